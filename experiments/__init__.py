@@ -1,0 +1,1 @@
+"""The store: every run kept, compared, exported; knows no screen and no MLX."""

@@ -1,0 +1,41 @@
+"""Named errors of the engine; each message names the value, the place and the remedy."""
+
+
+class EngineError(Exception):
+    """Base of all errors that the engine raises on purpose."""
+
+
+class ConfigError(EngineError, ValueError):
+    """A setting has a value that cannot be used."""
+
+
+class RecipeError(ConfigError):
+    """A recipe combines choices that exclude each other."""
+
+
+class ModelError(EngineError):
+    """A model, tokenizer or adapter cannot be loaded, imported or written."""
+
+
+class DataError(EngineError, ValueError):
+    """A data set, or a row of it, cannot be used."""
+
+
+class RewardError(EngineError):
+    """A reward function cannot be loaded, failed, or returned something that is no score."""
+
+
+class CheckpointError(EngineError):
+    """A checkpoint is missing, damaged, or belongs to another configuration."""
+
+
+class MemoryLimitError(EngineError, MemoryError):
+    """The run would need more memory than the machine has."""
+
+
+class SelfCheckError(EngineError):
+    """The engine's check of itself before the first step found a difference."""
+
+
+class MissingPackageError(EngineError, ImportError):
+    """An optional package that this task needs is not installed."""

@@ -1,0 +1,1 @@
+"""All that depends on the machine: device, BLAS, threads, memory."""
