@@ -1,0 +1,1 @@
+"""One file per task family: examples, prompt, default rewards."""
