@@ -1,0 +1,5 @@
+"""`python -m app` is the command `grpo-tui`."""
+
+from app.main import main
+
+raise SystemExit(main())

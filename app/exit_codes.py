@@ -1,0 +1,37 @@
+"""What the command's exit status says, and how an error becomes one line on stderr."""
+
+from typing import Final, TextIO
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+INTERRUPTED: Final = 130
+
+OURS: Final = frozenset({"app", "experiments", "grpo_engine"})
+
+
+def is_ours(error: BaseException) -> bool:
+    """True for an error that one of the three packages raises on purpose."""
+    return any(cls.__module__.partition(".")[0] in OURS for cls in type(error).__mro__)
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit status for an error, from the stdlib type that it refines.
+
+    LookupError and FileNotFoundError: not found. ValueError: bad input. Anything else: failed.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, LookupError | FileNotFoundError):
+        return NOT_FOUND
+    if isinstance(error, ValueError):
+        return USAGE
+    return FAILED
+
+
+def report(error: BaseException, stream: TextIO) -> int:
+    """Write the error as one clear line and return the exit status."""
+    message = " ".join(str(error).split()) or type(error).__name__
+    stream.write(f"grpo-tui: {message}\n")
+    return exit_code(error)

@@ -1,0 +1,110 @@
+"""The command `grpo-tui`: finds the verb, loads that one alone, and turns errors into one line."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from app import exit_codes
+from app.verbs import Verb, available
+
+# Plain help, because loading rich would double the time that `--help` takes.
+STYLE: Any = {"rich_markup_mode": None, "add_completion": False, "pretty_exceptions_enable": False}
+
+ABOUT = "A terminal workbench for reinforcement learning of language models with GRPO on MLX."
+
+
+class VerbGroup(TyperGroup):
+    """Lists every verb from the table and imports a verb's module only when it is called."""
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        self.verbs = {verb.name: verb for verb in available()}
+        for verb in self.verbs.values():
+            stub = TyperCommand(verb.name, help=verb.help, rich_markup_mode=None)
+            self.add_command(stub, verb.name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        verb = self.verbs.get(args[0])
+        if verb is not None:
+            self.add_command(load(verb), verb.name)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
+        width = max(map(len, self.verbs), default=0)
+        for section in dict.fromkeys(verb.section for verb in self.verbs.values()):
+            with formatter.section(section):
+                formatter.write_dl(
+                    [
+                        (verb.name.ljust(width), verb.help)
+                        for verb in self.verbs.values()
+                        if verb.section == section
+                    ]
+                )
+
+
+def load(verb: Verb) -> Any:
+    """The command behind a row of the table, ready to be invoked."""
+    module, _, attribute = verb.target.partition(":")
+    target = getattr(import_module(module), attribute)
+    if not isinstance(target, typer.Typer):
+        function, target = target, typer.Typer(**STYLE)
+        target.command(verb.name)(function)
+    target.rich_markup_mode = None
+    command = typer.main.get_command(target)
+    command.name = verb.name
+    return command
+
+
+root = typer.Typer(
+    cls=VerbGroup, help=ABOUT, context_settings={"help_option_names": ["-h", "--help"]}, **STYLE
+)
+
+
+def show_version(wanted: bool) -> None:
+    """Print the installed version and leave."""
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"grpo-tui {version('grpo-tui')}")
+        raise typer.Exit
+
+
+@root.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    _version: bool = typer.Option(
+        False, "--version", callback=show_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Without a verb: open the workbench."""
+    if context.invoked_subcommand is None:
+        raise typer.Exit(open_workbench())
+
+
+def open_workbench() -> int:
+    """Open the screens, or train the starter without one where there are none."""
+    if find_spec("app.app"):
+        return int(import_module("app.app").main() or exit_codes.OK)
+    typer.echo("No workbench is installed; training the starter without a screen.", err=True)
+    return main(["train", "--preset", "starter", "--steps", "20"])
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    command = typer.main.get_command(root)
+    try:
+        command.main(list(args) if args is not None else None, prog_name="grpo-tui")
+    except SystemExit as left:
+        return left.code if isinstance(left.code, int) else exit_codes.FAILED
+    except KeyboardInterrupt as error:
+        return exit_codes.report(error, sys.stderr)
+    except Exception as error:
+        if not exit_codes.is_ours(error):
+            raise
+        return exit_codes.report(error, sys.stderr)
+    return exit_codes.OK

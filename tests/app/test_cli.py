@@ -1,0 +1,126 @@
+"""The command line: fast help, lazy verbs, honest exit codes."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app import exit_codes
+from app.main import load, main
+from app.verbs import VERBS, available
+from grpo_engine.errors import ConfigError, EngineError
+
+HEAVY = ("mlx", "mlx_lm", "textual", "sqlmodel", "sqlalchemy", "pydantic", "numpy", "rich")
+
+
+class RunNotFoundError(EngineError, LookupError):
+    """Stands for any named error that refines LookupError."""
+
+
+def cli(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "app", *args], capture_output=True, text=True, check=False
+    )
+
+
+def test_help_loads_nothing_heavy_and_lists_every_verb() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "app", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert [name for name in HEAVY if name in loaded] == []
+    assert [verb.name for verb in available() if f"\n  {verb.name} " not in done.stdout] == []
+
+
+def test_every_verb_in_the_table_has_its_own_name_and_help_line() -> None:
+    names = [verb.name for verb in VERBS]
+    assert len(set(names)) == len(names)
+    assert [verb.name for verb in VERBS if not verb.help.endswith(".")] == []
+
+
+@pytest.mark.parametrize("verb", available(), ids=lambda verb: verb.name)
+def test_each_installed_verb_loads_and_answers_help(
+    verb: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = getattr(verb, "name", "")
+    assert main([name, "--help"]) == exit_codes.OK
+    assert f"Usage: grpo-tui {name}" in capsys.readouterr().out
+
+
+def test_an_unknown_verb_is_a_usage_error_on_stderr() -> None:
+    done = cli("dcotor")
+    assert (done.returncode, done.stdout) == (exit_codes.USAGE, "")
+    assert "No such command 'dcotor'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (EngineError("the model is gone"), exit_codes.FAILED),
+        (ConfigError("group_size must be >= 2, got 1"), exit_codes.USAGE),
+        (RunNotFoundError("no run is called x"), exit_codes.NOT_FOUND),
+        (KeyboardInterrupt(), exit_codes.INTERRUPTED),
+    ],
+)
+def test_an_error_has_the_exit_code_of_the_stdlib_type_it_refines(
+    error: BaseException, code: int
+) -> None:
+    assert exit_codes.exit_code(error) == code
+
+
+def failing_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    """Put a verb `doctor` in place whose function has the given body."""
+    file = tmp_path / "failing_verb.py"
+    file.write_text(f"from grpo_engine.errors import ConfigError\ndef doctor():\n    {body}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("failing_verb", None)
+    verb = next(v for v in VERBS if v.name == "doctor")._replace(target="failing_verb:doctor")
+    monkeypatch.setattr("app.main.available", lambda: (verb,))
+
+
+def test_our_errors_become_one_line_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing_verb(tmp_path, monkeypatch, "raise ConfigError('steps must be\\n>= 1, got 0')")
+    assert main(["doctor"]) == exit_codes.USAGE
+    assert capsys.readouterr().err == "grpo-tui: steps must be >= 1, got 0\n"
+
+
+def test_a_bug_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_verb(tmp_path, monkeypatch, "{}['missing']")
+    with pytest.raises(KeyError):
+        main(["doctor"])
+
+
+def test_control_c_leaves_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_verb(tmp_path, monkeypatch, "raise KeyboardInterrupt")
+    assert main(["doctor"]) == exit_codes.INTERRUPTED
+
+
+def test_a_wrong_option_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_verb(tmp_path, monkeypatch, "pass")
+    assert main(["doctor", "--no-such-option"]) == exit_codes.USAGE
+
+
+def test_a_verb_is_not_imported_before_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_verb(tmp_path, monkeypatch, "pass")
+    assert main(["--help"]) == exit_codes.OK
+    assert "failing_verb" not in sys.modules
+    assert main(["doctor"]) == exit_codes.OK
+    assert "failing_verb" in sys.modules
+
+
+def test_the_table_names_modules_inside_the_commands_package() -> None:
+    for verb in VERBS:
+        module, _, attribute = verb.target.partition(":")
+        assert module.startswith("app.commands.")
+        assert attribute.isidentifier()
+        if importlib.util.find_spec(module):
+            assert load(verb).name == verb.name
