@@ -1,0 +1,393 @@
+"""What can happen in a run: past-tense facts of plain Python, each with the step it belongs to."""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Union
+
+Phase = Literal["load", "generate", "score", "logprobs", "update", "evaluate", "checkpoint"]
+Origin = Literal["train", "eval", "pinned"]
+Finish = Literal["stop", "length", "stop_string"]
+Severity = Literal["info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardValue:
+    """One reward function's score of one completion; `value` is None where it does not apply."""
+
+    name: str
+    value: float | None
+    weight: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """One sampled answer: its ids as sampled, its text for people, and what it earned."""
+
+    index: int
+    ids: tuple[int, ...]
+    text: str
+    finish: Finish
+    rewards: tuple[RewardValue, ...]
+    reward: float | None
+    advantage: float | None
+    sampler_logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The answers to one prompt, siblings that are compared with each other."""
+
+    index: int
+    origin: Origin
+    example_key: str
+    prompt_text: str
+    prompt_ids: tuple[int, ...]
+    prompt_hash: str
+    target: str
+    attempt: int = 0
+    completions: tuple[Completion, ...]
+    reward_mean: float | None
+    reward_std: float | None
+    no_signal: str = ""
+    sampling: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenNumbers:
+    """The numbers of one completion's tokens; every non-empty tuple is as long as its ids.
+
+    `old` are the sampling policy's log-probabilities as the trainer sees them, `passes` the ones
+    each optimisation pass saw before its update, `after` the ones after the whole step.
+    """
+
+    index: int
+    old: tuple[float, ...]
+    reference: tuple[float, ...] = ()
+    passes: tuple[tuple[float, ...], ...] = ()
+    after: tuple[float, ...] = ()
+    entropy: tuple[float, ...] = ()
+    advantages: tuple[float, ...] = ()
+    clip_fraction: float | None = None
+    kl: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDelta:
+    """What one row of the decoding batch gained since the last progress event."""
+
+    group: int
+    index: int
+    text: str
+    tokens: int
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptStarted:
+    """A prompt whose answers are being sampled."""
+
+    group: int
+    origin: Origin
+    prompt_text: str
+    target: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSample:
+    """One held-out problem in one evaluation: how many of its samples were right."""
+
+    example_key: str
+    correct: int
+    samples: int
+    rewards: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """A run, or a new attempt at it, began; `step` is the last finished step."""
+
+    step: int
+    config: Mapping[str, Any]
+    total_steps: int
+    resumed: bool
+    versions: Mapping[str, str]
+    device: str
+    threads: int
+    dataset_fingerprint: str
+    recipe: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLoaded:
+    """The policy is in memory."""
+
+    step: int
+    path: str
+    parameters: int
+    trainable: int
+    dtype: str
+    notes: tuple[str, ...] = ()
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseStarted:
+    """The step entered a phase; `total` counts what it has to work through, 0 if unknown."""
+
+    step: int
+    phase: Phase
+    total: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseAdvanced:
+    """`done` of the phase's total are through."""
+
+    step: int
+    phase: Phase
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptsStarted:
+    """Decoding of these prompts began; their rows follow in `RolloutsAdvanced`."""
+
+    step: int
+    prompts: tuple[PromptStarted, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutsAdvanced:
+    """Rows of the decoding batch grew; `tokens` and `finished` are totals of this phase."""
+
+    step: int
+    rows: tuple[RowDelta, ...]
+    tokens: int
+    finished: int
+    total: int
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupScored:
+    """A group has its rewards and advantages."""
+
+    step: int
+    group: Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensScored:
+    """The token numbers of a group are final for this step."""
+
+    step: int
+    group: int
+    origin: Origin
+    numbers: tuple[TokenNumbers, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassFinished:
+    """One optimiser update of the step: pass `index` (1-based) over minibatch `minibatch`."""
+
+    step: int
+    index: int
+    minibatch: int
+    loss: float
+    clip_low: float
+    clip_high: float
+    kl_to_old: float
+    grad_norm: float
+    learning_rate: float
+    stop_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFinished:
+    """The step is complete: all metrics, and the totals of tokens and seconds so far."""
+
+    step: int
+    metrics: Mapping[str, float]
+    tokens: int
+    elapsed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSkipped:
+    """The step made no update, and why."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRaised:
+    """A rule of the alert list holds at this step."""
+
+    step: int
+    rule: str
+    severity: Severity
+    explanation: str
+    remedy: str
+    value: float | None = None
+    limit: float | None = None
+    group: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationFinished:
+    """A held-out evaluation: metrics with their intervals, and one row per problem."""
+
+    step: int
+    moment: Literal["before", "during", "after"]
+    mode: Literal["greedy", "sampled"]
+    problems: int
+    samples: int
+    metrics: Mapping[str, float]
+    rows: tuple[EvaluationSample, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved:
+    """A complete checkpoint is on disk."""
+
+    step: int
+    path: str
+    best: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteWritten:
+    """A line for the log: what the engine decided and why."""
+
+    step: int
+    text: str
+    severity: Severity = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPaused:
+    """The engine waits."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResumed:
+    """The engine goes on after a pause."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
+    """The run ended as planned (`completed`) or because it was asked to (`stopped`)."""
+
+    step: int
+    reason: Literal["completed", "stopped", "aborted"]
+    summary: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFailed:
+    """The run ended with an error."""
+
+    step: int
+    error: str
+    message: str
+    traceback: str = ""
+
+
+Event = (
+    RunStarted
+    | ModelLoaded
+    | PhaseStarted
+    | PhaseAdvanced
+    | PromptsStarted
+    | RolloutsAdvanced
+    | GroupScored
+    | TokensScored
+    | PassFinished
+    | StepFinished
+    | StepSkipped
+    | AlertRaised
+    | EvaluationFinished
+    | CheckpointSaved
+    | NoteWritten
+    | RunPaused
+    | RunResumed
+    | RunFinished
+    | RunFailed
+)
+
+EVENT_TYPES: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Event)}
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """Give the event as JSON values with its type under `event`; NaN and infinities as strings."""
+    return {"event": type(event).__name__, **_encode_fields(event)}
+
+
+def from_json(data: Mapping[str, Any]) -> Event:
+    """Rebuild the event that `to_json` wrote."""
+    kind = EVENT_TYPES[data["event"]]
+    event: Event = _decode(kind, data)
+    return event
+
+
+def _encode_fields(value: Any) -> dict[str, Any]:
+    return {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if dataclasses.is_dataclass(value):
+        return _encode_fields(value)
+    if isinstance(value, tuple | list):
+        return [_encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _encode(item) for key, item in value.items()}
+    return value
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    origin = typing.get_origin(kind)
+    if kind is float or (value is not None and origin in (Union, types.UnionType)):
+        options = (
+            [kind] if kind is float else [a for a in typing.get_args(kind) if a is not type(None)]
+        )
+        return float(value) if options == [float] else _decode(options[0], value)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        hints = _hints(kind)
+        return kind(**{name: _decode(hints[name], value[name]) for name in hints if name in value})
+    if origin is tuple:
+        inner = typing.get_args(kind)[0]
+        return tuple(_decode(inner, item) for item in value)
+    if origin is not None and _is_subclass(origin, Mapping):
+        inner = typing.get_args(kind)[1]
+        return {key: _decode(inner, item) for key, item in value.items()}
+    return value
+
+
+def _is_subclass(kind: Any, parent: type) -> bool:
+    return isinstance(kind, type) and issubclass(kind, parent)
+
+
+_HINTS: dict[Any, dict[str, Any]] = {}
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    if kind not in _HINTS:
+        _HINTS[kind] = typing.get_type_hints(kind)
+    return _HINTS[kind]

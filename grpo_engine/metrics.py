@@ -1,0 +1,172 @@
+"""MetricSpec: the one description of each metric, by TRL's names where TRL has one."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Direction = Literal["up", "down", "none"]
+Reduction = Literal["mean", "sum", "min", "max", "last"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSpec:
+    """What a metric measures, which way is better, and where its guide lines are."""
+
+    name: str
+    label: str
+    unit: str = ""
+    direction: Direction = "none"
+    help: str
+    guides: tuple[float, ...] = ()
+    reduction: Reduction = "mean"
+
+
+def _spec(
+    name: str, label: str, help: str, direction: Direction = "none", unit: str = "",
+    guides: tuple[float, ...] = (), reduction: Reduction = "mean",
+) -> MetricSpec:  # fmt: skip
+    return MetricSpec(
+        name=name, label=label, unit=unit, direction=direction, help=help, guides=guides,
+        reduction=reduction,
+    )  # fmt: skip
+
+
+_SPECS = (
+    _spec("reward", "reward", "Mean of the weighted rewards of this step's answers. "
+          "It is noisy because each step has other prompts; look at the smoothed line.", "up"),
+    _spec("reward_std", "reward spread", "Mean over groups of the standard deviation of rewards. "
+          "At 0 all siblings score alike and there is nothing to learn from."),
+    _spec("frac_reward_zero_std", "groups without signal", "Share of groups whose answers all "
+          "scored the same. They teach nothing: the prompts are too easy or too hard.", "down",
+          "share", (0.5,)),
+    _spec("groups/skipped", "groups skipped", "Groups that took no part in the update. Without a "
+          "KL leash a group without signal has no gradient, so its forward pass is saved.",
+          "down", "groups", reduction="sum"),
+    _spec("groups/refilled", "groups refilled", "Groups without signal that dynamic sampling "
+          "replaced by other prompts. Each costs the time of a whole group.", "down", "groups",
+          reduction="sum"),
+    _spec("loss", "loss", "Value of the objective that was minimised. It often reads near 0: at "
+          "ratio 1 advantages of a group cancel, while the gradient does not.", "none"),
+    _spec("kl", "KL to reference", "Mean over tokens of the k3 estimate of the distance to the "
+          "reference policy. It grows as the model learns; a sudden rise means it is drifting.",
+          "none", "nats", (0.1,)),
+    _spec("kl_to_old", "KL to sampling policy", "Distance to the policy that sampled the answers, "
+          "after the last pass. It tells how far one step moved the policy.", "none", "nats"),
+    _spec("entropy", "entropy", "Mean entropy of the next-token distribution on answer tokens. "
+          "Near 0 the policy has stopped exploring and groups lose their signal.", "none", "nats"),
+    _spec("clip_ratio/low_mean", "clipped low", "Share of tokens pushed down whose ratio is below "
+          "the lower bound, so that the push stops. With one pass it is 0 by construction.",
+          "none", "share"),
+    _spec("clip_ratio/high_mean", "clipped high", "Share of tokens pushed up whose ratio is above "
+          "the upper bound, so that the push stops. With one pass it is 0 by construction.",
+          "none", "share"),
+    _spec("clip_ratio/region_mean", "clipped", "Share of tokens whose push was stopped by either "
+          "bound. Above 0.3 the passes move the policy too far for one batch.", "none", "share",
+          (0.3,)),
+    _spec("clip_ratio/low_min", "clipped low, least", "Smallest share clipped low among the "
+          "parts of the update. It shows how uneven the parts are.", reduction="min", unit="share"),
+    _spec("clip_ratio/high_max", "clipped high, most", "Largest share clipped high among the "
+          "parts of the update. It shows how uneven the parts are.", reduction="max", unit="share"),
+    _spec("completions/mean_length", "answer length", "Mean number of tokens of an answer, its "
+          "end token included. Growth without reward is padding.", "none", "tokens"),
+    _spec("completions/min_length", "shortest answer", "Tokens of the shortest answer. Answers of "
+          "one token often mean that the model gives up.", "none", "tokens", reduction="min"),
+    _spec("completions/max_length", "longest answer", "Tokens of the longest answer. At the limit "
+          "it was cut.", "none", "tokens", reduction="max"),
+    _spec("completions/clipped_ratio", "answers cut", "Share of answers that hit the length limit "
+          "before an end token. They cannot earn what stands at their end.", "down", "share",
+          (0.5,)),
+    _spec("completions/mean_terminated_length", "finished length", "Mean tokens of the answers "
+          "that ended by themselves. Compare it with the limit.", "none", "tokens"),
+    _spec("completions/min_terminated_length", "shortest finished", "Tokens of the shortest answer "
+          "that ended by itself. Very short ones often mean giving up.", "none", "tokens",
+          reduction="min"),
+    _spec("completions/max_terminated_length", "longest finished", "Tokens of the longest answer "
+          "that ended by itself. If it nears the limit, raise the limit.", "none", "tokens",
+          reduction="max"),
+    _spec("completions/duplicates", "duplicates", "Share of answers that equal a sibling token by "
+          "token. Many duplicates mean little exploration.", "down", "share"),
+    _spec("grad_norm", "gradient norm", "Length of the gradient before clipping, over all trained "
+          "weights. A spike is a batch that would have moved the policy too far.", "none"),
+    _spec("learning_rate", "learning rate", "Step size of the optimiser in this step. It follows "
+          "the schedule.", "none"),
+    _spec("num_tokens", "tokens", "Prompt and answer tokens processed since the start. Use it to "
+          "compare runs at equal work.", "none", "tokens", reduction="last"),
+    _spec("advantage/abs_mean", "advantage", "Mean size of the advantages. It is the strength of "
+          "the push before any clipping."),
+    _spec("ratio/mean", "ratio", "Mean ratio of new to old probability in the last pass. Far from "
+          "1 the rollouts are stale."),
+    _spec("ratio/clamped", "ratios clamped", "Tokens whose log-ratio was beyond 60 and was cut "
+          "off. Anything but 0 means that the policies have nothing in common.", "down", "tokens",
+          reduction="sum"),
+    _spec("sampling/sampling_logp_difference/mean", "sampler gap", "Mean difference between the "
+          "sampler's log-probability and the trainer's for the same token. It should be tiny.",
+          "down", "nats"),
+    _spec("sampling/sampling_logp_difference/max", "sampler gap, largest", "Largest difference "
+          "between the sampler's log-probability and the trainer's. Above 0.001 in float32 "
+          "something differs between the two.", "down", "nats", (0.001,), "max"),
+    _spec("target/reached", "targets reached", "Share of pushed tokens within tolerance of their "
+          "target probability after the last pass. The rest needs more passes.", "up", "share"),
+    _spec("target/overshot", "targets overshot", "Share of pushed tokens beyond their target "
+          "after the last pass. Shared weights move tokens together.", "down", "share"),
+    _spec("target/wrong_way", "moved the wrong way", "Share of pushed tokens that moved away from "
+          "their target. Shared weights move tokens together.", "down", "share"),
+    _spec("value/loss", "critic loss", "Squared error of the critic's value of each token. It "
+          "should fall while the critic learns what to expect.", "down"),
+    _spec("value/explained_variance", "critic explains", "Share of the returns' variance that the "
+          "critic explains. At 0 it is no better than a constant baseline.", "up", "share"),
+    _spec("entropy_bonus", "entropy bonus", "Weight of the entropy bonus in this step. With a "
+          "target it is steered.", "none"),
+    _spec("passes", "passes", "Passes over the rollouts that were made in this step. Early "
+          "stopping makes it smaller than the setting.", "none", "passes", reduction="last"),
+    _spec("time/generate", "time: generate", "Seconds spent sampling answers. Usually the largest "
+          "part of a step.", "down", "s"),
+    _spec("time/score", "time: score", "Seconds spent in reward functions. It should be small "
+          "beside sampling.", "down", "s"),
+    _spec("time/logprobs", "time: logprobs", "Seconds spent on old and reference "
+          "log-probabilities. It is 0 when neither is needed.", "down", "s"),
+    _spec("time/update", "time: update", "Seconds spent in forward, backward and optimiser. It "
+          "grows with passes.", "down", "s"),
+    _spec("step_time", "step time", "Seconds of the whole step without pauses. A doubling means "
+          "the machine is busy or answers grew.", "down", "s"),
+    _spec("tokens_per_second", "tokens per second", "Answer tokens sampled per second of "
+          "sampling. It tells how well decoding is batched.", "up", "tok/s"),
+    _spec("memory/peak_gb", "peak memory", "Most memory that MLX held in this step. It should stay "
+          "flat over a run.", "down", "GB", reduction="max"),
+    _spec("eval/accuracy", "held-out accuracy", "Share of held-out problems answered right. It is "
+          "the honest measure of progress.", "up", "share"),
+    _spec("eval/reward", "held-out reward", "Mean reward on held-out problems. Compare it with the "
+          "training reward to see overfitting.", "up"),
+    _spec("eval/format", "held-out format", "Share of held-out answers in the asked format. A rise "
+          "of format alone is not reasoning.", "up", "share"),
+)  # fmt: skip
+
+METRICS: dict[str, MetricSpec] = {spec.name: spec for spec in _SPECS}
+
+
+def spec(name: str) -> MetricSpec:
+    """Describe a metric; those with a reward function's name in them are described by pattern."""
+    if name in METRICS:
+        return METRICS[name]
+    head, _, rest = name.partition("/")
+    if head == "rewards":
+        return _reward_spec(name, rest)
+    if head == "eval":
+        return _spec(name, f"held-out {rest}", f"{rest} on held-out problems. It is measured "
+                     "without training on them.", "up")  # fmt: skip
+    return _spec(name, name, f"{name}, logged by a reward function or a newer engine. It has no "
+                 "description of its own.")  # fmt: skip
+
+
+def _reward_spec(name: str, rest: str) -> MetricSpec:
+    function, _, part = rest.rpartition("/")
+    if part == "std":
+        text = (
+            f"Standard deviation of {function} over this step's answers. "
+            "At 0 this function tells no answer from another."
+        )
+        return _spec(name, f"{function} spread", text)
+    text = (
+        f"Mean of {function or rest} over this step's answers. "
+        "Answers it does not apply to are left out."
+    )
+    return _spec(name, function or rest, text, "up")

@@ -1,0 +1,49 @@
+"""Events survive JSON exactly."""
+
+import json
+import math
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_engine import events
+from grpo_engine.events import Event, StepFinished, from_json, to_json
+
+
+@pytest.mark.parametrize("kind", get_args(Event))
+def test_every_event_belongs_to_a_step(kind: type) -> None:
+    assert "step" in kind.__dataclass_fields__  # type: ignore[attr-defined]  # each kind is a dataclass
+
+
+@given(st.dictionaries(st.text(max_size=20), st.floats(allow_nan=False), max_size=5))
+def test_metrics_come_back_equal(metrics: dict[str, float]) -> None:
+    event = StepFinished(step=3, metrics=metrics, tokens=10, elapsed=1.5)
+    assert from_json(json.loads(json.dumps(to_json(event)))) == event
+
+
+def test_nan_is_written_as_text_and_read_as_nan() -> None:
+    event = StepFinished(step=1, metrics={"loss": math.nan}, tokens=0, elapsed=0.0)
+    line = json.dumps(to_json(event), allow_nan=False)
+    back = from_json(json.loads(line))
+    assert isinstance(back, StepFinished)
+    assert math.isnan(back.metrics["loss"])
+
+
+def test_a_group_with_nested_values_comes_back_equal() -> None:
+    reward = events.RewardValue(name="accuracy", value=None, weight=1.0)
+    completion = events.Completion(
+        index=0, ids=(1, 2), text="\ud800 \x00", finish="stop", rewards=(reward,), reward=0.5,
+        advantage=None, sampler_logprobs=(-0.1, -math.inf),
+    )  # fmt: skip
+    group = events.Group(
+        index=0, origin="train", example_key="a", prompt_text="2+2", prompt_ids=(5,),
+        prompt_hash="h", target="4", completions=(completion,), reward_mean=0.5, reward_std=0.0,
+    )  # fmt: skip
+    numbers = events.TokenNumbers(index=0, old=(-0.5, -1.0), passes=((-0.5, -1.0),))
+    for event in (
+        events.GroupScored(step=1, group=group),
+        events.TokensScored(step=1, group=0, origin="train", numbers=(numbers,)),
+    ):
+        assert from_json(json.loads(json.dumps(to_json(event)))) == event
