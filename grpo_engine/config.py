@@ -1,0 +1,288 @@
+"""RunConfig: the one tree of settings and the one place where a default is written.
+
+A default of None in `algorithm` means: as the recipe says. Elsewhere 0 or None means off.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+from grpo_engine.recipes import RECIPES, Recipe, recipe
+
+
+def setting(
+    default: Any, help: str, *, unit: str = "", ge: float | None = None, gt: float | None = None,
+    le: float | None = None, lt: float | None = None, main: bool = False,
+) -> Any:  # fmt: skip
+    """Declare a setting: default, range, unit, one line of help, whether it is one of the eight."""
+    extra: dict[str, JsonValue] = {"unit": unit, "main": main}
+    return Field(default, description=help, ge=ge, gt=gt, le=le, lt=lt, json_schema_extra=extra)
+
+
+class Section(BaseModel):
+    """A group of settings; frozen, and an unknown name is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ModelConfig(Section):
+    """Which model is trained, and which of its weights."""
+
+    path: str = setting("starter", "`starter`, a model folder, or a hub id.", main=True)
+    adapter: str | None = setting(None, "Adapter folder to start from.")
+    tuning: Literal["lora", "dora", "full"] = setting("lora", "Which weights are trained.")
+    lora_rank: int = setting(8, "Rank of the LoRA or DoRA matrices.", ge=1, le=1024)
+    lora_layers: int = setting(-1, "Number of last layers that get LoRA; -1 for all.", ge=-1)
+    lora_scale: float = setting(2.0, "Factor on the LoRA product (alpha / r).", gt=0, le=1000)
+    lora_keys: tuple[str, ...] = setting((), "Linear layers that get LoRA; empty for all of them.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
+        "auto", "Number format of the weights; auto is float32 on CPU, else as stored."
+    )
+    quantized: Literal["auto", "keep", "dequantize"] = setting(
+        "auto", "A quantised base: auto dequantises it on CPU, where that is faster."
+    )
+    grad_checkpoint: bool = setting(False, "Recompute layers in the backward pass to save memory.")
+    shared_prefix: bool = setting(True, "Run the prompt once per group in the training forward.")
+    trust_remote_code: bool = setting(False, "Run Python code that comes with the model.")
+
+
+class TaskConfig(Section):
+    """The problems, and how they are put to the model."""
+
+    name: str = setting(
+        "arithmetic",
+        "`arithmetic`, `countdown`, `gsm8k`, `reasoning-gym:<name>`, a file, a folder or a hub id.",
+        main=True,
+    )
+    system_prompt: str | None = setting(None, "System message; None for the task's own.")
+    prefill: str = setting("", "Text that the answer starts with, given to the model.")
+    options: Mapping[str, JsonValue] = setting({}, "Options of the task's generator.")
+    train_size: int = setting(0, "Training problems to draw from; 0 for all.", ge=0)
+    held_out_size: int = setting(512, "Problems kept out of training.", ge=0, unit="problems")
+    prompt_column: str = setting("prompt", "Column with the prompt: text or chat messages.")
+    target_column: str = setting("answer", "Column with the expected answer.")
+    split: str = setting("train", "Split of a hub data set to train on.")
+    held_out_split: str = setting("", "Split to evaluate on; empty to set training rows aside.")
+    max_prompt_tokens: int = setting(0, "Longer prompts are an error; 0 for the context.", ge=0)
+    chat_template_kwargs: Mapping[str, JsonValue] = setting({}, "Passed to the chat template.")
+    shuffle: bool = setting(True, "Draw training problems in a seeded random order.")
+
+
+class RewardsConfig(Section):
+    """What an answer is worth."""
+
+    functions: tuple[str, ...] = setting(
+        (), "Reward functions: built-in names, `file.py:function` or `module:function`; "
+        "empty for the task's own.",
+    )  # fmt: skip
+    weights: tuple[float, ...] = setting((), "One weight per function; empty for the task's own.")
+    time_limit: float = setting(
+        30.0, "Longest call of one function in one step.", gt=0, unit="s", le=86400
+    )
+    options: Mapping[str, Mapping[str, JsonValue]] = setting({}, "Keyword options by function.")
+
+
+class RolloutConfig(Section):
+    """How answers are sampled."""
+
+    prompts: int = setting(8, "Prompts per step.", ge=1, le=65536, main=True)
+    group_size: int = setting(8, "Answers per prompt.", ge=1, le=4096, main=True)
+    max_new_tokens: int = setting(64, "Longest answer.", ge=1, le=131072, unit="tokens")
+    temperature: float = setting(1.0, "Sampling temperature.", gt=0, le=10)
+    top_p: float = setting(1.0, "Smallest set of tokens with this probability.", gt=0, le=1)
+    top_k: int = setting(0, "Only the k likeliest tokens; 0 for all.", ge=0)
+    min_p: float = setting(0.0, "Drop tokens below this share of the likeliest.", ge=0, lt=1)
+    repetition_penalty: float = setting(1.0, "Divide logits of seen tokens; 1 is off.", ge=1, le=10)
+    stop: tuple[str, ...] = setting((), "Texts that end an answer.")
+    think_budget: int = setting(0, "Most tokens before `</think>`; 0 for no cap.", ge=0)
+    max_rows: int = setting(0, "Rows decoded at a time; 0 for all of the step.", ge=0)
+    ignore_end: bool = setting(False, "Go on past end tokens, for benchmarks.")
+
+
+class AlgorithmConfig(Section):
+    """The recipe, and the choices that differ from it."""
+
+    recipe: str = setting("grpo", "The named algorithm; see `grpo-tui recipes`.", main=True)
+    signal: Literal[
+        "return", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out",
+        "batch_standard", "group_sign", "process", "gae",
+    ] | None = setting(None, "What an answer is worth, relative to what.")  # fmt: skip
+    std: Literal["sample", "population"] | None = setting(None, "Divide by n-1 or by n.")
+    signal_eps: float | None = setting(None, "Added to the standard deviation.", ge=0)
+    combine: Literal["sum_then_normalize", "normalize_then_sum"] | None = setting(
+        None, "Several rewards: weigh then normalise, or the other way round."
+    )
+    ratio: Literal["none", "token", "sequence_mean", "sequence_sum"] | None = setting(
+        None, "How old data is re-weighted."
+    )
+    trust: Literal["none", "clip", "cispo", "sapo", "target"] | None = setting(
+        None, "When the push on a token stops."
+    )
+    clip_low: float | None = setting(None, "Lower bound of the ratio is 1 - this.", ge=0, le=1)
+    clip_high: float | None = setting(None, "Upper bound of the ratio is 1 + this.", ge=0)
+    delta: float | None = setting(None, "Ceiling of the raw ratio for negative advantages.", gt=1)
+    cispo_cap: float | None = setting(None, "CISPO's cap on the ratio.", gt=0)
+    sapo_tau_pos: float | None = setting(None, "SAPO's gate temperature, advantage > 0.", gt=0)
+    sapo_tau_neg: float | None = setting(None, "SAPO's gate temperature, advantage < 0.", gt=0)
+    target_tolerance: float | None = setting(None, "Near enough to the target.", gt=0, lt=1)
+    anchor: Literal["none", "k1", "k2", "k3"] | None = setting(
+        None, "How the distance to the reference policy is estimated."
+    )
+    beta: float | None = setting(None, "Strength of the KL leash; 0 is off.", ge=0, main=True)
+    anchor_level: Literal["token", "sequence"] | None = setting(None, "KL per token or per answer.")
+    anchor_place: Literal["loss", "reward"] | None = setting(None, "Where the KL penalty enters.")
+    ref_refresh_every: int | None = setting(
+        None, "Refresh the reference every N steps; 0 is never.", ge=0, unit="steps"
+    )
+    ref_mix: float | None = setting(None, "Share of the policy in a refresh.", gt=0, le=1)
+    weight: Literal[
+        "per_sequence", "per_completion", "per_token", "per_batch_token", "constant", "sum"
+    ] | None = setting(None, "How tokens are averaged.")  # fmt: skip
+    passes: int | None = setting(None, "Passes over the same rollouts (mu).", ge=1, le=100)
+    minibatches: int | None = setting(None, "Updates per pass.", ge=1, le=1024)
+    stop: Literal["never", "all_at_bound", "plateau", "kl", "target"] | None = setting(
+        None, "When to stop the passes early."
+    )
+    stop_share: float | None = setting(None, "Share of tokens that must be there.", gt=0, le=1)
+    stop_kl: float | None = setting(None, "KL to the sampling policy that ends passes.", gt=0)
+    stop_plateau: float | None = setting(None, "Least relative improvement.", ge=0, lt=1)
+    drop_at_bound: bool | None = setting(None, "Tokens at their bound leave the loss.")
+    sampler_sync_every: int | None = setting(
+        None, "Sample from a policy that is renewed every N steps.", ge=1, unit="steps"
+    )
+    refill_rounds: int | None = setting(
+        None, "Rounds that replace groups without signal; 0 is off.", ge=0, le=100
+    )
+    overlong_buffer: float | None = setting(
+        None, "Share of the longest length with a soft penalty; 0 is off.", ge=0, lt=1
+    )
+    mask_truncated: bool | None = setting(None, "Leave cut answers out of the loss.")
+    entropy_bonus: float | None = setting(None, "Weight of the entropy bonus.", ge=0)
+    entropy_target: float | None = setting(None, "Entropy that the bonus is steered to.", ge=0)
+    entropy_top_quantile: float | None = setting(
+        None, "Only this share of tokens, by entropy, is trained.", gt=0, le=1
+    )
+    importance_cap: float | None = setting(None, "Cap of the sampler correction; 0 is off.", ge=0)
+    gamma: float | None = setting(None, "Discount of later rewards.", ge=0, le=1)
+    lam: float | None = setting(None, "GAE's lambda.", ge=0, le=1)
+    value_clip: float | None = setting(None, "Largest move of a value in a step.", gt=0)
+    value_coefficient: float | None = setting(None, "Weight of the critic's loss.", ge=0)
+    whiten: bool | None = setting(None, "Standardise advantages over the update.")
+
+    def resolved(self) -> Recipe:
+        """Give the recipe with this run's choices in place."""
+        changes = self.model_dump(exclude={"recipe"}, exclude_none=True)
+        return recipe(self.recipe, **changes)
+
+    @model_validator(mode="after")
+    def _check(self) -> "AlgorithmConfig":
+        if self.recipe not in RECIPES:
+            known = ", ".join(sorted(RECIPES))
+            raise ValueError(f"algorithm.recipe must be one of {known}; got {self.recipe!r}")
+        self.resolved()
+        return self
+
+
+class OptimizerConfig(Section):
+    """How the weights move."""
+
+    name: Literal["adamw", "adam", "sgd", "muon", "lion", "adafactor"] = setting(
+        "adamw", "Optimiser."
+    )
+    learning_rate: float = setting(1e-5, "Peak learning rate.", ge=0, le=10, main=True)
+    schedule: Literal["constant", "linear", "cosine"] = setting("constant", "After the warm-up.")
+    warmup_steps: int = setting(0, "Steps of linear warm-up.", ge=0, unit="steps")
+    final_share: float = setting(0.0, "Share of the peak that is left at the end.", ge=0, le=1)
+    weight_decay: float = setting(0.0, "Decoupled weight decay.", ge=0, le=1)
+    beta1: float = setting(0.9, "Decay of the first moment.", ge=0, lt=1)
+    beta2: float = setting(0.999, "Decay of the second moment.", ge=0, lt=1)
+    max_grad_norm: float = setting(1.0, "Gradients are clipped to this norm; 0 is off.", ge=0)
+    micro_rows: int = setting(
+        0, "Answers per forward and backward; 0 chooses by memory.", ge=0, unit="answers"
+    )
+    critic_learning_rate: float = setting(1e-4, "Learning rate of the value head.", ge=0, le=10)
+
+
+class EvaluationConfig(Section):
+    """What is measured on held-out problems, and when."""
+
+    every: int = setting(0, "Evaluate every N steps; 0 for only before and after.", ge=0)
+    before_and_after: bool = setting(True, "Evaluate before the first and after the last step.")
+    problems: int = setting(128, "Held-out problems per evaluation.", ge=1, unit="problems")
+    greedy: bool = setting(True, "Also one answer per problem at temperature 0.")
+    samples: int = setting(1, "Sampled answers per problem; 0 for greedy only.", ge=0, le=1024)
+    temperature: float = setting(1.0, "Temperature of the sampled answers.", gt=0, le=10)
+    top_p: float = setting(1.0, "Top-p of the sampled answers.", gt=0, le=1)
+    top_k: int = setting(0, "Top-k of the sampled answers; 0 for all.", ge=0)
+    pinned: int = setting(4, "Held-out prompts that are followed through the run.", ge=0, le=1024)
+    pinned_every: int = setting(10, "Sample the pinned prompts every N steps.", ge=1, unit="steps")
+
+
+class CheckpointConfig(Section):
+    """What is kept to go on from."""
+
+    every: int = setting(20, "Write a checkpoint every N steps; 0 for only at the end.", ge=0)
+    keep: int = setting(2, "Checkpoints kept beside the best one.", ge=1, le=1000)
+    best: bool = setting(True, "Keep the best checkpoint by held-out accuracy.")
+
+
+class RecordConfig(Section):
+    """What of a run is written down."""
+
+    tokens: Literal["all", "every", "pinned", "none"] = setting(
+        "all", "Whose token numbers are recorded: all groups, every N steps, pinned ones, none."
+    )
+    tokens_every: int = setting(10, "N of `every`.", ge=1, unit="steps")
+    rollouts: bool = setting(True, "Record the answers themselves.")
+    after_groups: int = setting(
+        1, "Training groups per step that are scored again after the update.", ge=0, le=1024
+    )
+
+
+class RunConfig(Section):
+    """All settings of a run."""
+
+    name: str = setting("", "Name of the run; empty for a made-up one.")
+    seed: int = setting(0, "Seed of everything random in the run.", ge=0, lt=2**31)
+    steps: int = setting(100, "Training steps.", ge=1, le=10_000_000, unit="steps", main=True)
+    model: ModelConfig = ModelConfig()
+    task: TaskConfig = TaskConfig()
+    rewards: RewardsConfig = RewardsConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    record: RecordConfig = RecordConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> "RunConfig":
+        chosen = self.algorithm.resolved()
+        if self.rollout.group_size < 2 and chosen.signal in GROUP_SIGNALS:
+            raise ValueError(
+                f"rollout.group_size must be >= 2 for signal {chosen.signal}, "
+                f"got {self.rollout.group_size}"
+            )
+        rows = self.rollout.prompts * self.rollout.group_size
+        if chosen.minibatches > rows:
+            raise ValueError(
+                f"algorithm.minibatches must be at most the answers of a step ({rows}), "
+                f"got {chosen.minibatches}"
+            )
+        if chosen.ref_mix < 1 and self.model.tuning != "full":
+            raise ValueError(
+                f"algorithm.ref_mix {chosen.ref_mix} needs model.tuning full: mixing LoRA's "
+                "A and B is not mixing BA; use 1 to copy the adapter"
+            )
+        if self.rewards.weights and len(self.rewards.weights) != len(self.rewards.functions):
+            raise ValueError(
+                f"rewards.weights has {len(self.rewards.weights)} values for "
+                f"{len(self.rewards.functions)} rewards.functions; give one each"
+            )
+        return self
+
+
+GROUP_SIGNALS = frozenset(
+    {"group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign"}
+)

@@ -1,0 +1,199 @@
+"""The settings as data: list them, read them from YAML and `--set`, say what is wrong in words."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from grpo_engine.config import RunConfig, Section
+from grpo_engine.errors import ConfigError, RecipeError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingInfo:
+    """One setting as forms, tables and help show it."""
+
+    path: str
+    annotation: Any
+    default: Any
+    help: str
+    unit: str
+    main: bool
+    choices: tuple[str, ...]
+    low: float | None
+    high: float | None
+    low_open: bool
+    high_open: bool
+
+
+def settings() -> dict[str, SettingInfo]:
+    """List every setting by its dotted path, in the order of the tree."""
+    found: dict[str, SettingInfo] = {}
+    for name, field in RunConfig.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            for inner, inner_field in field.annotation.model_fields.items():
+                found[f"{name}.{inner}"] = _info(f"{name}.{inner}", inner_field)
+        else:
+            found[name] = _info(name, field)
+    return found
+
+
+def _info(path: str, field: Any) -> SettingInfo:
+    extra = field.json_schema_extra or {}
+    limits: dict[str, float] = {}
+    for mark in field.metadata:
+        for kind in ("ge", "gt", "le", "lt"):
+            if (value := getattr(mark, kind, None)) is not None:
+                limits[kind] = value
+    return SettingInfo(
+        path=path,
+        annotation=field.annotation,
+        default=field.default,
+        help=field.description or "",
+        unit=str(extra.get("unit", "")),
+        main=bool(extra.get("main", False)),
+        choices=_choices(field.annotation),
+        low=limits.get("ge", limits.get("gt")),
+        high=limits.get("le", limits.get("lt")),
+        low_open="gt" in limits,
+        high_open="lt" in limits,
+    )
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    for part in (annotation, *get_args(annotation)):
+        if get_origin(part) is Literal:
+            return tuple(str(value) for value in get_args(part))
+    return ()
+
+
+def flatten(config: RunConfig) -> dict[str, Any]:
+    """Give the config as dotted paths to JSON values."""
+    flat: dict[str, Any] = {}
+    for name, value in config.model_dump(mode="json").items():
+        if isinstance(getattr(config, name), Section):
+            flat.update({f"{name}.{inner}": item for inner, item in value.items()})
+        else:
+            flat[name] = value
+    return flat
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML config as a plain tree."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; check the path") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} must hold sections like `rollout:`, got {type(tree).__name__}")
+    return tree
+
+
+def write_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
+    """Write a config as YAML; by default only what differs from the defaults."""
+    tree = config.model_dump(mode="json", exclude_defaults=only_changed)
+    return str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay one tree over another, section by section."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        is_section = key in RunConfig.model_fields and isinstance(
+            RunConfig.model_fields[key].default, BaseModel
+        )
+        if is_section and isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = {**old, **value}
+        else:
+            merged[key] = value
+    return merged
+
+
+def parse_sets(pairs: Iterable[str]) -> dict[str, Any]:
+    """Turn `a.b=c` words into a tree; a value is YAML, and text where the setting is text."""
+    tree: dict[str, Any] = {}
+    known = settings()
+    for pair in pairs:
+        path, sign, text = pair.partition("=")
+        path = path.strip()
+        if not sign:
+            raise ConfigError(f"--set {pair!r} has no `=`; write --set section.name=value")
+        root = _setting_of(path, known)
+        value = _parse_value(known[root], text) if path == root else _plain(text)
+        section, _, name = root.partition(".")
+        place = tree.setdefault(section, {}) if name else tree
+        if path == root:
+            place[name or section] = value
+        else:
+            place.setdefault(name or section, {})[path[len(root) + 1 :]] = value
+    return tree
+
+
+def _setting_of(path: str, known: Mapping[str, SettingInfo]) -> str:
+    if path in known:
+        return path
+    parts = path.split(".")
+    root = ".".join(parts[:2])
+    if len(parts) > 2 and root in known and get_origin(known[root].annotation) is not None:
+        return root
+    near = nearest(path, known)
+    raise ConfigError(f"there is no setting {path!r}{near}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Say which known names are like `word`, as the end of a sentence; empty if none is."""
+    names = list(known)
+    by_leaf = [name for name in names if name.rsplit(".", 1)[-1] == word.rsplit(".", 1)[-1]]
+    found = list(dict.fromkeys(by_leaf + difflib.get_close_matches(word, names, n=3, cutoff=0.5)))
+    return f"; did you mean {' or '.join(found[:3])}?" if found else ""
+
+
+def _parse_value(info: SettingInfo, text: str) -> Any:
+    if info.annotation is str or text in info.choices:
+        return text
+    value = _plain(text)
+    inner = get_args(info.annotation)
+    if get_origin(info.annotation) is tuple and not isinstance(value, list):
+        return [] if value is None else [part.strip() for part in text.split(",")]
+    if value is not None and str in inner:
+        return text
+    return value
+
+
+def _plain(text: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+        # YAML reads 1e-5 as text, because its floats need a point
+        return float(value) if isinstance(value, str) else value
+    except (yaml.YAMLError, ValueError):
+        return text
+
+
+def build(tree: Mapping[str, Any], where: str = "the configuration") -> RunConfig:
+    """Make the config of a tree, or raise one ConfigError that lists everything wrong in it."""
+    try:
+        return RunConfig.model_validate(dict(tree))
+    except RecipeError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    except ValidationError as error:
+        lines = [_sentence(item) for item in error.errors()]
+        raise ConfigError(f"{where}: " + "; ".join(lines)) from error
+
+
+def _sentence(item: Any) -> str:
+    path = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        return f"there is no setting {path!r}{nearest(path, settings())}"
+    if item["type"] == "value_error":
+        return str(item["ctx"]["error"])
+    words = str(item["msg"])[0].lower() + str(item["msg"])[1:]
+    return f"{path}: {words}, got {item['input']!r}"

@@ -1,0 +1,78 @@
+"""Settings: one tree, read from YAML and words, errors that name the value and the remedy."""
+
+from pathlib import Path
+
+import pytest
+
+from grpo_engine.config import AlgorithmConfig, RunConfig
+from grpo_engine.errors import ConfigError
+from grpo_engine.recipes import Recipe
+from grpo_engine.settings import build, flatten, merge, parse_sets, read_yaml, settings, write_yaml
+
+
+def test_every_setting_has_help_and_eight_matter_first() -> None:
+    known = settings()
+    assert all(info.help.endswith(".") for path, info in known.items()), "help is a sentence"
+    assert sum(info.main for info in known.values()) == 8
+
+
+def test_the_algorithm_section_mirrors_the_recipe() -> None:
+    choices = set(Recipe.__dataclass_fields__) - {"name"}
+    assert set(AlgorithmConfig.model_fields) - {"recipe"} == choices
+
+
+def test_set_values_take_the_settings_own_type() -> None:
+    tree = parse_sets(
+        ["seed=3", "name=007", "optimizer.learning_rate=1e-5", "rollout.stop=a,b",
+         "algorithm.recipe=dapo", "algorithm.clip_high=0.3", "task.options.low=2"]
+    )  # fmt: skip
+    config = build(tree)
+    assert (config.seed, config.name, config.optimizer.learning_rate) == (3, "007", 1e-5)
+    assert config.rollout.stop == ("a", "b")
+    assert config.algorithm.resolved().clip_high == 0.3
+    assert config.task.options == {"low": 2}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rollout.groupsize=4"], "did you mean rollout.group_size"),
+        (["seed"], "has no `=`"),
+        (["learning_rate=1"], "did you mean optimizer.learning_rate"),
+    ],
+)
+def test_a_wrong_word_names_the_nearest_setting(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_sets(words)
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"rollout": {"group_size": 1}}, "rollout.group_size must be >= 2 .* got 1"),
+        ({"rollout": {"temperature": 0}}, "rollout.temperature: .*greater than 0.* got 0"),
+        ({"rolout": {}}, "no setting 'rolout'"),
+        ({"algorithm": {"recipe": "gppo"}}, "algorithm.recipe must be one of .*; got 'gppo'"),
+        ({"algorithm": {"ref_mix": 0.5, "ref_refresh_every": 5}}, "needs model.tuning full"),
+        ({"rewards": {"functions": ["a"], "weights": [1, 2]}}, "2 values for 1"),
+    ],
+)
+def test_a_wrong_value_is_refused_in_words(tree: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(tree)
+
+
+def test_yaml_round_trip_keeps_the_config(tmp_path: Path) -> None:
+    config = build({"seed": 7, "rollout": {"prompts": 3}, "task": {"options": {"a": [1]}}})
+    path = tmp_path / "run.yaml"
+    path.write_text(write_yaml(config))
+    assert build(read_yaml(path)) == config
+
+
+def test_merge_lays_sections_over_each_other() -> None:
+    merged = merge({"rollout": {"prompts": 2, "group_size": 4}}, {"rollout": {"prompts": 3}})
+    assert merged == {"rollout": {"prompts": 3, "group_size": 4}}
+
+
+def test_flatten_and_settings_name_the_same_paths() -> None:
+    assert set(flatten(RunConfig())) == set(settings())
