@@ -1,0 +1,248 @@
+"""What a task is: problems, how they are put to the model, and what an answer is worth.
+
+Data and split depend on `TaskConfig` alone, never on a run's seed: two runs that differ in seed are
+evaluated on the same problems. The run's seed orders the training problems; see `draw`.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Final, overload
+
+from grpo_engine.config import TaskConfig
+from grpo_engine.errors import DataError
+
+Message = Mapping[str, Any]
+Prompt = str | tuple[Message, ...]
+
+# How often a generated training problem that is also held out is drawn again before giving up.
+REDRAWS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One problem; `columns` are JSON values that reward functions get by keyword.
+
+    A `prompt` of text is given to the model as it is; chat messages go through its chat template.
+    `where` names the file and line it came from, for messages.
+    """
+
+    key: str
+    prompt: Prompt
+    target: str = ""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardSpec:
+    """A reward function by the name a user would write, its weight and keyword options."""
+
+    name: str
+    weight: float = 1.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Problems for training and problems kept out of it.
+
+    `accuracy` names the reward function that decides right (score >= 1) or wrong in an evaluation;
+    it is empty where the task has no such notion. `prefill` is text that every answer starts with.
+    """
+
+    name: str
+    description: str
+    train: Sequence[Example]
+    held_out: Sequence[Example]
+    fingerprint: str
+    default_rewards: tuple[RewardSpec, ...] = ()
+    accuracy: str = ""
+    system_prompt: str = ""
+    prefill: str = ""
+    shuffle: bool = True
+    notes: tuple[str, ...] = ()
+
+
+class Generated(Sequence[Example]):
+    """Problems made on demand: item i is `make(i)`, or a later one where that is held out.
+
+    A problem whose prompt is in `excluded` (see `prompt_hash`) is replaced by
+    `make(i + size)`, `make(i + 2 size)` and so on, so that items stay a function of their index.
+    """
+
+    def __init__(
+        self, make: Callable[[int], Example], size: int, excluded: Iterable[str] = ()
+    ) -> None:
+        self._make, self._size, self._excluded = make, size, frozenset(excluded)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._size))]
+        if not -self._size <= index < self._size:
+            raise IndexError(index)
+        index %= self._size
+        for attempt in range(REDRAWS):
+            example = self._make(index + attempt * self._size)
+            if prompt_hash(example.prompt) not in self._excluded:
+                return example
+        raise DataError(
+            f"problem {index} was held out {REDRAWS} times over ({example.key}): the task makes "
+            f"too few different problems; lower task.held_out_size ({len(self._excluded)} now)"
+        )
+
+
+def generated(
+    make: Callable[[int], Example], *, size: int, held_out_size: int, start: int = 1 << 40
+) -> tuple[Sequence[Example], Sequence[Example]]:
+    """Give (train, held out): held-out problems are made from index `start` on, all different."""
+    held_out: dict[str, Example] = {}
+    for index in range(start, start + max(64, 8 * held_out_size)):
+        if len(held_out) == held_out_size:
+            break
+        example = make(index)
+        held_out.setdefault(prompt_hash(example.prompt), example)
+    return Generated(make, size, held_out), tuple(held_out.values())
+
+
+def set_aside(
+    examples: Sequence[Example], held_out_size: int, *, seed: int = 0
+) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    """Give (train, held out) of one list: a seeded choice; equal prompts land on the same side.
+
+    At most half of the different prompts are held out.
+    """
+    by_prompt: dict[str, list[Example]] = {}
+    for example in examples:
+        by_prompt.setdefault(prompt_hash(example.prompt), []).append(example)
+    groups = list(by_prompt.values())
+    count = min(held_out_size, len(groups) // 2)
+    chosen = {permuted(i, len(groups), f"held out/{seed}") for i in range(count)}
+    train = tuple(e for i, group in enumerate(groups) if i not in chosen for e in group)
+    return train, tuple(groups[i][0] for i in sorted(chosen))
+
+
+def without(
+    train: Sequence[Example], held_out: Sequence[Example]
+) -> tuple[tuple[Example, ...], int]:
+    """Give the training examples whose prompt is not held out, and how many were dropped."""
+    excluded = {prompt_hash(example.prompt) for example in held_out}
+    kept = tuple(e for e in train if prompt_hash(e.prompt) not in excluded)
+    return kept, len(train) - len(kept)
+
+
+def draw(task: Task, seed: int, position: int, count: int) -> list[Example]:
+    """Give `count` training problems from `position` on.
+
+    Position p is problem `permuted(p mod n)` of pass `p div n` over the data, so the one integer
+    `position` is the whole data cursor.
+    """
+    size = len(task.train)
+    if size == 0:
+        raise DataError(f"task {task.name} has no training problems")
+
+    def at(place: int) -> int:
+        epoch, index = divmod(place, size)
+        return permuted(index, size, f"{seed}/{epoch}") if task.shuffle else index
+
+    return [task.train[at(place)] for place in range(position, position + count)]
+
+
+def permuted(index: int, size: int, key: str) -> int:
+    """Send 0..size-1 one to one onto itself in an order that only `key` decides.
+
+    A four-round Feistel network over the next even number of bits, walked until it lands below
+    `size`: constant memory for any size, and equal on every machine and version.
+    """
+    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    mask = (1 << half) - 1
+    while True:
+        left, right = index >> half, index & mask
+        for turn in range(4):
+            text = f"{key}/{turn}/{right}".encode()
+            digest = hashlib.blake2b(text, digest_size=8).digest()
+            left, right = right, left ^ (int.from_bytes(digest, "big") & mask)
+        index = left << half | right
+        if index < size:
+            return index
+
+
+def prompt_hash(prompt: Prompt) -> str:
+    """A short digest of a prompt's content, the same for equal text or messages."""
+    if isinstance(prompt, str):
+        return digest_of([prompt])
+    return digest_of(
+        [json.dumps([dict(m) for m in prompt], sort_keys=True, ensure_ascii=False, default=str)]
+    )
+
+
+def digest_of(parts: Iterable[str]) -> str:
+    """A digest of the strings, in order, each with its length."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(f"{len(data)}:".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def digest_of_examples(examples: Iterable[Example]) -> str:
+    """A digest of all that an example holds except where it came from."""
+
+    def parts() -> Iterator[str]:
+        for example in examples:
+            yield prompt_hash(example.prompt)
+            yield example.target
+            yield json.dumps(dict(example.columns), sort_keys=True, ensure_ascii=False, default=str)
+
+    return digest_of(parts())
+
+
+def user_message(text: str) -> tuple[Message, ...]:
+    """A chat prompt of one question."""
+    return ({"role": "user", "content": text},)
+
+
+Builder = Callable[[TaskConfig], Task]
+
+# Where each built-in task is made, and its one line; imported when it is asked for.
+BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
+    "arithmetic": (
+        "grpo_engine.tasks.arithmetic:build",
+        "Two-number sums, differences and small products; the embedded starter's task.",
+    ),
+    "countdown": (
+        "grpo_engine.tasks.countdown:build",
+        "Reach a target number from given numbers with + - * /.",
+    ),
+    "gsm8k": (
+        "grpo_engine.tasks.gsm8k:build",
+        "Grade-school word problems; from the hub, a cache or a local file.",
+    ),
+    "endings": (
+        "grpo_engine.tasks.endings:build",
+        "Choose the more sensible of two story endings; the answer is prefilled.",
+    ),
+    "reasoning-gym": (
+        "grpo_engine.tasks.gym:build",
+        "`reasoning-gym:<name>`: any of its hundred generators, with its own scorer.",
+    ),
+}
+
+
+def load_task(config: TaskConfig) -> Task:
+    """Make the task that the settings name: a built-in one, a file or folder, or a hub data set."""
+    family = config.name.partition(":")[0]
+    target, _ = BUILT_IN.get(family, ("grpo_engine.tasks.files:build", ""))
+    module, _, attribute = target.partition(":")
+    build: Builder = getattr(import_module(module), attribute)
+    return build(config)
