@@ -26,7 +26,10 @@ class RewardValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One sampled answer: its ids as sampled, its text for people, and what it earned."""
+    """One sampled answer: its ids as sampled, its text for people, and what it earned.
+
+    `ends[t]` is the number of characters of `text` up to and including token t; empty if unknown.
+    """
 
     index: int
     ids: tuple[int, ...]
@@ -36,6 +39,7 @@ class Completion:
     reward: float | None
     advantage: float | None
     sampler_logprobs: tuple[float, ...]
+    ends: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,52 @@
+"""Where the store is: one SQLite file and, beside it, a folder for each run."""
+
+import os
+from pathlib import Path
+
+FILE_NAME = "grpo-tui.db"
+
+
+def store_path(given: str | Path | None = None) -> Path:
+    """Choose the file: the one given, else `$GRPO_TUI_DB`, else the platform's data folder."""
+    if given:
+        return Path(given).expanduser()
+    if named := os.environ.get("GRPO_TUI_DB"):
+        return Path(named).expanduser()
+    from platformdirs import user_data_path
+
+    return user_data_path("grpo-tui", appauthor=False) / FILE_NAME
+
+
+def runs_folder(store: Path) -> Path:
+    """The folder beside the store that holds the runs' folders."""
+    return store.parent / "runs"
+
+
+def run_folder(store: Path, run: str) -> Path:
+    """The folder of a run: checkpoints, log, faulthandler output, `tokens.db`."""
+    return runs_folder(store) / run
+
+
+def log_file(folder: Path) -> Path:
+    """The run's log, in plain lines."""
+    return folder / "log.txt"
+
+
+def fault_file(folder: Path) -> Path:
+    """Where `faulthandler` writes the stacks of a process that dies by a signal."""
+    return folder / "faults.txt"
+
+
+def tokens_file(folder: Path) -> Path:
+    """The run's token numbers."""
+    return folder / "tokens.db"
+
+
+def spill_file(folder: Path) -> Path:
+    """Events that could not be written to the store in time."""
+    return folder / "spill.jsonl"
+
+
+def checkpoints_folder(folder: Path) -> Path:
+    """The run's checkpoints."""
+    return folder / "checkpoints"

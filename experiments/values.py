@@ -1,0 +1,540 @@
+"""What the store answers: frozen values of plain Python, never rows of a session."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from grpo_engine.events import Event, Finish, Origin, Severity
+from grpo_engine.metrics import Direction
+
+Status = Literal[
+    "running", "paused", "completed", "stopped", "aborted", "failed", "imported",
+    "stalled", "lost", "unknown",
+]  # fmt: skip
+
+ACTIVE: frozenset[str] = frozenset({"running", "paused", "stalled"})
+ENDED: frozenset[str] = frozenset({"completed", "stopped", "aborted", "failed", "imported", "lost"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSummary:
+    """One metric of one run in a line; the steps say where the extremes are."""
+
+    key: str
+    direction: Direction
+    first: float | None
+    first_step: int | None
+    last: float | None
+    last_step: int | None
+    min: float | None
+    min_step: int | None
+    max: float | None
+    max_step: int | None
+    mean: float | None
+    count: int
+    nonfinite: int
+
+    @property
+    def best(self) -> float | None:
+        """The extreme in the metric's direction; the last value where it has none."""
+        return {"up": self.max, "down": self.min, "none": self.last}[self.direction]
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of `best`."""
+        return {"up": self.max_step, "down": self.min_step, "none": self.last_step}[self.direction]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """A run as a row of the runs table; `key` is the database's, `id` is for people."""
+
+    key: int
+    id: str
+    uid: str
+    name: str
+    status: Status
+    status_since: str | None
+    model: str
+    task: str
+    recipe: str
+    seed: int
+    step: int
+    total_steps: int
+    tokens: int
+    elapsed: float
+    created_at: str
+    started_at: str | None
+    ended_at: str | None
+    heartbeat: str | None
+    host: str
+    device: str
+    dataset_fingerprint: str
+    code_version: str
+    error: str
+    note: str
+    tags: tuple[str, ...]
+    archived: bool
+    parent: str | None
+    sweep: str | None
+    attempts: int
+    bytes: int
+    config_hash: str
+    metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def active(self) -> bool:
+        """Whether a process is or should be at work on it."""
+        return self.status in ACTIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDetail:
+    """A run with its settings and its attempts."""
+
+    summary: RunSummary
+    config: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    versions: Mapping[str, str]
+    attempts: tuple["AttemptView", ...]
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptView:
+    """One process's work on a run; steps after `until_step` were done again by a later one."""
+
+    n: int
+    from_step: int
+    until_step: int | None
+    host: str
+    pid: int
+    started_at: str
+    heartbeat: str
+    progress_at: str
+    ended_at: str | None
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSeries:
+    """One metric over the steps; NaN is a gap."""
+
+    run: int
+    key: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepView:
+    """One finished step without its metrics."""
+
+    step: int
+    attempt: int
+    at: float
+    elapsed: float
+    tokens: int
+    skipped: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassView:
+    """One optimiser update of a step."""
+
+    step: int
+    index: int
+    minibatch: int
+    loss: float
+    clip_low: float
+    clip_high: float
+    kl_to_old: float
+    grad_norm: float
+    learning_rate: float
+    stop_reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardView:
+    """One reward function's score of one rollout."""
+
+    name: str
+    value: float | None
+    weight: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutView:
+    """One completion of a group."""
+
+    key: int
+    group: int
+    index: int
+    text: str
+    reward: float | None
+    advantage: float | None
+    tokens: int
+    finish: Finish
+    clip_fraction: float | None
+    kl: float | None
+    rewards: tuple[RewardView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """The completions of one prompt in one step; `key` is the database's."""
+
+    key: int
+    run: int
+    attempt: int
+    step: int
+    index: int
+    origin: Origin
+    example_key: str
+    prompt_hash: str
+    prompt_text: str
+    target: str
+    sampling: Mapping[str, float]
+    reward_mean: float | None
+    reward_std: float | None
+    no_signal: str
+    refill: int
+    has_tokens: bool
+    rollouts: tuple[RolloutView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRow:
+    """One completion's tokens; every non-empty tuple is as long as `ids`.
+
+    `ends[t]` is the number of characters of the text up to and including token t.
+    """
+
+    index: int
+    ids: tuple[int, ...]
+    ends: tuple[int, ...]
+    sampler: tuple[float, ...]
+    old: tuple[float, ...]
+    reference: tuple[float, ...]
+    passes: tuple[tuple[float, ...], ...]
+    after: tuple[float, ...]
+    entropy: tuple[float, ...]
+    advantages: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenView:
+    """The token numbers of a group."""
+
+    group: int
+    prompt_ids: tuple[int, ...]
+    rows: tuple[TokenRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchHit:
+    """A rollout whose completion or prompt holds the searched text."""
+
+    rollout: int
+    group: int
+    run: int
+    step: int
+    origin: Origin
+    group_index: int
+    index: int
+    where: Literal["completion", "prompt"]
+    text: str
+    reward: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A recorded event, in the order of recording."""
+
+    seq: int
+    at: float | None
+    event: Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertView:
+    """A rule that held, once or for a while."""
+
+    key: int
+    rule: str
+    severity: Severity
+    first_step: int
+    last_step: int
+    count: int
+    value: float | None
+    limit: float | None
+    group: int | None
+    explanation: str
+    remedy: str
+    muted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSampleView:
+    """One held-out problem in one evaluation."""
+
+    example_key: str
+    correct: int
+    samples: int
+    rewards: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationView:
+    """One held-out evaluation; `rows` only where they were asked for."""
+
+    key: int
+    run: int
+    step: int
+    moment: str
+    mode: str
+    problems: int
+    samples: int
+    metrics: Mapping[str, float]
+    seconds: float
+    rows: tuple[EvaluationSampleView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointView:
+    """A checkpoint that was saved, and whether it is still there."""
+
+    step: int
+    path: str
+    best: bool
+    at: float
+    exists: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedPrompt:
+    """A prompt that is followed through the run, with its right answers by step."""
+
+    example_key: str
+    prompt_hash: str
+    prompt_text: str
+    target: str
+    steps: tuple[int, ...]
+    reward_means: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostMortem:
+    """What is known of a run that ended without saying so."""
+
+    run: int
+    last_step: int
+    checkpoint_step: int | None
+    checkpoint_path: str | None
+    steps_to_redo: int
+    last_seen: str
+    cause: str
+    log_lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlView:
+    """A request to a run and what became of it, in words under `message`."""
+
+    key: int
+    run: int
+    verb: str
+    asked_at: str
+    taken_at: str | None
+    outcome: Literal["", "done", "expired", "refused"]
+    state: Literal["asked", "taken", "done", "expired", "no answer"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueItemView:
+    """A run that waits for its turn, or had it."""
+
+    key: int
+    sweep: str | None
+    name: str
+    state: Literal["queued", "leased", "done", "failed", "skipped", "cancelled"]
+    settings: Mapping[str, Any]
+    config: Mapping[str, Any]
+    lease_owner: str
+    lease_until: str | None
+    run: str | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepView:
+    """A grid of settings and seeds and how far it is."""
+
+    id: str
+    name: str
+    created_at: str
+    axes: Mapping[str, tuple[Any, ...]]
+    items: tuple[QueueItemView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingDifference:
+    """A setting that is not the same in all compared runs; values in the runs' order."""
+
+    path: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricCell:
+    """One metric of one compared run, and its distance to the baseline where there is one."""
+
+    best: float | None
+    best_step: int | None
+    last: float | None
+    last_step: int | None
+    at: float | None
+    at_step: int | None
+    delta_best: float | None
+    delta_last: float | None
+    delta_at: float | None
+    better: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricComparison:
+    """One metric over all compared runs."""
+
+    key: str
+    direction: Direction
+    cells: tuple[MetricCell, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedStatistics:
+    """A metric over runs that differ in nothing but the seed."""
+
+    key: str
+    values: tuple[float, ...]
+    mean: float
+    std: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedGroup:
+    """Runs that differ in nothing but the seed, with 95 % confidence intervals of the mean."""
+
+    runs: tuple[str, ...]
+    seeds: tuple[int, ...]
+    best: tuple[SeedStatistics, ...]
+    last: tuple[SeedStatistics, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedTest:
+    """Two runs on the same held-out problems: mean difference, 95 % interval, p."""
+
+    run: str
+    baseline: str
+    mode: str
+    step: int
+    baseline_step: int
+    problems: int
+    difference: float
+    low: float | None
+    high: float | None
+    p_value: float
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridView:
+    """Two settings against one metric; an empty cell is None, seeds are averaged."""
+
+    key: str
+    rows_path: str
+    columns_path: str
+    rows: tuple[Any, ...]
+    columns: tuple[Any, ...]
+    cells: tuple[tuple[float | None, ...], ...]
+    counts: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideBySide:
+    """The completions of the same example in several runs; None where a run has none."""
+
+    example_key: str
+    prompt_text: str
+    target: str
+    groups: tuple[GroupView | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Runs put side by side."""
+
+    runs: tuple[RunSummary, ...]
+    baseline: str | None
+    at: str
+    differing: tuple[SettingDifference, ...]
+    same: Mapping[str, Any]
+    metrics: tuple[MetricComparison, ...]
+    seeds: tuple[SeedGroup, ...]
+    tests: tuple[PairedTest, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardRow:
+    """One row of the decoding batch as far as it is; scores once there are any."""
+
+    index: int
+    text: str
+    tokens: int
+    finish: Finish | None = None
+    reward: float | None = None
+    advantage: float | None = None
+    scored: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardGroup:
+    """One prompt whose answers are being sampled or were sampled in this step."""
+
+    index: int
+    origin: Origin
+    prompt_text: str
+    target: str
+    rows: tuple[BoardRow, ...]
+    reward_mean: float | None = None
+    reward_std: float | None = None
+    no_signal: str = ""
+    scored: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardView:
+    """What a run is at: overwritten in place, so that a viewer may look as rarely as it likes."""
+
+    version: int = 0
+    at: float = 0.0
+    step: int = 0
+    total_steps: int = 0
+    phase: str = ""
+    phase_detail: str = ""
+    phase_started: float = 0.0
+    done: int = 0
+    total: int = 0
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    tokens: int = 0
+    finished: int = 0
+    rows_total: int = 0
+    tokens_per_second: float = 0.0
+    paused: bool = False
+    groups: tuple[BoardGroup, ...] = ()
