@@ -51,7 +51,7 @@ class Recorder:
         self, config: Any, *, name: str = "", control: Control | None = None,
         parent: str | None = None, code_version: str = "", tags: tuple[str, ...] = (),
     ) -> RunHandle:  # fmt: skip
-        """Begin a new run; `config` is a RunConfig or its tree; requests are passed to `control`."""
+        """Begin a new run; `config` is a RunConfig or its tree; requests go to `control`."""
         raise NotImplementedError
 
     def resume_run(self, run: str, *, from_step: int, control: Control | None = None) -> RunHandle:
