@@ -1,0 +1,341 @@
+"""The rules of `alerts`: each looks at the last steps' metrics and finds one thing or nothing."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from grpo_engine.events import Severity
+from grpo_engine.metrics import METRICS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the rules look at; `history` ends with the step in hand, `start` has the first ten."""
+
+    history: Sequence[Mapping[str, float]]
+    start: Sequence[Mapping[str, float]]
+    evaluations: Sequence[tuple[int, float]]
+    updates_per_step: int
+    has_bounds: bool
+    accuracy: str | None
+    sampler_gap: float
+    memory_gb: float | None
+
+    def last(self, key: str, count: int, skip: int = 0) -> list[float]:
+        """Give `count` values of a metric before the last `skip`; empty if there are fewer."""
+        end = len(self.history) - skip
+        values = [row[key] for row in self.history[max(0, end - count) : end] if key in row]
+        return values if len(values) == count else []
+
+    def rise(self, key: str, count: int = 10) -> float | None:
+        """Give the change of a metric's mean from one window to the next, 0 within its noise.
+
+        Noise is two standard errors of the difference; None without two whole windows.
+        """
+        late, early = self.last(key, count), self.last(key, count, skip=count)
+        if not late or not early:
+            return None
+        noise = 2 * ((statistics.variance(late) + statistics.variance(early)) / count) ** 0.5
+        change = statistics.fmean(late) - statistics.fmean(early)
+        return change if abs(change) > noise else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a rule found: how bad, what it means, what to try, and the number beside its limit."""
+
+    severity: Severity
+    explanation: str
+    remedy: str
+    value: float | None = None
+    limit: float | None = None
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else 0.0
+
+
+def no_signal(facts: Facts) -> Finding | None:
+    share = _mean(facts.last("frac_reward_zero_std", 5))
+    limit = METRICS["frac_reward_zero_std"].guides[0]
+    if share <= limit:
+        return None
+    return Finding(
+        severity="warning",
+        explanation=f"{share:.0%} of the prompts of the last 5 steps gave no signal: all their "
+        "answers scored the same, so there is nothing to prefer.",
+        remedy="Use harder tasks if all are right and easier ones if all are wrong, larger groups, "
+        "or dynamic sampling (algorithm.refill_rounds).",
+        value=share,
+        limit=limit,
+    )
+
+
+def format_hacking(facts: Facts) -> Finding | None:
+    if facts.accuracy is None or f"rewards/{facts.accuracy}/mean" not in facts.history[-1]:
+        return None
+    reward, right = facts.rise("reward"), facts.rise(f"rewards/{facts.accuracy}/mean")
+    if not reward or reward <= 0 or right is None or right > 0:
+        return None
+    return Finding(
+        severity="warning",
+        explanation=f"Reward rose by {reward:.3f} over the last 20 steps while {facts.accuracy} "
+        "did not: the model earns by form and not by being right.",
+        remedy=f"Give {facts.accuracy} more weight (rewards.weights) or drop a reward that is "
+        "already earned.",
+        value=right,
+        limit=0.0,
+    )
+
+
+def kl_above_limit(facts: Facts) -> Finding | None:
+    values, limit = facts.last("kl", 5), METRICS["kl"].guides[0]
+    if _mean(values) <= limit:
+        return None
+    return Finding(
+        severity="warning",
+        explanation=f"The policy is {_mean(values):.3f} nats per token away from its reference: "
+        "it may be losing what the base model could do.",
+        remedy="Raise algorithm.beta, lower optimizer.learning_rate, or stop here and evaluate.",
+        value=_mean(values),
+        limit=limit,
+    )
+
+
+def kl_exploding(facts: Facts) -> Finding | None:
+    now, before = facts.last("kl", 1), facts.last("kl", 20, skip=1)
+    if not now or not before:
+        return None
+    limit = max(0.02, 10 * statistics.median(before))
+    if now[0] <= limit:
+        return None
+    return Finding(
+        severity="error",
+        explanation=f"KL jumped to {now[0]:.3g} from a median of {statistics.median(before):.3g}: "
+        "one update moved the policy far.",
+        remedy="Lower optimizer.learning_rate or optimizer.max_grad_norm; go back to a checkpoint.",
+        value=now[0],
+        limit=limit,
+    )
+
+
+def entropy_collapse(facts: Facts) -> Finding | None:
+    first = [row["entropy"] for row in facts.start if "entropy" in row]
+    now = facts.last("entropy", 5)
+    if len(first) < 10 or not now or _mean(now) >= 0.1 * _mean(first):
+        return None
+    return Finding(
+        severity="warning",
+        explanation=f"Entropy fell to {_mean(now):.3f} from {_mean(first):.3f} at the start: the "
+        "answers to a prompt are all alike and groups lose their signal.",
+        remedy="Raise rollout.temperature, algorithm.clip_high or algorithm.entropy_bonus, or "
+        "lower optimizer.learning_rate.",
+        value=_mean(now),
+        limit=0.1 * _mean(first),
+    )
+
+
+def length_growth(facts: Facts) -> Finding | None:
+    now = _mean(facts.last("completions/mean_length", 10))
+    before = _mean(facts.last("completions/mean_length", 10, skip=10))
+    reward = facts.rise("reward")
+    if reward is None or reward > 0 or now <= 1.25 * before:
+        return None
+    return Finding(
+        severity="warning",
+        explanation=f"Answers grew from {before:.0f} to {now:.0f} tokens in 20 steps while the "
+        "reward did not rise: the model is padding.",
+        remedy="Use algorithm.weight per_token or constant, or a soft length penalty "
+        "(algorithm.overlong_buffer).",
+        value=now,
+        limit=1.25 * before,
+    )
+
+
+def most_truncated(facts: Facts) -> Finding | None:
+    share = _mean(facts.last("completions/clipped_ratio", 3))
+    limit = METRICS["completions/clipped_ratio"].guides[0]
+    if share <= limit:
+        return None
+    return Finding(
+        severity="warning",
+        explanation=f"{share:.0%} of the answers of the last 3 steps were cut at the length limit "
+        "and could not finish.",
+        remedy="Raise rollout.max_new_tokens, or ask for shorter answers in task.system_prompt.",
+        value=share,
+        limit=limit,
+    )
+
+
+def clip_too_much(facts: Facts) -> Finding | None:
+    share = _mean(facts.last("clip_ratio/region_mean", 5))
+    limit = METRICS["clip_ratio/region_mean"].guides[0]
+    if facts.updates_per_step < 2 or share <= limit:
+        return None
+    return Finding(
+        severity="warning",
+        explanation=f"{share:.0%} of the tokens were at their bound over the last 5 steps: later "
+        "passes push tokens that no longer count.",
+        remedy="Lower optimizer.learning_rate or algorithm.passes.",
+        value=share,
+        limit=limit,
+    )
+
+
+def clip_never(facts: Facts) -> Finding | None:
+    shares = facts.last("clip_ratio/region_mean", 10)
+    if facts.updates_per_step < 2 or not facts.has_bounds or not shares or max(shares) > 1e-4:
+        return None
+    return Finding(
+        severity="info",
+        explanation="No token reached its bound in 10 steps, though each batch is used for "
+        f"{facts.updates_per_step} updates: the bounds have no effect.",
+        remedy="The learning rate may be raised, or passes lowered to save time.",
+        value=max(shares),
+        limit=1e-4,
+    )
+
+
+def gradient_spike(facts: Facts) -> Finding | None:
+    now, before = facts.last("grad_norm", 1), facts.last("grad_norm", 20, skip=1)
+    if not now or not before or now[0] <= 10 * statistics.median(before):
+        return None
+    return Finding(
+        severity="warning",
+        explanation=f"The gradient norm was {now[0]:.3g}, ten times the usual "
+        f"{statistics.median(before):.3g}.",
+        remedy="Look at this step's groups; lower optimizer.max_grad_norm if it comes again.",
+        value=now[0],
+        limit=10 * statistics.median(before),
+    )
+
+
+def sampler_disagrees(facts: Facts) -> Finding | None:
+    gap = facts.last("sampling/sampling_logp_difference/max", 1)
+    if not gap or gap[0] <= facts.sampler_gap:
+        return None
+    return Finding(
+        severity="error",
+        explanation=f"Sampler and trainer differ by up to {gap[0]:.3g} nats about the same token: "
+        "the ratio is wrong by that much.",
+        remedy="Use model.dtype float32, or algorithm.importance_cap 2 to correct for it.",
+        value=gap[0],
+        limit=facts.sampler_gap,
+    )
+
+
+def reward_slow(facts: Facts) -> Finding | None:
+    score, step = facts.last("time/score", 3), facts.last("step_time", 3)
+    if not score or not step or sum(score) < 1.0 or sum(score) < 0.5 * sum(step):
+        return None
+    return Finding(
+        severity="warning",
+        explanation=f"Reward functions took {sum(score) / sum(step):.0%} of the last 3 steps.",
+        remedy="Make the slow function faster or async, or lower rewards.time_limit.",
+        value=sum(score) / sum(step),
+        limit=0.5,
+    )
+
+
+def reward_constant(facts: Facts) -> Finding | None:
+    for key in facts.history[-1]:
+        if key.startswith("rewards/") and key.endswith("/std"):
+            spread = facts.last(key, 10)
+            if spread and max(spread) == 0:
+                name = key.removeprefix("rewards/").removesuffix("/std")
+                return Finding(
+                    severity="warning",
+                    explanation=f"Reward function {name} gave every answer of 10 steps the same "
+                    "score: it teaches nothing.",
+                    remedy=f"Try {name} with `grpo-tui rewards test`; drop it if it is mastered.",
+                    value=0.0,
+                    limit=0.0,
+                )
+    return None
+
+
+def duplicates(facts: Facts) -> Finding | None:
+    share = _mean(facts.last("completions/duplicates", 3))
+    if share <= 0.5:
+        return None
+    return Finding(
+        severity="warning",
+        explanation=f"{share:.0%} of the answers of the last 3 steps equal a sibling token by "
+        "token: there is little exploration.",
+        remedy="Raise rollout.temperature or use harder tasks.",
+        value=share,
+        limit=0.5,
+    )
+
+
+def memory_near_limit(facts: Facts) -> Finding | None:
+    peak = facts.last("memory/peak_gb", 1)
+    if not peak or facts.memory_gb is None or peak[0] <= 0.9 * facts.memory_gb:
+        return None
+    return Finding(
+        severity="error",
+        explanation=f"The step held {peak[0]:.1f} GB of {facts.memory_gb:.1f} GB.",
+        remedy="Lower optimizer.micro_rows or rollout.max_new_tokens, or set "
+        "model.grad_checkpoint.",
+        value=peak[0],
+        limit=0.9 * facts.memory_gb,
+    )
+
+
+def step_time_doubled(facts: Facts) -> Finding | None:
+    now, before = facts.last("step_time", 3), facts.last("step_time", 20, skip=3)
+    if not now or not before:
+        return None
+    limit = max(2 * statistics.median(before), 0.5)
+    if statistics.median(now) <= limit:
+        return None
+    return Finding(
+        severity="warning",
+        explanation=f"A step takes {statistics.median(now):.1f} s; it took "
+        f"{statistics.median(before):.1f} s.",
+        remedy="See whether answers grew, or another program took the processor.",
+        value=statistics.median(now),
+        limit=limit,
+    )
+
+
+def held_out_flat(facts: Facts) -> Finding | None:
+    if len(facts.evaluations) < 3 or len(facts.history) < 20:
+        return None
+    first, last = facts.evaluations[0][1], facts.evaluations[-1][1]
+    early = [row["reward"] for row in facts.start if "reward" in row]
+    late = facts.last("reward", 10)
+    if not late or len(early) < 10 or last > first:
+        return None
+    noise = 2 * ((statistics.variance(late) + statistics.variance(early)) / 10) ** 0.5
+    if _mean(late) - _mean(early) <= noise:
+        return None
+    return Finding(
+        severity="warning",
+        explanation=f"Training reward rose from {_mean(early):.2f} to {_mean(late):.2f} while "
+        f"held-out accuracy went from {first:.2f} to {last:.2f}: nothing carries over.",
+        remedy="Use more or more varied training problems, or a higher algorithm.beta.",
+        value=last,
+        limit=first,
+    )
+
+
+RULES: tuple[Callable[[Facts], Finding | None], ...] = (
+    no_signal,
+    format_hacking,
+    kl_above_limit,
+    kl_exploding,
+    entropy_collapse,
+    length_growth,
+    most_truncated,
+    clip_too_much,
+    clip_never,
+    gradient_spike,
+    sampler_disagrees,
+    reward_slow,
+    reward_constant,
+    duplicates,
+    memory_near_limit,
+    step_time_doubled,
+    held_out_flat,
+)

@@ -1,0 +1,178 @@
+"""Checkpoints: everything needed to go on bit for bit, complete on disk or not there at all.
+
+A checkpoint is a directory `checkpoints/step-000020` that is an mlx-lm adapter directory as it
+stands, with safetensors and one `state.json` beside it. It is written under a temporary name,
+flushed, and renamed; only then are older ones removed. `state.json` lists every file with its
+size and SHA-256, so that a damaged checkpoint is noticed and the one before it is taken.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from grpo_engine.errors import CheckpointError
+
+FORMAT = 1
+FOLDER = "checkpoints"
+STATE = "state.json"
+_PREFIX, _PARTIAL, _DOOMED = "step-", ".partial-", ".doomed-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A complete checkpoint on disk."""
+
+    step: int
+    path: Path
+    state: Mapping[str, Any]
+
+    def tensors(self, name: str) -> dict[str, mx.array]:
+        """Read `<name>.safetensors` into memory, so that the file may be removed afterwards."""
+        file = self.path / f"{name}.safetensors"
+        if not file.exists():
+            raise CheckpointError(f"{self.path} has no {file.name}; resume an older checkpoint")
+        arrays: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
+        mx.eval(arrays)
+        return arrays
+
+    def has(self, name: str) -> bool:
+        """Whether `<name>.safetensors` is part of the checkpoint."""
+        return (self.path / f"{name}.safetensors").exists()
+
+
+def save(
+    run_folder: Path,
+    step: int,
+    *,
+    tensors: Mapping[str, Mapping[str, mx.array]],
+    texts: Mapping[str, str],
+    state: Mapping[str, Any],
+) -> Checkpoint:
+    """Write a checkpoint so that a kill at any moment leaves it complete or absent."""
+    root = run_folder / FOLDER
+    root.mkdir(parents=True, exist_ok=True)
+    clear_leftovers(run_folder)
+    final = root / f"{_PREFIX}{step:06d}"
+    partial = root / f"{_PARTIAL}{final.name}"
+    partial.mkdir()
+    for name, arrays in tensors.items():
+        mx.save_safetensors(str(partial / f"{name}.safetensors"), dict(arrays))
+    for name, text in texts.items():
+        (partial / name).write_text(text, encoding="utf-8")
+    files = {file.name: _describe(file) for file in sorted(partial.iterdir())}
+    full = {**state, "format": FORMAT, "step": step, "files": files}
+    (partial / STATE).write_text(json.dumps(full, indent=1), encoding="utf-8")
+    for file in partial.iterdir():
+        _flush(file)
+    _flush(partial)
+    doomed = _doom(final) if final.exists() else None
+    partial.rename(final)
+    _flush(root)
+    if doomed:
+        shutil.rmtree(doomed)
+    return Checkpoint(step=step, path=final, state=full)
+
+
+def _describe(file: Path) -> dict[str, Any]:
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return {"bytes": file.stat().st_size, "sha256": digest}
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _doom(path: Path) -> Path:
+    # renamed first: a kill while files are being removed must not leave half a checkpoint
+    return path.rename(path.with_name(f"{_DOOMED}{path.name}"))
+
+
+def clear_leftovers(run_folder: Path) -> None:
+    """Remove what an interrupted save or removal left; what is still whole is put back."""
+    root = run_folder / FOLDER
+    if not root.is_dir():
+        return
+    for path in root.iterdir():
+        if path.name.startswith(_DOOMED):
+            final = root / path.name.removeprefix(_DOOMED)
+            if not final.exists() and _is_whole(path):
+                path.rename(final)
+            else:
+                shutil.rmtree(path)
+        elif path.name.startswith(_PARTIAL):
+            shutil.rmtree(path)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        _open(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def steps(run_folder: Path) -> list[int]:
+    """The steps of the checkpoints there are, oldest first."""
+    root = run_folder / FOLDER
+    names = [path.name for path in root.iterdir()] if root.is_dir() else []
+    found = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
+    return sorted(int(number) for number in found if number.isdigit())
+
+
+def folder(run_folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step is, or would be."""
+    return run_folder / FOLDER / f"{_PREFIX}{step:06d}"
+
+
+def load(run_folder: Path, step: int) -> Checkpoint:
+    """Open the checkpoint of a step and check each of its files."""
+    return _open(folder(run_folder, step))
+
+
+def _open(path: Path) -> Checkpoint:
+    try:
+        state = json.loads((path / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path / STATE} cannot be read ({error}); resume an older checkpoint"
+        ) from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} is not of checkpoint format {FORMAT}; resume it with the version that wrote it"
+        )
+    for name, described in state["files"].items():
+        file = path / name
+        if not file.exists() or _describe(file) != described:
+            raise CheckpointError(f"{file} is missing or damaged; resume an older checkpoint")
+    return Checkpoint(step=int(state["step"]), path=path, state=state)
+
+
+def latest(run_folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest undamaged checkpoint, and what is wrong with newer ones."""
+    clear_leftovers(run_folder)
+    problems: list[str] = []
+    for step in reversed(steps(run_folder)):
+        try:
+            return load(run_folder, step), problems
+        except CheckpointError as error:
+            problems.append(str(error))
+    return None, problems
+
+
+def prune(run_folder: Path, *, keep: int, best: int | None) -> None:
+    """Remove all but the newest `keep` checkpoints and the best one."""
+    for step in steps(run_folder)[:-keep]:
+        if step != best:
+            shutil.rmtree(_doom(folder(run_folder, step)))

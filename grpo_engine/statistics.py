@@ -1,0 +1,66 @@
+"""What held-out samples say: accuracy with its interval, unbiased pass@k, means of rewards."""
+
+from collections.abc import Mapping, Sequence
+from math import comb, sqrt
+
+import numpy as np
+
+Interval = tuple[float, float]
+Z = 1.959964  # two-sided 95 %
+
+
+def wilson(successes: int, trials: int) -> Interval:
+    """Wilson's 95 % interval of a share; unlike p +- 1.96 s it stays inside 0 and 1.
+
+    ``(p + z²/2n ± z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)``
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    share, z2n = successes / trials, Z * Z / trials
+    middle = share + z2n / 2
+    half = Z * sqrt(share * (1 - share) / trials + z2n / (4 * trials))
+    return (middle - half) / (1 + z2n), (middle + half) / (1 + z2n)
+
+
+def bootstrap(values: Sequence[float], *, draws: int = 2000, seed: int = 0) -> Interval:
+    """95 % percentile interval of the mean of `values`, one value per problem.
+
+    Problems are drawn and not samples: samples of one problem are not independent.
+    """
+    data = np.asarray(values, dtype=np.float64)
+    if data.size == 0:
+        return 0.0, 1.0
+    rng = np.random.default_rng(seed)
+    means = data[rng.integers(0, data.size, size=(draws, data.size))].mean(axis=1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def pass_at_k(samples: int, correct: int, k: int) -> float:
+    """Chance that one of k samples is right, unbiased: ``1 - C(n-c, k) / C(n, k)``."""
+    if not 1 <= k <= samples:
+        raise ValueError(f"k must be from 1 to the number of samples ({samples}), got {k}")
+    return 1.0 - comb(samples - correct, k) / comb(samples, k)
+
+
+def share_with_interval(correct: Sequence[int], samples: int) -> tuple[float, Interval]:
+    """Mean share of right samples over problems: Wilson for one sample each, else bootstrap."""
+    problems = len(correct)
+    if problems == 0:
+        return float("nan"), (0.0, 1.0)
+    share = sum(correct) / (problems * samples)
+    if samples == 1:
+        return share, wilson(sum(correct), problems)
+    return share, bootstrap([count / samples for count in correct])
+
+
+def pass_at_ks(correct: Sequence[int], samples: int) -> Mapping[str, float]:
+    """pass@k for k = 2, 4, 8, ... and for all samples."""
+    ks = {2**power for power in range(1, 11) if 2**power <= samples}
+    if samples > 1:
+        ks.add(samples)
+    return {
+        f"eval/pass@{k}": float(np.mean([pass_at_k(samples, count, k) for count in correct]))
+        for k in sorted(ks)
+        if correct
+    }

@@ -1,0 +1,134 @@
+"""Each alert is raised by numbers that mean it, and not by healthy ones."""
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from grpo_engine.alerts import REPEAT, Alerts, Limits
+from grpo_engine.events import AlertRaised, EvaluationFinished, StepFinished
+
+LIMITS = Limits(updates_per_step=2, accuracy="exact", memory_gb=8.0)
+Numbers = dict[str, float]
+
+
+def healthy(step: int) -> Numbers:
+    wobble = 0.02 * (-1) ** step
+    return {
+        "reward": 0.5 + wobble,
+        "rewards/exact/mean": 0.4 + wobble,
+        "rewards/exact/std": 0.3,
+        "frac_reward_zero_std": 0.2,
+        "kl": 0.01,
+        "entropy": 0.8,
+        "completions/mean_length": 40.0,
+        "completions/clipped_ratio": 0.1,
+        "completions/duplicates": 0.1,
+        "clip_ratio/region_mean": 0.05,
+        "grad_norm": 0.3,
+        "sampling/sampling_logp_difference/max": 1e-5,
+        "time/score": 0.1,
+        "step_time": 1.0,
+        "memory/peak_gb": 2.0,
+    }
+
+
+def finished(step: int, numbers: Numbers) -> StepFinished:
+    return StepFinished(step=step, metrics=numbers, tokens=step * 10, elapsed=float(step))
+
+
+def evaluated(step: int, accuracy: float) -> EvaluationFinished:
+    return EvaluationFinished(
+        step=step, moment="during", mode="sampled", problems=10, samples=1, rows=(), seconds=1.0,
+        metrics={"eval/accuracy": accuracy},
+    )  # fmt: skip
+
+
+def fold(rows: Sequence[Numbers], limits: Limits = LIMITS) -> list[AlertRaised]:
+    alerts = Alerts(limits)
+    return [
+        alert
+        for step, numbers in enumerate(rows, 1)
+        for alert in alerts.observe(finished(step, numbers))
+    ]
+
+
+def late(change: Callable[[int], Numbers], count: int = 10, total: int = 30) -> list[Numbers]:
+    """Healthy steps whose last `count` are changed; `change` gets 1, 2, ... within those."""
+    return [
+        healthy(n) | (change(n - total + count) if n > total - count else {})
+        for n in range(1, total + 1)
+    ]
+
+
+def test_healthy_numbers_raise_nothing() -> None:
+    assert fold([healthy(n) for n in range(1, 41)]) == []
+
+
+CASES: dict[str, Callable[[int], Numbers]] = {
+    "no_signal": lambda _: {"frac_reward_zero_std": 0.6},
+    "format_hacking": lambda n: {"reward": 0.7 + n / 100, "rewards/exact/mean": 0.4},
+    "kl_above_limit": lambda _: {"kl": 0.6},
+    "kl_exploding": lambda _: {"kl": 0.15},
+    "entropy_collapse": lambda _: {"entropy": 0.05},
+    "length_growth": lambda n: {"completions/mean_length": 60.0 + n},
+    "most_truncated": lambda _: {"completions/clipped_ratio": 0.7},
+    "clip_too_much": lambda _: {"clip_ratio/region_mean": 0.4},
+    "clip_never": lambda _: {"clip_ratio/region_mean": 0.0},
+    "gradient_spike": lambda _: {"grad_norm": 4.0},
+    "sampler_disagrees": lambda _: {"sampling/sampling_logp_difference/max": 0.01},
+    "reward_slow": lambda _: {"time/score": 0.9},
+    "reward_constant": lambda _: {"rewards/exact/std": 0.0},
+    "duplicates": lambda _: {"completions/duplicates": 0.7},
+    "memory_near_limit": lambda _: {"memory/peak_gb": 7.5},
+    "step_time_doubled": lambda _: {"step_time": 2.5},
+}
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_numbers_that_mean_it_raise_the_alert(rule: str) -> None:
+    found = [alert for alert in fold(late(CASES[rule])) if alert.rule == rule]
+    assert found
+    assert found[0].step > 20
+    assert found[0].explanation
+    assert found[0].remedy
+
+
+def test_flat_held_out_accuracy_under_rising_reward_is_an_alert() -> None:
+    alerts, rules = Alerts(LIMITS), []
+    for step in range(1, 31):
+        rules += [alert.rule for alert in alerts.observe(finished(step, healthy(step) | {
+            "reward": 0.3 + step / 60, "rewards/exact/mean": 0.3 + step / 60
+        }))]  # fmt: skip
+        if step % 10 == 0:
+            list(alerts.observe(evaluated(step, 0.4)))
+    assert rules == []
+    rules += [a.rule for a in alerts.observe(finished(31, healthy(31) | {"reward": 0.9}))]
+    assert rules == ["held_out_flat"]
+
+
+def test_bounds_that_never_act_are_no_news_with_one_update() -> None:
+    rows = late(CASES["clip_never"])
+    assert [a.rule for a in fold(rows)] == ["clip_never"]
+    assert fold(rows, Limits(updates_per_step=1, accuracy="exact")) == []
+
+
+def test_an_alert_that_holds_is_repeated_only_now_and_then() -> None:
+    steps = [a.step for a in fold(late(CASES["most_truncated"], count=25, total=35))]
+    assert {b - a for a, b in itertools.pairwise(steps)} == {REPEAT}
+    assert len(steps) == 3
+
+
+def test_a_fold_restored_from_its_state_goes_on_alike() -> None:
+    rows = late(CASES["gradient_spike"])
+    whole = [a for a in fold(rows) if a.step > 15]
+    first, second = Alerts(LIMITS), Alerts(LIMITS)
+    for step, numbers in enumerate(rows[:15], 1):
+        list(first.observe(finished(step, numbers)))
+    second.restore(json.loads(json.dumps(first.state())))
+    resumed = [
+        a for step, row in enumerate(rows[15:], 16) for a in second.observe(finished(step, row))
+    ]
+    assert resumed == whole
+    assert whole

@@ -1,0 +1,63 @@
+"""Intervals and pass@k against numbers one can redo by hand."""
+
+from itertools import combinations
+
+import pytest
+
+from grpo_engine.statistics import (
+    bootstrap,
+    pass_at_k,
+    pass_at_ks,
+    share_with_interval,
+    wilson,
+)
+
+
+def test_wilson_interval_of_eight_in_ten() -> None:
+    # z² = 3.8415: middle (.8 + .19207)/1.38415 = .71674,
+    # half 1.95996·sqrt(.016 + 3.8415/400)/1.38415 = .22656
+    assert wilson(8, 10) == pytest.approx((0.49016, 0.94330), abs=2e-5)
+
+
+@pytest.mark.parametrize("right", [0, 10])
+def test_wilson_interval_stays_inside_zero_and_one(right: int) -> None:
+    low, high = wilson(right, 10)
+    assert 0 <= low < high <= 1
+
+
+def test_pass_at_k_is_the_mean_over_all_draws() -> None:
+    samples = [1, 1, 0, 0, 0]
+    draws = list(combinations(samples, 3))
+    expected = sum(any(draw) for draw in draws) / len(draws)  # 9 of 10 draws hold a right one
+    assert pass_at_k(5, 2, 3) == pytest.approx(expected)
+    assert pass_at_k(5, 0, 5) == 0
+    assert pass_at_k(5, 3, 3) == 1
+
+
+def test_pass_at_one_is_the_share() -> None:
+    assert pass_at_k(8, 3, 1) == pytest.approx(3 / 8)
+
+
+@pytest.mark.parametrize("k", [0, 6])
+def test_k_outside_the_samples_is_refused(k: int) -> None:
+    with pytest.raises(ValueError, match=f"got {k}"):
+        pass_at_k(5, 2, k)
+
+
+def test_bootstrap_interval_holds_the_mean_and_repeats() -> None:
+    values = [0.0, 0.25, 0.5, 1.0] * 25
+    low, high = bootstrap(values)
+    # standard error .3720/10 = .0372: about .4375 ± .073
+    assert low == pytest.approx(0.4375 - 0.073, abs=0.01)
+    assert high == pytest.approx(0.4375 + 0.073, abs=0.01)
+    assert bootstrap(values) == (low, high)
+
+
+def test_samples_of_one_problem_do_not_narrow_the_interval() -> None:
+    _, (low, high) = share_with_interval([8] * 10 + [0] * 10, samples=8)
+    assert high - low > 0.35  # as 20 coin throws, not as 160
+
+
+def test_pass_at_ks_are_powers_of_two_and_all() -> None:
+    assert list(pass_at_ks([1, 2], samples=6)) == ["eval/pass@2", "eval/pass@4", "eval/pass@6"]
+    assert pass_at_ks([1], samples=1) == {}
