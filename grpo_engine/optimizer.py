@@ -70,7 +70,7 @@ def restore(optimizer: optim.Optimizer, arrays: Mapping[str, mx.array]) -> None:
 
 def global_norm(gradients: Any) -> mx.array:
     """Euclidean norm over all gradients, in float32."""
-    arrays: list[mx.array] = [array for _, array in tree_flatten(gradients)]
+    arrays: list[mx.array] = list(dict(tree_flatten(gradients)).values())
     squares = [mx.square(array.astype(mx.float32)).sum() for array in arrays]
     return mx.sqrt(mx.stack(squares).sum()) if squares else mx.array(0.0)
 
