@@ -61,7 +61,7 @@ def test_a_restored_optimiser_goes_on_bit_for_bit(name: str) -> None:
     first.load_weights(list(start.items()))
     made = optimizer.build(config)
     updated(first, made, 2)
-    again.load_weights(tree_flatten(first.parameters()))
+    again.load_weights(list(dict(tree_flatten(first.parameters())).items()))
     fresh = optimizer.build(config)
     optimizer.restore(fresh, optimizer.state_arrays(made))
     updated(again, fresh, 2)
