@@ -8,6 +8,10 @@ from typing import Literal
 Verb = Literal["pause", "continue", "stop_after_step", "stop_now", "checkpoint"]
 
 
+class StopNow(Exception):  # noqa: N818 (a request, not an error)
+    """The unfinished step is to be dropped, as the user asked."""
+
+
 @dataclass(slots=True)
 class Control:
     """Requests to one run; any thread may ask, only the engine takes."""

@@ -1,0 +1,100 @@
+"""Rollouts as padded arrays: micro-batches of whole groups or slices of one group.
+
+Axes: B rows, T completion tokens. Rows keep their place in the list they came from.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import mlx.core as mx
+
+
+class TokenRow(Protocol):
+    """What a batch reads of a rollout."""
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def forced(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenBatch:
+    """Completions of one or more prompts, right-padded; each distinct prompt is held once."""
+
+    rows: tuple[int, ...]  # [B] places in the list that the batch was made from
+    prompts: tuple[tuple[int, ...], ...]  # [P] distinct prompts
+    prompt_of: tuple[int, ...]  # [B] index into `prompts`
+    completions: tuple[tuple[int, ...], ...]  # [B] ids as sampled
+    ids: mx.array  # [B, T] int32, padded
+    mask: mx.array  # [B, T] float32: 1 on sampled tokens, 0 on padding and forced tokens
+
+    @property
+    def width(self) -> int:
+        """T, the padded completion length."""
+        return int(self.ids.shape[1])
+
+    @property
+    def tokens(self) -> int:
+        """How many completion tokens there are, padding aside."""
+        return sum(map(len, self.completions))
+
+
+def make_batch(
+    rollouts: Sequence[TokenRow], rows: Sequence[int], *, pad_id: int = 0, bucket: int = 0
+) -> TokenBatch:
+    """Pad the chosen rows to their longest completion, or to a multiple of `bucket`."""
+    numbers: dict[tuple[int, ...], int] = {}
+    prompt_of = [numbers.setdefault(rollouts[row].prompt_ids, len(numbers)) for row in rows]
+    completions = tuple(rollouts[row].ids for row in rows)
+    width = max(1, *(len(ids) for ids in completions)) if completions else 1
+    width = -(-width // bucket) * bucket if bucket else width
+    padded = [ids + (pad_id,) * (width - len(ids)) for ids in completions]
+    mask = [[1.0] * len(ids) + [0.0] * (width - len(ids)) for ids in completions]
+    for line, row in zip(mask, rows, strict=True):
+        for position in rollouts[row].forced:
+            line[position] = 0.0
+    return TokenBatch(
+        rows=tuple(rows), prompts=tuple(numbers), prompt_of=tuple(prompt_of),
+        completions=completions, ids=mx.array(padded, dtype=mx.int32), mask=mx.array(mask),
+    )  # fmt: skip
+
+
+def micro_batches(
+    rollouts: Sequence[TokenRow],
+    *,
+    rows_at_most: int,
+    pad_id: int = 0,
+    bucket: int = 0,
+    only: Sequence[int] | None = None,
+) -> list[TokenBatch]:
+    """Cut the rollouts (or those in `only`) into batches of at most `rows_at_most` rows.
+
+    Groups are sorted by their longest completion and rows within a group by length, longest
+    first, so that padding is short and the largest batch comes first.
+    """
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for row in range(len(rollouts)) if only is None else only:
+        groups.setdefault(rollouts[row].prompt_ids, []).append(row)
+
+    def length(row: int) -> int:
+        return len(rollouts[row].ids)
+
+    ordered = [sorted(group, key=length, reverse=True) for group in groups.values()]
+    ordered.sort(key=lambda group: length(group[0]), reverse=True)
+    slices: list[list[int]] = []
+    whole: list[list[int]] = []
+    for group in ordered:
+        if len(group) > rows_at_most:
+            slices += [group[i : i + rows_at_most] for i in range(0, len(group), rows_at_most)]
+        elif whole and len(whole[-1]) + len(group) <= rows_at_most:
+            whole[-1] += group
+        else:
+            whole.append(group)
+    batches = sorted(slices + whole, key=lambda rows: length(rows[0]), reverse=True)
+    return [make_batch(rollouts, rows, pad_id=pad_id, bucket=bucket) for rows in batches]

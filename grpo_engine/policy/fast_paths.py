@@ -1,0 +1,28 @@
+"""Every optimisation of the model side, each with its switch."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FastPaths:
+    """Which shortcuts are taken; each gives what the plain path gives, to float tolerance.
+
+    `plain()` turns all of them off, for measurements and equality tests.
+    """
+
+    shared_prefix: bool = True  # run each prompt once per group when scoring
+    selective_head: bool = True  # head at completion positions only
+    head_chunk: int = 256  # positions per head product, 0 = all at once
+    fused_head: bool = True  # keep d logprob / d hidden instead of logits for the backward pass
+    batched_prefill: bool = True  # all prompts of a batch in one forward
+    batched_decode: bool = True  # all rows as one batch, finished rows leave
+    merge_adapter: bool = True  # fold LoRA into the weights while sampling
+    bucket: int = 0  # completion lengths are padded to a multiple of this, 0 = not padded
+
+    @classmethod
+    def plain(cls) -> "FastPaths":
+        """No shortcut at all."""
+        return cls(
+            shared_prefix=False, selective_head=False, head_chunk=0, fused_head=False,
+            batched_prefill=False, batched_decode=False, merge_adapter=False, bucket=0,
+        )  # fmt: skip

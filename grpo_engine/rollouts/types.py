@@ -1,0 +1,61 @@
+"""What sampling is asked for and what it gives."""
+
+from dataclasses import dataclass, field
+
+from grpo_engine.config import RolloutConfig
+from grpo_engine.events import Finish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are drawn; temperature 0 is greedy and for evaluation only."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    max_new_tokens: int = 64
+    stop: tuple[str, ...] = ()
+    think_budget: int = 0
+    max_rows: int = 0
+    ignore_end: bool = False
+
+    @classmethod
+    def of(cls, config: RolloutConfig) -> "Sampling":
+        """Read the settings of a run."""
+        return cls(**config.model_dump(exclude={"prompts", "group_size"}))
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the sampled distribution differs from the policy's at this temperature."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0 or self.repetition_penalty != 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRows:
+    """One prompt and how many answers it gets; `group` is its index in the events."""
+
+    key: str
+    group: int
+    ids: tuple[int, ...]
+    rows: int
+    attempt: int = 0
+    first_index: int = 0  # completion index of its first row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One sampled answer; ids as sampled, the end token included."""
+
+    key: str
+    group: int
+    index: int
+    attempt: int
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]  # of the distribution that was really sampled from
+    raw_logprobs: tuple[float, ...]  # at the temperature, over the whole vocabulary
+    finish: Finish
+    text: str
+    forced: tuple[int, ...] = field(default=())  # positions that were not sampled but set
