@@ -39,3 +39,7 @@ class SelfCheckError(EngineError):
 
 class MissingPackageError(EngineError, ImportError):
     """An optional package that this task needs is not installed."""
+
+
+class MathsError(EngineError, ValueError):
+    """Arrays given to the maths do not fit each other, or one that the recipe reads is missing."""

@@ -112,6 +112,11 @@ READ_WHEN: dict[str, tuple[Callable[[Recipe], bool], str]] = {
     "whiten": (lambda r: r.signal == "gae", "signal=gae"),
 }
 
+
+def _in_reward(r: Recipe) -> bool:
+    return r.anchor != "none" and r.anchor_place == "reward"
+
+
 # (is it refused?, why and what to do)
 EXCLUSIONS: tuple[tuple[Callable[[Recipe], bool], str], ...] = (
     (
@@ -141,18 +146,18 @@ EXCLUSIONS: tuple[tuple[Callable[[Recipe], bool], str], ...] = (
         "anchor=k1, k2 or k3, or beta=0",
     ),
     (
-        lambda r: r.anchor_place == "reward" and r.signal == "process",
+        lambda r: _in_reward(r) and r.signal == "process",
         "anchor_place=reward subtracts the distance from the score of a completion, but "
         "signal=process has scores of steps: choose anchor_place=loss",
     ),
     (
-        lambda r: r.anchor_place == "reward" and r.combine == "normalize_then_sum",
+        lambda r: _in_reward(r) and r.combine == "normalize_then_sum",
         "anchor_place=reward subtracts the distance from the sum of the rewards, but "
         "combine=normalize_then_sum normalises before it sums: choose sum_then_normalize, or "
         "anchor_place=loss",
     ),
     (
-        lambda r: r.anchor_place == "reward" and r.signal == "gae" and r.anchor_level == "sequence",
+        lambda r: _in_reward(r) and r.signal == "gae" and r.anchor_level == "sequence",
         "signal=gae takes the distance token by token, but anchor_level=sequence has one for the "
         "completion: choose anchor_level=token",
     ),

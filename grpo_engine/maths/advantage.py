@@ -1,0 +1,178 @@
+"""The one entry point of the signal: rewards become advantages, whatever the recipe."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import mlx.core as mx
+import numpy as np
+
+from grpo_engine import recipes
+from grpo_engine.errors import MathsError
+from grpo_engine.maths import critic
+from grpo_engine.maths.anchor import reward_penalty
+from grpo_engine.maths.arrays import of_shape, on_mask
+from grpo_engine.maths.groups import of_group
+from grpo_engine.maths.process import Steps, process
+from grpo_engine.maths.signal import normalize_then_sum, signal, total
+from grpo_engine.recipes import Recipe
+
+Rewards = mx.array | Sequence[Sequence[float | None]] | Sequence[float | None]
+Given = TypeVar("Given")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advantages:
+    """What each completion is worth, and what that was computed from."""
+
+    values: mx.array  # [B], or [B,T] for process and gae
+    rewards: mx.array  # [B] weighted sum; NaN where no reward function applies
+    penalty: mx.array  # [B] what an anchor in the reward takes from it
+    group_mean: mx.array  # [B] of the rewards less the penalty
+    group_std: mx.array  # [B] of the same
+    has_signal: mx.array  # [B] some completion of its group has an advantage other than 0
+    returns: mx.array | None  # [B,T] what a critic learns
+
+
+def advantages(
+    rewards: Rewards,
+    group_ids: mx.array | Sequence[int],
+    recipe: str | Recipe,
+    weights: mx.array | Sequence[float] | None = None,
+    *,
+    mask: mx.array | None = None,
+    old: mx.array | None = None,
+    ref: mx.array | None = None,
+    values: mx.array | None = None,
+    steps: Steps | None = None,
+) -> Advantages:
+    """A of each completion from rewards [B,F], None or NaN where a function does not apply.
+
+    `group_ids` [B] say who are siblings, `weights` [F] default to 1. `mask`, `old`, `ref` [B,T]
+    are read by an anchor in the reward, `values` [B,T] by gae, `steps` by process.
+    """
+    how = recipes.recipe(recipe)
+    r_BF, ids = as_rewards(rewards), as_array(group_ids)
+    of_shape("group_ids", ids, r_BF.shape[:1])
+    w_F = mx.ones(r_BF.shape[1:]) if weights is None else as_array(weights)
+    of_shape("weights", w_F, r_BF.shape[1:])
+    r, penalty = total(r_BF, w_F), token_penalty(how, mask, old, ref)
+    taken, returns = mx.zeros(r.shape) if penalty is None else penalty.sum(axis=1), None
+    if how.signal == "gae":
+        worth, returns = from_critic(how, r, penalty, values, mask)
+    elif how.signal == "process":
+        inside = needed(how, "mask", mask) > 0
+        worth = process(needed(how, "steps", steps), ids, inside, how)
+    elif how.combine == "normalize_then_sum":
+        worth = normalize_then_sum(r_BF, w_F, ids, how)
+    else:
+        worth = signal(r - taken, ids, how)
+    return described(how, worth, r, taken, ids, returns)
+
+
+def as_array(values: mx.array | Sequence[float]) -> mx.array:
+    """A list as an array, an array as it is."""
+    return values if isinstance(values, mx.array) else mx.array(list(values))
+
+
+def as_rewards(rewards: Rewards) -> mx.array:
+    """Rewards [B,F] in float32 with NaN for None; [B] is one function."""
+    if not isinstance(rewards, mx.array):
+        rewards = mx.array(np.array(rewards, dtype=np.float32))  # NumPy reads None as NaN
+    if rewards.ndim == 1:
+        rewards = rewards[:, None]
+    if rewards.ndim != 2:
+        raise MathsError(f"rewards must have shape (B, F), got {tuple(rewards.shape)}")
+    return rewards.astype(mx.float32)
+
+
+def needed(how: Recipe, name: str, given: Given | None) -> Given:
+    """The argument, refused in words when the recipe reads it and it is not there."""
+    if given is None:
+        choice = f"signal={how.signal}"
+        if how.anchor != "none" and how.anchor_place == "reward":
+            choice += f", anchor={how.anchor} in the reward"
+        raise MathsError(f"recipe {how.name} ({choice}) reads {name}: give {name}")
+    return given
+
+
+def token_penalty(
+    how: Recipe, mask: mx.array | None, old: mx.array | None, ref: mx.array | None
+) -> mx.array | None:
+    """β·k(π_old, π_ref) that an anchor in the reward takes from it, [B,T] or [B,1]; else None."""
+    if how.anchor == "none" or how.anchor_place == "loss":
+        return None
+    inside = needed(how, "mask", mask) > 0
+    sampled_by = on_mask(of_shape("old", needed(how, "old", old), inside.shape), inside)
+    reference = on_mask(of_shape("ref", needed(how, "ref", ref), inside.shape), inside)
+    return reward_penalty(sampled_by, reference, how.anchor, how.anchor_level, how.beta)
+
+
+def from_critic(
+    how: Recipe,
+    reward: mx.array,
+    penalty: mx.array | None,
+    values: mx.array | None,
+    mask: mx.array | None,
+) -> tuple[mx.array, mx.array]:
+    """GAE of token rewards, whitened over the update where the recipe says so, and returns. [B,T]
+
+    A completion without a reward gets A = 0, and returns equal to its values: nothing to learn.
+    """
+    inside = needed(how, "mask", mask) > 0
+    valued = mx.stop_gradient(on_mask(needed(how, "values", values), inside))
+    of_shape("values", valued, inside.shape)
+    scored = ~mx.isnan(reward)
+    known = inside & scored[:, None]
+    taken = mx.zeros(inside.shape) if penalty is None else penalty
+    per_token = critic.token_rewards(mx.where(scored, reward, 0.0), taken, known)
+    worth, returns = critic.gae(per_token, valued, known, how.gamma, how.lam)
+    whitened = critic.whiten(worth, known) if how.whiten else worth
+    return whitened, mx.where(known, returns, valued)
+
+
+def described(
+    how: Recipe, worth: mx.array, reward: mx.array, taken: mx.array, ids: mx.array,
+    returns: mx.array | None,
+) -> Advantages:  # fmt: skip
+    """The advantages with the statistics of their groups."""
+    own = of_group(reward - taken, ids)
+    pushed = (worth.reshape(worth.shape[0], -1) != 0).any(axis=1)
+    same = ids[:, None] == ids[None, :]
+    return Advantages(
+        values=worth,
+        rewards=reward,
+        penalty=taken,
+        group_mean=own.mean,
+        group_std=own.std(how.std),
+        has_signal=(same & pushed[None, :]).any(axis=1),
+        returns=returns,
+    )
+
+
+def reward_metrics(
+    rewards: Rewards, worth: Advantages, names: Sequence[str]
+) -> dict[str, tuple[float, float]]:
+    """The reward metrics of TRL as (sum, count); standard deviations are of the batch, as (std, 1).
+
+    `reward`, `reward_std`, `frac_reward_zero_std`, `rewards/<name>/mean` and `/std`.
+    """
+    columns = {"reward": worth.rewards}
+    for f, name in enumerate(names):
+        columns[f"rewards/{name}"] = as_rewards(rewards)[:, f]
+    found: dict[str, tuple[float, float]] = {}
+    for name, column in columns.items():
+        batch = of_group(column, mx.zeros(column.shape))
+        count = _number(batch.valid.sum())
+        mean, std = (
+            ("reward", "reward_std") if name == "reward" else (f"{name}/mean", f"{name}/std")
+        )
+        found[mean] = (_number(batch.score.sum()), count)
+        found[std] = (_number(batch.std("sample")[0]), float(count > 1))
+    flat = (worth.group_std == 0).astype(mx.float32)
+    found["frac_reward_zero_std"] = (_number(flat.sum()), float(flat.size))
+    return found
+
+
+def _number(value: mx.array) -> float:
+    return float(np.array(value))

@@ -1,0 +1,56 @@
+"""Signal `gae`: advantages from a critic, and what the critic learns from. Shapes [B,T]."""
+
+import mlx.core as mx
+
+
+def token_rewards(score: mx.array, penalty: mx.array, mask: mx.array) -> mx.array:
+    """r_t = -penalty_t, plus the score [B] on the last token of the completion."""
+    inside = mask.astype(mx.int32)
+    after = inside.sum(axis=1, keepdims=True) - mx.cumsum(inside, axis=1)
+    last = mask & (after == 0)
+    return mx.where(mask, mx.where(last, score[:, None], 0.0) - penalty, 0.0)
+
+
+def gae(
+    rewards: mx.array, values: mx.array, mask: mx.array, gamma: float, lam: float
+) -> tuple[mx.array, mx.array]:
+    """A_t = δ_t + γλ·A_{t+1} with δ_t = r_t + γ·V_{t+1} - V_t, and returns A + V.
+
+    Swept backwards, V after the last token 0; positions off the mask are stepped over and get 0.
+    λ = 0 is one-step TD, λ = γ = 1 with V = 0 the return. (arXiv:1506.02438, eq. 16)
+    """
+    ahead = value_ahead = mx.zeros(rewards.shape[:1])
+    swept = []
+    for t in reversed(range(rewards.shape[1])):
+        delta = rewards[:, t] + gamma * value_ahead - values[:, t]
+        here = mask[:, t]
+        ahead = mx.where(here, delta + gamma * lam * ahead, ahead)
+        value_ahead = mx.where(here, values[:, t], value_ahead)
+        swept.append(mx.where(here, ahead, 0.0))
+    advantages = mx.stack(swept[::-1], axis=1) if swept else mx.zeros_like(rewards)
+    return advantages, mx.where(mask, advantages + values, 0.0)
+
+
+def whiten(values: mx.array, mask: mx.array) -> mx.array:
+    """(x - mean)/(std + 1e-8) over the mask, population std; 0 where no two values differ.
+
+    Deviations are scaled by the largest, so that their squares neither overflow nor vanish.
+    """
+    differ = mx.where(mask, values, -mx.inf).max() > mx.where(mask, values, mx.inf).min()
+    count = mx.maximum(mask.astype(mx.float32).sum(), 1.0)
+    mean = mx.where(mask, values, 0.0).sum() / count
+    deviation = mx.where(mask & differ, values - mean, 0.0)
+    scale = mx.where(differ, mx.abs(deviation).max(), 1.0)
+    std = scale * mx.sqrt(((deviation / scale) ** 2).sum() / count)
+    return deviation / (std + 1e-8)
+
+
+def value_loss(
+    values: mx.array, old_values: mx.array, returns: mx.array, value_clip: float
+) -> mx.array:
+    """½·max((V - R)², (clip(V, V_old - c, V_old + c) - R)²); c = 0 is the plain square."""
+    plain = (values - returns) ** 2
+    if value_clip == 0:
+        return plain / 2
+    near = old_values + mx.clip(values - old_values, -value_clip, value_clip)
+    return mx.maximum(plain, (near - returns) ** 2) / 2

@@ -1,0 +1,175 @@
+"""The one entry point of the loss: six answers become one number and its parts."""
+
+import mlx.core as mx
+
+from grpo_engine import recipes
+from grpo_engine.errors import MathsError
+from grpo_engine.maths import anchor, critic, ratio, trust
+from grpo_engine.maths.around import entropy_floor
+from grpo_engine.maths.arrays import LIMIT
+from grpo_engine.maths.batch import Batch, batch_of
+from grpo_engine.maths.target import Targets, push_to_target, targets_of
+from grpo_engine.maths.terms import Loss, Terms
+from grpo_engine.maths.weight import Totals, totals_of, weights
+from grpo_engine.recipes import Recipe
+
+
+def policy_loss(
+    new: mx.array,
+    old: mx.array | None,
+    ref: mx.array | None,
+    advantages: mx.array,
+    mask: mx.array,
+    recipe: str | Recipe,
+    *,
+    group_ids: mx.array | None,
+    token_ids: mx.array | None = None,
+    entropy: mx.array | None = None,
+    values: mx.array | None = None,
+    old_values: mx.array | None = None,
+    returns: mx.array | None = None,
+    max_length: int | None = None,
+    totals: Totals | None = None,
+    sampler: mx.array | None = None,
+    targets: Targets | None = None,
+) -> Loss:
+    """L = Σ_it w_it·(-J_it + β·k_it + c_V·L^V_it) - c_H·mean(H), J: trust, k: anchor, w: weight.
+
+    Log-probabilities, entropy and values are [B,T], advantages [B] or [B,T], mask 1 on completion
+    tokens. `old=None`: first update after sampling. `totals`: denominators of the whole update,
+    None where this is all of it. `targets`: those of whole groups, for a slice of one.
+    """
+    how = recipes.recipe(recipe)
+    batch = batch_of(
+        new, old, advantages, mask, ref=ref, entropy=entropy, sampler=sampler,
+        values=values, old_values=old_values, returns=returns,
+    )  # fmt: skip
+    _refuse_missing(how, batch)
+    if how.trust == "target" and targets is None:
+        targets = _targets(batch, token_ids, group_ids)
+    whole = totals_of(batch.mask) if totals is None else totals
+    terms = _terms(batch, how, weights(batch.mask, how.weight, whole, max_length), whole, targets)
+    return Loss(terms.contribution.sum(), terms)
+
+
+def _terms(
+    batch: Batch, how: Recipe, weight: mx.array, whole: Totals, targets: Targets | None
+) -> Terms:
+    """contribution = w·([in loss]·(β·k - [top]·importance·J) + c_V·L^V) - c_H·H/updated tokens."""
+    log_r = ratio.log_ratios(batch.new - batch.old, batch.mask, how.ratio)
+    r, push = _push(batch, how, log_r, targets)
+    in_loss = batch.mask & ((push.side == trust.FREE) | (not how.drop_at_bound))
+    top = _top_entropy(batch, how, whole)
+    importance = _importance(batch, how)
+    distance, value = _distance(batch, how), _value_loss(batch, how)
+    term = in_loss * (how.beta * distance - top * importance * push.objective)
+    term = term + how.value_coefficient * value
+    return Terms(
+        mask=batch.mask,
+        advantage=batch.advantage if targets is None else targets.sign * batch.mask,
+        log_ratio=batch.new - batch.old,
+        ratio=r,
+        low=mx.broadcast_to(push.low, r.shape),
+        high=mx.broadcast_to(push.high, r.shape),
+        side=push.side * batch.mask,
+        clamped=batch.mask & (mx.abs(log_r) > LIMIT),
+        objective=push.objective * batch.mask,
+        importance=importance,
+        updated=in_loss & top,
+        weight=weight,
+        contribution=weight * term - _entropy_bonus(batch, how, top, whole),
+        anchor=distance * batch.mask,
+        kl=None if batch.ref is None else anchor.k3(batch.new - batch.ref),
+        kl_to_old=anchor.k3(batch.old - batch.new),
+        entropy=batch.entropy,
+        value_loss=value,
+        target=None if targets is None else targets.probability,
+        per_row=batch.per_row and how.ratio.startswith("sequence"),
+    )
+
+
+def _push(
+    batch: Batch, how: Recipe, log_r: mx.array, targets: Targets | None
+) -> tuple[mx.array, trust.Push]:
+    """The ratio and what it does to each token, both [B,T]."""
+    r = mx.broadcast_to(ratio.ratios(log_r), batch.mask.shape)
+    if targets is not None:
+        return r, push_to_target(r, targets)
+    return r, trust.push(how, r, batch.advantage, batch.new)
+
+
+def _importance(batch: Batch, how: Recipe) -> mx.array:
+    """min(π_old/π_sampler, cap) where the recipe corrects for the sampler, else 1. [B,T]"""
+    if how.importance_cap == 0 or batch.sampler is None:
+        return mx.ones(batch.mask.shape)
+    return ratio.importance(batch.old, batch.sampler, how.importance_cap)
+
+
+def _distance(batch: Batch, how: Recipe) -> mx.array:
+    """k(π, π_ref) where the anchor is in the loss, else 0. [B,T]"""
+    if how.anchor == "none" or how.anchor_place == "reward":
+        return mx.zeros(batch.mask.shape)
+    if batch.ref is None:
+        raise MathsError(f"recipe {how.name} has beta={how.beta:g} on {how.anchor}: give ref")
+    far = anchor.distance(batch.new, batch.ref, how.anchor, how.anchor_level)
+    return mx.broadcast_to(far, batch.mask.shape)
+
+
+def _top_entropy(batch: Batch, how: Recipe, whole: Totals) -> mx.array:
+    """1 on tokens whose push is kept: those in the top share by entropy. [B,T]"""
+    if how.entropy_top_quantile == 1:
+        return batch.mask
+    assert batch.entropy is not None
+    floor = whole.entropy_floor
+    if floor is None:
+        floor = entropy_floor(batch.entropy, batch.mask, how.entropy_top_quantile)
+    return batch.mask & (batch.entropy >= mx.stop_gradient(mx.array(floor)))
+
+
+def _entropy_bonus(batch: Batch, how: Recipe, top: mx.array, whole: Totals) -> mx.array:
+    """c_H·H_t/n with n the tokens of the update that have a push: sums to c_H·mean(H). [B,T]"""
+    if how.entropy_bonus == 0 or batch.entropy is None:
+        return mx.zeros(batch.mask.shape)
+    if how.entropy_top_quantile == 1:
+        count = whole.tokens
+    elif whole.updated_tokens is not None:
+        count = whole.updated_tokens
+    else:
+        count = top.astype(mx.float32).sum() * whole.micro_batches
+    return how.entropy_bonus * top * batch.entropy / mx.maximum(count, 1.0)
+
+
+def _value_loss(batch: Batch, how: Recipe) -> mx.array:
+    """The critic's loss where a critic is trained with the policy, else 0. [B,T]"""
+    if batch.values is None or batch.old_values is None or batch.returns is None:
+        return mx.zeros(batch.mask.shape)
+    return critic.value_loss(batch.values, batch.old_values, batch.returns, how.value_clip)
+
+
+def _targets(batch: Batch, token_ids: mx.array | None, group_ids: mx.array | None) -> Targets:
+    """The targets of this batch, which must then hold whole groups."""
+    if token_ids is None or group_ids is None:
+        raise MathsError(
+            "trust=target finds shared prefixes: give token_ids and group_ids of whole groups, "
+            "or targets"
+        )
+    return targets_of(batch.old, batch.advantage, batch.mask, token_ids, group_ids)
+
+
+def _refuse_missing(how: Recipe, batch: Batch) -> None:
+    """Refuse a loss whose recipe reads an array that was not given."""
+    if how.entropy_bonus > 0 and batch.entropy is None:
+        raise MathsError(f"entropy_bonus={how.entropy_bonus:g} reads the entropy: give entropy")
+    if how.entropy_top_quantile < 1 and batch.entropy is None:
+        share = f"{how.entropy_top_quantile:g}"
+        raise MathsError(f"entropy_top_quantile={share} reads the entropy: give entropy")
+    if how.importance_cap > 0 and batch.sampler is None:
+        raise MathsError(
+            f"importance_cap={how.importance_cap:g} corrects for the sampler: give sampler, the "
+            "log-probabilities that it sampled with"
+        )
+    critic_arrays = (batch.values, batch.old_values, batch.returns)
+    if any(part is None for part in critic_arrays) and any(
+        part is not None for part in critic_arrays
+    ):
+        raise MathsError("the critic's loss needs values, old_values and returns: give all or none")

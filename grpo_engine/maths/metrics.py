@@ -1,0 +1,119 @@
+"""What is logged about a loss, by TRL's names, as (sum, count): add up first, divide once.
+
+Names that end in `_min` or `_max` are extremes over completions, kept as (value, 1).
+"""
+
+from collections.abc import Mapping, Sequence
+
+import mlx.core as mx
+
+from grpo_engine import recipes
+from grpo_engine.maths.terms import Terms
+from grpo_engine.maths.trust import AT_HIGH, AT_LOW, FREE
+from grpo_engine.recipes import Recipe
+
+Pair = tuple[mx.array, mx.array]
+
+
+def metrics(terms: Terms, recipe: str | Recipe) -> dict[str, Pair]:
+    """Every metric of one micro-batch as (sum, count), lazy."""
+    how = recipes.recipe(recipe)
+    found = {
+        "kl_to_old": over_tokens(terms, terms.kl_to_old),
+        "ratio/mean": over_tokens(terms, terms.ratio),
+        "ratio/clamped": over_tokens(terms, terms.clamped),
+        "advantage/abs_mean": over_tokens(terms, mx.abs(terms.advantage)),
+    }
+    if terms.kl is not None:
+        found["kl"] = over_tokens(terms, terms.kl)
+    if terms.entropy is not None:
+        found["entropy"] = over_tokens(terms, terms.entropy)
+    if how.trust in ("clip", "target"):
+        found |= clip_metrics(terms) | {"at_bound": at_bound(terms)}
+    if how.trust == "cispo":
+        capped = (terms.side == AT_HIGH) & (terms.advantage > 0)
+        found["cispo_clip_ratio"] = over_ratios(terms, capped)
+    if terms.target is not None:
+        found |= target_metrics(terms, how.target_tolerance)
+    if how.signal == "gae":
+        found["value/loss"] = over_tokens(terms, terms.value_loss)
+    return found
+
+
+def over_tokens(terms: Terms, values: mx.array) -> Pair:
+    """(Σ over completion tokens, number of completion tokens)."""
+    inside = terms.mask.astype(mx.float32)
+    return (values.astype(mx.float32) * inside).sum(), inside.sum()
+
+
+def over_ratios(terms: Terms, flags: mx.array) -> Pair:
+    """(Σ, count) over the ratios there are: of tokens, or one of each completion."""
+    if not terms.per_row:
+        return over_tokens(terms, flags)
+    return flags.any(axis=1).astype(mx.float32).sum(), mx.array(float(flags.shape[0]))
+
+
+def share_by_completion(terms: Terms, flags: mx.array) -> tuple[mx.array, mx.array]:
+    """The share of flagged tokens of each completion [B], and whether it has any tokens [B]."""
+    if terms.per_row:
+        return flags.any(axis=1).astype(mx.float32), mx.ones(flags.shape[:1], dtype=mx.bool_)
+    tokens = terms.mask.astype(mx.float32).sum(axis=1)
+    flagged = (flags & terms.mask).astype(mx.float32).sum(axis=1)
+    return flagged / mx.maximum(tokens, 1.0), tokens > 0
+
+
+def clip_metrics(terms: Terms) -> dict[str, Pair]:
+    """How often a bound is active: low on tokens pushed down, high on tokens pushed up."""
+    low = (terms.side == AT_LOW) & (terms.advantage < 0)
+    high = (terms.side == AT_HIGH) & (terms.advantage > 0)
+    low_share, counts = share_by_completion(terms, low)
+    high_share, _ = share_by_completion(terms, high)
+    some = counts.any().astype(mx.float32)
+    return {
+        "clip_ratio/low_mean": over_ratios(terms, low),
+        "clip_ratio/high_mean": over_ratios(terms, high),
+        "clip_ratio/region_mean": over_ratios(terms, low | high),
+        "clip_ratio/low_min": (mx.where(counts, low_share, 1.0).min() * some, some),
+        "clip_ratio/high_max": (mx.where(counts, high_share, 0.0).max(), some),
+    }
+
+
+def at_bound(terms: Terms) -> Pair:
+    """(pushed tokens whose push has stopped, pushed tokens); pushed: the advantage is not 0."""
+    pushed = terms.mask & (terms.advantage != 0)
+    stopped = pushed & (terms.side != FREE)
+    return stopped.astype(mx.float32).sum(), pushed.astype(mx.float32).sum()
+
+
+def target_metrics(terms: Terms, tolerance: float) -> dict[str, Pair]:
+    """Pushed tokens within tolerance·t of their target t, beyond it, or on the wrong side of p_old.
+
+    p = ratio·p_old, and p_old is the lower bound of the ratio.
+    """
+    assert terms.target is not None
+    pushed = terms.mask & (terms.advantage != 0)
+    beyond = terms.advantage * (terms.ratio * terms.low - terms.target)
+    reached = mx.abs(beyond) <= tolerance * terms.target
+    flags = {
+        "target/reached": reached,
+        "target/overshot": ~reached & (beyond > 0),
+        "target/wrong_way": ~reached & (terms.advantage * (terms.ratio - 1) < 0),
+    }
+    count = pushed.astype(mx.float32).sum()
+    return {name: ((flag & pushed).astype(mx.float32).sum(), count) for name, flag in flags.items()}
+
+
+def merged(
+    parts: Sequence[Mapping[str, tuple[float, float]]],
+) -> dict[str, tuple[float, float]]:
+    """(Σ sums, Σ counts) over micro-batches; of extremes the least or most of those that count."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: _merged(name, [part[name] for part in parts if name in part]) for name in names}
+
+
+def _merged(name: str, pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    if name.endswith(("_min", "_max")):
+        counted = [pair for pair in pairs if pair[1] > 0]
+        pick = min if name.endswith("_min") else max
+        return pick(counted) if counted else (0.0, 0.0)
+    return sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)

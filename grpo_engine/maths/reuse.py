@@ -1,0 +1,54 @@
+"""Question 6: when is enough learned from the same rollouts? Rules on (sum, count) of the terms."""
+
+from collections.abc import Mapping
+
+from grpo_engine import recipes
+from grpo_engine.recipes import Recipe
+
+
+def all_at_bound(at_bound: tuple[float, float], share: float) -> bool:
+    """Σ stopped ≥ share·Σ pushed: (nearly) every token that is pushed has reached its bound."""
+    return at_bound[0] >= share * at_bound[1]
+
+
+def objective_flat(objective: float, before: float, least: float) -> bool:
+    """J - J_before ≤ least·max(|J|, |J_before|): the last pass brought no improvement to speak of.
+
+    The larger of the two, because the objective of a first pass is often 0.
+    """
+    return objective - before <= least * max(abs(objective), abs(before))
+
+
+def kl_passed(kl_to_old: tuple[float, float], limit: float) -> bool:
+    """Σ k3(π_old, π)/tokens > limit: the policy has left the one that sampled."""
+    return kl_to_old[0] > limit * kl_to_old[1]
+
+
+def targets_reached(reached: tuple[float, float], share: float) -> bool:
+    """Σ reached ≥ share·Σ pushed: (nearly) every pushed token is within tolerance of its target."""
+    return reached[0] >= share * reached[1]
+
+
+def stop_reason(
+    recipe: str | Recipe,
+    measured: Mapping[str, tuple[float, float]],
+    objective: float,
+    before: float | None = None,
+) -> str | None:
+    """Why the passes over these rollouts should end, in words, or None to go on.
+
+    `measured`: the merged metrics of the latest forward; `objective`: minus its loss; `before`:
+    the objective of the pass before it, None at the first.
+    """
+    how = recipes.recipe(recipe)
+    share = f"{how.stop_share:.0%} of the pushed tokens"
+    if how.stop == "all_at_bound" and all_at_bound(measured["at_bound"], how.stop_share):
+        return f"{share} are at their bound"
+    if how.stop == "kl" and kl_passed(measured["kl_to_old"], how.stop_kl):
+        return f"KL to the sampling policy is above {how.stop_kl:g} nats per token"
+    if how.stop == "target" and targets_reached(measured["target/reached"], how.stop_share):
+        return f"{share} are within {how.target_tolerance:.0%} of their target"
+    if how.stop == "plateau" and before is not None:
+        flat = objective_flat(objective, before, how.stop_plateau)
+        return f"the objective grew by less than {how.stop_plateau:g} of itself" if flat else None
+    return None

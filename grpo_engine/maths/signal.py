@@ -1,0 +1,94 @@
+"""Question 1: what is a completion worth? Its advantage, from rewards and from its siblings.
+
+Rewards r [B] and the siblings of each completion; every signal is [B], 0 where there is no reward.
+"""
+
+from collections.abc import Callable
+
+import mlx.core as mx
+
+from grpo_engine.maths.groups import Siblings, of_group
+from grpo_engine.recipes import Recipe
+
+
+def plain(own: Siblings, _recipe: Recipe) -> mx.array:
+    """A_i = r_i: REINFORCE (Williams, 1992)."""
+    return own.score
+
+
+def minus_batch_mean(own: Siblings, _recipe: Recipe) -> mx.array:
+    """A_i = r_i - mean(r) over the batch: REINFORCE with a baseline."""
+    return own.score - own.in_batch().mean
+
+
+def group_mean(own: Siblings, _recipe: Recipe) -> mx.array:
+    """A_i = r_i - mean(r of the group): Dr. GRPO (arXiv:2503.20783)."""
+    return mx.where(own.differ, own.score - own.mean, 0.0)
+
+
+def epsilon(own: Siblings, recipe: Recipe) -> mx.array:
+    """ε, and 1 where no two rewards differ, so that ε = 0 never divides 0 by 0. [B]"""
+    return mx.where(own.differ, recipe.signal_eps, 1.0)
+
+
+def group_standard(own: Siblings, recipe: Recipe) -> mx.array:
+    """A_i = (r_i - mean)/(std + ε) over the group: GRPO (arXiv:2402.03300, eq. 3)."""
+    return group_mean(own, recipe) / (own.std(recipe.std) + epsilon(own, recipe))
+
+
+def batch_standard(own: Siblings, recipe: Recipe) -> mx.array:
+    """A_i = (r_i - mean of the group)/(std of the batch's raw rewards + ε): REINFORCE++."""
+    std = own.in_batch().std(recipe.std)
+    return group_mean(own, recipe) / (std + epsilon(own, recipe))
+
+
+def leave_one_out(own: Siblings, recipe: Recipe) -> mx.array:
+    """A_i = r_i - mean of the others = (r_i - mean)·n/(n-1): RLOO (arXiv:2402.14740)."""
+    return group_mean(own, recipe) * own.count / mx.maximum(own.count - 1, 1.0)
+
+
+def group_sign(own: Siblings, recipe: Recipe) -> mx.array:
+    """A_i = sign(r_i - mean), and 0 where |r_i - mean| ≤ 0.1·std of the group."""
+    above = group_mean(own, recipe)
+    return mx.where(mx.abs(above) > 0.1 * own.std(recipe.std), mx.sign(above), 0.0)
+
+
+SIGNALS: dict[str, Callable[[Siblings, Recipe], mx.array]] = {
+    "return": plain,
+    "minus_batch_mean": minus_batch_mean,
+    "group_mean": group_mean,
+    "group_standard": group_standard,
+    "leave_one_out": leave_one_out,
+    "batch_standard": batch_standard,
+    "group_sign": group_sign,
+}
+
+
+def signal(score: mx.array, group_ids: mx.array, recipe: Recipe) -> mx.array:
+    """The recipe's signal of scores [B]; a completion without a score (NaN) gets 0."""
+    own = of_group(score, group_ids)
+    return mx.where(own.valid, SIGNALS[recipe.signal](own, recipe), 0.0)
+
+
+def total(rewards: mx.array, weights: mx.array) -> mx.array:
+    """r_i = Σ_f w_f·r_if over the functions that apply; NaN where none does. [B,F] -> [B]"""
+    applies = ~mx.isnan(rewards)
+    summed = mx.where(applies, rewards * weights, 0.0).sum(axis=1)
+    return mx.where(applies.any(axis=1), summed, mx.nan)
+
+
+def normalize_then_sum(
+    rewards: mx.array, weights: mx.array, group_ids: mx.array, recipe: Recipe
+) -> mx.array:
+    """A = (x - mean(x))/(std(x) + ε) over the batch, x_i = Σ_f w_f·signal(r_f)_i. [B,F] -> [B]
+
+    TRL's name for it (GDPO, arXiv:2601.05242): every function counts by its weight, however small
+    its scale. A group in which no function tells completions apart gets a literal 0.
+    """
+    columns = [rewards[:, f] for f in range(rewards.shape[1])]
+    parts = mx.stack([signal(column, group_ids, recipe) for column in columns], axis=1)
+    told_apart = mx.stack([of_group(column, group_ids).differ for column in columns], axis=1)
+    x = total(mx.where(mx.isnan(rewards), mx.nan, parts), weights)
+    batch = of_group(x, group_ids).in_batch()
+    standard = (batch.score - batch.mean) / (batch.std(recipe.std) + epsilon(batch, recipe))
+    return mx.where(batch.valid & told_apart.any(axis=1), standard, 0.0)

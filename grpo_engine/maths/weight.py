@@ -1,0 +1,72 @@
+"""Question 5: how are tokens averaged? A weight for each token, so that the loss is Σ w·term."""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from grpo_engine.errors import MathsError
+from grpo_engine.maths.around import entropy_floor
+from grpo_engine.maths.arrays import lengths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """The denominators of a whole optimiser update, whatever micro-batches it is split into."""
+
+    rows: float | mx.array  # completions, empty and masked ones included
+    tokens: float | mx.array  # completion tokens that are in the loss
+    micro_batches: int = 1  # only `per_batch_token` reads it
+    entropy_floor: float | mx.array | None = None  # entropy of the least uncertain updated token
+    updated_tokens: float | mx.array | None = None  # tokens at or above that entropy
+
+
+def totals_of(
+    mask: mx.array,
+    *,
+    micro_batches: int = 1,
+    entropy: mx.array | None = None,
+    entropy_top_quantile: float = 1.0,
+) -> Totals:
+    """The denominators of an update from the mask [B,T] of all its completions.
+
+    With `entropy` [B,T] the quantile of `entropy_top_quantile` is taken over the update too.
+    """
+    rows, tokens = float(mask.shape[0]), mask.astype(mx.float32).sum()
+    if entropy is None or entropy_top_quantile == 1:
+        return Totals(rows=rows, tokens=tokens, micro_batches=micro_batches)
+    floor = entropy_floor(entropy, mask > 0, entropy_top_quantile)
+    above = ((entropy >= floor) & (mask > 0)).astype(mx.float32).sum()
+    return Totals(
+        rows=rows,
+        tokens=tokens,
+        micro_batches=micro_batches,
+        entropy_floor=floor,
+        updated_tokens=above,
+    )
+
+
+def weights(mask: mx.array, kind: str, totals: Totals, max_length: int | None) -> mx.array:
+    """w_it for mask [B,T], zero off the mask; B, tokens: those of the whole update.
+
+    per_sequence     1 / (B·|o_i|)               GRPO (arXiv:2402.03300), GSPO
+    per_completion   1 / B                       REINFORCE
+    per_token        1 / tokens                  DAPO (arXiv:2503.14476), CISPO
+    per_batch_token  1 / (own tokens·batches)    TRL's BNPO: the mean of micro-batches' means
+    constant         1 / (B·max_length)          Dr. GRPO (arXiv:2503.20783), as TRL has it
+    sum              1
+    """
+    inside = mask.astype(mx.float32)
+    rows = max(totals.rows, 1) if isinstance(totals.rows, float | int) else totals.rows
+    if kind == "per_sequence":
+        return inside / (lengths(mask) * rows)
+    if kind == "per_completion":
+        return inside / rows
+    if kind == "per_token":
+        return inside / mx.maximum(totals.tokens, 1.0)
+    if kind == "per_batch_token":
+        return inside / (mx.maximum(inside.sum(), 1.0) * totals.micro_batches)
+    if kind == "constant":
+        if max_length is None:
+            raise MathsError("weight=constant divides by the maximum length: give max_length")
+        return inside / (rows * max_length)
+    return inside
