@@ -1,1 +1,22 @@
-"""All that depends on the machine: device, BLAS, threads, memory."""
+"""All that depends on the machine: device, BLAS, threads, priority, memory."""
+
+
+def prepare_for_mlx() -> None:
+    """Refuse an MLX without a back end, then load the fast BLAS; `grpo_engine` calls it."""
+    from grpo_engine.platform import blas, device
+
+    device.require_backend()
+    blas.ensure()
+
+
+def enter_engine(niceness: int = 5) -> None:
+    """Make the calling thread the engine's; call it before anything loads MLX.
+
+    The order matters: threads that BLAS and MLX start inherit the priority of this one.
+    """
+    from grpo_engine.platform import blas, priority, threads
+
+    priority.lower_priority(niceness)
+    threads.claim_engine()
+    if blas.ensure().loaded:
+        blas.rebalance()

@@ -1,0 +1,31 @@
+"""Where this process's control groups are, in both versions of the file layout."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def limits(controller: str, root: Path = Path("/")) -> Iterator[Path]:
+    """Folders whose limits bind this process, from its own group up to the mount.
+
+    A container sees its own group as the mount, so a path that is not there is left out.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    mount = root / "sys/fs/cgroup"
+    for line in lines:
+        _, names, path = line.split(":", 2)
+        if not names:
+            bases = [mount, mount / "unified"]
+        elif controller in names.split(","):
+            bases = [mount / names, mount / controller]
+        else:
+            continue
+        for base in bases:
+            group = base / path.lstrip("/")
+            for folder in (group, *group.parents):
+                if folder.is_dir():
+                    yield folder
+                if folder == base:
+                    break

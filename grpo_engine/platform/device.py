@@ -1,0 +1,83 @@
+"""Which MLX is installed, which device it computes on, and what the machine would take."""
+
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from platform import machine
+from typing import Final
+
+from grpo_engine.errors import MissingPackageError
+
+BACKENDS: Final = {
+    "mlx-metal": "metal",
+    "mlx-cpu": "cpu",
+    "mlx-cuda-12": "cuda12",
+    "mlx-cuda-13": "cuda13",
+}
+CUDA_13_DRIVER: Final = 580  # the oldest driver branch that runs CUDA 13
+CUDA_12_DRIVER: Final = 525
+
+
+@cache
+def backends() -> dict[str, str]:
+    """The installed MLX back ends and their versions; more than one overwrite each other."""
+    found = {}
+    for package, name in BACKENDS.items():
+        try:
+            found[name] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def nvidia_driver() -> str | None:
+    """The NVIDIA driver's version, where one answers."""
+    try:
+        asked = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = asked.stdout.split()
+    return lines[0] if lines and lines[0][0].isdigit() else None
+
+
+def wanted_extra() -> str | None:
+    """The extra that fits this machine; None where MLX needs none."""
+    if sys.platform == "darwin":
+        return None
+    driver = (nvidia_driver() or "0").split(".")[0]
+    if int(driver) >= CUDA_13_DRIVER:
+        return "cuda13"
+    return "cuda12" if int(driver) >= CUDA_12_DRIVER else "cpu"
+
+
+def uses_gpu() -> bool:
+    """True where the installed MLX computes on a GPU by default; loads no MLX."""
+    if "metal" in backends():
+        return True
+    has_cuda = any(name.startswith("cuda") for name in backends())
+    return has_cuda and Path("/proc/driver/nvidia/version").exists()
+
+
+def require_backend() -> None:
+    """Raise where `mlx` is installed without a back end, and say which extra brings one."""
+    if sys.platform == "darwin" and machine() != "arm64":
+        raise MissingPackageError(
+            f"MLX needs Apple silicon on macOS; this processor is {machine()}. "
+            "Use a Mac with Apple silicon or Linux."
+        )
+    if sys.platform == "linux" and not backends():
+        extra = wanted_extra()
+        raise MissingPackageError(
+            "MLX has no back end here, so models cannot be loaded. "
+            f"Install the extra '{extra}': pip install 'grpo-tui[{extra}]' "
+            "(others: cpu, cuda12, cuda13)."
+        )

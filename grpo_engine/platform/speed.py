@@ -1,0 +1,54 @@
+"""Measures how fast matrix products really are in this process."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Final
+
+SQUARE: Final = (1024, 1024, 1024)
+SKINNY: Final = (8, 576, 1536)
+"""One decode step of eight rows through a projection of a 135 M model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """A float32 product (m, k) x (k, n): the median time of one and what it amounts to."""
+
+    shape: tuple[int, int, int]
+    milliseconds: float
+    gflops: float
+    """2 m k n / time."""
+
+
+def measure(shape: tuple[int, int, int], seconds: float = 0.4) -> Speed:
+    """Time float32 `mx.matmul` on the default device for about `seconds`."""
+    import mlx.core as mx
+
+    m, k, n = shape
+    left, right = mx.random.normal((m, k)), mx.random.normal((k, n))
+    mx.eval(left, right, left @ right)
+    times: list[float] = []
+    end = perf_counter() + seconds
+    while len(times) < 3 or perf_counter() < end:
+        start = perf_counter()
+        mx.eval(left @ right)
+        times.append(perf_counter() - start)
+    typical = median(times)
+    return Speed(shape, typical * 1e3, 2 * m * k * n / typical / 1e9)
+
+
+@contextmanager
+def busy_neighbour() -> Iterator[None]:
+    """One other process that keeps one processor busy."""
+    code = "print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            if process.stdout is not None:
+                process.stdout.readline()
+            yield
+        finally:
+            process.kill()

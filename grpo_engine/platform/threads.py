@@ -1,0 +1,131 @@
+"""How many threads the matrix products may use: never more than there are cores for them.
+
+OpenBLAS threads spin while they wait; one more of them than cores makes a product 10 to 60 times
+slower, so every engine on a machine takes its share and no more.
+"""
+
+import fcntl
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from grpo_engine.platform.cgroup import limits
+
+ASKED: Final = ("GRPO_TUI_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+
+_claims: list[int] = []  # open descriptors; the lock on each is the claim
+
+
+def usable_processors() -> frozenset[int]:
+    """The logical processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def physical_cores(processors: frozenset[int], root: Path = Path("/")) -> int:
+    """How many physical cores these logical processors are; two hardware threads are one core."""
+    cores = set()
+    for processor in processors:
+        topology = root / f"sys/devices/system/cpu/cpu{processor}/topology"
+        try:
+            package = (topology / "physical_package_id").read_text().strip()
+            core = (topology / "core_id").read_text().strip()
+        except OSError:
+            return max(1, len(processors))
+        cores.add((package, core))
+    return max(1, len(cores))
+
+
+def quota(root: Path = Path("/")) -> float:
+    """Processors' worth of time that control groups allow; infinite where none does."""
+    lowest = math.inf
+    for group in limits("cpu", root):
+        try:
+            if (group / "cpu.max").is_file():
+                text, period = (group / "cpu.max").read_text().split()
+            else:
+                text = (group / "cpu.cfs_quota_us").read_text().strip()
+                period = (group / "cpu.cfs_period_us").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        if text.isdigit() and int(period) > 0:  # not "max" and not -1
+            lowest = min(lowest, int(text) / int(period))
+    return lowest
+
+
+def cores(root: Path = Path("/")) -> int:
+    """Physical cores that this process can really use at one time."""
+    physical = physical_cores(usable_processors(), root)
+    return max(1, min(physical, math.floor(min(quota(root), 4096))))
+
+
+def ranks_here(env: Mapping[str, str] = os.environ) -> int:
+    """How many ranks of a distributed run are on this host."""
+    if env.get("OMPI_COMM_WORLD_LOCAL_SIZE", "").isdigit():
+        return max(1, int(env["OMPI_COMM_WORLD_LOCAL_SIZE"]))
+    try:
+        hosts = json.loads(Path(env["MLX_HOSTFILE"]).read_text())
+        addresses = [entry[0].rpartition(":")[0] for entry in hosts]
+        return max(1, addresses.count(addresses[int(env["MLX_RANK"])]))
+    except (KeyError, OSError, ValueError, IndexError, TypeError, AttributeError):
+        return 1
+
+
+def claims_folder() -> Path:
+    """Where the engines of this user on this host keep their locks."""
+    return Path(tempfile.gettempdir()) / f"grpo-tui-{os.getuid()}" / "engines"
+
+
+def claim_engine() -> None:
+    """Count this process as an engine until it ends; a second call does nothing."""
+    if _claims:
+        return
+    try:
+        folder = claims_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        claim = os.open(folder / str(os.getpid()), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return  # no temporary folder: this engine counts only itself
+    fcntl.flock(claim, fcntl.LOCK_EX)
+    _claims.append(claim)
+
+
+def engines_here() -> int:
+    """How many engines run on this host, this process counted once; forgets those that ended."""
+    others = 0
+    try:
+        files = [file for file in claims_folder().iterdir() if file.name != str(os.getpid())]
+    except OSError:
+        return 1
+    for file in files:
+        try:
+            descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.unlink(missing_ok=True)
+        except OSError:
+            others += 1
+        finally:
+            os.close(descriptor)
+    return others + 1
+
+
+def asked(env: Mapping[str, str] = os.environ) -> int | None:
+    """The upper bound that the user set in the environment."""
+    for name in ASKED:
+        if env.get(name, "").isdigit() and int(env[name]) > 0:
+            return int(env[name])
+    return None
+
+
+def share() -> int:
+    """Threads for this engine's matrix products: cores / engines, at most what the user asked."""
+    mine = max(1, cores() // max(ranks_here(), engines_here()))
+    return min(mine, asked() or mine)

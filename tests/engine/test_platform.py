@@ -1,0 +1,193 @@
+"""What depends on the machine: processors, quotas, memory, priority, and MLX's back end."""
+
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from grpo_engine.errors import MissingPackageError
+from grpo_engine.platform import cgroup, device, memory, priority, speed, threads
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="control groups and /proc are Linux's")
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+def test_two_hardware_threads_count_as_one_core(tmp_path: Path) -> None:
+    cores = {0: "0", 1: "1", 2: "0", 3: "1"}
+    for processor, core in cores.items():
+        folder = f"sys/devices/system/cpu/cpu{processor}/topology"
+        write(tmp_path, {f"{folder}/physical_package_id": "0\n", f"{folder}/core_id": f"{core}\n"})
+    assert threads.physical_cores(frozenset(cores), tmp_path) == 2
+    assert threads.physical_cores(frozenset({0, 2}), tmp_path) == 1
+
+
+def test_processors_count_as_cores_where_the_topology_is_hidden(tmp_path: Path) -> None:
+    assert threads.physical_cores(frozenset({0, 1, 2}), tmp_path) == 3
+
+
+def test_a_version_2_quota_of_one_and_a_half_processors_allows_one_core(tmp_path: Path) -> None:
+    write(tmp_path, {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n"})
+    write(tmp_path, {"sys/fs/cgroup/a/b/cpu.max": "max 100000\n"})
+    assert threads.quota(tmp_path) == math.inf
+    write(tmp_path, {"sys/fs/cgroup/a/cpu.max": "150000 100000\n"})
+    assert threads.quota(tmp_path) == 1.5
+    assert threads.cores(tmp_path) == 1
+
+
+def test_a_version_1_quota_is_found_beside_other_controllers(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "4:memory:/\n3:cpu,cpuacct:/job\n",
+            "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "-1\n",
+            "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "250000\n",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        },
+    )
+    assert threads.quota(tmp_path) == 2.5
+
+
+def test_a_group_that_a_container_does_not_see_falls_back_to_the_mount(tmp_path: Path) -> None:
+    write(tmp_path, {"proc/self/cgroup": "0::/gone\n", "sys/fs/cgroup/cpu.max": "50000 100000\n"})
+    assert list(cgroup.limits("cpu", tmp_path)) == [tmp_path / "sys/fs/cgroup"]
+    assert threads.quota(tmp_path) == 0.5
+
+
+def test_ranks_at_this_ranks_address_share_the_host(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.json"
+    hosts.write_text('[["10.0.0.1:5"], ["10.0.0.2:5"], ["10.0.0.1:6"]]')
+    assert threads.ranks_here({"MLX_HOSTFILE": str(hosts), "MLX_RANK": "2"}) == 2
+    assert threads.ranks_here({"MLX_HOSTFILE": str(hosts), "MLX_RANK": "1"}) == 1
+    assert threads.ranks_here({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}) == 4
+    assert threads.ranks_here({"MLX_HOSTFILE": str(tmp_path / "none"), "MLX_RANK": "0"}) == 1
+
+
+def test_engines_divide_the_cores_and_one_that_ended_counts_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(threads, "cores", lambda: 4)
+    monkeypatch.setattr(threads, "asked", lambda: None)
+    code = (
+        "import sys; from grpo_engine.platform import threads; threads.claim_engine();"
+        "print(flush=True); sys.stdin.read()"
+    )
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert threads.engines_here() == 2
+        assert threads.share() == 2
+        other.kill()
+    assert threads.engines_here() == 1
+    assert threads.share() == 4
+    assert list(threads.claims_folder().iterdir()) == []
+
+
+def test_the_environment_may_lower_the_threads_but_not_raise_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threads, "cores", lambda: 4)
+    monkeypatch.setattr(threads, "engines_here", lambda: 1)
+    for asked, used in (("1", 1), ("64", 4), ("0", 4), ("many", 4)):
+        monkeypatch.setenv("GRPO_TUI_THREADS", asked)
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        assert threads.share() == used
+
+
+def test_a_control_groups_limit_replaces_the_machines_memory(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/a\n",
+            "sys/fs/cgroup/a/memory.max": "1000\n",
+            "sys/fs/cgroup/a/memory.current": "400\n",
+            "sys/fs/cgroup/memory.max": "max\n",
+        },
+    )
+    found = memory.memory(tmp_path)
+    assert (found.total, found.available, found.limit) == (1000, 600, 1000)
+
+
+def test_without_a_limit_memory_is_the_machines(tmp_path: Path) -> None:
+    found = memory.memory(tmp_path)
+    assert found.limit is None
+    assert 0 < found.process < found.total
+    assert 0 < found.available <= found.total
+
+
+@linux
+def test_only_the_engines_thread_and_those_it_starts_lose_priority() -> None:
+    seen: dict[str, int] = {}
+
+    def nice_value() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def engine() -> None:
+        assert priority.lower_priority(7)
+        seen["engine"] = nice_value()
+        child = threading.Thread(target=lambda: seen.update(child=nice_value()))
+        child.start()
+        child.join()
+
+    before = nice_value()
+    thread = threading.Thread(target=engine)
+    thread.start()
+    thread.join()
+    assert seen == {"engine": max(before, 7), "child": max(before, 7)}
+    assert nice_value() == before
+
+
+@linux
+def test_mlx_without_a_back_end_names_the_extra_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device, "backends", lambda: {})
+    monkeypatch.setattr(device, "nvidia_driver", lambda: "580.65.06")
+    with pytest.raises(MissingPackageError, match=r"pip install 'grpo-tui\[cuda13\]'"):
+        device.require_backend()
+
+
+@linux
+def test_importing_mlx_without_a_back_end_raises_that_error() -> None:
+    code = (
+        "from grpo_engine.platform import device\n"
+        "device.backends = lambda: {}\n"
+        "try:\n    import mlx.core\n"
+        "except Exception as error:\n    print(type(error).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "MissingPackageError\n"
+
+
+@pytest.mark.parametrize(
+    ("driver", "extra"),
+    [("580.65.06", "cuda13"), ("570.1", "cuda12"), ("470.9", "cpu"), (None, "cpu")],
+)
+def test_the_driver_decides_which_build_fits(
+    driver: str | None, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(device, "nvidia_driver", lambda: driver)
+    assert device.wanted_extra() == extra
+
+
+def test_a_measured_product_reports_the_rate_of_its_median_time() -> None:
+    found = speed.measure((64, 64, 64), seconds=0.01)
+    assert found.gflops == pytest.approx(2 * 64**3 / found.milliseconds / 1e6)
