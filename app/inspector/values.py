@@ -1,0 +1,41 @@
+"""What the inspector shows of an answer's tokens in one pass, as plain numbers."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Side = Literal["free", "low", "high", "ceiling"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateTotals:
+    """The denominators of the step that the answer was part of."""
+
+    rows: int
+    tokens: int
+    max_length: int
+    micro_batches: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenTerm:
+    """One token's part in the loss; `contribution` is what it adds to the objective.
+
+    The objective is what is maximised, so its sign is that of the push.
+    """
+
+    advantage: float
+    new: float
+    old: float
+    reference: float | None
+    ratio: float
+    low: float
+    high: float
+    side: Side
+    clamped: bool
+    updated: bool
+    objective: float
+    weight: float
+    anchor: float
+    kl: float | None
+    target: float | None
+    contribution: float

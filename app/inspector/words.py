@@ -1,0 +1,97 @@
+"""One token's numbers as short sentences: why the push stops, and its term written out."""
+
+from app.inspector.values import TokenTerm, UpdateTotals
+from grpo_engine.recipes import Recipe
+
+# A ratio this near to 1 is 1: float32 log-probabilities are no more exact than that.
+ONE = 1e-5
+FAR = 1e6
+
+
+def number(value: float, digits: int = 2) -> str:
+    """A short number: `.034`, `1.35`, `3e-05`."""
+    if value != value:
+        return "NaN"
+    if 0 < abs(value) < 10**-digits / 2 or abs(value) >= FAR:
+        return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")
+    text = f"{value:.{digits}f}"
+    return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """A short number with its sign, `−` for minus."""
+    if value == 0 or value != value:
+        return number(value, digits)
+    return ("+" if value > 0 else "−") + number(abs(value), digits)
+
+
+def why(term: TokenTerm, recipe: Recipe, *, first_pass: bool) -> str:
+    """Say in one sentence what happens to the token and why."""
+    if term.advantage == 0:
+        return "no push: its answer is worth what its siblings are"
+    if not term.updated:
+        return "left out of the loss by the recipe"
+    better = term.advantage > 0
+    who = "better answer" if better else "worse answer"
+    if recipe.ratio == "none":
+        return f"{who}: pushed {'up' if better else 'down'}, with no ratio and no bound"
+    if term.side == "high":
+        return f"{who}, already beyond {number(term.high)}: {_stop(recipe)}"
+    if term.side == "low":
+        return f"{who}, already below {number(term.low)}: {_stop(recipe)}"
+    if term.side == "ceiling":
+        return f"{who}, ratio beyond the ceiling {number(recipe.delta or 0)}: {_stop(recipe)}"
+    if abs(term.ratio - 1) < ONE and first_pass:
+        return f"{who}: pushed {'up' if better else 'down'}; ratio is 1 by construction"
+    return _free(term, who, better)
+
+
+def _stop(recipe: Recipe) -> str:
+    if recipe.trust == "cispo":
+        return "the push goes on, its weight is capped"
+    return "the push stops here"
+
+
+def _free(term: TokenTerm, who: str, better: bool) -> str:
+    if better and term.ratio < 1 - ONE:
+        return f"{who} that became less likely: pushed up in full"
+    if not better and term.ratio > 1 + ONE:
+        bound = ", no bound on this side" if term.high < FAR else ""
+        return f"{who} that became likelier: pushed down in full{bound}"
+    limit = term.high if better else term.low
+    room = f", may go to {number(limit)}" if 1 / FAR < limit < FAR else ""
+    return f"{who}: pushed {'up' if better else 'down'}{room}"
+
+
+def written_out(term: TokenTerm, recipe: Recipe, totals: UpdateTotals, length: int) -> str:
+    """The token's term of the objective as arithmetic, `1.20 × 1.21 ÷ 24 tokens ÷ 8 answers`."""
+    parts = [_objective(term, recipe), *_divisors(recipe, totals, length)]
+    text = " ".join(part for part in parts if part)
+    if recipe.anchor != "none" and recipe.anchor_place == "loss" and term.anchor:
+        text = f"({_objective(term, recipe)} − {number(recipe.beta)} × {number(term.anchor, 4)}) "
+        text += " ".join(_divisors(recipe, totals, length))
+    return f"{text.strip()} = {signed(term.contribution, 4)}"
+
+
+def _objective(term: TokenTerm, recipe: Recipe) -> str:
+    if recipe.trust in ("none", "clip") and recipe.ratio != "none" and term.advantage:
+        used = term.objective / term.advantage
+        return f"{number(used)} × {signed(term.advantage)}"
+    return signed(term.objective, 3)
+
+
+def _divisors(recipe: Recipe, totals: UpdateTotals, length: int) -> list[str]:
+    rows = f"÷ {totals.rows} answers"
+    match recipe.weight:
+        case "per_sequence":
+            return [f"÷ {length} tokens", rows]
+        case "per_completion":
+            return [rows]
+        case "per_token":
+            return [f"÷ {totals.tokens} tokens of the step"]
+        case "per_batch_token":
+            return ["÷ the tokens of its micro-batch"]
+        case "constant":
+            return [f"÷ {totals.max_length} tokens at most", rows]
+        case _:
+            return []

@@ -1,0 +1,187 @@
+"""The New run form without a screen: settings as text, checked as one types, and what they cost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import yaml
+
+from experiments.values import RunSummary
+from grpo_engine.config import RunConfig
+from grpo_engine.errors import ConfigError
+from grpo_engine.settings import (
+    SettingInfo,
+    build,
+    flatten,
+    merge,
+    parse_sets,
+    settings,
+    write_yaml,
+)
+
+# Bytes that one recorded token takes on disk, compressed, with two passes and a reference.
+BYTES_PER_TOKEN = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormField:
+    """One row of the form."""
+
+    info: SettingInfo
+    text: str
+    changed: bool
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunForm:
+    """A base config (preset or clone) and what was typed over it, by dotted path."""
+
+    base: RunConfig
+    edits: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""
+
+    def type(self, path: str, text: str) -> "RunForm":
+        """Give the form with one field typed over; typing the base's value undoes the change."""
+        edits = {key: value for key, value in self.edits.items() if key != path}
+        if text != shown(flatten(self.base)[path]):
+            edits[path] = text
+        return replace(self, edits=edits)
+
+    def reset(self, path: str) -> "RunForm":
+        """Give the form with one field as in the base."""
+        return replace(self, edits={k: v for k, v in self.edits.items() if k != path})
+
+    def config(self) -> RunConfig:
+        """Build the config, or raise one ConfigError that says everything that is wrong."""
+        pairs = [f"{path}={text}" for path, text in self.edits.items()]
+        return build(merge(self.base.model_dump(), parse_sets(pairs)), where="this run")
+
+    def errors(self) -> dict[str, str]:
+        """What is wrong, by path; under `` what concerns several fields."""
+        found: dict[str, str] = {}
+        good = dict(self.edits)
+        for path, text in self.edits.items():
+            try:
+                replace(self, edits={path: text}).config()
+            except ConfigError as error:
+                message = str(error).removeprefix("this run: ")
+                if message.startswith(path):
+                    found[path] = message.removeprefix(f"{path}: ")
+                    del good[path]
+        try:
+            replace(self, edits=good).config()
+        except ConfigError as error:
+            found[""] = str(error).removeprefix("this run: ")
+        return found
+
+    def fields(self, search: str = "") -> tuple[FormField, ...]:
+        """The rows that fit the search: the eight that matter first, the others by section."""
+        base, errors = flatten(self.base), self.errors()
+        rows = [
+            FormField(
+                info=info,
+                text=self.edits.get(path, shown(base[path])),
+                changed=path in self.edits,
+                error=errors.get(path, ""),
+            )
+            for path, info in settings().items()
+            if matches(info, search)
+        ]
+        return tuple(sorted(rows, key=lambda row: not row.info.main))
+
+    def to_yaml(self) -> str:
+        """The same thing as YAML: what differs from the defaults."""
+        return write_yaml(self.config())
+
+    def from_yaml(self, text: str) -> "RunForm":
+        """Take a YAML text over: what it does not name goes back to the default."""
+        try:
+            tree = yaml.safe_load(text) or {}
+        except yaml.YAMLError as error:
+            raise ConfigError(f"this is not YAML: {error}") from error
+        if not isinstance(tree, dict):
+            raise ConfigError(f"a config has sections like `rollout:`, got {text[:40]!r}")
+        wanted, base = flatten(build(tree, where="this YAML")), flatten(self.base)
+        edits = {path: shown(value) for path, value in wanted.items() if value != base[path]}
+        return replace(self, edits=edits)
+
+
+def matches(info: SettingInfo, search: str) -> bool:
+    """Whether every word of the search is in the setting's path or help."""
+    text = f"{info.path} {info.help}".lower()
+    return all(word in text for word in search.lower().split())
+
+
+def shown(value: Any) -> str:
+    """A setting's value as one types it."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return f"{value:.12g}"
+        case list() | tuple() if all(isinstance(item, str | int | float) for item in value):
+            return ",".join(shown(item) for item in value)
+        case list() | tuple() | dict():
+            return str(yaml.safe_dump(value, default_flow_style=True, width=10**6)).strip()
+        case _:
+            return str(value)
+
+
+def allowed(info: SettingInfo) -> str:
+    """The range or the choices of a setting in words."""
+    if info.choices:
+        return " · ".join(info.choices)
+    low = None if info.low is None else f"{'>' if info.low_open else '≥'} {info.low:g}"
+    high = None if info.high is None else f"{'<' if info.high_open else '≤'} {info.high:g}"
+    words = " and ".join(part for part in (low, high) if part)
+    return f"{words} {info.unit}".strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a step and a run will take; None where nothing here is known yet."""
+
+    rollouts_per_step: int
+    tokens_per_step: int
+    seconds_per_step: float | None
+    seconds: float | None
+    gigabytes: float
+    source: str
+
+
+def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
+    """Estimate from the config and the last runs of the same model here, newest first."""
+    rollouts = config.rollout.prompts * config.rollout.group_size
+    known = next((run for run in runs if run.model == config.model.path and run.step > 0), None)
+    length = float(config.rollout.max_new_tokens)
+    seconds = None
+    source = "no run of this model here yet: the longest answers are assumed"
+    if known is not None:
+        summary = known.metrics.get("completions/mean_length")
+        if summary is not None and summary.mean is not None:
+            length = min(length, summary.mean)
+        seconds = _seconds(known, rollouts * length)
+        source = f"as in {known.name or known.id}, by the number of tokens"
+    tokens = round(rollouts * length)
+    share = {"all": 1.0, "every": 1 / config.record.tokens_every, "pinned": 0.0, "none": 0.0}
+    recorded = tokens * BYTES_PER_TOKEN * share[config.record.tokens]
+    return Cost(
+        rollouts_per_step=rollouts,
+        tokens_per_step=tokens,
+        seconds_per_step=seconds,
+        seconds=None if seconds is None else seconds * config.steps,
+        gigabytes=recorded * config.steps / 1e9,
+        source=source,
+    )
+
+
+def _seconds(known: RunSummary, tokens: float) -> float | None:
+    time, num = known.metrics.get("step_time"), known.metrics.get("completions/mean_length")
+    rows = known.columns.get("rollout.prompts"), known.columns.get("rollout.group_size")
+    if time is None or time.mean is None or num is None or num.mean is None or None in rows:
+        return None
+    theirs = float(rows[0]) * float(rows[1]) * num.mean  # type: ignore[arg-type]  # None is excluded above
+    return time.mean * tokens / max(theirs, 1.0)

@@ -1,0 +1,82 @@
+"""The form: typed text becomes a config, what is wrong is said at its field."""
+
+import pytest
+
+from app.run_form import RunForm, allowed, cost, shown
+from grpo_engine.config import RunConfig
+from grpo_engine.errors import ConfigError
+from grpo_engine.settings import build, flatten, settings
+
+BASE = build({"rollout": {"prompts": 4}, "algorithm": {"recipe": "dapo"}})
+
+
+def test_typed_text_becomes_the_config() -> None:
+    form = RunForm(BASE).type("optimizer.learning_rate", "3e-4").type("rollout.stop", "a,b")
+    config = form.config()
+    assert config.optimizer.learning_rate == 3e-4
+    assert config.rollout.stop == ("a", "b")
+    assert config.rollout.prompts == 4
+
+
+def test_typing_the_old_value_undoes_the_change() -> None:
+    form = RunForm(BASE).type("rollout.prompts", "9").type("rollout.prompts", "4")
+    assert form.edits == {}
+
+
+def test_an_error_stands_at_its_field_and_the_others_are_taken() -> None:
+    form = RunForm(BASE).type("rollout.temperature", "0").type("seed", "5")
+    errors = form.errors()
+    assert list(errors) == ["rollout.temperature"]
+    assert "greater than 0" in errors["rollout.temperature"]
+
+
+def test_an_error_of_several_fields_stands_at_the_one_it_names_or_apart() -> None:
+    form = RunForm(RunConfig()).type("algorithm.minibatches", "100")
+    assert "at most the answers of a step (64)" in form.errors()["algorithm.minibatches"]
+    form = RunForm(RunConfig()).type("algorithm.ratio", "none")
+    assert "ratio=none" in form.errors()[""]
+
+
+def test_the_eight_come_first_and_search_reads_path_and_help() -> None:
+    rows = RunForm(BASE).fields()
+    assert [row.info.main for row in rows[:9]] == [True] * 8 + [False]
+    assert {row.info.path for row in RunForm(BASE).fields("learning peak")} == {
+        "optimizer.learning_rate"
+    }
+
+
+def test_every_default_can_be_typed_as_it_is_shown() -> None:
+    base = RunConfig()
+    other = build({"steps": 7})
+    form = RunForm(other)
+    for path, value in flatten(base).items():
+        text = shown(value)
+        if text:
+            form = form.type(path, text)
+    assert form.config() == base
+
+
+def test_yaml_goes_both_ways() -> None:
+    form = RunForm(BASE).type("steps", "12")
+    again = RunForm(RunConfig()).from_yaml(form.to_yaml())
+    assert again.config() == form.config()
+
+
+def test_bad_yaml_is_refused_in_words() -> None:
+    with pytest.raises(ConfigError, match="not YAML"):
+        RunForm(BASE).from_yaml("a: [")
+
+
+def test_allowed_says_range_choices_and_unit() -> None:
+    known = settings()
+    assert allowed(known["rollout.top_p"]) == "> 0 and ≤ 1"
+    assert allowed(known["model.tuning"]) == "lora · dora · full"
+    assert allowed(known["steps"]) == "≥ 1 and ≤ 1e+07 steps"
+
+
+def test_cost_without_a_former_run_assumes_the_longest_answers() -> None:
+    # 4 prompts x 8 answers x 64 tokens = 2048 tokens; x 20 bytes x 100 steps = 4.1 MB
+    got = cost(BASE)
+    assert (got.rollouts_per_step, got.tokens_per_step) == (32, 2048)
+    assert got.seconds is None
+    assert got.gigabytes == pytest.approx(2048 * 20 * 100 / 1e9)
