@@ -4,8 +4,10 @@ import math
 
 import pytest
 
+from app.inspector.terms import group_advantages, group_terms
 from app.inspector.values import TokenTerm, UpdateTotals
 from app.inspector.words import number, signed, why, written_out
+from experiments.values import GroupView, RewardView, RolloutView, TokenRow, TokenView
 from grpo_engine.recipes import recipe
 
 TOTALS = UpdateTotals(rows=8, tokens=200, max_length=64)
@@ -68,3 +70,57 @@ def test_numbers_are_short() -> None:
         ".03", "1.35", "-.50", "3.0e-5", ".00", "NaN",
     ]  # fmt: skip
     assert [signed(x) for x in (1.2, -0.69, 0.0)] == ["+1.20", "−.69", ".00"]
+
+
+def row(index: int, old: float, new: float, advantage: float) -> TokenRow:
+    return TokenRow(
+        index=index, ids=(5, 6), ends=(1, 2), sampler=(old, old), old=(old, old),
+        reference=(old, old), passes=((old, old), (new, old)), after=(), entropy=(),
+        advantages=(advantage,),
+    )  # fmt: skip
+
+
+TOKENS = TokenView(
+    group=1,
+    prompt_ids=(1,),
+    rows=(
+        row(0, math.log(0.4), math.log(0.54), 1.0),
+        row(1, math.log(0.4), math.log(0.2), -1.0),
+    ),
+)
+
+
+def test_terms_come_from_the_engines_loss() -> None:
+    # ratio .54/.4 = 1.35 > 1.2 with A = 1: clipped high; 1.2 x 1 / 2 tokens / 2 answers = .3
+    # ratio .2/.4 = .5 < .8 with A = -1: clipped low; -.8 / 4 = -.2; k3 at ratio 1 is 0
+    how = recipe("grpo", beta=0.0, anchor="none")
+    totals = UpdateTotals(rows=2, tokens=4, max_length=8)
+    up, down = group_terms(TOKENS, how, totals, at=1)
+    assert (up[0].side, down[0].side) == ("high", "low")
+    assert up[0].ratio == pytest.approx(1.35, rel=1e-5)
+    assert up[0].contribution == pytest.approx(0.3, rel=1e-5)
+    assert down[0].contribution == pytest.approx(-0.2, rel=1e-5)
+    assert [one.ratio for one in group_terms(TOKENS, how, totals, at=0)[0]] == [1.0, 1.0]
+
+
+def test_another_clip_range_changes_what_is_clipped() -> None:
+    totals = UpdateTotals(rows=2, tokens=4, max_length=8)
+    up, _ = group_terms(TOKENS, recipe("grpo", clip_high=0.5), totals, at=1)
+    assert up[0].side == "free"
+
+
+def test_advantages_of_another_recipe_are_made_from_the_rewards() -> None:
+    # rewards 1 and 0: group mean .5, so group_mean gives +.5 and -.5
+    def rollout(index: int, value: float) -> RolloutView:
+        reward = RewardView(name="accuracy", value=value, weight=1.0, reason="")
+        return RolloutView(
+            key=index, group=1, index=index, text="", reward=value, advantage=9.0, tokens=2,
+            finish="stop", clip_fraction=None, kl=None, rewards=(reward,),
+        )  # fmt: skip
+
+    group = GroupView(
+        key=1, run=1, attempt=1, step=1, index=0, origin="train", example_key="", prompt_hash="",
+        prompt_text="", target="", sampling={}, reward_mean=None, reward_std=None, no_signal="",
+        refill=0, has_tokens=True, rollouts=(rollout(0, 1.0), rollout(1, 0.0)),
+    )  # fmt: skip
+    assert group_advantages([group], recipe("dr-grpo")) == [[[0.5], [-0.5]]]

@@ -1,0 +1,116 @@
+"""Groups and answers told apart: surprise, verdicts, the words that changed between two answers."""
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from experiments.values import GroupView, RolloutView, TokenRow
+
+SortKey = Literal["prompt", "surprise", "reward", "length", "kl", "clip"]
+SORT_KEYS: tuple[SortKey, ...] = ("prompt", "surprise", "reward", "length", "kl", "clip")
+
+WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+DIFF_LIMIT = 4000  # words; a longer text is compared line by line
+
+
+def surprisal(row: TokenRow) -> float:
+    """Mean surprise of an answer's tokens to the policy that sampled it: −mean(log p), nats."""
+    return -sum(row.old) / len(row.old) if row.old else 0.0
+
+
+def surprise(group: GroupView, rows: Sequence[TokenRow] = ()) -> float:
+    """How unexpected the group's lesson is: the largest |advantage| × surprise of its answer.
+
+    Without token numbers every answer counts as equally likely.
+    """
+    by_index = {row.index: surprisal(row) for row in rows}
+    return max(
+        (abs(r.advantage or 0.0) * by_index.get(r.index, 1.0) for r in group.rollouts), default=0.0
+    )
+
+
+def sorted_groups(groups: Sequence[GroupView], key: SortKey) -> tuple[GroupView, ...]:
+    """Order the groups of a step, what is most worth a look first."""
+    measures: dict[str, Callable[[GroupView], float]] = {
+        "surprise": surprise,
+        "reward": lambda g: g.reward_mean if g.reward_mean is not None else float("-inf"),
+        "length": lambda g: _mean([float(r.tokens) for r in g.rollouts]),
+        "kl": lambda g: _mean([r.kl for r in g.rollouts]),
+        "clip": lambda g: _mean([r.clip_fraction for r in g.rollouts]),
+    }
+    if key == "prompt":
+        return tuple(sorted(groups, key=lambda g: g.index))
+    return tuple(sorted(groups, key=lambda g: (-measures[key](g), g.index)))
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One chip beside an answer: what is fine or not about it."""
+
+    text: str
+    good: bool
+
+
+def verdicts(rollout: RolloutView, group: GroupView) -> tuple[Verdict, ...]:
+    """What can be said about an answer at a glance."""
+    chips = [
+        Verdict("cut at the limit", False)
+        if rollout.finish == "length"
+        else Verdict("finished", True)
+    ]
+    for reward in rollout.rewards:
+        if reward.value is None:
+            chips.append(Verdict(f"{reward.name} does not apply", False))
+    twins = [r for r in group.rollouts if r.index != rollout.index and r.text == rollout.text]
+    if twins:
+        chips.append(Verdict(f"same as {', '.join(letter(r.index) for r in twins)}", False))
+    else:
+        chips.append(Verdict("no duplicate", True))
+    return tuple(chips)
+
+
+def letter(index: int) -> str:
+    """The name of an answer in its group: a to z, then a1, b1 …"""
+    turn, place = divmod(index, 26)
+    return chr(ord("a") + place) + (str(turn) if turn else "")
+
+
+def balance(group: GroupView) -> str:
+    """How many answers are pushed up and down, in words."""
+    ups = sum((r.advantage or 0.0) > 0 for r in group.rollouts)
+    downs = sum((r.advantage or 0.0) < 0 for r in group.rollouts)
+    if not ups and not downs:
+        return group.no_signal or "no push: all answers are worth the same"
+    return f"{ups} pushed up, {downs} pushed down"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A stretch of text that is in both answers, or only in the older or the newer one."""
+
+    kind: Literal["same", "gone", "new"]
+    text: str
+
+
+def word_diff(older: str, newer: str) -> tuple[Change, ...]:
+    """Compare two answers word by word; the new and the same parts spell the newer one."""
+    a, b = WORDS.findall(older), WORDS.findall(newer)
+    if len(a) + len(b) > DIFF_LIMIT:
+        a, b = older.splitlines(keepends=True), newer.splitlines(keepends=True)
+    changes: list[Change] = []
+    for tag, a1, a2, b1, b2 in difflib.SequenceMatcher(a=a, b=b, autojunk=False).get_opcodes():
+        if tag == "equal":
+            changes.append(Change("same", "".join(b[b1:b2])))
+            continue
+        if a1 < a2:
+            changes.append(Change("gone", "".join(a[a1:a2])))
+        if b1 < b2:
+            changes.append(Change("new", "".join(b[b1:b2])))
+    return tuple(changes)
