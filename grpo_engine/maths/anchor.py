@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from grpo_engine.maths.arrays import clamp
+from grpo_engine.maths.arrays import LIMIT
 
 
 def k1(x: mx.array) -> mx.array:
@@ -19,9 +19,10 @@ def k3(x: mx.array) -> mx.array:
     """k3 = π_ref/π - log(π_ref/π) - 1 = e^-x + x - 1: unbiased, never negative.
 
     http://joschu.net/blog/kl-approx.html; GRPO (arXiv:2402.03300, eq. 4). Its gradient is not KL's:
-    it is 1 - π_ref/π, which is bounded where π is far above the reference. x is clamped to ±60.
+    it is 1 - π_ref/π, at most 1 where π is far above the reference. Below -60 x is clamped, with
+    gradient 0; above it nothing can overflow.
     """
-    near = clamp(x)
+    near = mx.maximum(x, -LIMIT)
     return mx.expm1(-near) + near
 
 

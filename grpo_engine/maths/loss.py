@@ -140,10 +140,11 @@ def _entropy_bonus(batch: Batch, how: Recipe, top: mx.array, whole: Totals) -> m
 
 
 def _value_loss(batch: Batch, how: Recipe) -> mx.array:
-    """The critic's loss where a critic is trained with the policy, else 0. [B,T]"""
-    if batch.values is None or batch.old_values is None or batch.returns is None:
+    """The critic's loss where signal=gae trains a critic with the policy, else 0. [B,T]"""
+    values, old_values, returns = batch.values, batch.old_values, batch.returns
+    if how.signal != "gae" or values is None or old_values is None or returns is None:
         return mx.zeros(batch.mask.shape)
-    return critic.value_loss(batch.values, batch.old_values, batch.returns, how.value_clip)
+    return critic.value_loss(values, old_values, returns, how.value_clip)
 
 
 def _targets(batch: Batch, token_ids: mx.array | None, group_ids: mx.array | None) -> Targets:
@@ -168,8 +169,6 @@ def _refuse_missing(how: Recipe, batch: Batch) -> None:
             f"importance_cap={how.importance_cap:g} corrects for the sampler: give sampler, the "
             "log-probabilities that it sampled with"
         )
-    critic_arrays = (batch.values, batch.old_values, batch.returns)
-    if any(part is None for part in critic_arrays) and any(
-        part is not None for part in critic_arrays
-    ):
+    given = [part is not None for part in (batch.values, batch.old_values, batch.returns)]
+    if how.signal == "gae" and any(given) and not all(given):
         raise MathsError("the critic's loss needs values, old_values and returns: give all or none")

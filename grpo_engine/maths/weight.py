@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from grpo_engine import recipes
 from grpo_engine.errors import MathsError
 from grpo_engine.maths.around import entropy_floor
 from grpo_engine.maths.arrays import lengths
+from grpo_engine.recipes import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,24 +26,26 @@ def totals_of(
     mask: mx.array,
     *,
     micro_batches: int = 1,
+    recipe: str | Recipe = "grpo",
     entropy: mx.array | None = None,
-    entropy_top_quantile: float = 1.0,
 ) -> Totals:
     """The denominators of an update from the mask [B,T] of all its completions.
 
-    With `entropy` [B,T] the quantile of `entropy_top_quantile` is taken over the update too.
+    With a recipe that updates only the most uncertain tokens, and `entropy` [B,T], their threshold
+    is of the update too; without entropy each micro-batch finds its own, as in TRL.
     """
+    share = recipes.recipe(recipe).entropy_top_quantile
     rows, tokens = float(mask.shape[0]), mask.astype(mx.float32).sum()
-    if entropy is None or entropy_top_quantile == 1:
+    if entropy is None or share == 1:
         return Totals(rows=rows, tokens=tokens, micro_batches=micro_batches)
-    floor = entropy_floor(entropy, mask > 0, entropy_top_quantile)
-    above = ((entropy >= floor) & (mask > 0)).astype(mx.float32).sum()
+    floor = entropy_floor(entropy, mask > 0, share)
+    updated = ((entropy >= floor) & (mask > 0)).astype(mx.float32).sum()
     return Totals(
         rows=rows,
         tokens=tokens,
         micro_batches=micro_batches,
         entropy_floor=floor,
-        updated_tokens=above,
+        updated_tokens=updated,
     )
 
 
@@ -55,8 +59,7 @@ def weights(mask: mx.array, kind: str, totals: Totals, max_length: int | None) -
     constant         1 / (B·max_length)          Dr. GRPO (arXiv:2503.20783), as TRL has it
     sum              1
     """
-    inside = mask.astype(mx.float32)
-    rows = max(totals.rows, 1) if isinstance(totals.rows, float | int) else totals.rows
+    inside, rows = mask.astype(mx.float32), mx.maximum(totals.rows, 1.0)
     if kind == "per_sequence":
         return inside / (lengths(mask) * rows)
     if kind == "per_completion":

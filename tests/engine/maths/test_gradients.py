@@ -1,0 +1,125 @@
+"""The gradient of every recipe against central differences, in float64, of an independent loss."""
+
+from dataclasses import asdict
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from grpo_engine.maths import policy_loss
+from grpo_engine.recipes import RECIPES, Recipe, recipe
+from tests.engine.maths import oracle
+
+ROWS, COLUMNS, MAX_LENGTH = 8, 5, 7
+LENGTHS = np.array([5, 3, 1, 0, 4, 5, 2, 5])
+GROUPS = np.repeat([0, 1], 4)
+
+
+def inputs(how: Recipe, seed: int) -> dict[str, Any]:
+    """Random completions of two groups, one of them empty."""
+    rng = np.random.default_rng(seed)
+    shape = (ROWS, COLUMNS)
+    drift = 0.002 if how.clip_high < 0.01 else 0.3
+    per_token = how.signal in ("gae", "process")
+    old = -rng.uniform(0.2, 3.0, shape)
+    worth = rng.normal(size=shape if per_token else (ROWS, 1))
+    given: dict[str, Any] = {
+        "new": old + drift * rng.normal(size=shape),
+        "old": old,
+        "ref": old + 0.4 * rng.normal(size=shape),
+        "sampler": old + 0.5 * rng.normal(size=shape),
+        "advantage": np.broadcast_to(worth, shape),
+        "mask": np.arange(COLUMNS)[None, :] < LENGTHS[:, None],
+        "entropy": rng.uniform(0.1, 2.0, shape),
+        "token_ids": rng.integers(0, 2, shape),
+        "group_ids": GROUPS,
+        "max_length": MAX_LENGTH,
+    }
+    if how.signal == "gae":
+        given["old_values"] = rng.normal(size=shape)
+        given["values"] = given["old_values"] + 0.3 * rng.normal(size=shape)
+        given["returns"] = rng.normal(size=shape)
+    if how.trust == "target":
+        given["signs"] = rng.choice([-1.0, 0.0, 1.0], ROWS)
+        sign, _, given["target_low"], given["target_high"] = oracle.targets(given)
+        given["advantage"] = sign
+    return given
+
+
+def smooth_inputs(how: Recipe) -> dict[str, Any]:
+    """The first inputs at least 1e-3 (or what narrow bounds allow) away from any kink."""
+    settings = asdict(how)
+    least = 1e-3 if how.clip_high > 0.01 else 2e-5
+    for seed in range(200):
+        given = inputs(how, seed)
+        if oracle.kink_distance(settings, given) > least:
+            return given
+    raise AssertionError("no smooth point found")
+
+
+def engine_gradients(how: Recipe, given: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+    """The value of the package's loss and its gradients in new, entropy and values."""
+    arrays = {k: mx.array(v) for k, v in given.items() if isinstance(v, np.ndarray)}
+    worth = given["signs"] if how.trust == "target" else given["advantage"]
+    learned = [name for name in ("new", "entropy", "values") if name in given]
+
+    def loss(*parts: mx.array) -> mx.array:
+        now = arrays | dict(zip(learned, parts, strict=True))
+        return policy_loss(
+            now["new"], now["old"], now["ref"], mx.array(worth), now["mask"], how,
+            group_ids=now["group_ids"], token_ids=now["token_ids"], entropy=now["entropy"],
+            values=now.get("values"), old_values=now.get("old_values"),
+            returns=now.get("returns"), max_length=MAX_LENGTH, sampler=now["sampler"],
+        ).value  # fmt: skip
+
+    value, gradients = mx.value_and_grad(loss, argnums=tuple(range(len(learned))))(
+        *(arrays[name] for name in learned)
+    )
+    return float(np.array(value)), dict(zip(learned, map(np.array, gradients), strict=True))
+
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "delta": {"delta": 1.3},
+    "asymmetric": {"clip_low": 0.1, "clip_high": 0.3},
+    "k1": {"anchor": "k1", "beta": 0.3},
+    "k2": {"anchor": "k2", "beta": 0.3},
+    "k3 of completions": {"anchor_level": "sequence", "beta": 0.3},
+    "k2 of completions": {"anchor": "k2", "anchor_level": "sequence", "beta": 0.3},
+    "no trust": {"trust": "none"},
+    "sequence ratio without trust": {"trust": "none", "ratio": "sequence_sum"},
+    "sequence cispo": {"trust": "cispo", "cispo_cap": 1.1, "ratio": "sequence_mean"},
+    "sequence sapo": {"trust": "sapo", "ratio": "sequence_sum", "sapo_tau_pos": 2.0},
+    "per completion": {"weight": "per_completion"},
+    "constant": {"weight": "constant"},
+    "sum": {"weight": "sum"},
+    "entropy bonus": {"entropy_bonus": 0.3},
+    "entropy quantile": {"entropy_top_quantile": 0.4},
+    "entropy bonus on a quantile": {"entropy_bonus": 0.3, "entropy_top_quantile": 0.4},
+    "importance": {"importance_cap": 1.2},
+    "dropped at bound": {"drop_at_bound": True, "beta": 0.3},
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_gradient_of_a_recipe_equals_central_differences(name: str) -> None:
+    compare(recipe(name))
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_the_gradient_of_a_changed_choice_equals_central_differences(name: str) -> None:
+    compare(recipe("grpo", **CHANGED[name]))
+
+
+def test_the_gradient_of_a_plain_critic_equals_central_differences() -> None:
+    compare(recipe("ppo", value_clip=0.0, value_coefficient=0.5))
+
+
+def compare(how: Recipe) -> None:
+    given, settings = smooth_inputs(how), asdict(how)
+    value, gradients = engine_gradients(how, given)
+    expected = oracle.loss(settings, given, oracle.freeze(settings, given))
+    assert value == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    for name, gradient in gradients.items():
+        numeric = oracle.gradient(settings, given, name)
+        np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=2e-6, err_msg=name)
