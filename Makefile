@@ -1,0 +1,42 @@
+# Everything starts here; `make run` and `make test` set up .venv by themselves.
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+ARGS ?=
+
+.PHONY: help run dev test test-slow lint types imports check soak bench-quick clean
+
+help: ## say what there is
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
+
+run: ## open the workbench, or run a verb: make run ARGS="doctor"
+	@./grpo-tui $(ARGS)
+
+dev:
+	@tools/setup dev
+
+test: dev ## the tests that take seconds each
+	$(PY) -m pytest
+
+test-slow: dev ## the tests that take minutes each
+	$(PY) -m pytest -m slow --timeout 1800
+
+lint: dev ## format and lint
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+
+types: dev ## mypy, strict
+	$(PY) -m mypy
+
+imports: dev ## the direction app -> experiments -> grpo_engine
+	.venv/bin/lint-imports
+
+check: lint types imports test ## all of it
+
+soak: dev ## hours of faults and load
+	$(PY) -m benchmarks.soak
+
+bench-quick: dev ## the short benchmarks
+	$(PY) -m benchmarks.quick
+
+clean: ## remove what the set-up and the checks made
+	rm -rf .venv .venv.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
