@@ -198,4 +198,5 @@ def main() -> None:
         raise SystemExit(130) from None
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean
 from time import perf_counter
 from typing import Final
 
@@ -16,7 +16,7 @@ SKINNY: Final = (8, 576, 1536)
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A float32 product (m, k) x (k, n): the median time of one and what it amounts to."""
+    """A float32 product (m, k) x (k, n): the mean time of one and what it amounts to."""
 
     shape: tuple[int, int, int]
     milliseconds: float
@@ -37,7 +37,7 @@ def measure(shape: tuple[int, int, int], seconds: float = 0.4) -> Speed:
         start = perf_counter()
         mx.eval(left @ right)
         times.append(perf_counter() - start)
-    typical = median(times)
+    typical = fmean(times)  # not the median: stalls beside busy programs are what slows a run
     return Speed(shape, typical * 1e3, 2 * m * k * n / typical / 1e9)
 
 

@@ -188,6 +188,6 @@ def test_the_driver_decides_which_build_fits(
     assert device.wanted_extra() == extra
 
 
-def test_a_measured_product_reports_the_rate_of_its_median_time() -> None:
+def test_a_measured_product_reports_the_rate_of_its_mean_time() -> None:
     found = speed.measure((64, 64, 64), seconds=0.01)
     assert found.gflops == pytest.approx(2 * 64**3 / found.milliseconds / 1e6)

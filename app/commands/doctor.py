@@ -1,0 +1,113 @@
+"""`grpo-tui doctor`: what this machine has, how fast it is, and what to do about what it lacks."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final
+
+import typer
+
+from app import exit_codes
+from app.health import Fact, Level
+
+MARKS: Final = {Level.FINE: "✓", Level.WARNING: "!", Level.STOPS: "✗"}
+ASCII_MARKS: Final = {Level.FINE: " ", Level.WARNING: "!", Level.STOPS: "X"}
+COLOURS: Final = {Level.FINE: "32", Level.WARNING: "33", Level.STOPS: "31"}
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    db: Annotated[str | None, typer.Option(help="The database to look at.")] = None,
+) -> None:
+    """Say what this machine has and lacks, and measure how fast it multiplies.
+
+    Exit status 1 where something would stop a run.
+
+    Example: grpo-tui doctor --json
+    """
+    facts = look(db, narrate=None if as_json else narrate)
+    if as_json:
+        typer.echo(json.dumps(report(facts), indent=2))
+    else:
+        erase()
+        typer.echo(page(facts, colour=wants_colour(), ascii_only=not writes_unicode()))
+    if any(fact.level is Level.STOPS for fact in facts):
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def look(db: str | None, narrate: Callable[[str], None] | None = None) -> list[Fact]:
+    """Every fact, in the order of the report."""
+    from app.health import machine, mlx, packages, store, terminal
+
+    say = narrate or (lambda _: None)
+    found = machine.facts() + machine.environment()
+    say("measuring how fast matrix products are")
+    found += mlx.facts()
+    say("looking at the terminal and the store")
+    return found + terminal.facts() + store.facts(db) + packages.facts()
+
+
+def report(facts: Sequence[Fact]) -> dict[str, object]:
+    """The facts for programs."""
+    return {
+        "ok": all(fact.level is not Level.STOPS for fact in facts),
+        "warnings": sum(fact.level is Level.WARNING for fact in facts),
+        "facts": [fact.as_json() for fact in facts],
+    }
+
+
+def page(facts: Sequence[Fact], *, colour: bool, ascii_only: bool) -> str:
+    """The facts for people: one line each under its area, remedies below the line they mend."""
+    marks = ASCII_MARKS if ascii_only else MARKS
+    width = max(len(fact.name) for fact in facts)
+    lines: list[str] = []
+    area = ""
+    for fact in facts:
+        if fact.area != area:
+            area = fact.area
+            lines += ["", paint(area, "1", colour)]
+        mark = paint(marks[fact.level], COLOURS[fact.level], colour)
+        lines.append(f"  {mark} {fact.name.ljust(width)}  {fact.found}")
+        if fact.remedy:
+            lines.append(f"    {''.ljust(width)}  {'->' if ascii_only else '→'} {fact.remedy}")
+    return "\n".join([*lines[1:], "", verdict(facts)])
+
+
+def verdict(facts: Sequence[Fact]) -> str:
+    """The last line: can a run start here."""
+    stops = [fact.name for fact in facts if fact.level is Level.STOPS]
+    warnings = sum(fact.level is Level.WARNING for fact in facts)
+    if stops:
+        return f"A run cannot start here: {', '.join(stops)}."
+    noted = f", with {warnings} warning{'s' * (warnings > 1)}" if warnings else ""
+    return f"Ready to train{noted}."
+
+
+def paint(text: str, code: str, colour: bool) -> str:
+    """The text in a colour, where colours are wanted."""
+    return f"\x1b[{code}m{text}\x1b[0m" if colour else text
+
+
+def wants_colour() -> bool:
+    """True for a terminal whose user has not switched colours off."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def writes_unicode() -> bool:
+    """True where stdout can carry the marks."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def narrate(line: str) -> None:
+    """What goes on, in one line that the next one overwrites; only for a person who watches."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{line} …")
+        sys.stderr.flush()
+
+
+def erase() -> None:
+    """Take the narrated line away."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()

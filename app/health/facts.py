@@ -1,0 +1,39 @@
+"""One thing found on the machine, how bad it is, and what to do about it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Level(StrEnum):
+    """How bad a fact is."""
+
+    FINE = "fine"
+    WARNING = "warning"
+    STOPS = "stops a run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A line of the report: what was looked at, what was found, what would help."""
+
+    area: str
+    name: str
+    found: str
+    level: Level = Level.FINE
+    remedy: str = ""
+    numbers: Mapping[str, float | str | None] = field(default_factory=dict)
+    """What was measured, for programs."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        return asdict(self)
+
+
+def gib(size: float) -> str:
+    """Bytes in words: 1.5 GiB, 20 MiB."""
+    for unit, step in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 1 << step:
+            return f"{size / (1 << step):.1f} {unit}"
+    return f"{size:.0f} B"

@@ -1,0 +1,97 @@
+"""The machine, Python and memory."""
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+from app.health.facts import Fact, Level, gib
+from grpo_engine.platform import memory, threads
+
+SMALLEST = 512 << 20
+COMFORTABLE = 2 << 30
+
+
+def facts() -> list[Fact]:
+    """Processor, cores, system, Python, memory."""
+    return [processor(), cores(), python(), memory_fact()]
+
+
+def processor() -> Fact:
+    """What computes, under which system."""
+    system = f"{platform.system()} {platform.release()}"
+    if sys.platform == "darwin":
+        system = f"macOS {platform.mac_ver()[0]}"
+    name = processor_name()
+    return Fact(area="Machine", name="system", found=f"{system}, {platform.machine()}, {name}")
+
+
+def processor_name() -> str:
+    """The processor's name as its maker writes it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown processor"
+
+
+def cores() -> Fact:
+    """How many cores there are for this process, and who shares them."""
+    processors = threads.usable_processors()
+    physical, quota = threads.physical_cores(processors), threads.quota()
+    usable, engines = threads.cores(), threads.engines_here()
+    words = f"{usable} usable of {physical} physical ({len(processors)} logical)"
+    if quota < physical:
+        words += f", limited to {quota:g} by a control group"
+    if engines > 1:
+        words += f", shared by {engines - 1} running engine{'s' * (engines > 2)}"
+    numbers = {"usable": usable, "physical": physical, "logical": len(processors)}
+    return Fact(
+        area="Machine",
+        name="cores",
+        found=words,
+        numbers={**numbers, "other_engines": engines - 1},
+    )
+
+
+def python() -> Fact:
+    """The interpreter and where it lives."""
+    where = "virtual environment" if sys.prefix != sys.base_prefix else "no virtual environment"
+    return Fact(
+        area="Machine",
+        name="Python",
+        found=f"{platform.python_version()} ({where}), {sys.executable}",
+        numbers={"version": platform.python_version(), "executable": sys.executable},
+    )
+
+
+def memory_fact() -> Fact:
+    """How much memory there is to train in."""
+    found = memory.memory()
+    words = f"{gib(found.available)} free of {gib(found.total)}"
+    if found.limit is not None:
+        words += ", a control group's limit"
+    level, remedy = Level.FINE, ""
+    if found.available < COMFORTABLE:
+        level = Level.STOPS if found.available < SMALLEST else Level.WARNING
+        remedy = "Close other programs, or choose a smaller model, group or completion length."
+    numbers = {"total": found.total, "available": found.available, "limit": found.limit}
+    return Fact(
+        area="Machine", name="memory", found=words, level=level, remedy=remedy, numbers=numbers
+    )
+
+
+def environment_names() -> list[str]:
+    """Variables that change how a run computes, for the report."""
+    names = (*threads.ASKED, "GRPO_TUI_BLAS", "GRPO_TUI_DB", "MLX_DISABLE_COMPILE", "NO_COLOR")
+    return [name for name in names if os.environ.get(name)]
+
+
+def environment() -> list[Fact]:
+    """The variables that are set, where any is."""
+    found = environment_names()
+    if not found:
+        return []
+    words = ", ".join(f"{name}={os.environ[name]}" for name in found)
+    return [Fact(area="Machine", name="environment", found=words)]

@@ -1,0 +1,164 @@
+"""MLX: which build is installed, what it computes on, and how fast it multiplies here."""
+
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+from app.health.facts import Fact, Level
+from grpo_engine.platform import blas, device, speed, threads
+
+SLOW = 20.0  # GFLOP/s; MLX's own BLAS reaches 2.5-6, an optimised one 40 and more per core
+COLLAPSE = 5.0
+
+
+def facts() -> list[Fact]:
+    """The installed MLX and, where it starts, its speed."""
+    found = [package()]
+    if found[0].level is Level.STOPS:
+        return found
+    return [*found, *builds(), default_device(), compiler(), *products()]
+
+
+def package() -> Fact:
+    """MLX and mlx-lm, loaded once to be sure that they load."""
+    try:
+        versions = f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}"
+        import mlx.core  # noqa: F401
+    except (ImportError, OSError, PackageNotFoundError) as error:
+        extra = device.wanted_extra()
+        target = f"'grpo-tui[{extra}]'" if extra else "grpo-tui"
+        return Fact(
+            area="MLX",
+            name="package",
+            found=" ".join(str(error).split()),
+            level=Level.STOPS,
+            remedy=f"pip install {target}",
+        )
+    return Fact(area="MLX", name="package", found=versions)
+
+
+def builds() -> list[Fact]:
+    """Which back end is installed, and whether it is the one for this machine."""
+    found, wanted = device.backends(), device.wanted_extra()
+    words = ", ".join(f"{name} {number}" for name, number in found.items()) or "unknown"
+    level, remedy = Level.FINE, ""
+    if len(found) > 1:
+        level = Level.WARNING
+        remedy = f"They overwrite each other's library; keep one: pip install 'grpo-tui[{wanted}]'"
+        remedy += " in a fresh environment."
+    elif wanted and wanted.startswith("cuda") and "cpu" in found:
+        level = Level.WARNING
+        remedy = f"An NVIDIA GPU answers: pip install 'grpo-tui[{wanted}]' in a fresh environment."
+    numbers: dict[str, float | str | None] = {"wanted": wanted, **found}
+    return [
+        Fact(area="MLX", name="build", found=words, level=level, remedy=remedy, numbers=numbers)
+    ]
+
+
+def default_device() -> Fact:
+    """What MLX computes on."""
+    import mlx.core as mx
+
+    kind = str(mx.default_device().type).rpartition(".")[2]
+    words = kind
+    if kind == "gpu":
+        words = f"gpu, {mx.device_info().get('device_name', 'unnamed')}"
+    return Fact(area="MLX", name="device", found=words, numbers={"device": kind})
+
+
+def compiler() -> Fact:
+    """MLX compiles element-wise chains with a C++ compiler on processors; it is not needed."""
+    found = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
+    return Fact(
+        area="MLX",
+        name="compiler",
+        found=found or "none; runs do without",
+        numbers={"compiler": found},
+    )
+
+
+def products() -> list[Fact]:
+    """The BLAS in use and its speed, alone and beside a busy process."""
+    done = blas.ensure()
+    library = done.library or done.reason
+    if done.loaded:
+        library = f"{done.config}, {done.threads} of at most {done.max_threads} threads"
+        library += f", {done.library}"
+    level = Level.WARNING if done.problem else Level.FINE
+    remedy = done.remedy
+    if done.loaded and done.max_threads < threads.cores():
+        level = Level.WARNING
+        remedy = (
+            f"This build uses {done.max_threads} of {threads.cores()} cores; a system's OpenBLAS "
+            "uses all (Debian: apt install libopenblas0-pthread)."
+        )
+    numbers: dict[str, float | str | None] = {
+        "library": done.library,
+        "config": done.config,
+        "threads": done.threads,
+    }
+    first = Fact(
+        area="MLX", name="BLAS", found=library, level=level, remedy=remedy, numbers=numbers
+    )
+    return [first, square(), skinny()]
+
+
+def on_processor() -> bool:
+    """True where products run on the processor of a Linux machine."""
+    return sys.platform == "linux" and not device.uses_gpu()
+
+
+def square() -> Fact:
+    """The rate of a large product, which is what training is made of."""
+    alone = speed.measure(speed.SQUARE)
+    with speed.busy_neighbour():
+        beside = speed.measure(speed.SQUARE)
+    level, remedy = Level.FINE, ""
+    if on_processor() and alone.gflops < SLOW:
+        level = Level.WARNING
+        remedy = "Runs will be 10 to 60 times slower than they need to be: see BLAS above."
+        if blas.ensure().loaded:
+            remedy = "Other programs keep the cores busy; GRPO_TUI_THREADS=1 may help."
+    return Fact(
+        area="MLX",
+        name="1024x1024x1024",
+        found=f"{alone.gflops:.0f} GFLOP/s ({alone.milliseconds:.1f} ms); "
+        f"{beside.gflops:.0f} GFLOP/s beside one busy process",
+        level=level,
+        remedy=remedy,
+        numbers={"gflops": alone.gflops, "gflops_beside_busy": beside.gflops},
+    )
+
+
+def skinny() -> Fact:
+    """The time of a small product, which is what decoding is made of."""
+    alone = speed.measure(speed.SKINNY)
+    used = blas.ensure().threads
+    with speed.busy_neighbour():
+        beside = speed.measure(speed.SKINNY)
+        fewer = beside
+        if used > 1:
+            blas.set_threads(used - 1)
+            fewer = speed.measure(speed.SKINNY)
+            blas.set_threads(used)
+    words = f"{alone.milliseconds:.2f} ms ({alone.gflops:.0f} GFLOP/s); "
+    words += f"{beside.milliseconds:.2f} ms beside one busy process"
+    level, remedy = Level.FINE, ""
+    if beside.milliseconds > COLLAPSE * max(alone.milliseconds, fewer.milliseconds):
+        level = Level.WARNING
+        remedy = (
+            f"Beside a busy program {used - 1} thread{'s' * (used > 2)} take "
+            f"{fewer.milliseconds:.2f} ms: set GRPO_TUI_THREADS={used - 1} where one runs."
+        )
+    return Fact(
+        area="MLX",
+        name="8x576x1536",
+        found=words,
+        level=level,
+        remedy=remedy,
+        numbers={
+            "milliseconds": alone.milliseconds,
+            "milliseconds_beside_busy": beside.milliseconds,
+            "milliseconds_beside_busy_one_thread_less": fewer.milliseconds,
+        },
+    )

@@ -1,0 +1,169 @@
+"""`grpo-tui doctor`: facts, remedies and an exit status that says whether a run can start."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from app import exit_codes
+from app.commands import doctor
+from app.health import Fact, Level, machine, mlx, packages, store, terminal
+from app.main import main
+from grpo_engine.platform import blas, device, memory, speed
+
+
+def test_doctor_prints_json_with_the_rate_it_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--json", "--db", str(tmp_path / "runs.db")]) == exit_codes.OK
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is True
+    facts = {(fact["area"], fact["name"]): fact for fact in report["facts"]}
+    assert {area for area, _ in facts} >= {"Machine", "MLX", "Terminal", "Store", "Optional"}
+    assert facts["MLX", "1024x1024x1024"]["numbers"]["gflops"] > 1
+    assert facts["MLX", "8x576x1536"]["numbers"]["milliseconds_beside_busy"] > 0
+    assert facts["Store", "folder"]["numbers"]["path"] == str(tmp_path)
+
+
+def test_a_damaged_database_stops_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mlx, "facts", list)
+    damaged = tmp_path / "runs.db"
+    damaged.write_bytes(b"no database at all" * 100)
+    assert main(["doctor", "--db", str(damaged)]) == exit_codes.FAILED
+    out = capsys.readouterr().out
+    assert "A run cannot start here: database." in out
+    assert f"Move {damaged} away" in out
+
+
+def test_a_sound_database_says_its_version(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 7")
+    connection.execute("CREATE TABLE run (id INTEGER)")
+    connection.commit()
+    connection.close()
+    found = store.database(path)
+    assert (found.level, found.numbers["version"]) == (Level.FINE, 7)
+    assert "sound" in found.found
+
+
+def test_a_folder_that_is_a_file_stops_a_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = store.folder(tmp_path / "file" / "runs.db")
+    assert found.level is Level.STOPS
+    assert "--db" in found.remedy
+
+
+def test_the_runs_folders_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "a1").mkdir(parents=True)
+    (tmp_path / "runs" / "a1" / "log.txt").write_bytes(b"x" * 2048)
+    assert store.used(tmp_path / "grpo-tui.db").found == "2.0 KiB in 1 files"
+
+
+def test_little_memory_is_a_warning_and_hardly_any_stops_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    levels = []
+    for free in (8 << 30, 1 << 30, 100 << 20):
+        found = memory.Memory(total=16 << 30, available=free, process=1, limit=None)
+        monkeypatch.setattr(memory, "memory", lambda found=found: found)
+        levels.append(machine.memory_fact().level)
+    assert levels == [Level.FINE, Level.WARNING, Level.STOPS]
+
+
+def test_mlx_that_does_not_load_stops_a_run_and_nothing_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "mlx.core", None)
+    monkeypatch.setattr(device, "nvidia_driver", lambda: None)
+    monkeypatch.setattr("sys.platform", "linux")
+    found = mlx.facts()
+    assert [fact.level for fact in found] == [Level.STOPS]
+    assert "'grpo-tui[cpu]'" in found[0].remedy
+
+
+def test_a_gpu_with_a_processor_build_gets_the_extra_that_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device, "backends", lambda: {"cpu": "1"})
+    monkeypatch.setattr(device, "wanted_extra", lambda: "cuda13")
+    (found,) = mlx.builds()
+    assert found.level is Level.WARNING
+    assert "'grpo-tui[cuda13]'" in found.remedy
+
+
+def test_two_builds_in_one_environment_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "backends", lambda: {"cpu": "1", "cuda12": "1"})
+    monkeypatch.setattr(device, "wanted_extra", lambda: "cpu")
+    assert mlx.builds()[0].level is Level.WARNING
+
+
+def test_slow_products_are_a_warning_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = speed.Speed(speed.SQUARE, 400.0, 5.4)
+    monkeypatch.setattr(speed, "measure", lambda _shape: slow)
+    monkeypatch.setattr(mlx, "on_processor", lambda: True)
+    monkeypatch.setattr(blas, "ensure", lambda: blas.Blas(reason="none"))
+    found = mlx.square()
+    assert found.level is Level.WARNING
+    assert found.found.startswith("5 GFLOP/s")
+    assert "BLAS" in found.remedy
+
+
+def test_a_collapse_beside_a_busy_process_names_the_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter([0.2, 16.0, 0.35])
+    monkeypatch.setattr(speed, "measure", lambda shape: speed.Speed(shape, next(times), 1.0))
+    monkeypatch.setattr(blas, "ensure", lambda: blas.Blas(library="x", threads=2, max_threads=4))
+    monkeypatch.setattr(blas, "set_threads", lambda count: count)
+    found = mlx.skinny()
+    assert found.level is Level.WARNING
+    assert "1 thread take 0.35 ms: set GRPO_TUI_THREADS=1" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("answer", "able"),
+    [
+        (b"\x1bP1+r4d73=1B5D3532\x1b\\\x1b[?62;22c", True),
+        (b"\x1bP0+r4d73\x1b\\\x1b[?65;1;52;22c", True),
+        (b"\x1bP0+r4d73\x1b\\\x1b[?62;22c", False),
+        (b"", None),
+    ],
+)
+def test_the_terminals_answer_says_whether_it_takes_text(answer: bytes, able: bool | None) -> None:
+    assert terminal.takes_clipboard(answer) is able
+
+
+def test_colours_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert terminal.colours().numbers["colours"] == 16
+    assert "COLORTERM" in terminal.colours().remedy
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert terminal.colours().numbers["colours"] == 256
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    assert terminal.colours().numbers["colours"] == 1 << 24
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert terminal.colours().numbers["colours"] == 0
+
+
+def test_a_missing_optional_package_is_no_problem_and_names_its_extra() -> None:
+    found = packages.fact("no-such-package-here", "tasks", "puzzles")
+    assert found.level is Level.FINE
+    assert "pip install 'grpo-tui[tasks]'" in found.found
+
+
+def test_the_page_puts_a_remedy_below_the_line_it_mends() -> None:
+    facts = [
+        Fact(area="MLX", name="BLAS", found="none", level=Level.STOPS, remedy="Install one."),
+        Fact(area="Store", name="folder", found="/data"),
+    ]
+    expected = (
+        "MLX\n  X BLAS    none\n            -> Install one.\n\n"
+        "Store\n    folder  /data\n\nA run cannot start here: BLAS."
+    )
+    assert doctor.page(facts, colour=False, ascii_only=True) == expected
