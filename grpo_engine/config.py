@@ -65,6 +65,9 @@ class TaskConfig(Section):
     split: str = setting("train", "Split of a hub data set to train on.")
     held_out_split: str = setting("", "Split to evaluate on; empty to set training rows aside.")
     max_prompt_tokens: int = setting(0, "Longer prompts are an error; 0 for the context.", ge=0)
+    chat_template: str = setting(
+        "", "Empty for the model's own, `plain` for bare text, or a Jinja file."
+    )
     chat_template_kwargs: Mapping[str, JsonValue] = setting({}, "Passed to the chat template.")
     shuffle: bool = setting(True, "Draw training problems in a seeded random order.")
 

@@ -1,0 +1,285 @@
+"""From an example to the ids that the model reads, and back from its answer to what rewards see.
+
+Chat messages go through the model's chat template with a generation prompt; an assistant message
+at the end is a prefill that the answer continues. A prompt of text is tokenised as it is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from grpo_engine.config import TaskConfig
+from grpo_engine.errors import DataError, MissingPackageError
+from grpo_engine.tasks.base import Example, Generated, Message, Prompt, Task
+
+# How many generated problems stand for all of them when prompt lengths are checked before a run.
+PROBES = 64
+
+
+class Tokenizer(Protocol):
+    """What rendering and alignment ask of a tokenizer; Hugging Face's and mlx-lm's both do."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]: ...
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = ...) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedPrompt:
+    """A prompt exactly as the model sees it; `prompt` is the form that reward functions see."""
+
+    ids: tuple[int, ...]
+    text: str
+    prompt: Prompt
+    folded_system: bool = False
+
+
+def conversation(task: Task, example: Example) -> Prompt:
+    """Put the task's system message and prefill around the example's prompt.
+
+    A text prompt of a task with a system message becomes a user message.
+    """
+    prompt = example.prompt
+    if isinstance(prompt, str):
+        if not task.system_prompt:
+            return prompt + task.prefill
+        prompt = ({"role": "user", "content": prompt},)
+    if task.system_prompt and not any(m.get("role") == "system" for m in prompt):
+        prompt = ({"role": "system", "content": task.system_prompt}, *prompt)
+    if task.prefill:
+        prompt = (*prompt, {"role": "assistant", "content": task.prefill})
+    return prompt
+
+
+def prefill_of(prompt: Prompt) -> str:
+    """The text that an answer to this prompt continues; empty without a prefill."""
+    if isinstance(prompt, str) or not prompt or prompt[-1].get("role") != "assistant":
+        return ""
+    return str(prompt[-1].get("content") or "")
+
+
+def reward_prompt(prompt: Prompt) -> str | list[dict[str, Any]]:
+    """The prompt as TRL gives it to reward functions."""
+    return prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
+
+
+def reward_completion(prompt: Prompt, text: str) -> str | list[dict[str, Any]]:
+    """The completion as TRL gives it to reward functions: text, or one assistant message."""
+    return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRenderer:
+    """Renders a task's prompts for one model; `context` is the model's limit, 0 if unknown."""
+
+    tokenizer: Any
+    task: Task
+    config: TaskConfig
+    model: str = "the model"
+    context: int = 0
+    max_new_tokens: int = 0
+
+    @property
+    def limit(self) -> int:
+        """The most tokens a prompt may have; 0 is no limit."""
+        room = max(1, self.context - self.max_new_tokens) if self.context else 0
+        asked = self.config.max_prompt_tokens
+        return min(filter(None, (room, asked)), default=0)
+
+    def __call__(self, example: Example) -> RenderedPrompt:
+        """Render one example, or say which one cannot be rendered and why."""
+        prompt = conversation(self.task, example)
+        if isinstance(prompt, str):
+            text, folded, ids = prompt, False, self.tokenizer.encode(prompt)
+        else:
+            text, folded = self._chat_text(prompt, example)
+            ids = self.tokenizer.encode(text, add_special_tokens=False)
+        if not text.strip() or not ids:
+            raise DataError(
+                f"{place(example)}: the prompt is empty; give it text or remove the row"
+            )
+        if self.limit and len(ids) > self.limit:
+            raise DataError(self._too_long(example, len(ids)))
+        return RenderedPrompt(ids=tuple(ids), text=text, prompt=prompt, folded_system=folded)
+
+    def check(self) -> tuple[str, ...]:
+        """Render the problems before training, so that a bad one ends the run before it starts.
+
+        All of a data set; the first `PROBES` of a generator, whose items are alike.
+        """
+        notes: set[str] = set()
+        for part in (self.task.train, self.task.held_out):
+            probed = part[:PROBES] if isinstance(part, Generated) else part
+            for example in probed:
+                if self(example).folded_system:
+                    notes.add(
+                        f"the chat template of {self.model} takes no system message; "
+                        "it was put before the first user message"
+                    )
+        return tuple(sorted(notes))
+
+    def _too_long(self, example: Example, count: int) -> str:
+        room = self.context - self.max_new_tokens
+        if self.context and count > room:
+            limit = f"a context of {self.context} less rollout.max_new_tokens {self.max_new_tokens}"
+            remedy = "lower rollout.max_new_tokens, shorten or remove the prompt, or use a model "
+            remedy += "with a longer context"
+        else:
+            limit = f"task.max_prompt_tokens {self.config.max_prompt_tokens}"
+            remedy = "raise it, or shorten or remove the prompt"
+        return f"{place(example)}: the prompt has {count} tokens, more than {limit}; {remedy}"
+
+    def _chat_text(self, messages: Sequence[Message], example: Example) -> tuple[str, bool]:
+        try:
+            return self._template(messages), False
+        except MissingPackageError:
+            raise
+        except Exception as error:
+            if isinstance(error, DataError):
+                raise
+            folded = fold_system(messages)
+            if folded is not None:
+                try:
+                    return self._template(folded), True
+                except Exception as second:
+                    error = second
+            raise DataError(
+                f"{place(example)}: the chat template of {self.model} refuses these messages "
+                f"({error}); check their roles, or set task.chat_template to `plain` or a file"
+            ) from error
+
+    def _template(self, messages: Sequence[Message]) -> str:
+        choice = self.config.chat_template
+        if choice == "plain":
+            return plain_text(messages)
+        options: dict[str, Any] = dict(self.config.chat_template_kwargs)
+        if choice:
+            options["chat_template"] = read_template(choice)
+        elif not has_chat_template(self.tokenizer):
+            raise DataError(
+                f"{self.model} has no chat template and the prompts of task {self.task.name} are "
+                "chat messages; set task.chat_template to `plain` or to a Jinja file, or use a "
+                "model with a chat template"
+            )
+        prefill = prefill_of(tuple(messages))
+        if prefill:
+            continued = self._continued(messages, prefill, options)
+            if continued is not None:
+                return continued
+            messages = messages[:-1]
+        return self._apply(messages, add_generation_prompt=True, **options) + prefill
+
+    def _continued(
+        self, messages: Sequence[Message], prefill: str, options: Mapping[str, Any]
+    ) -> str | None:
+        """The template's own continuation, or None where it changes or drops the prefill."""
+        try:
+            text = self._apply(messages, continue_final_message=True, **options)
+        except ValueError:
+            return None
+        stripped = prefill.rstrip()
+        if text.endswith(prefill):
+            return text
+        return text + prefill[len(stripped) :] if text.endswith(stripped) else None
+
+    def _apply(self, messages: Sequence[Message], **options: Any) -> str:
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    [dict(m) for m in messages], tokenize=False, **options
+                )
+            )
+        except ImportError as error:
+            raise MissingPackageError(
+                f"chat templates need the package jinja2 ({error}); `pip install jinja2`"
+            ) from error
+
+
+def has_chat_template(tokenizer: Any) -> bool:
+    """Whether the tokenizer can render chat messages."""
+    known = getattr(tokenizer, "has_chat_template", None)
+    return bool(getattr(tokenizer, "chat_template", None)) if known is None else bool(known)
+
+
+def plain_text(messages: Sequence[Message]) -> str:
+    """Bare text for models without roles: contents with a blank line between, a new line after."""
+    *before, last = messages
+    lines = [str(m.get("content") or "") for m in before]
+    if last.get("role") == "assistant":
+        return "\n\n".join([*lines, ""]).removesuffix("\n") + str(last.get("content") or "")
+    return "\n\n".join([*lines, str(last.get("content") or "")]) + "\n"
+
+
+def read_template(path: str) -> str:
+    """Read a Jinja chat template, or say what is wrong with the path."""
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"task.chat_template {path!r} cannot be read ({error}); give a Jinja file, `plain`, "
+            "or nothing for the model's own"
+        ) from error
+
+
+def fold_system(messages: Sequence[Message]) -> tuple[Message, ...] | None:
+    """Put a leading system message before the first user message; None if there is none."""
+    if len(messages) < 2 or messages[0].get("role") != "system":
+        return None
+    first = messages[1]
+    content = f"{messages[0].get('content')}\n\n{first.get('content')}"
+    return ({**first, "content": content}, *messages[2:])
+
+
+def place(example: Example) -> str:
+    """Where an example came from, for messages."""
+    return example.where or f"problem {example.key}"
+
+
+def char_ends_to_token_ends(
+    tokenizer: Tokenizer, ids: Sequence[int], ends: Sequence[int], text: str | None = None
+) -> list[int]:
+    """Give for each character end the index of the token that completes the text up to it.
+
+    Found by decoding prefixes of the sampled ids, never by tokenising text again. An end at the
+    end of the text includes what is not shown after it, the end token.
+    """
+    if not ids:
+        return []
+    full = tokenizer.decode(list(ids), skip_special_tokens=True) if text is None else text
+    shown: dict[int, int] = {}
+
+    def visible(count: int) -> int:
+        """Characters of the text that the first `count` tokens settle."""
+        if count not in shown:
+            part = tokenizer.decode(list(ids[:count]), skip_special_tokens=True)
+            shown[count] = common_prefix(part, full)
+        return shown[count]
+
+    return [_token_end(visible, len(ids), len(full), end) for end in ends]
+
+
+def _token_end(visible: Any, count: int, length: int, end: int) -> int:
+    if end >= length:
+        return count - 1
+    low, high = 1, count
+    while low < high:
+        middle = (low + high) // 2
+        if visible(middle) >= end:
+            high = middle
+        else:
+            low = middle + 1
+    return low - 1
+
+
+def common_prefix(a: str, b: str) -> int:
+    """The number of leading characters that both have."""
+    if b.startswith(a):
+        return len(a)
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[:middle] == b[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

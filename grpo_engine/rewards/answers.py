@@ -1,0 +1,106 @@
+"""Reading an answer out of a completion: its text, the answer in it, and numbers as people write.
+
+A completion may be `<think>7+8=15</think><answer>1,085</answer>`, end in `\\boxed{1085}`, or in
+`#### 1085`; all three hold the number 1085.
+"""
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
+HASHES = re.compile(r"####\s*([^\n]+)")
+NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?|-?\.\d+")
+# Longer digit strings are no answer but an attempt to make Python slow.
+LONGEST_NUMBER = 400
+
+
+def text_of(completion: Any) -> str:
+    """The text of a completion in either form: a string, or a list of messages."""
+    if isinstance(completion, str):
+        return completion
+    return "".join(str(message.get("content") or "") for message in completion)
+
+
+def texts_of(completions: Sequence[Any], prompts: Sequence[Any] | None = None) -> list[str]:
+    """The texts of the completions, each after the prefill that its prompt ends with."""
+    texts = [text_of(completion) for completion in completions]
+    if prompts is None:
+        return texts
+    return [_prefill(prompt) + text for prompt, text in zip(prompts, texts, strict=True)]
+
+
+def _prefill(prompt: Any) -> str:
+    if isinstance(prompt, str) or not prompt or prompt[-1].get("role") != "assistant":
+        return ""
+    return str(prompt[-1].get("content") or "")
+
+
+def tagged_answer(text: str) -> str | None:
+    """The answer that is marked as one: the last `<answer>`, `\\boxed{}` or `####`."""
+    if found := TAGGED.findall(text):
+        return str(found[-1]).strip()
+    if (boxed := last_boxed(text)) is not None:
+        return boxed.strip()
+    if found := HASHES.findall(text):
+        return str(found[-1]).strip()
+    return None
+
+
+def last_boxed(text: str) -> str | None:
+    """The content of the last `\\boxed{…}`, with nested braces."""
+    start = text.rfind("\\boxed{")
+    if start < 0:
+        return None
+    depth, begin = 1, start + len("\\boxed{")
+    for place in range(begin, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return text[begin:place]
+    return None
+
+
+def final_answer(text: str) -> str:
+    """The marked answer, else the text after `</think>`, else all of it."""
+    marked = tagged_answer(text)
+    return marked if marked is not None else text.rpartition("</think>")[2].strip()
+
+
+def last_number(text: str) -> Fraction | None:
+    """The last number in the text, exactly; None without one."""
+    found = NUMBER.findall(text)
+    return to_number(found[-1]) if found else None
+
+
+def to_number(text: str) -> Fraction | None:
+    """A number as people write it ($1,085.00, 3/4, -5 %), exactly; None if it is none."""
+    cleaned = re.sub(r"[\s,$€£%]|\\[,$%!]", "", text).rstrip(".")
+    if (
+        not cleaned
+        or len(cleaned) > LONGEST_NUMBER
+        or not re.fullmatch(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:/\d+)?", cleaned)
+    ):
+        return None
+    try:
+        above, _, below = cleaned.partition("/")
+        return Fraction(above) / Fraction(below or "1")
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def same_text(a: str, b: str) -> bool:
+    """Equal up to case, surrounding punctuation and runs of white space."""
+
+    def plain(text: str) -> str:
+        return " ".join(text.split()).strip(" .\"'`").casefold()
+
+    return plain(a) == plain(b)
+
+
+def split_steps(text: str) -> list[tuple[int, int]]:
+    """The (start, end) of each step: pieces that end at a blank line, `</think>` or the end."""
+    ends = [match.end() for match in re.finditer(r"\n[ \t]*\n\s*|</think>\s*", text)]
+    edges = sorted({0, *ends, len(text)})
+    return [(a, b) for a, b in pairwise(edges) if text[a:b].strip()]

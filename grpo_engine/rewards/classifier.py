@@ -1,0 +1,97 @@
+"""A sequence classifier on MLX as a reward model: a trunk that mlx-lm has, and a `score` head.
+
+The folder is what Hugging Face's `…ForSequenceClassification` saves, with one label: the score is
+`score.weight · h` of the last token's hidden state h, as transformers computes it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_engine.errors import RewardError
+from grpo_engine.rewards.answers import text_of
+
+HEADS = ("score.weight", "model.score.weight", "classifier.weight")
+
+
+class Classifier:
+    """Loads on the first call, in the reward process; `batch` bounds the rows per forward."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path).expanduser()
+        if not (self.path / "config.json").is_file():
+            raise RewardError(
+                f"reward model:{path}: {self.path} has no config.json; give the folder of a "
+                "sequence-classification model (`hf download` fetches one)"
+            )
+        self.__name__ = self.path.name.replace(":", "_") or "model"
+        self._loaded: tuple[Any, Any, Any] | None = None
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], batch: int = 8, **_: Any
+    ) -> list[float]:
+        """Score each prompt with its completion."""
+        trunk, head, tokenizer = self._loaded = self._loaded or self._load()
+        rows = [
+            self._ids(tokenizer, prompt, completion)
+            for prompt, completion in zip(prompts, completions, strict=True)
+        ]
+        # Rows of like length share a forward; scores return in the order of the batch.
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        scores = [0.0] * len(rows)
+        for start in range(0, len(order), batch):
+            chosen = order[start : start + batch]
+            for place, score in zip(
+                chosen, self._forward(trunk, head, [rows[i] for i in chosen]), strict=True
+            ):
+                scores[place] = score
+        return scores
+
+    def _forward(self, trunk: Any, head: Any, rows: list[list[int]]) -> list[float]:
+        """Padding on the right: under a causal mask no token sees it."""
+        import mlx.core as mx
+
+        width = max(map(len, rows))
+        ids = mx.array([row + [0] * (width - len(row)) for row in rows])
+        last = mx.array([len(row) - 1 for row in rows])
+        hidden = trunk(ids)[mx.arange(len(rows)), last]  # [rows, width of the model]
+        scores: list[float] = (hidden.astype(mx.float32) @ head.T)[:, 0].tolist()
+        return scores
+
+    def _ids(self, tokenizer: Any, prompt: Any, completion: Any) -> list[int]:
+        """Chat messages through the model's own template; text as it is."""
+        if isinstance(prompt, str):
+            return list(tokenizer.encode(prompt + text_of(completion)))
+        messages = [dict(message) for message in prompt]
+        if messages[-1].get("role") == "assistant":  # a prefill that the completion continues
+            messages[-1]["content"] = f"{messages[-1]['content']}{text_of(completion)}"
+        else:
+            messages.append({"role": "assistant", "content": text_of(completion)})
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+        return list(tokenizer.encode(text, add_special_tokens=False))
+
+    def _load(self) -> tuple[Any, Any, Any]:
+        import mlx.core as mx
+        from mlx_lm.utils import load_model, load_tokenizer
+
+        weights: dict[str, Any] = {}
+        for file in sorted(self.path.glob("*.safetensors")):
+            loaded: Any = mx.load(str(file))
+            weights |= loaded
+        head = next((weights[name] for name in HEADS if name in weights), None)
+        if head is None or head.shape[0] != 1:
+            found = "none" if head is None else f"{head.shape[0]} labels"
+            raise RewardError(
+                f"reward model:{self.path}: a reward model has one score head ({HEADS[0]} of one "
+                f"row), this folder has {found}"
+            )
+        model, _ = load_model(self.path, strict=False)
+        trunk = getattr(model, "model", None)
+        if trunk is None:
+            raise RewardError(
+                f"reward model:{self.path}: {type(model).__module__} has no trunk to score with; "
+                "use a llama- or qwen-like classifier, or an http:// endpoint"
+            )
+        tokenizer = load_tokenizer(self.path)
+        mx.eval(trunk.parameters(), head)
+        return trunk, head.astype(mx.float32), tokenizer

@@ -1,0 +1,81 @@
+"""A reward model behind an HTTP endpoint of the user's own, as a reward function.
+
+It is sent `{"prompts": […], "completions": […], "completion_ids": […], "columns": {…}}` by POST and
+answers `{"rewards": [0.5, null, …]}` or the bare list.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
+
+from grpo_engine.errors import RewardError
+
+LARGEST_ANSWER = 64 << 20
+# The worker's own time limit is what ends a call that hangs.
+SOCKET_TIMEOUT = 3600.0
+
+
+class Endpoint:
+    """Calls the address for every batch; proxies of the environment are not used."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if not parts.hostname:
+            raise RewardError(f"reward {url}: no host in the address; give http://host:port/path")
+        self.url = url
+        self.__name__ = (parts.path.strip("/").rpartition("/")[2] or parts.hostname).replace(
+            "/", "_"
+        )
+        self._open = build_opener(ProxyHandler({})).open
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]],
+        trainer_state: Any = None,
+        log_extra: Any = None,  # noqa: ARG002 - named so that it is not sent
+        log_metric: Any = None,  # noqa: ARG002
+        **columns: Any,
+    ) -> Any:
+        """Send the batch and return the scores as they came."""
+        body = {
+            "prompts": prompts,
+            "completions": completions,
+            "completion_ids": completion_ids,
+            "columns": columns,
+            "step": getattr(trainer_state, "global_step", 0),
+        }
+        request = Request(self.url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        try:
+            with self._open(request, timeout=SOCKET_TIMEOUT) as reply:
+                data = reply.read(LARGEST_ANSWER)
+        except HTTPError as error:
+            said = error.read(500).decode("utf-8", "replace").strip()
+            raise RewardError(f"{self.url} answered {error.code} {error.reason}: {said}") from None
+        except (URLError, OSError) as error:
+            reason = getattr(error, "reason", error)
+            raise RewardError(f"{self.url} cannot be reached ({reason}); is it running?") from None
+        return self._scores(data)
+
+    def _scores(self, data: bytes) -> Any:
+        try:
+            answer = json.loads(data)
+        except ValueError:
+            shown = data[:80].decode("utf-8", "replace")
+            raise RewardError(
+                f"{self.url} answered {shown!r}, which is not JSON; "
+                'it should answer {"rewards": […]}'
+            ) from None
+        if isinstance(answer, dict):
+            if "rewards" not in answer:
+                keys = ", ".join(answer) or "nothing"
+                raise RewardError(
+                    f'{self.url} answered {{{keys}}} without "rewards"; '
+                    'it should answer {"rewards": […]}'
+                )
+            return answer["rewards"]
+        return answer

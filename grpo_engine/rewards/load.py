@@ -1,0 +1,156 @@
+"""From the name a user writes to a function that can be called as TRL calls it.
+
+A name is a built-in one, `path/to/file.py:function`, `package.module:function`,
+`http://host:port/path`, or `model:folder` for a sequence classifier.
+"""
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grpo_engine.errors import RewardError
+from grpo_engine.rewards.builtins import BUILT_IN, nearest
+
+# What TRL passes to every reward function, besides the columns of the data set.
+GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+FORMS = "a built-in name, file.py:function, module:function, http://… or model:folder"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedReward:
+    """A reward function, its name in metrics, and what it takes."""
+
+    name: str
+    function: Callable[..., Any]
+    file: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    takes_all: bool = True
+    accepts: frozenset[str] = frozenset()
+    requires: tuple[str, ...] = ()
+
+    @property
+    def is_async(self) -> bool:
+        """Whether a call gives a coroutine."""
+        function = self.function
+        while isinstance(function, functools.partial):
+            function = function.func
+        call = getattr(function, "__call__", None)  # noqa: B004 - an object's method is wanted
+        return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+    def keywords(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The keywords it is called with: all, or those it names where it takes no **kwargs."""
+        every = {**given, **self.options}
+        return every if self.takes_all else {k: v for k, v in every.items() if k in self.accepts}
+
+    def missing(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Required parameters that neither TRL's keywords, columns nor options provide."""
+        known = {*GIVEN, *columns, *self.options}
+        return tuple(name for name in self.requires if name not in known)
+
+
+def load_reward(name: str, options: Mapping[str, Any]) -> LoadedReward:
+    """Find the function and check that it can be called by keyword."""
+    function, file = find(name)
+    if not callable(function):
+        raise RewardError(f"reward {name}: {type(function).__name__} is not callable")
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some built-in callables have no signature
+        return LoadedReward(_name_of(function, name), function, file, dict(options))
+    kinds = inspect.Parameter
+    blind = [p.name for p in parameters if p.kind is kinds.POSITIONAL_ONLY and p.default is p.empty]
+    if blind:
+        raise RewardError(
+            f"reward {name}: rewards are called by keyword, but {', '.join(blind)} can only be "
+            "given by position; remove the `/` from its parameters"
+        )
+    named = [p for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
+    takes_all = any(p.kind is kinds.VAR_KEYWORD for p in parameters)
+    accepts = frozenset(p.name for p in named)
+    unknown = [option for option in options if option not in accepts and not takes_all]
+    if unknown:
+        raise RewardError(
+            f"reward {name} takes no option {unknown[0]!r}; it takes {', '.join(sorted(accepts))}"
+        )
+    return LoadedReward(
+        _name_of(function, name),
+        function,
+        file,
+        dict(options),
+        takes_all,
+        accepts,
+        tuple(p.name for p in named if p.default is p.empty),
+    )
+
+
+def find(name: str) -> tuple[Any, str]:
+    """The object behind a name, and the file it is written in."""
+    if name.startswith(("http://", "https://")):
+        from grpo_engine.rewards.endpoint import Endpoint
+
+        return Endpoint(name), ""
+    if name.startswith("model:"):
+        from grpo_engine.rewards.classifier import Classifier
+
+        return Classifier(name.removeprefix("model:")), ""
+    target = BUILT_IN[name].target if name in BUILT_IN else name
+    place, colon, attribute = target.rpartition(":")
+    if not colon or not place or not attribute:
+        raise RewardError(f"unknown reward {name!r}{nearest(name)}; give {FORMS}")
+    looks_like_file = place.endswith(".py") or "/" in place
+    module = _from_file(place, name) if looks_like_file else _from_module(place, name)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            here = vars(module).items()
+            have = [k for k, v in here if getattr(v, "__module__", "") == module.__name__]
+            known = ", ".join(have) or "nothing"
+            raise RewardError(f"reward {name}: {place} has no {attribute!r}; it has {known}")
+        found = getattr(found, part)
+    return found, str(getattr(module, "__file__", "") or "")
+
+
+def _from_file(place: str, name: str) -> Any:
+    path = Path(place).expanduser().resolve()
+    if not path.is_file():
+        raise RewardError(f"reward {name}: there is no file {path}; give {FORMS}")
+    key = f"reward_file_{path.stem}_{abs(hash(str(path))):x}"
+    if key in sys.modules:
+        return sys.modules[key]
+    spec = importlib.util.spec_from_file_location(key, path)
+    if spec is None or spec.loader is None:
+        raise RewardError(f"reward {name}: {path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[key] = module
+    # Its neighbours can be imported, as when the file is run.
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    spec.loader.exec_module(module)
+    return module
+
+
+def _from_module(place: str, name: str) -> Any:
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name and (place == error.name or place.startswith(f"{error.name}.")):
+            raise RewardError(
+                f"reward {name}: there is no module {error.name} (looked in {Path.cwd()} and the "
+                f"installed packages); give {FORMS}"
+            ) from error
+        raise
+
+
+def _name_of(function: Any, written: str) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    named = getattr(function, "__name__", None)
+    if written in BUILT_IN:
+        return written
+    return str(named or type(function).__name__)

@@ -1,0 +1,56 @@
+"""What scoring a batch gave: scores, reasons, and what went wrong."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["exception", "timeout", "crash", "count", "type", "value"]
+Steps = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardProblem:
+    """What a function did wrong; `line` is `file:line`, `completion` an index into the batch."""
+
+    function: str
+    completion: int | None
+    line: str
+    message: str
+    kind: Kind
+    traceback: str = ""
+
+    def __str__(self) -> str:
+        which = "" if self.completion is None else f" on completion {self.completion}"
+        where = f" ({self.line})" if self.line else ""
+        return f"reward {self.function}{which}{where}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredRewards:
+    """The scores of a batch: `values[f][b]` of function f for completion b.
+
+    `steps[f][b]` are (end character, score) pairs where the function is a process reward.
+    `extras` are the columns of `log_extra`, `metrics` the means of `log_metric`.
+    """
+
+    names: tuple[str, ...]
+    weights: tuple[float, ...]
+    values: tuple[tuple[float | None, ...], ...]
+    steps: tuple[tuple[Steps | None, ...], ...]
+    reasons: tuple[tuple[str, ...], ...]
+    extras: Mapping[str, tuple[Any, ...]]
+    metrics: Mapping[str, float]
+    problems: tuple[RewardProblem, ...]
+    seconds: tuple[float, ...]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one function gave for the batch."""
+
+    values: list[float | None]
+    steps: list[Steps | None]
+    extras: Mapping[str, list[Any]] = field(default_factory=dict)
+    metrics: Mapping[str, list[float]] = field(default_factory=dict)
+    problems: list[RewardProblem] = field(default_factory=list)
+    seconds: float = 0.0

@@ -1,0 +1,364 @@
+"""RewardWorker: scores a batch in the reward process and says what went wrong, and where.
+
+Rules for a function that fails. While no training step is finished (`global_step` 0), an exception
+or an unusable return value ends the run: it is cheap to mend then. Later the completions that
+caused it get None ("does not apply"), with a problem that the engine raises as an alert. A time-out
+or a crash of the process gives None for that function's whole call at any step, and a new process.
+A function that fails altogether in `PATIENCE` calls in a row ends the run.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from grpo_engine.errors import RewardError
+from grpo_engine.rewards.load import GIVEN
+from grpo_engine.rewards.outcome import Kind, Outcome, RewardProblem, ScoredRewards
+from grpo_engine.rewards.process import DiedError, RewardProcess, TimedOutError
+
+# Calls in a row that may fail altogether before the run ends.
+PATIENCE = 5
+# Functions may import large libraries when they are loaded.
+LOAD_LIMIT = 120.0
+# How much longer than its limit a call is waited for: async functions can end by themselves.
+SLACK = 1.0
+
+
+@dataclass(slots=True)
+class Function:
+    """A function as the worker described it, and how often in a row it failed altogether."""
+
+    written: str
+    weight: float
+    options: Mapping[str, Any]
+    name: str = ""
+    is_async: bool = False
+    requires: tuple[str, ...] = ()
+    file: str = ""
+    failures: int = 0
+
+
+class RewardWorker:
+    """Reward functions in a process of their own; a context manager.
+
+    `specs` are (name, weight, options) triples or `RewardSpec`s. `interrupted` is polled while
+    waiting; when it says so, the process is ended and `ScoringInterruptedError` is raised.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[Any],
+        folder: Path,
+        time_limit: float,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.functions = [Function(s.name, s.weight, s.options) for s in specs]
+        if not self.functions:
+            raise RewardError(
+                "there is no reward function: the task has none of its own; "
+                "name one in rewards.functions"
+            )
+        self.time_limit = time_limit
+        self.folder = folder
+        self._interrupted = interrupted
+        self._process: RewardProcess | None = None
+        self._has_batch = False
+        self._batch: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The functions' names in metrics, all different."""
+        return tuple(function.name for function in self.functions)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """One weight per function."""
+        return tuple(function.weight for function in self.functions)
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id while it runs."""
+        return self._process.pid if self._process else None
+
+    def close(self) -> None:
+        """End the process and all it started."""
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.stop()
+
+    def check(self, columns: Sequence[str], task: str = "the task") -> None:
+        """Raise RewardError where a function needs a column that the data does not have."""
+        for function in self.functions:
+            known = {*GIVEN, *columns, *function.options}
+            if lacking := [name for name in function.requires if name not in known]:
+                have = ", ".join(columns) or "none"
+                raise RewardError(
+                    f"reward {function.name} ({function.file or function.written}) needs the "
+                    f"column {lacking[0]!r}, which {task} does not have; it has: {have}. Rename "
+                    "the parameter or the column, or give it a default or rewards.options"
+                )
+
+    def score(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]],
+        columns: Mapping[str, Sequence[Any]],
+        trainer_state: Mapping[str, Any],
+    ) -> ScoredRewards:
+        """Call every function once on the whole batch."""
+        given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
+        batch = {**{k: v for k, v in columns.items() if k not in GIVEN}, **given}
+        self._batch = {
+            "do": "batch",
+            "batch": {key: list(values) for key, values in batch.items()},
+            "state": dict(trainer_state),
+        }
+        self._has_batch = False
+        outcomes: dict[int, Outcome] = {}
+        together = [i for i, f in enumerate(self.functions) if f.is_async]
+        try:
+            if len(together) > 1:
+                outcomes |= self._call_together(together)
+            for index in range(len(self.functions)):
+                if index not in outcomes:
+                    outcomes[index] = self._call(index)
+        except BaseException:
+            self._abandon()
+            raise
+        ordered = [outcomes[index] for index in range(len(self.functions))]
+        self._judge(ordered, first=not trainer_state.get("global_step", 0))
+        return self._gather(ordered, len(completions))
+
+    def _start(self) -> None:
+        """Start the process and load every function, in order."""
+        self._process = RewardProcess(self.folder, self._interrupted)
+        self._has_batch = False
+        for function in self.functions:
+            request = {"do": "load", "name": function.written, "options": dict(function.options)}
+            try:
+                found = self._process.ask(request, max(LOAD_LIMIT, self.time_limit))
+            except TimedOutError as error:
+                self._abandon()
+                raise RewardError(
+                    f"reward {function.written} was not loaded within {LOAD_LIMIT:g} s"
+                    f"{_at(error.where)}; make its file quicker to import"
+                ) from None
+            except DiedError as error:
+                self._abandon()
+                raise RewardError(
+                    f"loading reward {function.written} ended the worker process, which "
+                    f"{error.how}{_at(error.where)}; see {self.folder / 'rewards.log'}"
+                ) from None
+            except BaseException:
+                self._abandon()
+                raise
+            if not found["ok"]:
+                self._abandon()
+                raise RewardError(_with_trace(found["message"] + _at(found["where"]), found))
+            function.is_async, function.file = found["async"], found["file"]
+            function.requires = tuple(found["requires"])
+            if not function.name:
+                function.name = self._unique(found["name"])
+
+    def _unique(self, name: str) -> str:
+        taken = {function.name for function in self.functions}
+        number, unique = 1, name
+        while unique in taken:
+            number += 1
+            unique = f"{name}_{number}"
+        return unique
+
+    def _abandon(self) -> None:
+        """End the process at once."""
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.stop(grace=0)
+
+    def _ask(self, frame: Mapping[str, Any]) -> Any:
+        if self._process is None:
+            self._start()
+        assert self._process is not None
+        if not self._has_batch:
+            self._process.ask(self._batch, max(LOAD_LIMIT, self.time_limit))
+            self._has_batch = True
+        return self._process.ask(frame, self.time_limit + SLACK)
+
+    def _call(self, index: int) -> Outcome:
+        function, count = self.functions[index], len(self._batch["batch"]["completions"])
+        frame = {"do": "call", "functions": [index], "limit": self.time_limit}
+        try:
+            found = self._ask(frame)[0]
+        except TimedOutError as error:
+            self._abandon()
+            return self._failed(function, count, "timeout", self._late(), error.where)
+        except DiedError as error:
+            self._abandon()
+            message = f"ended the worker process, which {error.how}; scored None"
+            return self._failed(function, count, "crash", message, error.where)
+        return self._outcome(index, found, count)
+
+    def _call_together(self, indices: list[int]) -> dict[int, Outcome]:
+        """Several async functions at once; nothing where the process was lost."""
+        count = len(self._batch["batch"]["completions"])
+        try:
+            found = self._ask({"do": "call", "functions": indices, "limit": self.time_limit})
+        except (TimedOutError, DiedError):
+            self._abandon()
+            return {}
+        return {
+            index: self._outcome(index, each, count)
+            for index, each in zip(indices, found, strict=True)
+        }
+
+    def _outcome(self, index: int, found: Mapping[str, Any], count: int) -> Outcome:
+        function = self.functions[index]
+        if not found["ok"]:
+            if found.get("timeout"):
+                return self._failed(function, count, "timeout", self._late(), found["where"])
+            return self._raised(index, found, count)
+        problems = [
+            RewardProblem(
+                function=function.name,
+                completion=row,
+                line=function.file,
+                message=message,
+                kind=kind,
+            )
+            for row, kind, message in found["odd"]
+        ]
+        return Outcome(
+            found["values"],
+            [None if own is None else tuple((e, s) for e, s in own) for own in found["steps"]],
+            found["extras"],
+            found["metrics"],
+            problems,
+            found["seconds"],
+        )
+
+    def _raised(self, index: int, found: Mapping[str, Any], count: int) -> Outcome:
+        """After an exception: try the completions one by one, to name the one that caused it."""
+        function = self.functions[index]
+        try:
+            each = self._ask({"do": "each", "function": index, "limit": self.time_limit})
+        except (TimedOutError, DiedError):
+            self._abandon()
+            each = []
+        culprits = [row for row, one in enumerate(each) if not one["ok"]]
+        if not culprits or len(each) < count:
+            first = culprits[0] if culprits else None
+            said = each[first] if first is not None else found
+            return self._failed(function, count, "exception", said["message"], "", said, first)
+        values = [one["values"][0] if one["ok"] else None for one in each]
+        steps = [one["steps"][0] if one["ok"] else None for one in each]
+        problems = [
+            self._problem(function, row, "exception", each[row]["message"], "", each[row])
+            for row in culprits
+        ]
+        tupled = [None if own is None else tuple((e, s) for e, s in own) for own in steps]
+        return Outcome(values, tupled, problems=problems, seconds=found["seconds"])
+
+    def _late(self) -> str:
+        return (
+            f"gave no scores within rewards.time_limit {self.time_limit:g} s; scored None. Make it "
+            "faster or raise the limit"
+        )
+
+    def _failed(
+        self,
+        function: Function,
+        count: int,
+        kind: Kind,
+        message: str,
+        where: str,
+        found: Mapping[str, Any] | None = None,
+        completion: int | None = None,
+    ) -> Outcome:
+        problem = self._problem(function, completion, kind, message, where, found)
+        return Outcome([None] * count, [None] * count, problems=[problem], seconds=self.time_limit)
+
+    def _problem(
+        self,
+        function: Function,
+        completion: int | None,
+        kind: Kind,
+        message: str,
+        where: str,
+        found: Mapping[str, Any] | None,
+    ) -> RewardProblem:
+        found = found or {}
+        source = f": {found['line']}" if found.get("line") else ""
+        return RewardProblem(
+            function=function.name,
+            completion=completion,
+            line=(found.get("where") or where) + source,
+            message=message,
+            kind=kind,
+            traceback=str(found.get("traceback", "")),
+        )
+
+    def _judge(self, outcomes: Sequence[Outcome], *, first: bool) -> None:
+        """Raise where the run should end: see the rules at the top."""
+        for function, outcome in zip(self.functions, outcomes, strict=True):
+            fatal = [p for p in outcome.problems if p.kind in ("exception", "count", "type")]
+            if first and fatal:
+                message = f"{fatal[0]}"
+                if len(fatal) > 1:
+                    message += f" (and {len(fatal) - 1} more completions)"
+                raise RewardError(_with_trace(message, {"traceback": fatal[0].traceback}))
+            failed = bool(outcome.problems) and all(value is None for value in outcome.values)
+            function.failures = function.failures + 1 if failed else 0
+            if function.failures >= PATIENCE:
+                raise RewardError(
+                    f"reward {function.name} failed altogether {PATIENCE} times in a row; the last "
+                    f"time: {outcome.problems[0]}"
+                )
+
+    def _gather(self, outcomes: Sequence[Outcome], count: int) -> ScoredRewards:
+        extras: dict[str, tuple[Any, ...]] = {}
+        metrics: dict[str, list[float]] = {}
+        reasons = []
+        for outcome in outcomes:
+            own = {k: tuple(v) for k, v in outcome.extras.items() if len(v) == count}
+            given = own.pop("reason", ("",) * count)
+            said = {p.completion: p.message for p in outcome.problems}
+            whole = said.get(None, "")
+            reasons.append(tuple(said.get(i) or whole or str(given[i]) for i in range(count)))
+            extras |= own
+            for name, numbers in outcome.metrics.items():
+                metrics.setdefault(name, []).extend(numbers)
+        return ScoredRewards(
+            names=self.names,
+            weights=self.weights,
+            values=tuple(tuple(outcome.values) for outcome in outcomes),
+            steps=tuple(tuple(outcome.steps) for outcome in outcomes),
+            reasons=tuple(reasons),
+            extras=extras,
+            metrics={name: sum(numbers) / len(numbers) for name, numbers in metrics.items()},
+            problems=tuple(problem for outcome in outcomes for problem in outcome.problems),
+            seconds=tuple(outcome.seconds for outcome in outcomes),
+        )
+
+
+def _at(where: str) -> str:
+    return f" (at {where})" if where else ""
+
+
+def _with_trace(message: str, found: Mapping[str, Any]) -> str:
+    trace = str(found.get("traceback", "")).strip()
+    return f"{message}\n{trace}" if trace else message

@@ -1,0 +1,276 @@
+"""The inside of the reward process: load functions, answer one frame after another.
+
+Its standard output belongs to the functions; frames travel on pipes of their own.
+"""
+
+import asyncio
+import faulthandler
+import inspect
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from grpo_engine.errors import EngineError
+from grpo_engine.rewards.frames import read_frame, write_frame
+from grpo_engine.rewards.load import LoadedReward, load_reward
+from grpo_engine.rewards.scores import Scores, read_scores
+
+HERE = str(Path(__file__).parent)
+# How long a call may go on after its limit before the process ends itself, asked or not.
+GRACE = 5.0
+
+
+class TrainerState:
+    """A read-only snapshot of how far the run is; attributes as TRL's `TrainerState` names them."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.__dict__.update(values)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"trainer_state has no {name!r}; it has {', '.join(self.__dict__)}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"trainer_state is read-only: cannot set {name!r}")
+
+
+class Journal:
+    """What one call logs through `log_extra` and `log_metric`."""
+
+    def __init__(self) -> None:
+        self.extras: dict[str, list[Any]] = {}
+        self.metrics: dict[str, list[float]] = {}
+
+    def log_extra(self, column: str, values: Sequence[Any]) -> None:
+        """Add a column of one value per completion."""
+        self.extras.setdefault(str(column), []).extend(plain(value) for value in values)
+
+    def log_metric(self, name: str, value: float) -> None:
+        """Add a number to a metric that is averaged over the step."""
+        self.metrics.setdefault(str(name), []).append(float(value))
+
+
+class Server:
+    """Functions, the batch they are scoring, and the loop that async ones share."""
+
+    def __init__(self) -> None:
+        self.rewards: list[LoadedReward] = []
+        self.batch: dict[str, Any] = {}
+        self.state: dict[str, Any] = {}
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def answer(self, frame: Mapping[str, Any]) -> Any:
+        """Do what the frame asks for."""
+        match frame["do"]:
+            case "load":
+                return self.load(frame["name"], frame["options"])
+            case "batch":
+                self.batch, self.state = frame["batch"], frame["state"]
+                return {"ok": True}
+            case "call":
+                return self.call(frame["functions"], frame["limit"])
+            case "each":
+                return self.each(frame["function"], frame["limit"])
+        raise ValueError(f"unknown request {frame['do']!r}")
+
+    def load(self, name: str, options: Mapping[str, Any]) -> Any:
+        """Load one function and describe it."""
+        try:
+            reward = load_reward(name, options)
+        except EngineError as error:
+            return {"ok": False, "message": str(error), "where": "", "traceback": ""}
+        except BaseException as error:
+            found = described(error, "")
+            found["message"] = f"reward {name} cannot be loaded: {found['message']}"
+            return found
+        self.rewards.append(reward)
+        return {
+            "ok": True,
+            "name": reward.name,
+            "file": reward.file,
+            "async": reward.is_async,
+            "requires": list(reward.requires),
+            "given": list(reward.options),
+        }
+
+    def call(self, functions: Sequence[int], limit: float) -> list[Any]:
+        """Call functions on the whole batch: one directly, several async ones together."""
+        faulthandler.dump_traceback_later(limit + GRACE, exit=True, file=TRACE)
+        try:
+            if len(functions) == 1:
+                return [self.guarded(functions[0], slice(None), limit)]
+            found: list[Any] = self.run(self.together(functions, limit))
+            return found
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def each(self, function: int, limit: float) -> list[Any]:
+        """Call one function on one completion after another, until the time is up."""
+        deadline = time.monotonic() + limit
+        found = []
+        for row in range(len(self.batch["completions"])):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            found.append(self.guarded(function, slice(row, row + 1), left))
+        return found
+
+    def guarded(self, function: int, rows: slice, limit: float) -> Any:
+        """One call; an exception becomes a description of it."""
+        reward, journal, started = self.rewards[function], Journal(), time.monotonic()
+        try:
+            output = reward.function(**self.keywords(reward, journal, rows))
+            if inspect.isawaitable(output):
+                output = self.run(asyncio.wait_for(output, limit))
+            return self.result(output, rows, journal, started)
+        except BaseException as error:
+            return failure(error, reward, limit, started)
+
+    async def together(self, functions: Sequence[int], limit: float) -> list[Any]:
+        """Async functions at the same time, as TRL calls them."""
+
+        async def one(function: int) -> Any:
+            reward, journal, started = self.rewards[function], Journal(), time.monotonic()
+            try:
+                call = reward.function(**self.keywords(reward, journal, slice(None)))
+                return self.result(
+                    await asyncio.wait_for(call, limit), slice(None), journal, started
+                )
+            except BaseException as error:
+                return failure(error, reward, limit, started)
+
+        return list(await asyncio.gather(*map(one, functions)))
+
+    def run(self, awaitable: Any) -> Any:
+        """Wait for it on the one loop, whose connections outlive a call."""
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self.loop)
+        return self.loop.run_until_complete(awaitable)
+
+    def keywords(self, reward: LoadedReward, journal: Journal, rows: slice) -> dict[str, Any]:
+        """The keywords of one call, copied, so that no function changes another's input."""
+        batch = json.loads(json.dumps({k: values[rows] for k, values in self.batch.items()}))
+        given = {
+            **batch,
+            "trainer_state": TrainerState(self.state),
+            "log_extra": journal.log_extra,
+            "log_metric": journal.log_metric,
+        }
+        return reward.keywords(given)
+
+    def result(self, output: Any, rows: slice, journal: Journal, started: float) -> Any:
+        """The frame that reports a call that came to its end."""
+        count = len(self.batch["completions"][rows])
+        scores: Scores = read_scores(output, count)
+        return {
+            "ok": True,
+            "values": scores.values,
+            "steps": scores.steps,
+            "odd": scores.odd,
+            "extras": journal.extras,
+            "metrics": journal.metrics,
+            "seconds": time.monotonic() - started,
+        }
+
+
+def failure(
+    error: BaseException, reward: LoadedReward, limit: float, started: float
+) -> dict[str, Any]:
+    """The frame that reports a call that raised; an async one that was cut off ran out of time."""
+    seconds = time.monotonic() - started
+    late = reward.is_async and isinstance(error, TimeoutError) and seconds >= limit
+    return {**described(error, reward.file), "timeout": late, "seconds": seconds}
+
+
+def described(error: BaseException, file: str) -> dict[str, Any]:
+    """What went wrong, the innermost line in the function's own file, and the way there."""
+    frames = [f for f in traceback.extract_tb(below(error.__traceback__)) if f.filename]
+    theirs = [f for f in frames if file and f.filename == file] or [
+        f for f in frames if "site-packages" not in f.filename and "/lib/python" not in f.filename
+    ]
+    last = theirs[-1] if theirs else frames[-1] if frames else None
+    where = f"{last.filename}:{last.lineno}" if last else ""
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f"{error.filename}:{error.lineno}"
+    if isinstance(error, SystemExit):
+        message = f"called sys.exit({error.code!r})"
+    else:
+        message = f"{type(error).__name__}: {error}".removesuffix(": ")
+    lines = traceback.format_exception(type(error), error, below(error.__traceback__))
+    return {
+        "ok": False,
+        "message": message[:4000],
+        "where": where,
+        "line": last.line or "" if last else "",
+        "traceback": "".join(lines)[-20_000:],
+    }
+
+
+def below(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without this package's own frames at its top."""
+    while trace is not None and trace.tb_next is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith(HERE) and "importlib" not in file and "asyncio" not in file:
+            break
+        trace = trace.tb_next
+    return trace
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON has it, else as text."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return str(value)[:10_000]
+    return value
+
+
+def leave_with_parent(lifeline: int) -> None:
+    """End this process and its children when the engine's end of the lifeline closes."""
+    if sys.platform == "linux":
+        # The kernel's own signal, which also ends a loop in C that never lets threads run.
+        import fcntl
+
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+        flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
+
+    def watch() -> None:
+        os.read(lifeline, 1)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True, name="lifeline").start()
+
+
+TRACE = sys.stderr
+
+
+def main() -> None:
+    """Serve until the request pipe closes."""
+    global TRACE
+    request, reply, lifeline, trace = map(int, sys.argv[1:5])
+    for fd in (request, reply, lifeline, trace):
+        os.set_inheritable(fd, False)
+    sys.argv[1:] = []
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    TRACE = os.fdopen(trace, "w")
+    faulthandler.enable(TRACE, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, TRACE, all_threads=True, chain=False)
+    leave_with_parent(lifeline)
+    sys.path.append(str(Path.cwd()))
+    server = Server()
+    while (frame := read_frame(request)) is not None:
+        write_frame(reply, server.answer(frame))
+    sys.stdout.flush()
+    # What functions started goes with this process.
+    os.killpg(os.getpgrp(), signal.SIGKILL)

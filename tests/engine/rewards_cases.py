@@ -1,0 +1,129 @@
+"""Reward functions as users write them, good and bad; loaded by path in the tests."""
+
+# ruff: noqa: ARG001, ARG002 - a signature is what many of these are about
+
+import asyncio
+import ctypes
+import os
+import random
+import subprocess
+import sys
+import time
+from typing import Any
+
+
+def length_of(completions: list[Any], **kwargs: Any) -> list[float]:
+    return [float(len(completion)) for completion in completions]
+
+
+def only_some(completions: list[str], answer: list[str]) -> list[float]:
+    return [float(a in c) for c, a in zip(completions, answer, strict=True)]
+
+
+def sees_all(
+    prompts: Any, completions: Any, completion_ids: Any, trainer_state: Any, **kwargs: Any
+) -> list[float]:
+    kwargs["log_extra"]("keys", [" ".join(sorted(kwargs)) for _ in completions])
+    kwargs["log_metric"]("step_seen", trainer_state.global_step)
+    kwargs["log_metric"]("step_seen", trainer_state.max_steps)
+    assert isinstance(prompts[0], list)
+    assert completions[0][0]["role"] == "assistant"
+    return [float(len(ids)) for ids in completion_ids]
+
+
+async def slow_but_async(completions: list[str], **kwargs: Any) -> list[float]:
+    await asyncio.sleep(0.3)
+    return [1.0] * len(completions)
+
+
+async def also_async(completions: list[str], **kwargs: Any) -> list[None]:
+    await asyncio.sleep(0.3)
+    return [None] * len(completions)
+
+
+def fails_on_three(completions: list[str], **kwargs: Any) -> list[float]:
+    return [float(1 / (3 - int(completion))) for completion in completions]
+
+
+def hangs(completions: list[str], **kwargs: Any) -> list[float]:
+    while True:
+        time.sleep(0.01)
+
+
+def hangs_in_c(completions: list[str], **kwargs: Any) -> list[float]:
+    ctypes.PyDLL(None).sleep(1000)  # holds the interpreter's lock
+    return []
+
+
+def crashes(completions: list[str], **kwargs: Any) -> list[float]:
+    os._exit(7)
+
+
+def segfaults(completions: list[str], **kwargs: Any) -> list[float]:
+    ctypes.string_at(0)
+    return []
+
+
+def exits(completions: list[str], **kwargs: Any) -> list[float]:
+    sys.exit(3)
+
+
+def shouts(completions: list[str], **kwargs: Any) -> list[float]:
+    for _ in range(300):
+        print("x" * 10_000)
+        print("y" * 100, file=sys.stderr)
+    os.write(1, b"z" * 100_000)
+    return [0.5] * len(completions)
+
+
+def one_too_few(completions: list[str], **kwargs: Any) -> list[float]:
+    return [1.0] * (len(completions) - 1)
+
+
+def gives_words(completions: list[str], **kwargs: Any) -> list[Any]:
+    return ["good" if i == 1 else 1.0 for i in range(len(completions))]
+
+
+def gives_odd_numbers(completions: list[str], **kwargs: Any) -> list[Any]:
+    return [float("nan"), float("inf"), True, None][: len(completions)]
+
+
+def gives_one_number(completions: list[str], **kwargs: Any) -> Any:
+    return 1.0
+
+
+def needs_solution(completions: list[str], solution: list[str], **kwargs: Any) -> list[float]:
+    return [1.0] * len(completions)
+
+
+def by_position(completions: list[str], /, **kwargs: Any) -> list[float]:
+    return [1.0] * len(completions)
+
+
+def in_steps(completions: list[str], **kwargs: Any) -> list[Any]:
+    return [[(3, 1.0), (len(c), 0.0)] for c in completions]
+
+
+def with_options(completions: list[str], bonus: float = 0.0, **kwargs: Any) -> list[float]:
+    return [bonus] * len(completions)
+
+
+def starts_a_child(completions: list[str], path: list[str], **kwargs: Any) -> list[float]:
+    child = subprocess.Popen(["sleep", "1000"])
+    with open(path[0], "w") as file:  # noqa: PTH123
+        file.write(f"{os.getpid()} {child.pid}")
+    time.sleep(1000)
+    return []
+
+
+def changes_its_input(completions: list[str], **kwargs: Any) -> list[float]:
+    completions[:] = ["gone"] * len(completions)
+    return [random.random() * 0] * len(completions)
+
+
+class Judge:
+    def __call__(self, completions: list[str], **kwargs: Any) -> list[float]:
+        return [2.0] * len(completions)
+
+
+judge = Judge()

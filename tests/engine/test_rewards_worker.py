@@ -1,0 +1,336 @@
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_engine.errors import RewardError
+from grpo_engine.rewards.outcome import ScoredRewards
+from grpo_engine.rewards.process import LOG_LIMIT, ScoringInterruptedError
+from grpo_engine.rewards.worker import PATIENCE, RewardWorker
+from grpo_engine.tasks.base import RewardSpec
+
+CASES = Path(__file__).parent / "rewards_cases.py"
+
+
+def spec(function: str, **options: Any) -> RewardSpec:
+    return RewardSpec(name=f"{CASES}:{function}", options=options)
+
+
+@contextmanager
+def worker(tmp_path: Path, *functions: Any, limit: float = 10.0) -> Iterator[RewardWorker]:
+    specs = [spec(f) if isinstance(f, str) else f for f in functions]
+    with RewardWorker(specs, tmp_path, limit) as made:
+        yield made
+
+
+def score(worker: RewardWorker, *texts: str, step: int = 1, **columns: Any) -> ScoredRewards:
+    return worker.score(
+        ["p"] * len(texts),
+        list(texts),
+        [[1] * len(text) for text in texts],
+        columns,
+        {"global_step": step, "max_steps": 9},
+    )
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def gone_within(seconds: float, *pids: int) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not any(map(alive, pids)):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_functions_are_called_as_trl_calls_them(tmp_path: Path) -> None:
+    prompt = [{"role": "user", "content": "q"}]
+    completion = [{"role": "assistant", "content": "a"}]
+    with worker(tmp_path, "sees_all") as made:
+        scored = made.score(
+            [prompt, prompt],
+            [completion, completion],
+            [[1, 2, 3], [4]],
+            {"answer": ["x", "y"]},
+            {"global_step": 2, "max_steps": 4},
+        )
+    assert scored.names == ("sees_all",)
+    assert scored.values == ((3.0, 1.0),)
+    assert scored.extras["keys"] == ("answer log_extra log_metric",) * 2
+    # log_metric was called with 2 and with 4
+    assert scored.metrics == {"step_seen": 3.0}
+
+
+def test_a_function_without_kwargs_gets_only_what_it_names(tmp_path: Path) -> None:
+    with worker(tmp_path, "only_some") as made:
+        scored = score(made, "yes 5", "no", answer=["5", "5"], other=[1, 2])
+    assert scored.values == ((1.0, 0.0),)
+
+
+def test_a_callable_object_and_options_work(tmp_path: Path) -> None:
+    with worker(tmp_path, "judge", spec("with_options", bonus=0.25)) as made:
+        scored = score(made, "a", "b")
+    assert scored.names == ("Judge", "with_options")
+    assert scored.values == ((2.0, 2.0), (0.25, 0.25))
+
+
+def test_one_function_cannot_change_what_the_next_one_sees(tmp_path: Path) -> None:
+    with worker(tmp_path, "changes_its_input", "length_of") as made:
+        scored = score(made, "abc", "a")
+    assert scored.values[1] == (3.0, 1.0)
+
+
+def test_async_functions_run_at_the_same_time_and_none_does_not_apply(tmp_path: Path) -> None:
+    with worker(tmp_path, "slow_but_async", "length_of", "also_async") as made:
+        score(made, "warm")
+        started = time.monotonic()
+        scored = score(made, "ab", "c")
+        taken = time.monotonic() - started
+    assert scored.values == ((1.0, 1.0), (2.0, 1.0), (None, None))
+    # one after another would take 0.6 s
+    assert taken < 0.58
+
+
+def test_a_name_used_twice_gets_a_number(tmp_path: Path) -> None:
+    with worker(tmp_path, "length_of", "length_of") as made:
+        assert made.names == ("length_of", "length_of_2")
+
+
+def test_the_first_step_names_the_completion_and_the_line_of_an_exception(tmp_path: Path) -> None:
+    line = next(
+        number
+        for number, text in enumerate(CASES.read_text().splitlines(), 1)
+        if "1 / (3 - int" in text
+    )
+    with worker(tmp_path, "fails_on_three") as made, pytest.raises(RewardError) as caught:
+        score(made, "1", "2", "3", step=0)
+    message = str(caught.value)
+    assert "reward fails_on_three on completion 2" in message
+    assert f"rewards_cases.py:{line}" in message
+    assert "ZeroDivisionError" in message
+    assert "Traceback" in message
+    assert "worker_main.py" not in message
+
+
+def test_later_an_exception_costs_only_the_completions_that_caused_it(tmp_path: Path) -> None:
+    with worker(tmp_path, "fails_on_three") as made:
+        scored = score(made, "2", "3", "x", "1")
+    assert scored.values == ((1.0, None, None, 0.5),)
+    assert [(p.completion, p.kind) for p in scored.problems] == [(1, "exception"), (2, "exception")]
+    assert "invalid literal for int()" in scored.reasons[0][2]
+
+
+@pytest.mark.parametrize("function", ["hangs", "hangs_in_c"])
+def test_a_function_that_hangs_gets_none_and_the_others_are_scored(
+    tmp_path: Path, function: str
+) -> None:
+    with worker(tmp_path, function, "length_of", limit=0.3) as made:
+        before = made.pid
+        scored = score(made, "ab", "c")
+        assert made.pid != before
+        assert scored.values == ((None, None), (2.0, 1.0))
+        assert score(made, "ab").values[1] == (2.0,)
+    (problem,) = scored.problems
+    assert problem.kind == "timeout"
+    assert "rewards.time_limit 0.3 s" in problem.message
+    assert "rewards_cases.py:" in problem.line
+
+
+@pytest.mark.parametrize(
+    ("function", "how"),
+    [("crashes", "exited with status 7"), ("segfaults", "was killed by SIGSEGV")],
+)
+def test_a_function_that_ends_the_process_gets_none(
+    tmp_path: Path, function: str, how: str
+) -> None:
+    with worker(tmp_path, "length_of", function) as made:
+        scored = score(made, "ab")
+        assert score(made, "abc").values[0] == (3.0,)
+    assert scored.values == ((2.0,), (None,))
+    assert scored.problems[0].kind == "crash"
+    assert how in scored.problems[0].message
+
+
+def test_sys_exit_is_an_exception_like_any_other(tmp_path: Path) -> None:
+    with worker(tmp_path, "exits") as made:
+        scored = score(made, "ab")
+    assert "called sys.exit(3)" in scored.problems[0].message
+
+
+def test_megabytes_of_output_go_to_a_capped_log(tmp_path: Path) -> None:
+    with worker(tmp_path, "shouts") as made:
+        scored = score(made, "a", "b")
+    assert scored.values == ((0.5, 0.5),)
+    log = (tmp_path / "rewards.log").read_bytes()
+    assert LOG_LIMIT <= len(log) <= LOG_LIMIT + 200
+    assert b"further output of reward functions is dropped" in log
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("one_too_few", "returned 1 scores for 2 completions; return exactly one each"),
+        ("gives_words", "on completion 1"),
+        ("gives_words", "gave str 'good'; a score is a number or None"),
+        ("gives_one_number", "returned float, not one score per completion"),
+    ],
+)
+def test_an_unusable_return_value_ends_the_first_step(
+    tmp_path: Path, function: str, message: str
+) -> None:
+    with worker(tmp_path, function) as made, pytest.raises(RewardError, match="rewards_cases") as e:
+        score(made, "a", "b", step=0)
+    assert message in str(e.value)
+
+
+def test_an_unusable_return_value_later_is_none_and_a_problem(tmp_path: Path) -> None:
+    with worker(tmp_path, "one_too_few", "gives_words") as made:
+        scored = score(made, "a", "b")
+    assert scored.values == ((None, None), (1.0, None))
+    assert [problem.kind for problem in scored.problems] == ["count", "type"]
+
+
+def test_nan_means_none_as_in_trl_and_infinity_is_a_problem(tmp_path: Path) -> None:
+    with worker(tmp_path, "gives_odd_numbers") as made:
+        scored = score(made, "a", "b", "c", "d", step=0)
+    assert scored.values == ((None, None, 1.0, None),)
+    assert [(p.completion, p.kind) for p in scored.problems] == [(1, "value")]
+
+
+def test_a_function_that_never_works_ends_the_run(tmp_path: Path) -> None:
+    with worker(tmp_path, "one_too_few") as made:
+        for _ in range(PATIENCE - 1):
+            score(made, "a")
+        with pytest.raises(RewardError, match=f"failed altogether {PATIENCE} times in a row"):
+            score(made, "a")
+
+
+def test_process_rewards_come_back_as_steps_with_their_mean(tmp_path: Path) -> None:
+    with worker(tmp_path, "in_steps") as made:
+        scored = score(made, "abcdef")
+    assert scored.steps == ((((3, 1.0), (6, 0.0)),),)
+    assert scored.values == ((0.5,),)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere.py:f", "there is no file"),
+        (f"{CASES}:missing", "has no 'missing'; it has length_of"),
+        ("no_such_package.rewards:f", "there is no module no_such_package"),
+        ("numeric_anser", "did you mean numeric_answer?"),
+        (f"{CASES}:by_position", "remove the `/`"),
+        ("http://", "no host"),
+        ("model:/nowhere", "has no config.json"),
+    ],
+)
+def test_a_function_that_cannot_be_loaded_is_named_before_training(
+    tmp_path: Path, name: str, message: str
+) -> None:
+    with pytest.raises(RewardError) as caught, worker(tmp_path, RewardSpec(name=name)):
+        pass
+    assert message in str(caught.value)
+
+
+def test_a_syntax_error_is_shown_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("x = 1\ndef f(:\n    pass\n")
+    name = f"{tmp_path}/bad.py:f"
+    with pytest.raises(RewardError) as caught, worker(tmp_path, RewardSpec(name=name)):
+        pass
+    assert "bad.py:2" in str(caught.value)
+    assert "SyntaxError" in str(caught.value)
+
+
+def test_an_option_that_a_function_does_not_take_is_an_error(tmp_path: Path) -> None:
+    wrong = RewardSpec(name=f"{CASES}:only_some", options={"bonus": 1})
+    with (
+        pytest.raises(RewardError, match="takes no option 'bonus'; it takes answer, completions"),
+        worker(tmp_path, wrong),
+    ):
+        pass
+
+
+def test_a_missing_column_is_named_before_training(tmp_path: Path) -> None:
+    with worker(tmp_path, "needs_solution", RewardSpec(name="numeric_answer")) as made:
+        with pytest.raises(RewardError, match="needs the column 'solution', which task t does not"):
+            made.check(["answer"], "task t")
+        made.check(["answer", "solution"], "task t")
+
+
+def test_no_function_at_all_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RewardError, match=r"name one in rewards\.functions"):
+        RewardWorker([], tmp_path, 1.0)
+
+
+def test_scoring_ends_within_a_moment_when_the_user_stops_the_run(tmp_path: Path) -> None:
+    asked = time.monotonic()
+    made = RewardWorker([spec("hangs")], tmp_path, 100.0, lambda: time.monotonic() > asked + 1)
+    with made, pytest.raises(ScoringInterruptedError):
+        score(made, "a")
+    assert time.monotonic() - asked < 3
+    assert made.pid is None
+
+
+def test_closing_ends_the_worker(tmp_path: Path) -> None:
+    with worker(tmp_path, "length_of") as made:
+        pid = made.pid
+        score(made, "a")
+    assert pid is not None
+    assert gone_within(2, pid)
+
+
+@pytest.mark.parametrize("function", ["starts_a_child", "hangs_in_c"])
+def test_no_orphan_is_left_when_the_engine_is_killed(tmp_path: Path, function: str) -> None:
+    if function == "hangs_in_c" and sys.platform != "linux":
+        pytest.skip("needs the kernel's signal on a closed pipe")
+    code = f"""
+import sys
+from pathlib import Path
+from grpo_engine.rewards.worker import RewardWorker
+from grpo_engine.tasks.base import RewardSpec
+made = RewardWorker([RewardSpec(name={f"{CASES}:{function}"!r})], Path({str(tmp_path)!r}), 60)
+with made:
+    Path({str(tmp_path / "pid")!r}).write_text(str(made.pid))
+    made.score(["p"], ["c"], [[1]], {{"path": [{str(tmp_path / "pids")!r}]}}, {{"global_step": 1}})
+"""
+    engine = subprocess.Popen([sys.executable, "-c", code])
+    wanted = tmp_path / ("pids" if function == "starts_a_child" else "pid")
+    deadline = time.monotonic() + 20
+    while not (wanted.exists() and wanted.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    pids = list(map(int, wanted.read_text().split()))
+    assert all(map(alive, pids))
+    engine.kill()
+    engine.wait()
+    assert gone_within(2, *pids)
+
+
+def test_the_worker_ignores_the_interrupt_and_has_its_own_group(tmp_path: Path) -> None:
+    with worker(tmp_path, "length_of") as made:
+        assert made.pid is not None
+        assert os.getpgid(made.pid) == made.pid
+        os.kill(made.pid, 2)
+        assert score(made, "ab").values == ((2.0,),)
+        threads = Path(f"/proc/{made.pid}/environ")
+        if threads.exists():
+            assert b"OMP_NUM_THREADS=1" in threads.read_bytes()
+
+
+def test_text_with_lone_surrogates_and_null_travels(tmp_path: Path) -> None:
+    with worker(tmp_path, "length_of") as made:
+        assert score(made, "\udce9\x00é🦉").values == ((4.0,),)
