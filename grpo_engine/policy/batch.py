@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import mlx.core as mx
+import numpy as np
 
 
 class TokenRow(Protocol):
@@ -33,6 +34,8 @@ class TokenBatch:
     completions: tuple[tuple[int, ...], ...]  # [B] ids as sampled
     ids: mx.array  # [B, T] int32, padded
     mask: mx.array  # [B, T] float32: 1 on sampled tokens, 0 on padding and forced tokens
+    flat: mx.array  # [N] places of the sampled tokens in ids.reshape(-1)
+    _back: mx.array  # [B, T] where each token is among the N; N on padding
 
     @property
     def width(self) -> int:
@@ -44,6 +47,31 @@ class TokenBatch:
         """How many completion tokens there are, padding aside."""
         return sum(map(len, self.completions))
 
+    @property
+    def targets(self) -> mx.array:
+        """The sampled tokens in the order of `flat`, [N]."""
+        return self.ids.reshape(-1)[self.flat]
+
+    def spread(self, values: mx.array) -> mx.array:
+        """Put values of the N sampled tokens in their places, [B, T]; 0 elsewhere."""
+        return mx.concatenate([values, mx.zeros(1, dtype=values.dtype)])[self._back]
+
+    def prefixes(self, pad_id: int) -> tuple[mx.array, mx.array]:
+        """Prompts without their last token, right-padded [P, L], and that token per row [B, 1]."""
+        ids = _pad([prompt[:-1] for prompt in self.prompts], pad_id)
+        return ids, mx.array([[self.prompts[p][-1]] for p in self.prompt_of], dtype=mx.int32)
+
+    def joined(self, pad_id: int) -> tuple[mx.array, mx.array]:
+        """Prompt and completion without its last token, [B, L]; where the N tokens' states are."""
+        whole = [
+            self.prompts[p] + ids[:-1]
+            for p, ids in zip(self.prompt_of, self.completions, strict=True)
+        ]
+        ids = _pad(whole, pad_id)
+        starts = mx.array([len(self.prompts[p]) - 1 for p in self.prompt_of], dtype=mx.int32)
+        row, position = self.flat // self.width, self.flat % self.width
+        return ids, row * ids.shape[1] + starts[row] + position
+
 
 def make_batch(
     rollouts: Sequence[TokenRow], rows: Sequence[int], *, pad_id: int = 0, bucket: int = 0
@@ -52,17 +80,28 @@ def make_batch(
     numbers: dict[tuple[int, ...], int] = {}
     prompt_of = [numbers.setdefault(rollouts[row].prompt_ids, len(numbers)) for row in rows]
     completions = tuple(rollouts[row].ids for row in rows)
-    width = max(1, *(len(ids) for ids in completions)) if completions else 1
+    width = max([1, *map(len, completions)])
     width = -(-width // bucket) * bucket if bucket else width
-    padded = [ids + (pad_id,) * (width - len(ids)) for ids in completions]
-    mask = [[1.0] * len(ids) + [0.0] * (width - len(ids)) for ids in completions]
+    mask = np.zeros((len(rows), width), dtype=np.float32)
     for line, row in zip(mask, rows, strict=True):
-        for position in rollouts[row].forced:
-            line[position] = 0.0
+        line[: len(rollouts[row].ids)] = 1
+        line[list(rollouts[row].forced)] = 0
+    flat = np.flatnonzero(mask)
+    back = np.full(mask.size, len(flat), dtype=np.int32)
+    back[flat] = np.arange(len(flat))
     return TokenBatch(
         rows=tuple(rows), prompts=tuple(numbers), prompt_of=tuple(prompt_of),
-        completions=completions, ids=mx.array(padded, dtype=mx.int32), mask=mx.array(mask),
+        completions=completions, ids=_pad(completions, pad_id, width), mask=mx.array(mask),
+        flat=mx.array(flat.astype(np.int32)), _back=mx.array(back.reshape(mask.shape)),
     )  # fmt: skip
+
+
+def _pad(rows: Sequence[tuple[int, ...]], pad_id: int, width: int = 0) -> mx.array:
+    width = width or max(map(len, rows), default=0)
+    padded = np.full((len(rows), width), pad_id, dtype=np.int32)
+    for line, row in zip(padded, rows, strict=True):
+        line[: len(row)] = row
+    return mx.array(padded)
 
 
 def micro_batches(

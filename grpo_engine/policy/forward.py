@@ -1,16 +1,28 @@
-"""Log-probabilities of given completions: log_softmax(logits / temperature)[token], float32."""
+"""Log-probabilities of given completions: log_softmax(logits / temperature)[token], float32.
+
+The token at completion position t is predicted by the hidden state of the token before it, so the
+rows that run on top of a shared prompt are [last prompt token, completion without its last].
+Axes: P prompts, B rows, T completion tokens, N sampled tokens of the batch, D hidden width.
+"""
 
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from grpo_engine.policy.batch import TokenBatch
+from grpo_engine.policy.caches import Layout, PrefixCache
+from grpo_engine.policy.head import (
+    HeadScores,
+    constant_scores,
+    recomputed_scores,
+    surrogate_scores,
+)
 from grpo_engine.policy.load import Policy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenScores:
-    """What a forward gives at each completion token; 0 on padding."""
+    """What a forward gives at each completion token; 0 on padding and forced tokens."""
 
     logprobs: mx.array  # [B, T] float32
     entropy: mx.array | None = None  # [B, T] nats
@@ -22,13 +34,112 @@ def token_scores(
     batch: TokenBatch,
     *,
     temperature: float,
+    gradient: bool = True,
     entropy: bool = False,
     entropy_gradient: bool = False,
     values: bool = False,
 ) -> TokenScores:
-    """Score the batch, differentiable with respect to `policy.module`.
+    """Score the batch; evaluates nothing.
 
-    Use it within `nn.value_and_grad(policy.module, ...)` or alone; it evaluates nothing.
-    `entropy` without `entropy_gradient` is a constant to the gradient.
+    With `gradient` it is meant for `nn.value_and_grad(policy.module, ...)`; without, the same
+    values come cheaper and as constants. `entropy` is a constant unless `entropy_gradient`.
     """
-    raise NotImplementedError
+    policy.module.train(gradient)
+    if policy.parts is None or not policy.fast.selective_head:
+        logits = _full_logits(policy, batch)
+        scores = _scores_of_logits(logits, batch.targets, temperature, entropy=entropy)
+        states = None
+    else:
+        states = _hidden(policy, batch)
+        scores = _head_scores(
+            policy, states, batch.targets, temperature, gradient=gradient,
+            entropy=entropy, entropy_gradient=entropy_gradient,
+        )  # fmt: skip
+    entropies = scores.entropy
+    if entropies is not None and not entropy_gradient:
+        entropies = mx.stop_gradient(entropies)
+    found = TokenScores(
+        logprobs=batch.spread(scores.logprobs),
+        entropy=None if entropies is None else batch.spread(entropies),
+        values=batch.spread(policy.value(states)) if values else None,
+    )
+    if gradient:
+        return found
+    return TokenScores(*(
+        None if a is None else mx.stop_gradient(a)
+        for a in (found.logprobs, found.entropy, found.values)
+    ))  # type: ignore[arg-type]  # fmt: skip
+
+
+def _hidden(policy: Policy, batch: TokenBatch) -> mx.array:
+    """Hidden states at the sampled tokens, [N, D]."""
+    assert policy.parts is not None
+    if policy.fast.shared_prefix and policy.windows is not None:
+        states = _shared(policy, batch)
+        return states.reshape(-1, states.shape[-1])[batch.flat]
+    ids, places = batch.joined(policy.pad_id)
+    states = policy.parts.hidden(ids)
+    return states.reshape(-1, states.shape[-1])[places]
+
+
+def _shared(policy: Policy, batch: TokenBatch) -> mx.array:
+    """Run each prompt once and the completions on its keys and values, [B, T, D]."""
+    assert policy.parts is not None
+    assert policy.windows is not None
+    prefixes, last = batch.prefixes(policy.pad_id)
+    inputs = mx.concatenate([last, batch.ids[:, :-1]], axis=1)
+    if prefixes.shape[1] == 0:
+        return policy.parts.hidden(inputs)
+    caches = [PrefixCache(window) for window in policy.windows]
+    policy.parts.hidden(prefixes, caches)
+    lengths = tuple(len(batch.prompts[p]) - 1 for p in batch.prompt_of)
+    layout = Layout(lengths, prefixes.shape[1])
+    return policy.parts.hidden(inputs, [c.spread(batch.prompt_of, layout) for c in caches])
+
+
+def _full_logits(policy: Policy, batch: TokenBatch) -> mx.array:
+    """Logits of every position of prompt + completion, then the sampled ones, [N, V]."""
+    ids, places = batch.joined(policy.pad_id)
+    logits = policy.model(ids)
+    chosen: mx.array = logits.reshape(-1, logits.shape[-1])[places]
+    return chosen
+
+
+def _scores_of_logits(
+    logits: mx.array, tokens: mx.array, temperature: float, *, entropy: bool
+) -> HeadScores:
+    logits = logits.astype(mx.float32) / temperature
+    logs = logits - mx.logsumexp(logits, axis=1, keepdims=True)
+    level = -(mx.exp(logs) * mx.maximum(logs, -1e4)).sum(axis=1) if entropy else None
+    return HeadScores(mx.take_along_axis(logs, tokens[:, None], axis=1)[:, 0], level)
+
+
+def _head_scores(
+    policy: Policy, states: mx.array, tokens: mx.array, temperature: float, *,
+    gradient: bool, entropy: bool, entropy_gradient: bool,
+) -> HeadScores:  # fmt: skip
+    parts = policy.parts
+    assert parts is not None
+    size = policy.fast.head_chunk or states.shape[0]
+    found: list[HeadScores] = []
+    for start in range(0, states.shape[0], size):
+        hidden, wanted = states[start : start + size], tokens[start : start + size]
+        if found:  # one after another, so that the logits of one chunk are held at a time
+            hidden = mx.depends(hidden, found[-1].logprobs)
+        if not gradient:
+            score = constant_scores(parts.logits, hidden, wanted, temperature, entropy=entropy)
+        elif policy.head_is_trained or not policy.fast.fused_head:
+            score = recomputed_scores(parts, hidden, wanted, temperature, entropy=entropy)
+        else:
+            score = surrogate_scores(
+                parts.logits, hidden, wanted, temperature,
+                entropy=entropy, entropy_gradient=entropy_gradient,
+            )  # fmt: skip
+        found.append(score)
+    if len(found) == 1:
+        return found[0]
+    levels = [score.entropy for score in found if score.entropy is not None]
+    return HeadScores(
+        mx.concatenate([score.logprobs for score in found]),
+        mx.concatenate(levels) if levels else None,
+    )

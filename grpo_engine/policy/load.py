@@ -8,11 +8,31 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx_lm.utils import get_total_parameters
 
 from grpo_engine.config import ModelConfig
+from grpo_engine.errors import ModelError
+from grpo_engine.policy import adapters
+from grpo_engine.policy.checkpointing import checkpoint_layers
+from grpo_engine.policy.critic import Critic
 from grpo_engine.policy.fast_paths import FastPaths
+from grpo_engine.policy.probes import prefix_windows
+from grpo_engine.policy.source import load_parts
+from grpo_engine.policy.structure import Structure, take_apart
+from grpo_engine.policy.trees import flatten, nest
 
 Weights = Mapping[str, mx.array]
+TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
+
+
+class Trained(nn.Module):
+    """What is differentiated: the language model and, for PPO, the critic."""
+
+    def __init__(self, model: nn.Module, critic: Critic | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.model = model
+        if critic is not None:
+            self.critic = critic
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,6 +50,10 @@ class Policy:
     parameters: int
     trainable_parameters: int
     dtype: str
+    adapter: Mapping[str, Any]  # as in adapter_config.json
+    parts: Structure | None  # None: this model runs whole only
+    windows: list[int | None] | None  # attention window per layer; None: no shared prefix
+    head_is_trained: bool
     fast: FastPaths = field(default_factory=FastPaths)
     notes: tuple[str, ...] = ()
     reference: dict[str, mx.array] | None = None  # None: the base model, adapter switched off
@@ -37,47 +61,175 @@ class Policy:
     @property
     def model(self) -> nn.Module:
         """The language model."""
-        raise NotImplementedError
+        model: nn.Module = self.module["model"]
+        return model
+
+    def value(self, hidden: mx.array | None) -> mx.array:
+        """The critic's values of hidden states, [N, D] -> [N]."""
+        if hidden is None or "critic" not in self.module:
+            raise ModelError("values were asked for, but the policy was loaded without a critic")
+        values: mx.array = self.module["critic"](hidden)
+        return values
 
     def snapshot(self) -> dict[str, mx.array]:
         """The model's trainable weights by name (no critic); cheap, arrays never change."""
-        raise NotImplementedError
+        return flatten(self.model.trainable_parameters())
 
     def load_trainable(self, weights: Weights) -> None:
         """Put back weights that `snapshot` gave."""
-        raise NotImplementedError
+        _put(self.model, weights, "the model's trainable weights")
 
     @contextmanager
     def using(self, weights: Weights | None) -> Iterator[None]:
         """Run with other trainable weights for a while; None changes nothing."""
-        raise NotImplementedError(weights)
-        yield
+        if weights is None:
+            yield
+            return
+        own = self.snapshot()
+        self.load_trainable(weights)
+        try:
+            yield
+        finally:
+            self.load_trainable(own)
 
     @contextmanager
     def as_reference(self) -> Iterator[None]:
         """Run as the reference policy: `reference`'s weights, or without the adapter."""
-        raise NotImplementedError
-        yield
+        context = (
+            adapters.switched_off(self.model)
+            if self.reference is None
+            else self.using(self.reference)
+        )
+        with context:
+            yield
+
+    @contextmanager
+    def for_sampling(self, weights: Weights | None = None) -> Iterator[None]:
+        """Run as the sampler: `weights` or the policy's own, adapters folded in where allowed."""
+        with self.using(weights):
+            self.module.eval()
+            if not self.fast.merge_adapter:
+                yield
+                return
+            with adapters.folded_in(self.model):
+                yield
 
     def refresh_reference(self, mix: float = 1.0) -> None:
-        """pi_ref <- mix * pi + (1 - mix) * pi_ref."""
-        raise NotImplementedError
+        """pi_ref <- mix * pi + (1 - mix) * pi_ref; a mix below 1 is for full tuning only."""
+        own = self.snapshot()
+        if mix < 1:
+            if self.config.tuning != "full" or self.reference is None:
+                raise ModelError(
+                    f"a reference mixed at {mix} needs model.tuning full: mixing LoRA's A and B "
+                    "is not mixing BA"
+                )
+            old = self.reference
+            own = {name: mix * value + (1 - mix) * old[name] for name, value in own.items()}
+            mx.eval(own)
+        self.reference = own
 
     def critic_weights(self) -> dict[str, mx.array]:
         """The critic's weights by name; empty without a critic."""
-        raise NotImplementedError
+        if "critic" not in self.module:
+            return {}
+        return flatten(self.module["critic"].parameters())
 
     def load_critic(self, weights: Weights) -> None:
         """Put back what `critic_weights` gave."""
-        raise NotImplementedError
+        if weights:
+            _put(self.module["critic"], weights, "the critic's weights")
 
     def save_adapter(self, folder: Path) -> None:
         """Write an mlx-lm adapter folder; for full tuning, a complete model folder."""
-        raise NotImplementedError
+        adapters.save(self.model, self.folder, self.config.path, self.adapter, folder)
+
+
+def _put(module: nn.Module, weights: Weights, what: str) -> None:
+    own = flatten(module.trainable_parameters())
+    if own.keys() != weights.keys():
+        wrong = sorted(own.keys() ^ weights.keys())
+        raise ModelError(f"{what} do not fit: {wrong[0]} and {len(wrong) - 1} more differ in name")
+    for name, value in weights.items():
+        if value.shape != own[name].shape:
+            raise ModelError(f"{what} do not fit: {name} is {value.shape}, not {own[name].shape}")
+    module.update(nest(weights))
 
 
 def load_policy(
     config: ModelConfig, *, seed: int, critic: bool = False, fast: FastPaths | None = None
 ) -> Policy:
     """Load the model, put the adapter in place, and find out which fast paths it allows."""
-    raise NotImplementedError
+    model, tokenizer, settings, folder, notes = load_parts(config)
+    vocabulary = _vocabulary(settings, tokenizer)
+    dtype = _dtype(model)
+    probe = mx.array([[(7 * i + 3 * j + 1) % vocabulary for j in range(6)] for i in range(2)])
+    adapter = adapters.attach(model, config, seed)
+    parts = take_apart(model, probe, TOLERANCE[dtype])
+    if parts is None:
+        notes.append("this model runs whole only: logits are computed at every position")
+    windows = prefix_windows(parts, probe, TOLERANCE[dtype]) if parts else None
+    if windows is None:
+        notes.append("this model cannot share a prompt's keys and values: prompts run per row")
+    if config.grad_checkpoint:
+        checkpoint_layers(model)
+    head = _make_critic(parts, probe) if critic else None
+    fast = fast or FastPaths(shared_prefix=config.shared_prefix)
+    module = Trained(model, head)
+    mx.eval(flatten(model.parameters()), flatten(module.trainable_parameters()))
+    policy = Policy(
+        config=config, folder=folder, module=module, tokenizer=tokenizer, adapter=adapter,
+        end_ids=_end_ids(tokenizer, settings), pad_id=_pad_id(tokenizer), vocabulary=vocabulary,
+        context_length=_context_length(settings), parameters=int(get_total_parameters(model)),
+        trainable_parameters=_count(model), dtype=dtype, parts=parts, windows=windows,
+        head_is_trained=parts is not None and bool(parts.outer()), fast=fast, notes=tuple(notes),
+    )  # fmt: skip
+    # Only a fresh LoRA is the base model when it is switched off.
+    if config.tuning != "lora" or config.adapter is not None:
+        policy.reference = policy.snapshot()
+    return policy
+
+
+def _make_critic(parts: Structure | None, probe: mx.array) -> Critic:
+    if parts is None:
+        raise ModelError("PPO's critic needs hidden states, which this model does not give")
+    return Critic(int(parts.hidden(probe).shape[-1]))
+
+
+def _count(model: nn.Module) -> int:
+    return sum(int(value.size) for value in flatten(model.trainable_parameters()).values())
+
+
+def _dtype(model: nn.Module) -> str:
+    sizes: dict[str, int] = {}
+    for value in flatten(model.parameters()).values():
+        if mx.issubdtype(value.dtype, mx.floating):
+            name = str(value.dtype).rpartition(".")[2]
+            sizes[name] = sizes.get(name, 0) + int(value.size)
+    return max(sizes, key=lambda name: sizes[name])
+
+
+def _end_ids(tokenizer: Any, settings: Mapping[str, Any]) -> frozenset[int]:
+    listed = settings.get("eos_token_id")
+    ids = set(tokenizer.eos_token_ids)
+    ids |= set(listed) if isinstance(listed, list) else ({listed} if listed is not None else set())
+    if not ids:
+        raise ModelError("the tokenizer names no end token, so answers could not end; add one")
+    return frozenset(int(i) for i in ids)
+
+
+def _pad_id(tokenizer: Any) -> int:
+    return int(tokenizer.pad_token_id or 0)
+
+
+def _vocabulary(settings: Mapping[str, Any], tokenizer: Any) -> int:
+    text = settings.get("text_config") or {}
+    return int(settings.get("vocab_size") or text.get("vocab_size") or len(tokenizer))
+
+
+def _context_length(settings: Mapping[str, Any]) -> int:
+    """Positions the model was made for; a large number where it does not say."""
+    text = settings.get("text_config") or {}
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+        if value := settings.get(name) or text.get(name):
+            return int(value)
+    return 1 << 20

@@ -1,0 +1,204 @@
+"""LoRA and DoRA in place, switched off, folded in, and on disk as mlx-lm has them."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
+from mlx_lm.tuner.dora import DoRAEmbedding, DoRALinear
+from mlx_lm.tuner.lora import LoRAEmbedding, LoRALinear, LoRASwitchLinear
+from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
+from mlx_lm.utils import save_model
+
+from grpo_engine.config import ModelConfig
+from grpo_engine.errors import ModelError
+from grpo_engine.policy.trees import flatten, nest
+
+ADAPTED = (LoRALinear, DoRALinear, LoRASwitchLinear, LoRAEmbedding, DoRAEmbedding)
+LINEAR = (nn.Linear, nn.QuantizedLinear, SwitchLinear, QuantizedSwitchLinear)
+TRAINED = frozenset({"lora_a", "lora_b", "m"})
+
+
+def attach(model: nn.Module, config: ModelConfig, seed: int) -> dict[str, Any]:
+    """Choose what is trained and return the adapter's configuration as mlx-lm writes it."""
+    model.freeze()
+    if config.adapter is not None:
+        return _attach_saved(model, config, Path(config.adapter))
+    depth = len(model.layers)
+    if config.lora_layers > depth:
+        raise ModelError(
+            f"model.lora_layers is {config.lora_layers}, but the model has {depth} layers; "
+            "use -1 for all"
+        )
+    if config.tuning == "full":
+        _require_floats(model)
+        model.unfreeze()
+        return {"fine_tune_type": "full", "num_layers": config.lora_layers}
+    keys = _resolve_keys(model, config.lora_keys)
+    settings: dict[str, Any] = {
+        "rank": config.lora_rank, "scale": config.lora_scale, "dropout": 0.0, "keys": keys,
+    }  # fmt: skip
+    try:
+        linear_to_lora_layers(model, config.lora_layers, settings, config.tuning == "dora")
+    except ValueError as error:
+        raise ModelError(
+            f"model.tuning {config.tuning} does not fit this model: {error}"
+        ) from error
+    _initialise(model, seed)
+    return {
+        "fine_tune_type": config.tuning, "num_layers": config.lora_layers,
+        "lora_parameters": settings,
+    }  # fmt: skip
+
+
+def _attach_saved(model: nn.Module, config: ModelConfig, folder: Path) -> dict[str, Any]:
+    """Put a saved adapter in place; its rank, scale and layers are its own."""
+    try:
+        saved: dict[str, Any] = json.loads((folder / "adapter_config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"model.adapter {folder} has no readable adapter_config.json ({error}); "
+            "give a folder that mlx-lm or grpo-tui wrote"
+        ) from error
+    kind = saved.get("fine_tune_type", "lora")
+    if kind != config.tuning:
+        raise ModelError(
+            f"model.adapter {folder} is of type {kind}, but model.tuning is {config.tuning}; "
+            f"set model.tuning to {kind}"
+        )
+    try:
+        load_adapters(model, str(folder))
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
+        raise ModelError(f"model.adapter {folder} does not fit the model: {error}") from error
+    if kind == "full":
+        model.unfreeze()
+    kept = ("fine_tune_type", "num_layers", "lora_parameters")
+    return {"fine_tune_type": kind, **{name: saved[name] for name in kept if name in saved}}
+
+
+def _require_floats(model: nn.Module) -> None:
+    packed = [
+        name for name, module in model.named_modules()
+        if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding | QuantizedSwitchLinear)
+    ]  # fmt: skip
+    if packed:
+        raise ModelError(
+            f"model.tuning full cannot train quantised weights ({packed[0]} and "
+            f"{len(packed) - 1} more); set model.quantized to dequantize, or model.tuning to lora"
+        )
+
+
+def _resolve_keys(model: nn.Module, wanted: tuple[str, ...]) -> list[str]:
+    """Turn names such as `q_proj` into paths within a layer; all linear layers without names."""
+    paths: dict[str, None] = {}
+    for layer in model.layers:
+        for name, module in layer.named_modules():
+            if isinstance(module, LINEAR):
+                paths[name] = None
+    if not wanted:
+        return sorted(paths)
+    chosen = [p for p in sorted(paths) if p in wanted or p.rpartition(".")[2] in wanted]
+    names = set(chosen) | {path.rpartition(".")[2] for path in chosen}
+    if missing := [name for name in wanted if name not in names]:
+        known = ", ".join(sorted({path.rpartition(".")[2] for path in paths}))
+        raise ModelError(
+            f"model.lora_keys names {', '.join(missing)}, which the model does not have; "
+            f"it has {known}"
+        )
+    return chosen
+
+
+def _initialise(model: nn.Module, seed: int) -> None:
+    """Draw each A from its own key, so that layers, ranks and machines agree."""
+    drawn: dict[str, mx.array] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, ADAPTED):
+            shape = module.lora_a.shape
+            bound = 1 / module.lora_a.shape[-1 if module.lora_a.ndim == 3 else 0] ** 0.5
+            digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
+            key = mx.random.key(int.from_bytes(digest, "big"))
+            drawn[f"{name}.lora_a"] = mx.random.uniform(-bound, bound, shape, key=key)
+    model.update(nest(drawn))
+
+
+class _Off:
+    """Marks an adapted layer that runs as its base layer."""
+
+
+def _switched_off(kind: type) -> type:
+    """The class of an adapted layer that leaves its adapter out."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self[inner](*args, **kwargs)
+
+    def as_linear(self: Any, x: mx.array) -> Any:
+        return self[inner].as_linear(x)
+
+    inner = "embedding" if issubclass(kind, LoRAEmbedding | DoRAEmbedding) else "linear"
+    return type(f"{kind.__name__}Off", (kind, _Off), {"__call__": call, "as_linear": as_linear})
+
+
+_OFF = {kind: _switched_off(kind) for kind in ADAPTED}
+
+
+@contextmanager
+def switched_off(model: nn.Module) -> Iterator[None]:
+    """Run the base model: LoRA at scale 0, without computing what is multiplied by it."""
+    layers = [m for _, m in model.named_modules() if type(m) in _OFF]
+    for layer in layers:
+        layer.__class__ = _OFF[type(layer)]
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.__class__ = type(layer).__mro__[1]
+
+
+@contextmanager
+def folded_in(model: nn.Module) -> Iterator[None]:
+    """Run with adapters added to their weights, where those are not quantised."""
+    swapped: dict[str, nn.Module] = {}
+    merged: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, LoRALinear | DoRALinear) and type(module.linear) is nn.Linear:
+            swapped[name] = module
+            merged[name] = module.fuse()
+    if not swapped:
+        yield
+        return
+    mx.eval([module.parameters() for module in merged.values()])
+    model.update_modules(nest(merged))
+    del merged
+    try:
+        yield
+    finally:
+        model.update_modules(nest(swapped))
+
+
+def save(
+    model: nn.Module, base: Path, source: str, adapter: Mapping[str, Any], folder: Path
+) -> None:
+    """Write an adapter folder; for full tuning a model folder that stands on its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if adapter["fine_tune_type"] == "full":
+        save_model(folder, model)
+        for file in sorted(base.iterdir()):
+            if file.is_file() and _belongs(file.name):
+                shutil.copyfile(file, folder / file.name)
+        return
+    weights = flatten(model.trainable_parameters())
+    mx.save_safetensors(str(folder / "adapters.safetensors"), weights, metadata={"format": "mlx"})
+    written = {"model": source, **adapter}
+    (folder / "adapter_config.json").write_text(json.dumps(written, indent=4, sort_keys=True))
+
+
+def _belongs(name: str) -> bool:
+    """Whether a file of a model folder is copied as it is: not the weights and their index."""
+    is_weights = name.endswith((".safetensors", ".safetensors.index.json", ".bin", ".gguf"))
+    return not is_weights and name.endswith((".json", ".jinja", ".txt", ".model", ".tiktoken"))

@@ -1,0 +1,106 @@
+"""Keys and values of a prompt that several completions stand on; gradients flow through them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+from mlx_lm.models.base import create_causal_mask
+from mlx_lm.models.cache import KVCache
+
+
+@dataclass(slots=True, eq=False)
+class Layout:
+    """Where the tokens of each row lie: `lengths[b]` of the first `width` places, then the new.
+
+    Rows of one length need no padding, so that a plain causal mask and one offset serve them.
+    """
+
+    lengths: tuple[int, ...]  # [B] prompt tokens per row
+    width: int
+    offset: int | mx.array = field(init=False)
+    _masks: dict[tuple[int, int | None], mx.array] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.offset = self.width if self.even else mx.array(list(self.lengths), dtype=mx.int32)
+
+    @property
+    def even(self) -> bool:
+        """Whether no row is padded."""
+        return all(length == self.width for length in self.lengths)
+
+    def mask(self, new: int, window: int | None) -> mx.array:
+        """Which keys each new token sees, [B, 1, new, width + new]."""
+        if (new, window) not in self._masks:
+            lengths = mx.array(list(self.lengths), dtype=mx.int32)[:, None]  # [B, 1]
+            fresh = mx.arange(new)[None]
+            queries = (lengths + fresh)[:, :, None]  # [B, new, 1] positions
+            old = mx.arange(self.width)[None]
+            keys = mx.concatenate([mx.where(old < lengths, old, 1 << 30), lengths + fresh], axis=1)[
+                :, None, :
+            ]  # padding is never in the past
+            seen = keys <= queries
+            if window is not None:
+                seen = seen & (queries - keys < window)
+            self._masks[new, window] = seen[:, None]
+        return self._masks[new, window]
+
+
+class PrefixCache(KVCache):
+    """One layer's keys and values; joined and never written in place."""
+
+    keys: mx.array | None
+    values: mx.array | None
+    offset: int | mx.array  # type: ignore[assignment]  # mlx-lm batches have one per row
+
+    def __init__(self, window: int | None = None, layout: Layout | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.window = window
+        self.layout = layout
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Join new keys and values to the ones before them."""
+        if self.keys is not None and self.values is not None:
+            keys = mx.concatenate([self.keys, keys], axis=2)
+            values = mx.concatenate([self.values, values], axis=2)
+        self.take(keys, values)
+        return keys, values
+
+    def take(self, keys: mx.array, values: mx.array) -> None:
+        """Hold these; without a layout the next token comes after them."""
+        self.keys, self.values = keys, values
+        if self.layout is None:
+            self.offset = keys.shape[2]
+
+    def make_mask(
+        self,
+        N: int,
+        return_array: bool = False,
+        window_size: int | None = None,
+    ) -> mx.array | str | None:
+        """The mask for `N` new tokens, as mlx-lm's models ask for it."""
+        window = window_size or self.window
+        if self.layout is not None and not self.layout.even:
+            return self.layout.mask(N, window)
+        offset = self.layout.width if self.layout else self.offset
+        assert isinstance(offset, int)
+        if window is not None and offset + N <= window:
+            window = None
+        if window is not None or return_array:
+            mask: mx.array = create_causal_mask(N, offset, window_size=window)
+            return mask
+        return None if N == 1 else "causal"
+
+    def spread(self, prompt_of: Sequence[int], layout: Layout) -> "PrefixCache":
+        """The same prompts' keys and values, one copy per row."""
+        assert self.keys is not None
+        assert self.values is not None
+        other = PrefixCache(self.window, layout)
+        other.offset = layout.offset
+        if self.keys.shape[0] == 1:
+            rows = len(prompt_of)
+            other.keys = mx.broadcast_to(self.keys, (rows, *self.keys.shape[1:]))
+            other.values = mx.broadcast_to(self.values, (rows, *self.values.shape[1:]))
+        else:
+            index = mx.array(list(prompt_of), dtype=mx.int32)
+            other.keys, other.values = self.keys[index], self.values[index]
+        return other

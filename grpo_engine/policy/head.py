@@ -1,0 +1,131 @@
+"""log_softmax(logits / temperature)[token] from hidden states, without keeping any logits.
+
+Axes: N token positions, D hidden width, V vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from grpo_engine.policy.structure import Structure
+from grpo_engine.policy.trees import nest
+
+LOG2_E = 1.4426950408889634
+Head = Callable[[mx.array], mx.array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Normalised:
+    """A softmax in parts: shifted logits z - max z, their exponentials, and the sum of those."""
+
+    shifted: mx.array  # [N, V]
+    exponentials: mx.array  # [N, V]
+    total: mx.array  # [N, 1]
+
+    def logprob(self, tokens: mx.array) -> mx.array:
+        """z[token] - logsumexp(z), [N]."""
+        chosen = mx.take_along_axis(self.shifted, tokens[:, None], axis=1)
+        return (chosen - mx.log(self.total))[:, 0]
+
+    def entropy(self) -> mx.array:
+        """-sum p log p = log sum e^z - sum e^z z / sum e^z, [N]."""
+        # A token of probability 0 may have a shifted logit of -inf.
+        finite = mx.maximum(self.shifted, -1e4)
+        mean = (self.exponentials * finite).sum(axis=1, keepdims=True) / self.total
+        return (mx.log(self.total) - mean)[:, 0]
+
+
+def normalise(logits: mx.array, temperature: float) -> Normalised:
+    """Take a softmax of logits / temperature apart, in float32."""
+    scaled = logits.astype(mx.float32)
+    if temperature != 1:
+        scaled = scaled / temperature
+    shifted = scaled - scaled.max(axis=1, keepdims=True)
+    exponentials = exponential(shifted)
+    return Normalised(shifted, exponentials, exponentials.sum(axis=1, keepdims=True))
+
+
+def exponential(x: mx.array) -> mx.array:
+    """e^x for x <= 0; on the CPU as 2^(x log2 e), which MLX computes three times as fast."""
+    if mx.default_device() == mx.cpu:
+        return mx.power(2.0, x * LOG2_E)
+    return mx.exp(x)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadScores:
+    """Log-probability and entropy of each position, [N]."""
+
+    logprobs: mx.array
+    entropy: mx.array | None
+
+
+def constant_scores(
+    head: Head, hidden: mx.array, tokens: mx.array, temperature: float, *, entropy: bool
+) -> HeadScores:
+    """Scores that nothing is differentiated through."""
+    parts = normalise(head(hidden), temperature)
+    return HeadScores(parts.logprob(tokens), parts.entropy() if entropy else None)
+
+
+def surrogate_scores(
+    head: Head, hidden: mx.array, tokens: mx.array, temperature: float, *,
+    entropy: bool, entropy_gradient: bool,
+) -> HeadScores:  # fmt: skip
+    """Scores whose gradient towards `hidden` is kept as [N, D] in place of logits [N, V].
+
+    With p = softmax(logits / T): d logprob / d logits = (onehot(token) - p) / T and
+    d entropy / d logits = -p (log p + entropy) / T; the head's own backward pass carries both to
+    `hidden` in the forward pass already. It serves heads whose weights are not trained.
+    """
+    fixed = mx.stop_gradient(hidden)
+    parts = normalise(head(fixed), temperature)
+    value = parts.logprob(tokens)
+    p = parts.exponentials / parts.total
+    at_token = mx.take_along_axis(p, tokens[:, None], axis=1)
+    towards = mx.put_along_axis(-p, tokens[:, None], 1 - at_token, axis=1) / temperature
+    logprobs = _with_slope(value, hidden, _pull_back(head, fixed, towards))
+    if not entropy:
+        return HeadScores(logprobs, None)
+    level = parts.entropy()
+    if not entropy_gradient:
+        return HeadScores(logprobs, mx.stop_gradient(level))
+    logs = mx.maximum(parts.shifted, -1e4) - mx.log(parts.total)
+    towards = -p * (logs + level[:, None]) / temperature
+    return HeadScores(logprobs, _with_slope(level, hidden, _pull_back(head, fixed, towards)))
+
+
+def _pull_back(head: Head, hidden: mx.array, cotangent: mx.array) -> mx.array:
+    dtype = hidden.dtype if hidden.dtype != mx.float32 else mx.float32
+    _, (slope,) = mx.vjp(lambda h: head(h).astype(mx.float32), [hidden], [cotangent])
+    slope_: mx.array = slope.astype(dtype)
+    return slope_
+
+
+def _with_slope(value: mx.array, hidden: mx.array, slope: mx.array) -> mx.array:
+    """The value, with d value / d hidden = slope."""
+    linear = (hidden.astype(mx.float32) * mx.stop_gradient(slope).astype(mx.float32)).sum(axis=1)
+    return mx.stop_gradient(value) + (linear - mx.stop_gradient(linear))
+
+
+def recomputed_scores(
+    parts: Structure, hidden: mx.array, tokens: mx.array, temperature: float, *, entropy: bool
+) -> HeadScores:
+    """Scores for a head that is trained: logits are computed again in the backward pass."""
+    held = parts.outer()
+
+    def run(weights: dict[str, mx.array], states: mx.array) -> list[mx.array]:
+        parts.owner.update(nest(weights))
+        try:
+            logits = parts.logits(states).astype(mx.float32) / temperature
+        finally:
+            parts.owner.update(nest(held))
+        logs = logits - mx.logsumexp(logits, axis=1, keepdims=True)
+        out = [mx.take_along_axis(logs, tokens[:, None], axis=1)[:, 0]]
+        if entropy:
+            out.append(-(mx.exp(logs) * mx.maximum(logs, -1e4)).sum(axis=1))
+        return out
+
+    out = mx.checkpoint(run)(held, hidden)
+    return HeadScores(out[0], out[1] if entropy else None)

@@ -1,0 +1,31 @@
+"""Small forwards at load that show whether a fast path gives what the plain path gives."""
+
+import mlx.core as mx
+
+from grpo_engine.policy.caches import Layout, PrefixCache
+from grpo_engine.policy.structure import Structure, agrees, plain_windows
+
+
+def prefix_windows(parts: Structure, probe: mx.array, tolerance: float) -> list[int | None] | None:
+    """The attention window of each layer, where prompts may be run once and stood on by rows.
+
+    The probe's two rows are run as prompts of different length with two completions each, so
+    padding, offsets and masks are all put to the test.
+    """
+    try:
+        windows = plain_windows(parts.model)
+        if windows is None:
+            return None
+        caches = [PrefixCache(window) for window in windows]
+        cut = probe.shape[1] // 2
+        parts.hidden(probe[:, :cut], caches)
+        rows, lengths = (0, 0, 1, 1), (cut, cut, cut - 1, cut - 1)
+        spread = [cache.spread(rows, Layout(lengths, cut)) for cache in caches]
+        pairs = list(zip(rows, lengths, strict=True))
+        fresh = mx.stack([probe[row, length : length + 2] for row, length in pairs])
+        given = parts.hidden(fresh, spread)
+        whole = parts.hidden(probe)
+        expected = mx.stack([whole[row, length : length + 2] for row, length in pairs])
+        return windows if agrees(given, expected, tolerance) else None
+    except (TypeError, ValueError, AttributeError, RuntimeError, IndexError):
+        return None  # a model of another build: the plain path serves it

@@ -1,0 +1,112 @@
+"""A causal model taken apart: the trunk gives hidden states, the head gives logits."""
+
+import copy
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+
+from grpo_engine.policy.trees import flatten
+
+TRUNKS = ("model", "backbone", "transformer")
+
+
+class _Given:
+    """Stands in for the trunk: gives hidden states that were computed before."""
+
+    def __init__(self, trunk: nn.Module) -> None:
+        self._trunk = trunk
+        self.hidden: mx.array | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> mx.array:  # noqa: ARG002
+        assert self.hidden is not None
+        return self.hidden
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trunk, name)
+
+
+class Structure:
+    """Trunk and head of a model; the head runs the model's own code after its trunk.
+
+    So logit scales, soft caps and tied embeddings are the model's own, whatever they are. Make it
+    anew after modules of the model were replaced.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.owner, self.trunk_name = _find_trunk(model)
+        self.trunk: nn.Module = self.owner[self.trunk_name]
+        self._given = _Given(self.trunk)
+        self._head = copy.copy(self.owner)
+        self._head[self.trunk_name] = self._given
+
+    def hidden(self, ids: mx.array, cache: list[Any] | None = None) -> mx.array:
+        """Hidden states after the last norm, [B, L] -> [B, L, D]."""
+        states: mx.array = self.trunk(ids, cache=cache)
+        return states
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Logits of hidden states, [N, D] -> [N, V]."""
+        self._given.hidden = hidden[None]
+        try:
+            out: mx.array = self._head(mx.zeros((1, hidden.shape[0]), dtype=mx.int32))
+        finally:
+            self._given.hidden = None
+        return out[0]
+
+    def outer(self) -> dict[str, mx.array]:
+        """Trainable weights outside the layers: embeddings, last norm, head; by name."""
+        flat = flatten(self.owner.trainable_parameters())
+        return {name: value for name, value in flat.items() if ".layers." not in f".{name}."}
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The blocks of the trunk."""
+        layers: list[nn.Module] = self.model.layers
+        return layers
+
+
+def _find_trunk(model: nn.Module) -> tuple[nn.Module, str]:
+    for owner in (model, model.get("language_model")):
+        if owner is None:
+            continue
+        for name in TRUNKS:
+            child = owner.get(name)
+            if isinstance(child, nn.Module) and "layers" in child:
+                return owner, name
+    raise LookupError("the model has no trunk that could be run without its head")
+
+
+def take_apart(model: nn.Module, probe: mx.array, tolerance: float) -> Structure | None:
+    """Split the model where trunk and head together give what the whole model gives."""
+    try:
+        parts = Structure(model)
+        hidden = parts.hidden(probe)
+        logits = parts.logits(hidden.reshape(-1, hidden.shape[-1])).reshape(*probe.shape, -1)
+        return parts if agrees(logits, model(probe), tolerance) else None
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):
+        return None  # a model of another build: the plain path serves it
+
+
+def agrees(given: mx.array, expected: mx.array, tolerance: float) -> bool:
+    """Whether two arrays differ by at most `tolerance` of the largest expected value."""
+    given, expected = given.astype(mx.float32), expected.astype(mx.float32)
+    if given.shape != expected.shape:
+        return False
+    scale = mx.maximum(mx.abs(expected).max(), 1e-6)
+    return bool((mx.abs(given - expected).max() <= tolerance * scale).item())
+
+
+def plain_windows(model: nn.Module) -> list[int | None] | None:
+    """The attention window of each layer (None: all), where every cache holds keys and values."""
+    windows: list[int | None] = []
+    for cache in make_prompt_cache(model):
+        if type(cache) is KVCache:
+            windows.append(None)
+        elif type(cache) is RotatingKVCache and cache.keep == 0:
+            windows.append(int(cache.max_size))
+        else:
+            return None
+    return windows

@@ -1,0 +1,64 @@
+"""A llama of a few thousand weights with a byte tokenizer, written as a model folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.utils import _get_classes
+
+from grpo_engine.policy.trees import flatten
+
+SPECIAL = ("<pad>", "<end>", "<stop>", "<user>", "<assistant>")
+VOCABULARY = 256 + len(SPECIAL)
+END, STOP = 257, 258
+CHAT = (
+    "{% for m in messages %}<user>{{ m['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def tiny_config(**changes: Any) -> dict[str, Any]:
+    """A configuration as `config.json` has it."""
+    return {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32,
+        "num_hidden_layers": 2, "intermediate_size": 64, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": VOCABULARY,
+        "max_position_embeddings": 256, "rope_theta": 10000.0, "tie_word_embeddings": True,
+        "eos_token_id": [END, STOP], **changes,
+    }  # fmt: skip
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A tokenizer of single bytes and a few special tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens(list(SPECIAL))
+    core.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<end>", "pad_token": "<pad>",
+        "chat_template": CHAT, "clean_up_tokenization_spaces": False,
+    }  # fmt: skip
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def write_model(folder: Path, *, seed: int = 3, scale: float = 3.0, **changes: Any) -> Path:
+    """Write a random model; `scale` sharpens what it predicts."""
+    config = tiny_config(**changes)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    write_tokenizer(folder)
+    model_class, args_class = _get_classes(config)
+    model = model_class(args_class.from_dict(config))
+    key = mx.random.key(seed)
+    weights = {}
+    for name, value in flatten(model.parameters()).items():
+        key, own = mx.random.split(key)
+        drawn = mx.random.normal(value.shape, key=own) * scale / value.shape[-1] ** 0.5
+        weights[name] = 1 + 0.1 * drawn if value.ndim == 1 else drawn
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+    return folder
