@@ -175,7 +175,7 @@ def load_policy(
     head = _make_critic(parts, probe) if critic else None
     fast = fast or FastPaths(shared_prefix=config.shared_prefix)
     module = Trained(model, head)
-    mx.eval(flatten(model.parameters()), flatten(module.trainable_parameters()))
+    mx.eval(flatten(model.parameters()), head.weight if head else [])
     policy = Policy(
         config=config, folder=folder, module=module, tokenizer=tokenizer, adapter=adapter,
         end_ids=_end_ids(tokenizer, settings), pad_id=_pad_id(tokenizer), vocabulary=vocabulary,
