@@ -36,6 +36,15 @@ class Board:
                     self._view, version=self._version, at=time.time(), **changes
                 )
 
+    def warn(self, text: str) -> None:
+        """Show, or with an empty text take away, what is wrong with the store."""
+        with self._lock:
+            if text != self._view.store_warning:
+                self._version += 1
+                self._view = dataclasses.replace(
+                    self._view, version=self._version, at=time.time(), store_warning=text
+                )
+
     def snapshot(self) -> BoardView:
         """The board as it is; the same object as long as nothing changed."""
         with self._lock:

@@ -42,9 +42,14 @@ def tokens_file(folder: Path) -> Path:
     return folder / "tokens.db"
 
 
-def spill_file(folder: Path) -> Path:
-    """Events that could not be written to the store in time."""
-    return folder / "spill.jsonl"
+def spill_folder(store: Path) -> Path:
+    """Where events wait that could not be written to the store in time."""
+    return runs_folder(store) / "spilled"
+
+
+def spill_file(store: Path, run: str) -> Path:
+    """The events of a run that wait."""
+    return spill_folder(store) / f"{run}.jsonl"
 
 
 def checkpoints_folder(folder: Path) -> Path:

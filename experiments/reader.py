@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiments import values as v
+from experiments.values import BoardView
+from experiments.waiting import ControlView, QueueItemView
 
 
 class StoreReader:
@@ -106,7 +108,7 @@ class StoreReader:
         """The checkpoints a run saved."""
         raise NotImplementedError
 
-    def board(self, run: int) -> v.BoardView | None:
+    def board(self, run: int) -> BoardView | None:
         """The board as the run's process last wrote it for viewers."""
         raise NotImplementedError
 
@@ -114,10 +116,10 @@ class StoreReader:
         """What is known of a run that ended without saying so."""
         raise NotImplementedError
 
-    def control(self, request: int) -> v.ControlView:
+    def control(self, request: int) -> ControlView:
         """What became of a request."""
         raise NotImplementedError
 
-    def queue(self) -> tuple[v.QueueItemView, ...]:
+    def queue(self) -> tuple[QueueItemView, ...]:
         """The runs that wait for their turn."""
         raise NotImplementedError

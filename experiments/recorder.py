@@ -1,44 +1,25 @@
 """The recorder: one thread that writes what happens in a run; record first, show second."""
 
-from collections.abc import Mapping
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, Queue
 from typing import Any
 
-from experiments.board import Board
+from experiments.connect import open_writer
+from experiments.errors import StoreReadOnlyError
+from experiments.leftovers import take_in_leftovers
+from experiments.machine import network_file_system
+from experiments.recording import Recording, RunHandle
+from experiments.rescue import rescue_deleted_file
+from experiments.store import ExperimentStore
 from grpo_engine.control import Control
-from grpo_engine.events import Event
 
-
-class RunHandle:
-    """One attempt at a run that is being recorded."""
-
-    key: int
-    id: str
-    name: str
-    folder: Path
-    board: Board
-
-    def put(self, event: Event) -> None:
-        """Record the event; returns once it is queued, and waits only if the queue is full."""
-        raise NotImplementedError
-
-    def subscribe(self) -> SimpleQueue[Event | None]:
-        """A lossless queue of facts, each delivered after its commit; None is the end."""
-        raise NotImplementedError
-
-    @property
-    def facts(self) -> SimpleQueue[Event | None]:
-        """The first subscription, made when it is first asked for."""
-        raise NotImplementedError
-
-    def flush(self, timeout: float | None = None) -> bool:
-        """Wait until everything put so far is stored, and say whether it is."""
-        raise NotImplementedError
-
-    def close(self, cause: str = "") -> None:
-        """Write what is left and end the attempt."""
-        raise NotImplementedError
+POLL_S = 0.2
+FILE_CHECK_S = 1.0
 
 
 class Recorder:
@@ -46,21 +27,128 @@ class Recorder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.store = ExperimentStore(path)
+        if self.store.read_only:
+            raise StoreReadOnlyError(self.store.read_only)
+        remote = network_file_system(path.parent)
+        self.warning = (
+            f"{path} is on a network file system ({remote}): only one process may use it at a time"
+            if remote
+            else ""
+        )
+        take_in_leftovers(self.store)
+        self._conn = open_writer(path, checkpoints=True)
+        self._identity = _identity(path)
+        self._queue: Queue[tuple[Recording, Any]] = Queue(maxsize=4096)
+        self._recordings: list[Recording] = []
+        self._stop = threading.Event()
+        self._checked = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._thread.start()
 
     def start_run(
         self, config: Any, *, name: str = "", control: Control | None = None,
-        parent: str | None = None, code_version: str = "", tags: tuple[str, ...] = (),
+        parent: str | None = None, sweep: int | None = None, code_version: str = "",
+        tags: tuple[str, ...] = (),
     ) -> RunHandle:  # fmt: skip
         """Begin a new run; `config` is a RunConfig or its tree; requests go to `control`."""
-        raise NotImplementedError
+        row = self.store.create_run(
+            config,
+            name=name,
+            parent=self.store.key_of(parent) if parent else None,
+            sweep=sweep,
+            code_version=code_version,
+            tags=tags,
+        )
+        assert row.id is not None
+        return self._begin(row.id, 0, control)
 
-    def resume_run(self, run: str, *, from_step: int, control: Control | None = None) -> RunHandle:
+    def resume_run(
+        self, run: int | str, *, from_step: int, control: Control | None = None
+    ) -> RunHandle:
         """Begin a new attempt at a stored run; rows after `from_step` are hidden."""
-        raise NotImplementedError
+        return self._begin(self.store.key_of(run), from_step, control)
+
+    def _begin(self, run: int, from_step: int, control: Control | None) -> RunHandle:
+        recording = Recording(self, run, control or Control())
+        recording.begin(self.store.start_attempt(run, from_step))
+        self._recordings.append(recording)
+        return RunHandle(recording, self._queue)
 
     def close(self) -> None:
         """Write what is left and let the file go."""
-        raise NotImplementedError
+        if not self._stop.is_set():
+            self._stop.set()
+            self._thread.join()
+            self._conn.close()
+            self.store.close()
+
+    # -- the thread -----------------------------------------------------------------------------
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection that writes; only its thread uses it."""
+        return self._conn
+
+    def reopen(self) -> None:
+        """Replace a connection that may be broken."""
+        fresh = open_writer(self.path, checkpoints=True)
+        self._conn.close()
+        self._conn = fresh
+        for recording in self._recordings:
+            recording.use(fresh)
+
+    def _run(self) -> None:
+        next_poll = time.monotonic()
+        while True:
+            try:
+                recording, entry = self._queue.get(timeout=POLL_S)
+            except Empty:
+                if self._stop.is_set():
+                    break
+            else:
+                self._guarded(recording, partial(recording.take, entry))
+            if time.monotonic() >= next_poll:
+                next_poll = time.monotonic() + POLL_S
+                self._poll()
+        for recording in list(self._recordings):
+            recording.end("the recorder was closed")
+
+    def _poll(self) -> None:
+        if time.monotonic() - self._checked >= FILE_CHECK_S:
+            self._checked = time.monotonic()
+            self._check_file()
+        for recording in list(self._recordings):
+            if recording.ended:
+                self._recordings.remove(recording)
+            else:
+                self._guarded(recording, recording.poll)
+
+    def _guarded(self, recording: Recording, act: Callable[[], None]) -> None:
+        """Whatever goes wrong with one run's record must end neither this thread nor the run."""
+        try:
+            act()
+        except Exception as error:
+            recording.failed(error)
+
+    def _check_file(self) -> None:
+        """Write the file again from the open connection if someone deleted or replaced it."""
+        if _identity(self.path) == self._identity:
+            return
+        try:
+            self.path, note = rescue_deleted_file(self._conn, self.path)
+            self.reopen()
+        except (OSError, sqlite3.Error):
+            return
+        self._identity = _identity(self.path)
+        for recording in self._recordings:
+            recording.moved(self.path)
+            recording.note(note)
 
 
-Settings = Mapping[str, Any]
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,118 @@
+"""What a comparison answers: frozen values of plain Python."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.values import GroupView, RunSummary
+from grpo_engine.metrics import Direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingDifference:
+    """A setting that is not the same in all compared runs; values in the runs' order."""
+
+    path: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricCell:
+    """One metric of one compared run, and its distance to the baseline where there is one."""
+
+    best: float | None
+    best_step: int | None
+    last: float | None
+    last_step: int | None
+    at: float | None
+    at_step: int | None
+    delta_best: float | None
+    delta_last: float | None
+    delta_at: float | None
+    better: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricComparison:
+    """One metric over all compared runs."""
+
+    key: str
+    direction: Direction
+    cells: tuple[MetricCell, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedStatistics:
+    """A metric over runs that differ in nothing but the seed."""
+
+    key: str
+    values: tuple[float, ...]
+    mean: float
+    std: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedGroup:
+    """Runs that differ in nothing but the seed, with 95 % confidence intervals of the mean."""
+
+    runs: tuple[str, ...]
+    seeds: tuple[int, ...]
+    best: tuple[SeedStatistics, ...]
+    last: tuple[SeedStatistics, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedTest:
+    """Two runs on the same held-out problems: mean difference, 95 % interval, p."""
+
+    run: str
+    baseline: str
+    mode: str
+    step: int
+    baseline_step: int
+    problems: int
+    difference: float
+    low: float | None
+    high: float | None
+    p_value: float
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridView:
+    """Two settings against one metric; an empty cell is None, seeds are averaged."""
+
+    key: str
+    rows_path: str
+    columns_path: str
+    rows: tuple[Any, ...]
+    columns: tuple[Any, ...]
+    cells: tuple[tuple[float | None, ...], ...]
+    counts: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideBySide:
+    """The completions of the same example in several runs; None where a run has none."""
+
+    example_key: str
+    prompt_text: str
+    target: str
+    groups: tuple[GroupView | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Runs put side by side."""
+
+    runs: tuple[RunSummary, ...]
+    baseline: str | None
+    at: str
+    differing: tuple[SettingDifference, ...]
+    same: Mapping[str, Any]
+    metrics: tuple[MetricComparison, ...]
+    seeds: tuple[SeedGroup, ...]
+    tests: tuple[PairedTest, ...]
+    notes: tuple[str, ...]

@@ -1,0 +1,116 @@
+"""Opening the file: pragmas, who checkpoints, how long to wait, what is wrong with a file."""
+
+import sqlite3
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+from experiments.errors import StoreUnusableError
+from experiments.machine import network_file_system
+
+APPLICATION_ID = 0x47525054
+
+# First and first fixed version of SQLite's corruption bugs, patched branches, and what they do
+KNOWN_BUGS: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[int, int], str], ...] = (
+    ((3, 7, 0), (3, 51, 3), {44: 6, 50: 7}, "the WAL-reset race, in which a commit made during a "
+     "checkpoint can damage the file"),
+    ((3, 35, 0), (3, 35, 5), {}, "defects in DROP COLUMN and UPSERT"),
+)  # fmt: skip
+
+
+def sqlite_warnings(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> tuple[str, ...]:
+    """Known corruption bugs of this SQLite, in words."""
+    return tuple(
+        f"SQLite {'.'.join(map(str, version))} has {what}; "
+        f"{'.'.join(map(str, fixed))} and later do not"
+        for first, fixed, branches, what in KNOWN_BUGS
+        if first <= version < fixed and version[2] < branches.get(version[1], version[2] + 1)
+    )
+
+
+def open_writer(
+    path: Path, *, checkpoints: bool = False, create: bool = False
+) -> sqlite3.Connection:
+    """Open to write; only a recorder's connection makes automatic checkpoints."""
+    uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
+    try:
+        conn = sqlite3.connect(
+            uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False
+        )
+    except sqlite3.Error as error:
+        raise StoreUnusableError(f"cannot open the store {path}: {error}") from error
+    try:
+        _check(conn, path)
+        remote = network_file_system(path.parent)
+        conn.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect in an empty file only
+        conn.execute(f"PRAGMA journal_mode = {'DELETE' if remote else 'WAL'}")
+        conn.execute("PRAGMA synchronous = NORMAL")
+        conn.execute("PRAGMA foreign_keys = ON")
+        conn.execute(f"PRAGMA wal_autocheckpoint = {1000 if checkpoints else 0}")
+        conn.execute("PRAGMA cache_size = -16000")
+    except sqlite3.Error as error:
+        conn.close()
+        raise StoreUnusableError(_words(path, error)) from error
+    return conn
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """Open to read only; a file on a read-only medium is read as it lies there."""
+    if not path.exists():
+        raise StoreUnusableError(f"there is no store at {path}; a first run will make it")
+    base = f"file:{quote(str(path))}"
+    error: Exception | None = None
+    for mode in ("mode=ro", "mode=ro&immutable=1"):
+        conn = sqlite3.connect(
+            f"{base}?{mode}", uri=True, timeout=5.0, isolation_level=None, check_same_thread=False
+        )
+        try:
+            _check(conn, path)
+            conn.execute("PRAGMA query_only = ON")
+            conn.execute("PRAGMA cache_size = -16000")
+        except sqlite3.OperationalError as found:
+            conn.close()
+            error = found
+        except sqlite3.Error as found:
+            conn.close()
+            raise StoreUnusableError(_words(path, found)) from found
+        else:
+            return conn
+    raise StoreUnusableError(_words(path, error)) from error
+
+
+def _check(conn: sqlite3.Connection, path: Path) -> None:
+    mark = conn.execute("PRAGMA application_id").fetchone()[0]
+    if mark == APPLICATION_ID:
+        return
+    tables = conn.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if mark or tables:
+        conn.close()
+        raise StoreUnusableError(f"{path} is a SQLite file of another program; choose another --db")
+
+
+def _words(path: Path, error: Exception | None) -> str:
+    if "not a database" in str(error):
+        return f"{path} is not a SQLite file; choose another --db or move it away"
+    return f"cannot use the store {path}: {error}"
+
+
+def begin(conn: sqlite3.Connection, limit: float = 5.0) -> float:
+    """Take the write lock, asking every other millisecond, and return the seconds it took.
+
+    SQLite's own busy handler sleeps up to 100 ms at a time, which two recorders would feel.
+    """
+    start = time.perf_counter()
+    conn.execute("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                conn.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.perf_counter() - start > limit:
+                    raise
+                time.sleep(0.001)
+            else:
+                return time.perf_counter() - start
+    finally:
+        conn.execute("PRAGMA busy_timeout = 5000")

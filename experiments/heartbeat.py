@@ -1,0 +1,53 @@
+"""The sign of life of an attempt: a thread of its own, so that work cannot hold it up."""
+
+import contextlib
+import sqlite3
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+from experiments.connect import begin, open_writer
+from experiments.errors import StoreError
+from experiments.machine import memory_now
+from experiments.texts import iso
+
+PERIOD_S = 2.0
+
+
+class Heartbeat(threading.Thread):
+    """Writes the time, the memory and the seconds slept into the attempt's row."""
+
+    def __init__(self, path: Path, run: int, attempt: int) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self.path, self.run_key, self.attempt = path, run, attempt
+        self._done = threading.Event()
+        self._slept = 0.0
+
+    def run(self) -> None:
+        """Beat until `stop`."""
+        drift = time.time() - time.monotonic()
+        while not self._done.wait(PERIOD_S):
+            # a suspended machine stops the monotonic clock, not the wall clock
+            moved = time.time() - time.monotonic() - drift
+            if moved > 5.0:
+                self._slept += moved
+            drift += moved
+            with contextlib.suppress(sqlite3.Error, StoreError, OSError):
+                self._beat()
+
+    def _beat(self) -> None:
+        held, left = memory_now()
+        with closing(open_writer(self.path)) as conn:
+            begin(conn, limit=1.0)
+            conn.execute(
+                "UPDATE attempt SET heartbeat = ?, rss_gb = ?, free_gb = ?, slept_s = ? "
+                "WHERE run_id = ? AND n = ?",
+                (iso(time.time()), held, left, self._slept, self.run_key, self.attempt),
+            )
+            conn.execute("COMMIT")
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._done.set()
+        self.join()

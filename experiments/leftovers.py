@@ -1,0 +1,75 @@
+"""Taking in what was spilled: by the recorder once the store works again, or by the next opener."""
+
+import contextlib
+import json
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+from experiments.connect import open_writer
+from experiments.errors import RunNotFoundError
+from experiments.machine import host_name, is_alive
+from experiments.paths import run_folder
+from experiments.rows import Wanted
+from experiments.spill import Spill
+from experiments.store import ExperimentStore
+from experiments.writer import RunWriter
+
+LOCK_LIMIT_S = 2.0
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether a failure is of the file or disk and so may pass, and not of what was written."""
+    lasting = type(error) is sqlite3.DatabaseError  # damaged, or no database at all
+    return lasting or isinstance(error, sqlite3.OperationalError | OSError)
+
+
+def drain(spill: Spill, writer: RunWriter, last: int) -> int:
+    """Move spilled events into the store and count them; what is in it already is skipped."""
+    count = 0
+    for part in spill.read():
+        fresh = [item for item in part if item.seq > last]
+        if fresh:
+            writer.write(fresh, limit=LOCK_LIMIT_S)
+            last, count = fresh[-1].seq, count + len(fresh)
+    spill.clear()
+    return count
+
+
+def take_in_leftovers(store: ExperimentStore) -> int:
+    """Take in what processes spilled that are gone; what still fails waits on."""
+    count = 0
+    for short in Spill.waiting(store.path):
+        with contextlib.suppress(RunNotFoundError, sqlite3.Error, OSError):
+            run = store.key_of(short)
+            if not _in_hand(store, run):
+                count += _take_in(store, run, short)
+    return count
+
+
+def _in_hand(store: ExperimentStore, run: int) -> bool:
+    with closing(open_writer(store.path)) as conn:
+        rows = conn.execute(
+            "SELECT host, pid, pid_start FROM attempt WHERE run_id = ? AND ended_at IS NULL", (run,)
+        ).fetchall()
+    return any(host != host_name() or is_alive(pid, start) for host, pid, start in rows)
+
+
+def _take_in(store: ExperimentStore, run: int, short: str) -> int:
+    row = store.run_row(run)
+    folder = run_folder(store.path, short)
+    with closing(open_writer(store.path)) as conn:
+        writer = RunWriter(conn, run, store.last_attempt(run), folder, wanted_of(row.config))
+        with closing(writer):
+            return drain(Spill(store.path, short), writer, row.last_seq)
+
+
+def wanted_of(config: str) -> Wanted:
+    """What of the rollouts a configuration asks to record."""
+    tree: Any = json.loads(config)
+    record = tree.get("record") or {}
+    return Wanted(
+        tokens=str(record.get("tokens", "all")),
+        every=int(record.get("tokens_every", 10)),
+        rollouts=bool(record.get("rollouts", True)),
+    )

@@ -1,0 +1,104 @@
+"""Which host and process this is, and whether another process on it is still alive."""
+
+import os
+import socket
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def host_name() -> str:
+    """This host, and on Linux the process namespace, in which alone a pid has a meaning."""
+    try:
+        space = os.readlink("/proc/self/ns/pid").strip("pid:[]")  # noqa: PTH115 - not a path
+    except OSError:
+        return socket.gethostname()
+    return f"{socket.gethostname()}/{space}"
+
+
+@cache
+def boot_id() -> str:
+    """What changes when the machine restarts."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        pass
+    if sys.platform == "darwin":
+        done = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.stdout.strip():
+            return done.stdout.strip()
+    import psutil
+
+    return str(round(psutil.boot_time() / 10))
+
+
+def process_start(pid: int) -> str:
+    """When the process began, as text to compare; empty if there is no such process."""
+    if sys.platform.startswith("linux"):
+        try:
+            # the name in field 2 may hold blanks and brackets, so count from its last bracket
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return ""
+        return "" if fields[0] in ("Z", "X") else fields[19]
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return ""
+        return f"{process.create_time():.2f}"
+    except psutil.Error:
+        return ""
+
+
+def is_alive(pid: int, start: str) -> bool:
+    """Whether the process that began then still runs."""
+    return process_start(pid) == start != ""
+
+
+def memory_now() -> tuple[float, float]:
+    """Gigabytes that this process holds and that the machine has left."""
+    import psutil
+
+    left = psutil.virtual_memory().available
+    return psutil.Process().memory_info().rss / 1e9, left / 1e9
+
+
+_NETWORK = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "fuse.sshfs",
+    }
+)
+
+
+def network_file_system(path: Path) -> str:
+    """The kind of network file system that holds `path`; empty if it is local or unknown."""
+    target = str(path.resolve())
+    best, kind = "", ""
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in mounts:
+        _, point, system, *_ = line.split()
+        point = point.replace("\\040", " ")
+        inside = target == point or target.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, system
+    return kind if kind in _NETWORK else ""

@@ -1,0 +1,139 @@
+"""The migrations in order; each runs in one transaction, after a copy of the file."""
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments import schema
+from experiments.connect import APPLICATION_ID, begin
+from experiments.errors import StoreReadOnlyError
+from experiments.machine import host_name, is_alive
+from experiments.texts import iso, now_iso, seconds
+
+FRESH_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step from a schema to the next."""
+
+    name: str
+    apply: Callable[[sqlite3.Connection], None]
+
+
+def m001_runs(conn: sqlite3.Connection) -> None:
+    """Runs, attempts, metrics, rollouts, evaluations, requests."""
+    _run_sql(conn, schema.RUNS)
+
+
+def m002_search(conn: sqlite3.Connection) -> None:
+    """The full-text index over prompts and completions."""
+    _run_sql(conn, schema.SEARCH)
+    conn.execute("INSERT INTO rollout_words (rollout_words) VALUES ('rebuild')")
+    conn.execute("INSERT INTO prompt_words (prompt_words) VALUES ('rebuild')")
+
+
+def m003_queue(conn: sqlite3.Connection) -> None:
+    """Sweeps and the queue."""
+    _run_sql(conn, schema.QUEUE)
+
+
+MIGRATIONS = (
+    Migration("m001_runs", m001_runs),
+    Migration("m002_search", m002_search),
+    Migration("m003_queue", m003_queue),
+)
+CURRENT = len(MIGRATIONS)
+
+
+def _run_sql(conn: sqlite3.Connection, script: str) -> None:
+    # executescript would commit; the statements hold no semicolon of their own
+    for statement in script.split(";"):
+        if statement.strip():
+            conn.execute(statement)
+
+
+def version(conn: sqlite3.Connection) -> int:
+    """How many migrations the file has had; 0 for an empty one."""
+    return int(conn.execute("PRAGMA user_version").fetchone()[0])
+
+
+def too_new(found: int, path: Path) -> str:
+    """What to say of a file that a newer program wrote."""
+    return (
+        f"{path} was written by a newer grpo-tui (schema {found}, this one knows {CURRENT}); "
+        "it is read only: upgrade grpo-tui to write to it"
+    )
+
+
+def migrate(conn: sqlite3.Connection, path: Path, *, upto: int = CURRENT) -> Path | None:
+    """Bring the file up to date and return the copy made before, if there was anything to copy."""
+    found = version(conn)
+    if found > CURRENT:
+        raise StoreReadOnlyError(too_new(found, path))
+    if found >= upto:
+        return None
+    copy = None
+    if found:
+        _refuse_while_running(conn, path)
+        copy = backup(conn, path, f"before-schema-{upto}")
+    for number, migration in enumerate(MIGRATIONS[:upto], start=1):
+        _apply(conn, number, migration)
+    return copy
+
+
+def _apply(conn: sqlite3.Connection, number: int, migration: Migration) -> None:
+    begin(conn)
+    try:
+        # another process may have been here while this one waited for the lock
+        if version(conn) < number:
+            migration.apply(conn)
+            conn.execute(
+                "CREATE TABLE IF NOT EXISTS migration "
+                "(n INTEGER PRIMARY KEY, name TEXT NOT NULL, at TEXT NOT NULL)"
+            )
+            conn.execute(
+                "INSERT INTO migration VALUES (?, ?, ?)", (number, migration.name, now_iso())
+            )
+            conn.execute(f"PRAGMA user_version = {number}")
+            conn.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        conn.execute("COMMIT")
+    except BaseException:
+        conn.execute("ROLLBACK")
+        raise
+
+
+def _refuse_while_running(conn: sqlite3.Connection, path: Path) -> None:
+    rows = conn.execute(
+        "SELECT run.name, attempt.host, pid, pid_start, heartbeat FROM attempt "
+        "JOIN run ON run.id = run_id WHERE attempt.ended_at IS NULL"
+    ).fetchall()
+    for name, host, pid, start, beat in rows:
+        fresh = time.time() - seconds(beat) < FRESH_S
+        if fresh and (host != host_name() or is_alive(pid, start)):
+            raise StoreReadOnlyError(
+                f"{path} needs an upgrade of its schema, but {name} is being recorded into it; "
+                "it is read only until that run ends"
+            )
+
+
+def backup(conn: sqlite3.Connection, path: Path, mark: str) -> Path:
+    """Copy the store by SQLite's own backup, which sees commits that a file copy misses."""
+    pages, size = (
+        conn.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
+    )
+    free = shutil.disk_usage(path.parent).free
+    if free < 2 * pages * size:
+        raise StoreReadOnlyError(
+            f"{path} needs an upgrade and {2 * pages * size / 1e9:.2f} GB for a copy before it, "
+            f"but {free / 1e9:.2f} GB are free; make room and try again"
+        )
+    stamp = iso(time.time()).replace(":", "").replace("-", "")[:15]
+    copy = path.with_name(f"{path.stem}.{mark}.{stamp}.db")
+    with closing(sqlite3.connect(copy)) as target:
+        conn.backup(target)
+    return copy

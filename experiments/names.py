@@ -1,0 +1,51 @@
+"""Identity of a run: a sortable unique id, a short one to type, and a name to speak of."""
+
+import random
+import secrets
+import time
+from collections.abc import Callable
+
+_BASE32 = "0123456789abcdefghjkmnpqrstvwxyz"
+
+_ADJECTIVES = (  # noqa: SIM905 - one word a line would be a page
+    "amber bold brave brisk calm clear clever cosy crisp eager early fair fleet fond frank fresh "
+    "gentle glad golden grand happy hardy honest humble jolly keen kind late light lively loyal "
+    "lucid lucky mellow merry mild neat nimble noble patient plain polite proud pure quick quiet "
+    "rapid ready royal sage serene sharp silent silver smooth snug sober solid steady still sunny "
+    "swift tall tidy tender true vivid warm wise witty young zesty"
+).split()
+_ANIMALS = (  # noqa: SIM905 - the same
+    "badger bear beaver bison bittern boar buck crane crow curlew deer dipper dove duck eagle eel "
+    "egret elk falcon ferret finch fox frog gannet goose grebe gull hare hawk heron ibex jay kite "
+    "lark linnet lizard lynx magpie marten mole moose moth newt ocelot orca osprey otter owl "
+    "oyster panda perch pike plover puffin quail raven robin rook salmon seal shrew shrike siskin "
+    "skua snail snipe sparrow stoat stork swan swift teal tern thrush toad trout turtle vole "
+    "walrus weasel whale wolf wren"
+).split()
+
+
+def new_uid() -> str:
+    """A UUIDv7: milliseconds since 1970 in 48 bits, then 74 random bits."""
+    value = (int(time.time() * 1000) & (1 << 48) - 1) << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) | 7 << 76
+    value = value & ~(0x3 << 62) | 2 << 62
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def short_id(uid: str, taken: Callable[[str], bool]) -> str:
+    """Eight characters from the random end of `uid`; another eight where those are taken."""
+    value = int(uid.replace("-", ""), 16)
+    short = "".join(_BASE32[value >> 5 * place & 31] for place in range(8))
+    while taken(short):
+        short = "".join(secrets.choice(_BASE32) for _ in range(8))
+    return short
+
+
+def free_name(wanted: str, taken: Callable[[str], bool]) -> str:
+    """The wanted name, or a made-up one; numbered where it is taken."""
+    base = wanted or f"{random.choice(_ADJECTIVES)}-{random.choice(_ANIMALS)}"
+    name, n = base, 2
+    while taken(name):
+        name, n = f"{base}-{n}", n + 1
+    return name

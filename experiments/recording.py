@@ -1,0 +1,314 @@
+"""One attempt at a run while it is recorded: what waits, what failed, who listens."""
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from queue import Queue, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from experiments.board import Board
+from experiments.errors import StoreError
+from experiments.heartbeat import Heartbeat
+from experiments.leftovers import drain, may_pass, wanted_of
+from experiments.live import LiveBoard, Requests
+from experiments.paths import run_folder
+from experiments.rows import PROGRESS, Item
+from experiments.spill import Spill
+from experiments.texts import iso, unescape
+from experiments.writer import RunWriter
+from grpo_engine import events as ev
+from grpo_engine.control import Control
+
+if TYPE_CHECKING:
+    from experiments.recorder import Recorder
+
+SPILL_AFTER_S = 2.0
+RETRY_S = 1.0
+LATEST_S = 0.5
+LOCK_LIMIT_S = 0.2
+OF_A_STEP = (ev.GroupScored, ev.TokensScored, ev.PassFinished, ev.StepSkipped)
+AT_ONCE = (
+    ev.StepFinished, ev.RunStarted, ev.RunPaused, ev.RunResumed, ev.RunFinished, ev.RunFailed,
+    ev.CheckpointSaved, ev.EvaluationFinished,
+)  # fmt: skip
+
+
+class RunHandle:
+    """What the engine's side holds of a run that is being recorded."""
+
+    def __init__(self, recording: "Recording", queue: "Queue[tuple[Recording, Any]]") -> None:
+        self._recording, self._queue = recording, queue
+        self._facts: SimpleQueue[ev.Event | None] | None = None
+        self.key, self.id, self.name = recording.run, recording.short, recording.name
+        self.attempt = recording.attempt
+        self.folder: Path = recording.folder
+        self.board: Board = recording.board
+        self.waits: deque[float] = deque(maxlen=10_000)
+
+    def put(self, event: ev.Event) -> None:
+        """Record the event; returns once it is queued, and waits only if the queue is full."""
+        self.board.apply(event)
+        if isinstance(event, PROGRESS):
+            self._recording.progress_at = time.time()
+            return
+        start = time.perf_counter()
+        self._queue.put((self._recording, (time.time(), event)))
+        self.waits.append(time.perf_counter() - start)
+
+    def subscribe(self) -> "SimpleQueue[ev.Event | None]":
+        """A lossless queue of facts, each delivered after its commit; None is the end."""
+        queue: SimpleQueue[ev.Event | None] = SimpleQueue()
+        self._recording.listeners.append(queue)
+        return queue
+
+    @property
+    def facts(self) -> "SimpleQueue[ev.Event | None]":
+        """The first subscription, made when it is first asked for."""
+        if self._facts is None:
+            self._facts = self.subscribe()
+        return self._facts
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the store, in words; empty while all is well."""
+        return self._recording.trouble
+
+    @property
+    def lock_waits(self) -> "deque[float]":
+        """Seconds that each transaction waited for the lock."""
+        return self._recording.lock_waits
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until everything put so far is stored, and say whether it is."""
+        flushed = _Flush()
+        self._queue.put((self._recording, flushed))
+        return flushed.done.wait(timeout) and flushed.stored
+
+    def close(self, cause: str = "") -> bool:
+        """Write what is left, end the attempt, and say whether all of it is in the store."""
+        closing = _Flush(cause)
+        self._queue.put((self._recording, closing))
+        closing.done.wait()
+        return closing.stored
+
+
+class _Flush:
+    """A mark in the queue: everything before it has been tried once this is reached."""
+
+    def __init__(self, ending: str | None = None) -> None:
+        self.ending = ending
+        self.done = threading.Event()
+        self.stored = False
+
+
+class Recording:
+    """The recorder thread's side of one attempt."""
+
+    def __init__(self, recorder: "Recorder", run: int, control: Control) -> None:
+        self.recorder, self.run = recorder, run
+        row = recorder.store.run_row(run)
+        self.short, self.name, self.seq = row.short, unescape(row.name), row.last_seq
+        self.folder = run_folder(recorder.path, row.short)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.wanted = wanted_of(row.config)
+        self.board = Board()
+        self.listeners: list[SimpleQueue[ev.Event | None]] = []
+        self.lock_waits: deque[float] = deque(maxlen=100_000)
+        self.progress_at = 0.0
+        self.trouble = ""
+        self.ended = False
+        self._progress_written = 0.0
+        self._pending: list[Item] = []
+        self._failing_since = 0.0
+        self._retried = 0.0
+        self._spill = Spill(recorder.path, row.short)
+        self._spilling = False
+        self._control = control
+
+    def begin(self, attempt: int) -> None:
+        """Open what the attempt needs."""
+        self.attempt = attempt
+        self.seq = self.recorder.store.run_row(self.run).last_seq
+        conn = self.recorder.connection
+        self.writer = RunWriter(conn, self.run, attempt, self.folder, self.wanted)
+        self.requests = Requests(self.run, attempt, self._control)
+        self.live = LiveBoard(self.run, self.board)
+        self.heart = Heartbeat(self.recorder.path, self.run, attempt)
+        self.heart.start()
+
+    def use(self, conn: sqlite3.Connection) -> None:
+        """Write through another connection from now on."""
+        self.writer.use(conn)
+
+    def moved(self, path: Path) -> None:
+        """The store has another path."""
+        self.heart.path = path
+
+    # -- what the thread does -------------------------------------------------------------------
+
+    def take(self, entry: Any) -> None:
+        """Take an entry of the queue: an event with its time, or a flush."""
+        if isinstance(entry, _Flush):
+            try:
+                self._commit()
+                if entry.ending is not None:
+                    self.end(entry.ending)
+                entry.stored = not self._pending and not self._spilling
+            finally:
+                entry.done.set()
+            return
+        at, event = entry
+        self._add(at, event)
+        if isinstance(event, AT_ONCE) or not any(
+            isinstance(item.event, OF_A_STEP) for item in self._pending
+        ):
+            self._commit()
+
+    def failed(self, error: Exception) -> None:
+        """Say that the recorder itself failed; training goes on."""
+        self._set_trouble(f"the recorder failed: {type(error).__name__}: {error}")
+
+    def note(self, text: str) -> None:
+        """Record a warning of the store's own."""
+        step = self._pending[-1].event.step if self._pending else self.board.snapshot().step
+        self._add(time.time(), ev.NoteWritten(step=step, text=text, severity="warning"))
+        self._commit()
+
+    def _add(self, at: float, event: ev.Event) -> None:
+        self.seq += 1
+        self._pending.append(Item(self.seq, at, event))
+
+    def _commit(self) -> None:
+        if not self._pending:
+            return
+        if self._spilling:
+            self._spill_pending()
+            return
+        try:
+            self.lock_waits.append(self.writer.write(self._pending, limit=LOCK_LIMIT_S))
+        except Exception as error:
+            if not may_pass(error):
+                self._set_aside(error)
+                return
+            now = time.monotonic()
+            self._failing_since = self._failing_since or now
+            if now - self._failing_since >= SPILL_AFTER_S:
+                self._start_spilling(error)
+            return
+        self._failing_since = 0.0
+        self._deliver()
+        if self.trouble:
+            self._set_trouble("")
+
+    def _deliver(self) -> None:
+        items, self._pending = self._pending, []
+        for item in items:
+            self.requests.saw(item.event)
+            for queue in self.listeners:
+                queue.put(item.event)
+
+    def _set_trouble(self, text: str) -> None:
+        self.trouble = text
+        self.board.warn(text)
+
+    # -- when the store fails -------------------------------------------------------------------
+
+    def _start_spilling(self, error: Exception) -> None:
+        self._spilling = True
+        text = (
+            f"the store {self.recorder.path} does not take anything ({error}); training goes on, "
+            f"what happens is kept in {self._spill.path} and taken in later"
+        )
+        step = self._pending[-1].event.step
+        self._add(time.time(), ev.NoteWritten(step=step, text=text, severity="warning"))
+        self._set_trouble(text)
+        self._spill_pending()
+
+    def _spill_pending(self) -> None:
+        try:
+            self._spill.append(self._pending)
+        except OSError as error:
+            self._set_trouble(
+                f"neither {self.recorder.path} nor a spill file can be written ({error}); "
+                f"{len(self._pending)} events wait in memory: make room on the disk"
+            )
+            return
+        self._deliver()
+
+    def _set_aside(self, error: Exception) -> None:
+        """Keep events that the store refuses for good in a file of their own, and go on."""
+        Spill(self.recorder.path, f"{self.short}.refused").append(self._pending)
+        self._set_trouble(f"{len(self._pending)} events do not fit into the store: {error}")
+        self._deliver()
+
+    def _take_in(self) -> None:
+        """Move what was spilled into the store; what was moved already is skipped."""
+        with contextlib.suppress(sqlite3.Error, StoreError, OSError):
+            self.recorder.reopen()
+            last = self.recorder.store.run_row(self.run).last_seq
+            count = drain(self._spill, self.writer, last)
+            self._spilling = False
+            self._failing_since = 0.0
+            self._set_trouble("")
+            self.note(f"the store takes what happens again; {count} spilled events were taken in")
+
+    # -- five times a second --------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Retry what failed, pass requests on, write the board for viewers."""
+        now = time.monotonic()
+        if self._spilling:
+            if self._pending:
+                self._spill_pending()
+            if not self._pending and now - self._retried >= RETRY_S:
+                self._take_in()
+                self._retried = time.monotonic()
+            return
+        if self._pending and (self._failing_since or self._is_late()):
+            self._commit()
+        if self._failing_since:
+            return
+        with contextlib.suppress(sqlite3.Error):
+            conn = self.recorder.connection
+            self.requests.poll(conn)
+            self.live.poll(conn)
+            self._write_progress(conn)
+
+    def _is_late(self) -> bool:
+        """Whether an alert or a note has waited for its step to end for too long."""
+        oldest = next(
+            (item.at for item in self._pending if not isinstance(item.event, OF_A_STEP)), None
+        )
+        return oldest is not None and time.time() - oldest > LATEST_S
+
+    def _write_progress(self, conn: sqlite3.Connection) -> None:
+        if self.progress_at - self._progress_written < 2.0:
+            return
+        conn.execute(
+            "UPDATE attempt SET progress_at = ? WHERE run_id = ? AND n = ?",
+            (iso(self.progress_at), self.run, self.attempt),
+        )
+        self._progress_written = self.progress_at
+
+    def end(self, cause: str) -> None:
+        """End the attempt; what the store cannot take stays in the spill file."""
+        if self.ended:
+            return
+        self.ended = True
+        deadline = time.monotonic() + 2 * SPILL_AFTER_S
+        while self._pending and time.monotonic() < deadline:
+            self._commit()
+            time.sleep(0 if not self._pending else 0.05)
+        if self._spilling:
+            self._take_in()
+        self.heart.stop()
+        with contextlib.suppress(sqlite3.Error, StoreError):
+            self.requests.finish(self.recorder.connection)
+        with contextlib.suppress(Exception):
+            self.recorder.store.end_attempt(self.run, self.attempt, cause)
+        self.writer.close()
+        for queue in self.listeners:
+            queue.put(None)

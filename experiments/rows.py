@@ -1,0 +1,193 @@
+"""The rows of one transaction: statements, numbers and texts as SQLite takes them."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments.texts import escape
+from experiments.tokens import encode
+from experiments.values import TokenRow
+from grpo_engine import events as ev
+
+PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdvanced)
+
+GROUP_SQL = (
+    "INSERT INTO rollout_group (id, run_id, attempt, step, seq, tokens_seq, idx, origin, "
+    "example_key, prompt_hash, prompt_text, target, sampling, reward_mean, reward_std, no_signal, "
+    "refill, has_tokens, nonfinite, hidden) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,0)"
+)
+ROLLOUT_SQL = (
+    "INSERT INTO rollout (id, group_id, run_id, idx, text, reward, advantage, tokens, finish, "
+    "clip_fraction, kl, nonfinite) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)"
+)
+REWARD_SQL = "INSERT INTO rollout_reward VALUES (?,?,?,?,?,?,?)"
+METRIC_SQL = "INSERT OR REPLACE INTO metric VALUES (?,?,?,?)"
+PASS_SQL = (
+    "INSERT INTO update_pass (run_id, attempt, step, seq, pass, minibatch, loss, clip_low, "
+    "clip_high, kl_to_old, grad_norm, learning_rate, stop_reason, hidden) "
+    "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,0)"
+)
+EVENT_SQL = (
+    "INSERT INTO event (run_id, attempt, seq, at, step, kind, payload, hidden) "
+    "VALUES (?,?,?,?,?,?,?,0)"
+)
+STEP_SQL = (
+    "INSERT OR REPLACE INTO step (run_id, attempt, step, seq, at, elapsed, tokens, key_set, "
+    "skipped, hidden) VALUES (?,?,?,?,?,?,?,?,?,0)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An event with its place in the run's record."""
+
+    seq: int
+    at: float
+    event: ev.Event
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What of the rollouts is recorded."""
+
+    tokens: str = "all"
+    every: int = 10
+    rollouts: bool = True
+
+    def tokens_of(self, step: int, origin: str) -> bool:
+        """Whether the token numbers of a group are."""
+        if self.tokens == "none" or not self.rollouts:
+            return False
+        return (
+            self.tokens == "all"
+            or origin == "pinned"
+            or (self.tokens == "every" and step % max(1, self.every) == 0)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A group of the step in hand, and its numbers once they are there."""
+
+    seq: int
+    group: ev.Group
+    numbers: ev.TokensScored | None = None
+    numbers_seq: int | None = None
+
+
+@dataclass(slots=True)
+class Rows:
+    """The rows of one transaction, by statement."""
+
+    groups: list[tuple[Any, ...]] = field(default_factory=list)
+    rollouts: list[tuple[Any, ...]] = field(default_factory=list)
+    rewards: list[tuple[Any, ...]] = field(default_factory=list)
+    prompts: list[tuple[int, str]] = field(default_factory=list)
+    texts: list[tuple[int, str]] = field(default_factory=list)
+    passes: list[tuple[Any, ...]] = field(default_factory=list)
+    events: list[tuple[Any, ...]] = field(default_factory=list)
+    metrics: list[tuple[Any, ...]] = field(default_factory=list)
+    sizes: int = 0
+
+
+def known(value: float | None) -> float | None:
+    """A number as SQLite takes it; NaN would become NULL anyway."""
+    return None if value is None or math.isnan(value) else float(value)
+
+
+def nan_names(**values: float | None) -> str:
+    """Which of the numbers are NaN and not merely absent."""
+    return ",".join(name for name, value in values.items() if value is not None and value != value)
+
+
+def dumps(values: Mapping[str, Any]) -> str:
+    """Compact JSON of plain ASCII, so that any text survives; NaN and infinities as strings."""
+    plain = {key: str(value) if _odd(value) else value for key, value in values.items()}
+    return json.dumps(plain, separators=(",", ":"), allow_nan=False)
+
+
+def loads(text: str) -> dict[str, float]:
+    """Read back numbers that `dumps` wrote."""
+    return {key: float(value) for key, value in json.loads(text).items()}
+
+
+def _odd(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRows:
+    """Turns the groups of one attempt into rows."""
+
+    run: int
+    attempt: int
+    wanted: Wanted
+
+    def add(self, rows: Rows, step: int, pair: Scored, last_group: int, last_rollout: int) -> None:
+        """Append a group with its completions; ids count on from the last ones stored."""
+        group = pair.group
+        key = last_group + len(rows.groups) + 1
+        has_tokens = self.wanted.tokens_of(step, group.origin)
+        prompt, target = escape(group.prompt_text), escape(group.target)
+        rows.groups.append(
+            (
+                key, self.run, self.attempt, step, pair.seq, pair.numbers_seq, group.index,
+                group.origin, escape(group.example_key), escape(group.prompt_hash), prompt, target,
+                dumps(group.sampling), known(group.reward_mean), known(group.reward_std),
+                escape(group.no_signal), group.attempt, int(has_tokens),
+                nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
+            )
+        )  # fmt: skip
+        rows.prompts.append((key, prompt))
+        rows.sizes += 200 + 2 * len(prompt) + len(target)
+        by_index = {row.index: row for row in pair.numbers.numbers} if pair.numbers else {}
+        for completion in group.completions:
+            number = last_rollout + len(rows.rollouts) + 1
+            self._rollout(rows, number, key, completion, by_index.get(completion.index))
+
+    def _rollout(
+        self, rows: Rows, key: int, group: int, completion: ev.Completion,
+        numbers: ev.TokenNumbers | None,
+    ) -> None:  # fmt: skip
+        text = escape(completion.text) if self.wanted.rollouts else ""
+        clip = numbers.clip_fraction if numbers else None
+        kl = numbers.kl if numbers else None
+        rows.rollouts.append(
+            (
+                key, group, self.run, completion.index, text, known(completion.reward),
+                known(completion.advantage), len(completion.ids), completion.finish, known(clip),
+                known(kl), nan_names(reward=completion.reward, advantage=completion.advantage,
+                                     clip_fraction=clip, kl=kl),
+            )
+        )  # fmt: skip
+        rows.texts.append((key, text))
+        rows.sizes += 120 + 2 * len(text)
+        for position, reward in enumerate(completion.rewards):
+            reason = escape(reward.reason)
+            rows.rewards.append(
+                (
+                    key, position, escape(reward.name), known(reward.value), known(reward.weight),
+                    reason, nan_names(value=reward.value),
+                )
+            )  # fmt: skip
+            rows.sizes += 30 + len(reason)
+
+
+def token_blob(pair: Scored) -> bytes:
+    """The token numbers of a group, packed."""
+    numbers = {row.index: row for row in pair.numbers.numbers} if pair.numbers else {}
+    rows = []
+    for completion in pair.group.completions:
+        row = numbers.get(completion.index)
+        rows.append(
+            TokenRow(
+                index=completion.index, ids=completion.ids, ends=completion.ends,
+                sampler=completion.sampler_logprobs, old=row.old if row else (),
+                reference=row.reference if row else (), passes=row.passes if row else (),
+                after=row.after if row else (), entropy=row.entropy if row else (),
+                advantages=row.advantages if row else (),
+            )
+        )  # fmt: skip
+    return encode(pair.group.prompt_ids, rows)

@@ -1,0 +1,328 @@
+"""ExperimentStore: the way in for everything that writes; migrates the file when it opens it."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.pool import NullPool
+from sqlmodel import Session, col, delete, func, select, update
+
+from experiments.configs import (
+    config_hash,
+    config_tree,
+    flat,
+    json_text,
+    number_of,
+    promoted,
+    verbatim,
+)
+from experiments.connect import begin, open_writer
+from experiments.errors import (
+    NothingStoredError,
+    QueryError,
+    RunNotFoundError,
+    StoreError,
+    StoreReadOnlyError,
+)
+from experiments.machine import boot_id, host_name, process_start
+from experiments.migrations import CURRENT, migrate, too_new, version
+from experiments.names import free_name, new_uid, short_id
+from experiments.paths import run_folder
+from experiments.summaries import rebuild
+from experiments.tables import AlertRow, AttemptRow, ControlRow, RunParamRow, RunRow, RunTagRow
+from experiments.texts import escape, now_iso
+
+VERBS = ("pause", "continue", "stop_after_step", "stop_now", "checkpoint", "pin")
+HIDING = ("event", "step", "update_pass", "rollout_group", "evaluation")
+
+
+class ExperimentStore:
+    """Writes the store at `path`; `read_only` says why where it may only be read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.read_only = ""
+        self.copied_to: Path | None = None
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with closing(open_writer(path, create=True)) as conn:
+            self._prepare(conn)
+        self._engine = self._make_engine()
+
+    def _prepare(self, conn: sqlite3.Connection) -> None:
+        if version(conn) > CURRENT:
+            self.read_only = too_new(version(conn), self.path)
+            return
+        try:
+            self.copied_to = migrate(conn, self.path)
+        except StoreReadOnlyError as error:
+            self.read_only = str(error)
+
+    def _make_engine(self) -> Engine:
+        engine = create_engine(
+            "sqlite://", creator=lambda: open_writer(self.path), poolclass=NullPool
+        )
+
+        @event.listens_for(engine, "begin")
+        def take_lock(connection: Any) -> None:
+            begin(connection.connection.dbapi_connection)
+
+        return engine
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._engine.dispose()
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """One transaction; commits unless an error leaves it."""
+        if self.read_only:
+            raise StoreReadOnlyError(self.read_only)
+        with Session(self._engine) as session, session.begin():
+            yield session
+
+    # -- runs -----------------------------------------------------------------------------------
+
+    def create_run(
+        self, config: Any, *, name: str = "", status: str = "running", parent: int | None = None,
+        sweep: int | None = None, code_version: str = "", tags: Iterable[str] = (), uid: str = "",
+    ) -> RunRow:  # fmt: skip
+        """Store a new run with its settings and make its folder."""
+        tree = config_tree(config)
+        with self.session() as session:
+            uid = uid or new_uid()
+            row = RunRow(
+                uid=uid,
+                short=short_id(uid, lambda short: _exists(session, RunRow.short, short)),
+                name=free_name(
+                    escape(name or str(tree.get("name") or "")),
+                    lambda name: _exists(session, RunRow.name, name),
+                ),
+                status=status, created_at=now_iso(), config=verbatim(tree),
+                config_hash=config_hash(tree), code_version=escape(code_version), versions="{}",
+                parent_id=parent, sweep_id=sweep, **promoted(tree),
+            )  # fmt: skip
+            session.add(row)
+            session.flush()
+            assert row.id is not None
+            session.add_all(
+                RunParamRow(
+                    run_id=row.id, path=path, value=json_text(value), number=number_of(value)
+                )
+                for path, value in flat(tree).items()
+            )
+            session.add_all(
+                RunTagRow(run_id=row.id, tag=escape(tag)) for tag in dict.fromkeys(tags)
+            )
+            session.flush()
+            session.expunge(row)
+        run_folder(self.path, row.short).mkdir(parents=True, exist_ok=True)
+        return row
+
+    def key_of(self, run: int | str) -> int:
+        """The database key of a run, from its id."""
+        if isinstance(run, int):
+            return run
+        with self.session() as session:
+            key = session.exec(select(RunRow.id).where(RunRow.short == run)).first()
+        if key is None:
+            raise RunNotFoundError(f"no run has the id {run!r}")
+        return key
+
+    def run_row(self, run: int) -> RunRow:
+        """The run's row, free of any session."""
+        with self.session() as session:
+            row = session.get(RunRow, run)
+            if row is None:
+                raise RunNotFoundError(f"run {run} is no longer in the store")
+            session.expunge(row)
+            return row
+
+    def last_attempt(self, run: int) -> int:
+        """The number of the newest attempt; 0 if there was none."""
+        with self.session() as session:
+            last = session.exec(
+                select(func.max(AttemptRow.n)).where(AttemptRow.run_id == run)
+            ).one()
+            return last or 0
+
+    def start_attempt(self, run: int, from_step: int) -> int:
+        """Begin the next attempt; what earlier ones did beyond `from_step` is hidden under them."""
+        with self.session() as session:
+            last = session.exec(
+                select(func.max(AttemptRow.n)).where(AttemptRow.run_id == run)
+            ).one()
+            number = (last or 0) + 1
+            session.exec(
+                update(AttemptRow)
+                .where(col(AttemptRow.run_id) == run)
+                .values(
+                    until_step=func.min(func.coalesce(AttemptRow.until_step, from_step), from_step),
+                    ended_at=func.coalesce(AttemptRow.ended_at, now_iso()),
+                )
+            )
+            session.exec(
+                update(ControlRow)
+                .where(col(ControlRow.run_id) == run, col(ControlRow.outcome) == "")
+                .values(outcome="expired")
+            )
+            now = now_iso()
+            row = AttemptRow(
+                run_id=run, n=number, from_step=from_step, host=host_name(), boot=boot_id(),
+                pid=os.getpid(), pid_start=process_start(os.getpid()), started_at=now,
+                heartbeat=now, progress_at=now,
+            )  # fmt: skip
+            session.add(row)
+            session.exec(
+                update(RunRow)
+                .where(col(RunRow.id) == run)
+                .values(status="running", ended_at=None, error="")
+            )
+            if number > 1:
+                raw = session.connection().connection.dbapi_connection
+                _hide(raw, run, number, from_step)  # type: ignore[arg-type]
+        return number
+
+    def end_attempt(self, run: int, number: int, cause: str) -> None:
+        """End an attempt; a run that did not say how it ended is `aborted`."""
+        with self.session() as session:
+            session.exec(
+                update(AttemptRow)
+                .where(col(AttemptRow.run_id) == run, col(AttemptRow.n) == number)
+                .values(ended_at=now_iso(), cause=escape(cause))
+            )
+            session.exec(
+                update(RunRow)
+                .where(col(RunRow.id) == run, col(RunRow.status).in_(("running", "paused")))
+                .values(status="aborted", ended_at=now_iso(), error=escape(cause))
+            )
+            session.exec(
+                update(ControlRow)
+                .where(col(ControlRow.run_id) == run, col(ControlRow.outcome) == "")
+                .values(outcome="expired")
+            )
+
+    def rename(self, run: int, name: str) -> None:
+        """Give the run another name, which no other run has."""
+        wanted = escape(name.strip())
+        if not wanted or wanted.startswith("@"):
+            raise QueryError(f"a run cannot be called {name!r}: a name is text without a leading @")
+        with self.session() as session:
+            other = session.exec(
+                select(RunRow).where(RunRow.name == wanted, RunRow.id != run)
+            ).first()
+            if other is not None:
+                raise QueryError(f"{other.short} is already called {name!r}; choose another name")
+            _set(session, run, name=wanted)
+
+    def set_note(self, run: int, note: str) -> None:
+        """Replace the run's note."""
+        with self.session() as session:
+            _set(session, run, note=escape(note))
+
+    def set_archived(self, run: int, archived: bool) -> None:
+        """Hide the run from lists, or show it again."""
+        with self.session() as session:
+            _set(session, run, archived=int(archived))
+
+    def tag(self, run: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
+        """Put tags on a run and take tags off it."""
+        with self.session() as session:
+            _set(session, run)
+            gone = {escape(tag) for tag in remove}
+            wanted = {escape(tag.strip()) for tag in add if tag.strip()} - gone
+            session.exec(
+                delete(RunTagRow).where(
+                    col(RunTagRow.run_id) == run, col(RunTagRow.tag).in_(gone | wanted)
+                )
+            )
+            session.add_all(RunTagRow(run_id=run, tag=tag) for tag in sorted(wanted))
+
+    def mute(self, alert: int, muted: bool = True) -> None:
+        """Silence an alert's rule in its run, or let it speak again."""
+        with self.session() as session:
+            row = session.get(AlertRow, alert)
+            if row is None:
+                raise NothingStoredError(f"there is no alert {alert}")
+            row.muted = int(muted)
+
+    # -- viewers and requests -------------------------------------------------------------------
+
+    def request(self, run: int, verb: str, *, by: str = "", argument: str = "") -> int:
+        """Ask the process that works on the run for something; returns the request's key."""
+        if verb not in VERBS:
+            raise QueryError(f"{verb!r} cannot be asked of a run; choose from {', '.join(VERBS)}")
+        with self.session() as session:
+            attempt = session.exec(
+                select(func.max(AttemptRow.n)).where(AttemptRow.run_id == run)
+            ).one()
+            if attempt is None:
+                raise StoreError("nothing has ever worked on this run, so nothing can be asked")
+            row = ControlRow(
+                run_id=run, attempt=attempt, verb=verb, argument=escape(argument),
+                asked_at=now_iso(), asked_by=escape(by or f"pid {os.getpid()}"),
+            )  # fmt: skip
+            session.add(row)
+            session.flush()
+            assert row.id is not None
+            return row.id
+
+    def hold_lease(self, run: int, seconds: float = 10.0) -> None:
+        """Have the run's process write its board for this long."""
+        if self.read_only:
+            return
+        with closing(open_writer(self.path)) as conn:
+            begin(conn)
+            conn.execute(
+                "INSERT INTO run_live VALUES (?, ?, -1, 0, '') ON CONFLICT (run_id) DO UPDATE "
+                "SET lease_until = max(lease_until, excluded.lease_until)",
+                (run, time.time() + seconds),
+            )
+            conn.execute("COMMIT")
+
+
+def _exists(session: Session, column: Any, value: str) -> bool:
+    return session.exec(select(column).where(column == value)).first() is not None
+
+
+def _set(session: Session, run: int, **values: Any) -> None:
+    row = session.get(RunRow, run)
+    if row is None:
+        raise RunNotFoundError(f"run {run} is no longer in the store")
+    for name, value in values.items():
+        setattr(row, name, value)
+
+
+def _hide(conn: sqlite3.Connection, run: int, number: int, from_step: int) -> None:
+    """Hide the rows of earlier attempts beyond the step that the new one goes on from."""
+    for table in HIDING:
+        conn.execute(
+            f"UPDATE {table} SET hidden = 1 WHERE run_id = ? AND step > ? AND attempt < ?",
+            (run, from_step, number),
+        )
+    conn.execute(
+        "INSERT OR IGNORE INTO metric_hidden "
+        "SELECT run_id, ?, key_id, step, value FROM metric WHERE run_id = ? AND step > ?",
+        (number - 1, run, from_step),
+    )
+    touched = conn.execute(
+        "SELECT key_id FROM metric_summary WHERE run_id = ?"
+        " AND max(last_step, min_step, max_step) > ?"
+        " OR run_id = ? AND nonfinite > 0",
+        (run, from_step, run),
+    ).fetchall()
+    conn.execute("DELETE FROM metric WHERE run_id = ? AND step > ?", (run, from_step))
+    rebuild(conn, run, [key for (key,) in touched])
+    last = conn.execute(
+        "SELECT step, tokens, elapsed FROM step WHERE run_id = ? AND hidden = 0 "
+        "ORDER BY step DESC LIMIT 1",
+        (run,),
+    ).fetchone()
+    conn.execute(
+        "UPDATE run SET step = ?, tokens = ?, elapsed = ? WHERE id = ?",
+        (*(last or (0, 0, 0.0)), run),
+    )

@@ -1,0 +1,342 @@
+"""Events to rows: what one transaction of the recorder writes."""
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from experiments import summaries
+from experiments.connect import begin
+from experiments.paths import tokens_file
+from experiments.rows import (
+    EVENT_SQL,
+    GROUP_SQL,
+    METRIC_SQL,
+    PASS_SQL,
+    REWARD_SQL,
+    ROLLOUT_SQL,
+    STEP_SQL,
+    GroupRows,
+    Item,
+    Rows,
+    Scored,
+    Wanted,
+    dumps,
+    known,
+    nan_names,
+    token_blob,
+)  # fmt: skip
+from experiments.texts import escape, iso
+from experiments.tokens import TokenFile
+from grpo_engine import events as ev
+
+
+class RunWriter:
+    """Writes the events of one attempt, one transaction per call."""
+
+    def __init__(
+        self, conn: sqlite3.Connection, run: int, attempt: int, folder: Path, wanted: Wanted
+    ) -> None:
+        self.conn, self.run, self.attempt, self.wanted = conn, run, attempt, wanted
+        self.groups = GroupRows(run, attempt, wanted)
+        self.tokens = TokenFile(tokens_file(folder))
+        self._open: dict[tuple[int, str, int], Scored] = {}
+        self._keys: dict[str, int] = {}
+        self._sets: dict[tuple[str, ...], int] = {}
+        self._summaries: dict[int, summaries.Summary] | None = None
+        self._skipped: dict[int, str] = {}
+
+    def write(self, items: Sequence[Item], limit: float) -> float:
+        """Commit the events and return the seconds spent waiting for the lock."""
+        before = dict(self._open)
+        try:
+            numbers = self._take_groups(items)
+            blobs = self._blobs(items)
+            self.tokens.write(blobs)
+            waited = begin(self.conn, limit)
+            try:
+                self._insert(items, numbers, sum(len(blob) for _, blob in blobs))
+                self.conn.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+        except BaseException:
+            self._open = before
+            raise
+        for item in items:
+            if isinstance(item.event, ev.StepFinished):
+                done = item.event.step
+                self._open = {key: value for key, value in self._open.items() if key[0] > done}
+        return waited
+
+    def use(self, conn: sqlite3.Connection) -> None:
+        """Write through another connection from now on."""
+        self.conn = conn
+        self._keys, self._sets, self._summaries = {}, {}, None
+
+    def _roll_back(self) -> None:
+        if self.conn.in_transaction:
+            self.conn.execute("ROLLBACK")
+        self._keys, self._sets, self._summaries = {}, {}, None
+
+    def close(self) -> None:
+        """Let the token file go."""
+        self.tokens.close()
+
+    # -- groups and their tokens ------------------------------------------------------------
+
+    def _take_groups(self, items: Sequence[Item]) -> dict[int, Scored]:
+        """Pair groups with their numbers, and give the pairs by the sequence number of either."""
+        pairs: dict[int, Scored] = {}
+        for item in items:
+            event = item.event
+            if isinstance(event, ev.GroupScored):
+                key = (event.step, event.group.origin, event.group.index)
+                pairs[item.seq] = self._open[key] = Scored(item.seq, event.group)
+            elif isinstance(event, ev.TokensScored):
+                key = (event.step, event.origin, event.group)
+                if key in self._open and self._open[key].numbers is None:
+                    old = self._open[key]
+                    pair = Scored(old.seq, old.group, event, item.seq)
+                    pairs[old.seq] = pairs[item.seq] = self._open[key] = pair
+        return pairs
+
+    def _blobs(self, items: Sequence[Item]) -> list[tuple[int, bytes]]:
+        touched: dict[int, Scored] = {}
+        for item in items:
+            event = item.event
+            if not isinstance(event, ev.GroupScored | ev.TokensScored):
+                continue
+            origin = event.origin if isinstance(event, ev.TokensScored) else event.group.origin
+            if self.wanted.tokens_of(event.step, origin):
+                for pair in self._open.values():
+                    if item.seq in (pair.seq, pair.numbers_seq):
+                        touched[pair.seq] = pair
+        return [(seq, token_blob(pair)) for seq, pair in touched.items()]
+
+    # -- rows -----------------------------------------------------------------------------------
+
+    def _insert(self, items: Sequence[Item], pairs: Mapping[int, Scored], blobs: int) -> None:
+        rows = Rows(sizes=blobs)
+        last_group, last_rollout = (
+            self.conn.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()[0]
+            for table in ("rollout_group", "rollout")
+        )
+        inserted: set[int] = set()
+        for item in items:
+            match item.event:
+                case ev.GroupScored():
+                    pair = pairs[item.seq]
+                    self.groups.add(rows, item.event.step, pair, last_group, last_rollout)
+                    inserted.add(item.seq)
+                case ev.TokensScored():
+                    if item.seq not in pairs:
+                        self._event(rows, item)
+                    elif pairs[item.seq].seq not in inserted:
+                        self._late_numbers(pairs[item.seq])
+                case ev.PassFinished():
+                    self._pass(rows, item, item.event)
+                case ev.StepFinished():
+                    self._step(rows, item, item.event)
+                case ev.EvaluationFinished():
+                    self._evaluation(rows, item, item.event)
+                case _:
+                    self._other(rows, item)
+        self._flush(rows)
+        self._totals(items, rows.sizes)
+
+    def _flush(self, rows: Rows) -> None:
+        many = self.conn.executemany
+        many(GROUP_SQL, rows.groups)
+        many(ROLLOUT_SQL, rows.rollouts)
+        many(REWARD_SQL, rows.rewards)
+        many("INSERT INTO rollout_words (rowid, text) VALUES (?,?)", rows.texts)
+        many("INSERT INTO prompt_words (rowid, prompt_text) VALUES (?,?)", rows.prompts)
+        many(PASS_SQL, rows.passes)
+        many(EVENT_SQL, rows.events)
+        many(METRIC_SQL, rows.metrics)
+        if rows.metrics and self._summaries is not None:
+            lines = self._summaries
+            changed = {row[1] for row in rows.metrics}
+            many(summaries.UPSERT, [lines[key].row(self.run, key) for key in changed])
+
+    def _late_numbers(self, pair: Scored) -> None:
+        """Complete a group that an earlier transaction wrote."""
+        assert pair.numbers is not None
+        self.conn.execute(
+            "UPDATE rollout_group SET tokens_seq = ? WHERE run_id = ? AND seq = ?",
+            (pair.numbers_seq, self.run, pair.seq),
+        )
+        group = self.conn.execute(
+            "SELECT id FROM rollout_group WHERE run_id = ? AND seq = ?", (self.run, pair.seq)
+        ).fetchone()[0]
+        scored = {item.index: item for item in pair.group.completions}
+        for row in pair.numbers.numbers:
+            old = scored.get(row.index)
+            marks = nan_names(
+                reward=old.reward if old else None, advantage=old.advantage if old else None,
+                clip_fraction=row.clip_fraction, kl=row.kl,
+            )  # fmt: skip
+            self.conn.execute(
+                "UPDATE rollout SET clip_fraction = ?, kl = ?, nonfinite = ? "
+                "WHERE group_id = ? AND idx = ?",
+                (known(row.clip_fraction), known(row.kl), marks, group, row.index),
+            )
+
+    def _pass(self, rows: Rows, item: Item, event: ev.PassFinished) -> None:
+        rows.passes.append(
+            (
+                self.run, self.attempt, event.step, item.seq, event.index, event.minibatch,
+                known(event.loss), known(event.clip_low), known(event.clip_high),
+                known(event.kl_to_old), known(event.grad_norm), known(event.learning_rate),
+                escape(event.stop_reason),
+            )
+        )  # fmt: skip
+
+    def _step(self, rows: Rows, item: Item, event: ev.StepFinished) -> None:
+        self._metrics(rows, event.step, event.metrics)
+        self.conn.execute(
+            STEP_SQL,
+            (
+                self.run, self.attempt, event.step, item.seq, item.at, known(event.elapsed),
+                event.tokens, self._key_set(tuple(event.metrics)),
+                escape(self._skipped.pop(event.step, "")),
+            ),
+        )  # fmt: skip
+        rows.sizes += 60 + 25 * len(event.metrics)
+
+    def _evaluation(self, rows: Rows, item: Item, event: ev.EvaluationFinished) -> None:
+        cursor = self.conn.execute(
+            "INSERT INTO evaluation (run_id, attempt, step, seq, at, moment, mode, problems, "
+            "samples, metrics, seconds, hidden) VALUES (?,?,?,?,?,?,?,?,?,?,?,0)",
+            (
+                self.run, self.attempt, event.step, item.seq, item.at, event.moment, event.mode,
+                event.problems, event.samples, dumps(event.metrics), known(event.seconds),
+            ),
+        )  # fmt: skip
+        self.conn.executemany(
+            "INSERT INTO evaluation_sample VALUES (?,?,?,?,?,?)",
+            [
+                (
+                    cursor.lastrowid, position, escape(row.example_key), row.correct, row.samples,
+                    dumps(row.rewards),
+                )
+                for position, row in enumerate(event.rows)
+            ],
+        )  # fmt: skip
+        self._metrics(rows, event.step, evaluation_keys(event))
+        rows.sizes += 200 + 80 * len(event.rows)
+
+    def _other(self, rows: Rows, item: Item) -> None:
+        event = item.event
+        if isinstance(event, ev.StepSkipped):
+            self._skipped[event.step] = event.reason
+            self.conn.execute(
+                "UPDATE step SET skipped = ? WHERE run_id = ? AND step = ? AND attempt = ?",
+                (escape(event.reason), self.run, event.step, self.attempt),
+            )
+        elif isinstance(event, ev.AlertRaised):
+            self._alert(event)
+        elif isinstance(event, ev.RunStarted):
+            self._started(event, item.at)
+        elif isinstance(event, ev.RunPaused | ev.RunResumed):
+            status = "paused" if isinstance(event, ev.RunPaused) else "running"
+            self.conn.execute("UPDATE run SET status = ? WHERE id = ?", (status, self.run))
+        elif isinstance(event, ev.RunFinished):
+            self._ended(event.reason, "", item.at)
+        elif isinstance(event, ev.RunFailed):
+            self._ended("failed", escape(f"{event.error}: {event.message}"), item.at)
+        self._event(rows, item)
+
+    def _event(self, rows: Rows, item: Item) -> None:
+        event = item.event
+        payload = json.dumps(ev.to_json(event), separators=(",", ":"), allow_nan=False)
+        kind = type(event).__name__
+        rows.events.append((self.run, self.attempt, item.seq, item.at, event.step, kind, payload))
+        rows.sizes += 60 + len(payload)
+
+    def _started(self, event: ev.RunStarted, at: float) -> None:
+        self.conn.execute(
+            "UPDATE run SET status = 'running', started_at = coalesce(started_at, ?), "
+            "ended_at = NULL, error = '', total_steps = ?, device = ?, versions = ?, "
+            "dataset_fingerprint = ?, recipe = ? WHERE id = ?",
+            (
+                iso(at), event.total_steps, escape(event.device), dumps(event.versions),
+                escape(event.dataset_fingerprint), escape(event.recipe), self.run,
+            ),
+        )  # fmt: skip
+
+    def _ended(self, status: str, error: str, at: float) -> None:
+        self.conn.execute(
+            "UPDATE run SET status = ?, error = ?, ended_at = ? WHERE id = ?",
+            (status, error, iso(at), self.run),
+        )
+
+    def _alert(self, event: ev.AlertRaised) -> None:
+        self.conn.execute(
+            "INSERT INTO alert (run_id, rule, severity, first_step, last_step, count, value, "
+            '"limit", group_index, explanation, remedy, muted) VALUES (?,?,?,?,?,1,?,?,?,?,?,0) '
+            "ON CONFLICT (run_id, rule) DO UPDATE SET severity = excluded.severity, "
+            "last_step = excluded.last_step, count = count + 1, value = excluded.value, "
+            '"limit" = excluded."limit", group_index = excluded.group_index, '
+            "explanation = excluded.explanation, remedy = excluded.remedy",
+            (
+                self.run, escape(event.rule), event.severity, event.step, event.step,
+                known(event.value), known(event.limit), event.group, escape(event.explanation),
+                escape(event.remedy),
+            ),
+        )  # fmt: skip
+
+    # -- metrics --------------------------------------------------------------------------------
+
+    def _metrics(self, rows: Rows, step: int, values: Mapping[str, float]) -> None:
+        if self._summaries is None:
+            self._summaries = summaries.load(self.conn, self.run)
+        for name, value in values.items():
+            key = self._keys.get(name) or self._key(name)
+            number = float(value)
+            rows.metrics.append((self.run, key, step, None if number != number else number))
+            if key not in self._summaries:
+                self._summaries[key] = summaries.Summary()
+            self._summaries[key].add(step, number)
+
+    def _key(self, name: str) -> int:
+        stored = escape(name)
+        self.conn.execute("INSERT OR IGNORE INTO metric_key (name) VALUES (?)", (stored,))
+        found = self.conn.execute("SELECT id FROM metric_key WHERE name = ?", (stored,))
+        self._keys[name] = key = int(found.fetchone()[0])
+        return key
+
+    def _key_set(self, names: tuple[str, ...]) -> int:
+        if names not in self._sets:
+            keys = json.dumps([self._keys.get(name) or self._key(name) for name in names])
+            self.conn.execute("INSERT OR IGNORE INTO key_set (keys) VALUES (?)", (keys,))
+            found = self.conn.execute("SELECT id FROM key_set WHERE keys = ?", (keys,))
+            self._sets[names] = int(found.fetchone()[0])
+        return self._sets[names]
+
+    def _totals(self, items: Sequence[Item], size: int) -> None:
+        last = items[-1]
+        steps = [item.event for item in items if isinstance(item.event, ev.StepFinished)]
+        changes: dict[str, float] = {"last_seq": last.seq}
+        if steps:
+            changes |= {"step": steps[-1].step, "tokens": steps[-1].tokens}
+            changes["elapsed"] = known(steps[-1].elapsed) or 0.0
+        names = ", ".join(f"{name} = ?" for name in changes)
+        self.conn.execute(
+            f"UPDATE run SET bytes = bytes + ?, {names} WHERE id = ?",
+            (size, *changes.values(), self.run),
+        )
+        self.conn.execute(
+            "UPDATE attempt SET progress_at = ? WHERE run_id = ? AND n = ?",
+            (iso(last.at), self.run, self.attempt),
+        )
+
+
+def evaluation_keys(event: ev.EvaluationFinished) -> dict[str, float]:
+    """An evaluation's metrics by the keys of their series; greedy ones have series of their own."""
+    if event.mode == "sampled":
+        return dict(event.metrics)
+    return {
+        f"eval/greedy/{name.removeprefix('eval/')}": value for name, value in event.metrics.items()
+    }
