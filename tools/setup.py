@@ -21,6 +21,7 @@ TEST_EXTRAS = ("tasks", "parquet", "serve")
 GIB = 1 << 30
 NEEDED = {"cuda12": 7 * GIB, "cuda13": 7 * GIB}
 NEEDED_OTHERWISE = 3 * GIB // 2
+GLIBC = (2, 35)  # MLX's wheels for Linux are built against it
 NO_SPACE = ("no space left", "disk quota exceeded")
 NO_NETWORK = (
     "name or service not known",
@@ -58,6 +59,9 @@ def backend() -> str | None:
         return None
     if sys.platform != "linux":
         fail(f"MLX runs on macOS and Linux; this is {sys.platform}")
+    libc, version = platform.libc_ver()
+    if libc != "glibc" or tuple(map(int, version.split(".")[:2])) < GLIBC:
+        fail(f"MLX needs glibc 2.35 or later; this system has {libc or 'another libc'} {version}")
     try:
         asked = subprocess.run(
             ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],

@@ -30,7 +30,7 @@ def package() -> Fact:
         return Fact(
             area="MLX",
             name="package",
-            found=" ".join(str(error).split()),
+            found=" ".join(str(error).split()).partition(". ")[0],
             level=Level.STOPS,
             remedy=f"pip install {target}",
         )
@@ -144,7 +144,7 @@ def skinny() -> Fact:
     words = f"{alone.milliseconds:.2f} ms ({alone.gflops:.0f} GFLOP/s); "
     words += f"{beside.milliseconds:.2f} ms beside one busy process"
     level, remedy = Level.FINE, ""
-    if beside.milliseconds > COLLAPSE * max(alone.milliseconds, fewer.milliseconds):
+    if max(alone.milliseconds, beside.milliseconds) > COLLAPSE * fewer.milliseconds:
         level = Level.WARNING
         remedy = (
             f"Beside a busy program {used - 1} thread{'s' * (used > 2)} take "

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from grpo_engine.errors import MissingPackageError
-from grpo_engine.platform import cgroup, device, memory, priority, speed, threads
+from grpo_engine.platform import blas, cgroup, device, guard, memory, priority, speed, threads
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="control groups and /proc are Linux's")
 
@@ -191,3 +191,38 @@ def test_the_driver_decides_which_build_fits(
 def test_a_measured_product_reports_the_rate_of_its_mean_time() -> None:
     found = speed.measure((64, 64, 64), seconds=0.01)
     assert found.gflops == pytest.approx(2 * 64**3 / found.milliseconds / 1e6)
+
+
+def scripted_guard(
+    monkeypatch: pytest.MonkeyPatch, times: list[float]
+) -> tuple[guard.ThreadGuard, list[int]]:
+    """A guard that sees these times, and the threads it sets."""
+    left, changes, state = iter(times), [], [blas.Blas(library="x", threads=2)]
+
+    def set_threads(count: int) -> int:
+        changes.append(count)
+        state[0] = blas.Blas(library="x", threads=count)
+        return count
+
+    monkeypatch.setattr(guard, "EVERY", -1.0)
+    monkeypatch.setattr(blas, "state", lambda: state[0])
+    monkeypatch.setattr(blas, "set_threads", set_threads)
+    monkeypatch.setattr(speed, "measure", lambda shape, _: speed.Speed(shape, next(left), 1.0))
+    return guard.ThreadGuard(), changes
+
+
+def test_three_stalls_in_a_row_give_one_core_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two threads .2 ms, one .3; then a stall, a good look, and three stalls.
+    found, changes = scripted_guard(monkeypatch, [0.2, 0.3, 16.0, 0.2, 16.0, 16.0, 16.0])
+    said = [found.check() for _ in range(6)]
+    assert said[:5] == [""] * 5
+    assert "1 of 2 threads" in said[5]
+    assert changes == [1, 2, 1]
+    assert found.check() == ""
+
+
+def test_a_single_thread_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, changes = scripted_guard(monkeypatch, [])
+    blas.set_threads(1)
+    assert found.check() == ""
+    assert changes == [1]
