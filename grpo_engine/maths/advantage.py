@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -17,7 +17,7 @@ from grpo_engine.maths.process import Steps, process
 from grpo_engine.maths.signal import normalize_then_sum, signal, total
 from grpo_engine.recipes import Recipe
 
-Rewards = mx.array | Sequence[Sequence[float | None]] | Sequence[float | None]
+Rewards = mx.array | Sequence[Any]  # [B,F] or [B], None where a function does not apply
 Given = TypeVar("Given")
 
 
@@ -120,8 +120,8 @@ def from_critic(
     A completion without a reward gets A = 0, and returns equal to its values: nothing to learn.
     """
     inside = needed(how, "mask", mask) > 0
-    valued = mx.stop_gradient(on_mask(needed(how, "values", values), inside))
-    of_shape("values", valued, inside.shape)
+    predicted = of_shape("values", needed(how, "values", values), inside.shape)
+    valued = mx.stop_gradient(on_mask(predicted, inside))
     scored = ~mx.isnan(reward)
     known = inside & scored[:, None]
     taken = mx.zeros(inside.shape) if penalty is None else penalty

@@ -18,10 +18,6 @@ class Siblings:
         everyone = mx.broadcast_to(self.valid[None, :], self.members.shape)
         return Siblings(self.score, self.valid, everyone)
 
-    def sum(self, values: mx.array) -> mx.array:
-        """Σ_j values_j over the siblings of each completion, itself included. [B]"""
-        return mx.where(self.members, values[None, :], 0.0).sum(axis=1)
-
     @property
     def count(self) -> mx.array:
         """How many siblings have a score. [B]"""
@@ -30,7 +26,8 @@ class Siblings:
     @property
     def mean(self) -> mx.array:
         """Mean score of the siblings, 0 where there are none. [B]"""
-        return self.sum(self.score) / mx.maximum(self.count, 1.0)
+        total = mx.where(self.members, self.score[None, :], 0.0).sum(axis=1)
+        return total / mx.maximum(self.count, 1.0)
 
     @property
     def differ(self) -> mx.array:
@@ -46,7 +43,7 @@ class Siblings:
         """
         deviation = mx.where(self.members, self.score[None, :] - self.mean[:, None], 0.0)
         scale = mx.abs(deviation).max(axis=1)
-        unit = deviation / mx.where(self.differ, scale, 1.0)[:, None]
+        unit = deviation / mx.where(scale > 0, scale, 1.0)[:, None]
         divisor = mx.maximum(self.count - (kind == "sample"), 1.0)
         return mx.where(self.differ, scale * mx.sqrt((unit * unit).sum(axis=1) / divisor), 0.0)
 

@@ -26,20 +26,22 @@ def group_mean(own: Siblings, _recipe: Recipe) -> mx.array:
     return mx.where(own.differ, own.score - own.mean, 0.0)
 
 
-def epsilon(own: Siblings, recipe: Recipe) -> mx.array:
-    """ε, and 1 where no two rewards differ, so that ε = 0 never divides 0 by 0. [B]"""
-    return mx.where(own.differ, recipe.signal_eps, 1.0)
+def standard(deviation: mx.array, std: mx.array, eps: float) -> mx.array:
+    """(r - mean)/(std + ε), and a literal 0 where no two rewards differ. [B]"""
+    return mx.where(std > 0, deviation / mx.where(std > 0, std + eps, 1.0), 0.0)
 
 
 def group_standard(own: Siblings, recipe: Recipe) -> mx.array:
     """A_i = (r_i - mean)/(std + ε) over the group: GRPO (arXiv:2402.03300, eq. 3)."""
-    return group_mean(own, recipe) / (own.std(recipe.std) + epsilon(own, recipe))
+    return standard(own.score - own.mean, own.std(recipe.std), recipe.signal_eps)
 
 
 def batch_standard(own: Siblings, recipe: Recipe) -> mx.array:
-    """A_i = (r_i - mean of the group)/(std of the batch's raw rewards + ε): REINFORCE++."""
-    std = own.in_batch().std(recipe.std)
-    return group_mean(own, recipe) / (std + epsilon(own, recipe))
+    """A_i = (r_i - mean of the group)/(std of the batch's raw rewards + ε).
+
+    TRL's scale_rewards="batch" (arXiv:2508.08221): one easy group no longer counts like a hard one.
+    """
+    return standard(group_mean(own, recipe), own.in_batch().std(recipe.std), recipe.signal_eps)
 
 
 def leave_one_out(own: Siblings, recipe: Recipe) -> mx.array:
@@ -90,5 +92,5 @@ def normalize_then_sum(
     told_apart = mx.stack([of_group(column, group_ids).differ for column in columns], axis=1)
     x = total(mx.where(mx.isnan(rewards), mx.nan, parts), weights)
     batch = of_group(x, group_ids).in_batch()
-    standard = (batch.score - batch.mean) / (batch.std(recipe.std) + epsilon(batch, recipe))
-    return mx.where(batch.valid & told_apart.any(axis=1), standard, 0.0)
+    worth = standard(batch.score - batch.mean, batch.std(recipe.std), recipe.signal_eps)
+    return mx.where(batch.valid & told_apart.any(axis=1), worth, 0.0)

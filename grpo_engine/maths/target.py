@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from grpo_engine.maths.arrays import clamp
+from grpo_engine.maths.arrays import LIMIT
 from grpo_engine.maths.trust import Push, clip
 
 
@@ -35,7 +35,7 @@ def targets_of(
     """
     rows, columns = mask.shape
     signs = mx.broadcast_to(signs.reshape(rows, -1), (rows, columns))
-    logp = clamp(mx.stop_gradient(old).astype(mx.float32))
+    logp = mx.clip(mx.stop_gradient(old).astype(mx.float32), -LIMIT, 0.0)
     shared = group_ids[:, None] == group_ids[None, :]  # [B,B]: the same prefix so far
     pushed, shares = [], []
     for t in range(columns):

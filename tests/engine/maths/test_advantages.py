@@ -1,0 +1,325 @@
+"""What completions are worth: every signal, several reward functions, missing rewards, steps."""
+
+from dataclasses import asdict
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_engine.errors import MathsError
+from grpo_engine.maths import advantages, reward_metrics
+from grpo_engine.recipes import recipe
+from tests.engine.maths import oracle
+from tests.engine.maths.helpers import assert_close, numbers
+
+NAN = float("nan")
+PLAIN_SIGNALS = (
+    "return",
+    "minus_batch_mean",
+    "group_mean",
+    "group_standard",
+    "leave_one_out",
+    "batch_standard",
+    "group_sign",
+)
+REWARD = st.one_of(st.just(NAN), st.integers(-6, 6).map(float), st.floats(-5, 5))
+SCORED = st.lists(st.tuples(REWARD, st.integers(0, 2)), min_size=1, max_size=9)
+
+
+@given(SCORED, st.sampled_from(PLAIN_SIGNALS), st.sampled_from(["sample", "population"]))
+def test_every_signal_is_that_of_the_independent_one(
+    scored: list[tuple[float, int]], signal: str, std: str
+) -> None:
+    changes = {"signal": signal, "beta": 0.0}
+    if signal not in ("return", "minus_batch_mean", "group_mean", "leave_one_out"):
+        changes["std"] = std
+    how = recipe("grpo", **changes)
+    rewards = np.array([np.float32(r) for r, _ in scored], dtype=np.float64)
+    groups = np.array([group for _, group in scored])
+    expected = oracle.signal(asdict(how), rewards, groups)
+    found = advantages([[r] for r, _ in scored], groups.tolist(), how).values
+    near = np.abs(np.abs(expected) - 0.1) < 1e-3 if signal == "group_sign" else False
+    assert_close(np.where(near, 0, np.array(found)), np.where(near, 0, expected), 2e-4, 1e-4)
+
+
+def test_groups_of_two_get_opposite_advantages() -> None:
+    # rewards 1, 0: mean .5, sample std √(.25 + .25) = .7071: ±.5/.7072 = ±.7070
+    found = advantages([[1.0], [0.0]], [7, 7], "grpo").values
+    assert numbers(found) == pytest.approx([0.70701, -0.70701], abs=1e-5)
+
+
+def test_leave_one_out_compares_with_the_others_alone() -> None:
+    # others of 1: (0 + .5)/2 = .25 -> .75; of 0: .75 -> -.75; of .5: .5 -> 0
+    found = advantages([[1.0], [0.0], [0.5]], [0, 0, 0], recipe("rloo", beta=0.0)).values
+    assert numbers(found) == pytest.approx([0.75, -0.75, 0.0], abs=1e-6)
+
+
+def test_the_batch_deviation_is_that_of_the_raw_rewards() -> None:
+    # groups (0, 1) and (5, 5): rewards of the batch 0 1 5 5: mean 2.75,
+    # squares 7.5625 3.0625 5.0625 5.0625 = 20.75, sample std √(20.75/3) = 2.6300: ±.5/2.6301
+    how = recipe("grpo", signal="batch_standard")
+    found = advantages([[0.0], [1.0], [5.0], [5.0]], [0, 0, 1, 1], how).values
+    assert numbers(found) == pytest.approx([-0.19011, 0.19011, 0, 0], abs=1e-5)
+
+
+def test_a_sign_ignores_what_is_within_a_tenth_of_the_deviation() -> None:
+    # rewards 0 .5 .52 1: mean .505, sample std .4085: .1·std = .0409; .5 and .52 are within it
+    found = advantages([[0.0], [0.5], [0.52], [1.0]], [0] * 4, "how-much").values
+    assert numbers(found) == [-1, 0, 0, 1]
+    # rewards 0 .4 .6 1: mean .5, std .4163: .0416; .4 and .6 are not
+    found = advantages([[0.0], [0.4], [0.6], [1.0]], [0] * 4, "how-much").values
+    assert numbers(found) == [-1, -1, 1, 1]
+
+
+def test_several_reward_functions_are_weighted_and_summed_first() -> None:
+    # 2·1 + .5·0 = 2, 2·0 + .5·1 = .5: mean 1.25 -> ±.75
+    how = recipe("dr-grpo")
+    found = advantages([[1.0, 0.0], [0.0, 1.0]], [0, 0], how, [2.0, 0.5])
+    assert numbers(found.rewards) == [2.0, 0.5]
+    assert numbers(found.values) == [0.75, -0.75]
+
+
+def test_several_reward_functions_can_be_normalised_first() -> None:
+    # f: 10 0 | 4 4 -> ±.70710 | 0 0 (5/(7.0711+1e-4)); g: 0 1 | 1 0 -> -+.70701 | ±.70701
+    # weights 1, 2: x = .7071 - 1.4140 = -.7069, +.7069 | 1.4140, -1.4140; mean 0
+    # sample std √((2·.7069² + 2·1.4140²)/3) = 1.2908: x/(1.2908 + 1e-4)
+    how = recipe("grpo", combine="normalize_then_sum")
+    rewards = [[10.0, 0.0], [0.0, 1.0], [4.0, 1.0], [4.0, 0.0]]
+    found = advantages(rewards, [0, 0, 1, 1], how, [1.0, 2.0]).values
+    assert numbers(found) == pytest.approx([-0.5476, 0.5476, 1.0954, -1.0954], abs=2e-4)
+
+
+def test_normalising_first_gives_a_literal_zero_to_a_group_that_is_told_apart_by_nothing() -> None:
+    how = recipe("grpo", combine="normalize_then_sum")
+    # the second function applies to the first completion alone, so that x does not sum to 0
+    rewards = [[1.0, 3.0], [0.0, None], [0.1, None], [0.1, None]]
+    found = numbers(advantages(rewards, [0, 0, 1, 1], how).values)
+    assert found[2:] == [0.0, 0.0]
+    assert found[0] > 0 > found[1]
+
+
+def test_normalising_first_leaves_out_what_does_not_apply() -> None:
+    # f on rows 0 1: ±.70701; g on rows 2 3: ±.70701; x = the one that applies, row 4 has none
+    how = recipe("grpo", combine="normalize_then_sum")
+    rewards = [[1.0, None], [0.0, None], [None, 1.0], [None, 0.0], [None, None]]
+    found = numbers(advantages(rewards, [0, 0, 1, 1, 1], how).values)
+    # std √(4·.70701²/3) = .81639: .70701/.81649 = .8659
+    assert found == pytest.approx([0.8659, -0.8659, 0.8659, -0.8659, 0], abs=1e-4)
+
+
+def test_a_reward_that_does_not_apply_is_left_out_of_the_sum() -> None:
+    found = advantages([[1.0, None], [None, NAN], [0.5, 0.5]], [0, 0, 0], "dr-grpo")
+    assert numbers(found.rewards) == pytest.approx([1.0, NAN, 1.0], nan_ok=True)
+
+
+def test_a_completion_without_any_reward_is_worth_nothing_and_moves_no_mean() -> None:
+    # rewards 1, none, 0: mean .5 of the two
+    found = advantages([[1.0], [None], [0.0]], [0, 0, 0], "dr-grpo")
+    assert numbers(found.values) == [0.5, 0.0, -0.5]
+    assert numbers(found.group_mean) == [0.5, 0.5, 0.5]
+
+
+def test_a_group_with_one_reward_alone_has_no_signal() -> None:
+    for name in ("grpo", "dr-grpo", "rloo", "how-much"):
+        how = recipe(name, beta=0.0) if name == "rloo" else recipe(name)
+        found = advantages([[3.0], [None], [1.0], [0.0]], [0, 0, 1, 1], how)
+        assert numbers(found.values)[:2] == [0.0, 0.0]
+        assert numbers(found.has_signal) == [False, False, True, True]
+
+
+def test_no_reward_at_all_is_worth_nothing() -> None:
+    for signal in PLAIN_SIGNALS:
+        found = advantages([[None], [None]], [0, 0], recipe("grpo", signal=signal))
+        assert numbers(found.values) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("scale", [1e30, 1e-30, 1e-44])
+def test_rewards_of_any_size_have_finite_advantages(scale: float) -> None:
+    for signal in PLAIN_SIGNALS:
+        for eps in (0.0, 1e-8):
+            changes = {"signal_eps": eps} if signal.endswith("standard") else {}
+            how = recipe("grpo", signal=signal, **changes)
+            found = advantages([[scale], [-scale], [0.0], [scale]], [0] * 4, how).values
+            assert np.isfinite(np.array(found)).all()
+    how = recipe("grpo", signal_eps=0.0)
+    # scaled 1 -1 0 1: mean .25, deviations .75 -1.25 -.25 .75, std √(2.75/3) = .9574
+    if scale > 1e-40:
+        found = advantages([[scale], [-scale], [0.0], [scale]], [0] * 4, how).values
+        assert numbers(found) == pytest.approx([0.7833, -1.3056, -0.2611, 0.7833], abs=1e-3)
+
+
+def test_rewards_can_be_one_list_and_half_precision() -> None:
+    how = recipe("dr-grpo")
+    assert numbers(advantages([1.0, 0.0], [0, 0], how).values) == [0.5, -0.5]
+    half = mx.array([[1.0], [0.0]], dtype=mx.float16)
+    found = advantages(half, mx.array([3, 3]), how, mx.array([1.0])).values
+    assert (numbers(found), found.dtype) == ([0.5, -0.5], mx.float32)
+
+
+def test_a_group_whose_advantages_are_all_zero_has_no_signal() -> None:
+    found = advantages([[1.0], [0.0], [1.0], [1.0]], [0, 0, 1, 1], "grpo")
+    assert numbers(found.has_signal) == [True, True, False, False]
+    assert numbers(found.group_std) == pytest.approx([0.70711, 0.70711, 0, 0], abs=1e-5)
+
+
+# Process supervision ----------------------------------------------------------------------
+
+
+def process(steps: Any, groups: list[int], mask: list[list[int]], eps: float = 0.0) -> Any:
+    how = recipe("grpo-process", signal_eps=eps)
+    rewards = [[0.0]] * len(groups)
+    return numbers(advantages(rewards, groups, how, mask=mx.array(mask), steps=steps).values)
+
+
+def test_step_rewards_reach_the_tokens_that_led_to_them() -> None:
+    # step rewards 1, 0 | 1: mean 2/3, sample std .57735: .57735, -1.15470 | .57735
+    # first completion: tokens 0 1: .57735 - 1.15470 = -.57735; tokens 2 3: -1.15470
+    # second: tokens 0 1 2: .57735; token 3 is after its last step: 0
+    found = process([[(1, 1.0), (3, 0.0)], [(2, 1.0)]], [0, 0], [[1, 1, 1, 1]] * 2)
+    assert found[0] == pytest.approx([-0.57735, -0.57735, -1.15470, -1.15470], abs=1e-4)
+    assert found[1] == pytest.approx([0.57735, 0.57735, 0.57735, 0.0], abs=1e-4)
+
+
+@given(st.lists(st.integers(-5, 5), min_size=8, max_size=8))
+def test_one_step_that_ends_on_the_last_token_is_outcome_supervision(rewards: list[int]) -> None:
+    lengths, groups = [4, 3, 1, 2, 4, 4, 2, 1], [0, 0, 0, 0, 1, 1, 1, 1]
+    mask = [[int(t < n) for t in range(4)] for n in lengths]
+    steps = [[(n - 1, float(r))] for n, r in zip(lengths, rewards, strict=True)]
+    found = process(steps, groups, mask, eps=1e-4)
+    outcome = advantages([[float(r)] for r in rewards], groups, "grpo").values
+    assert_close(found, np.array(outcome)[:, None] * np.array(mask))
+
+
+def test_steps_are_normalised_within_their_group_and_padding_gets_nothing() -> None:
+    # group 0: 1, 0 -> ±.70711; group 1: all equal -> 0; step rewards without a score are left out
+    steps: Any = [[(0, 1.0)], [(1, 0.0), (0, None), (0, NAN)], [(0, 5.0)], [(1, 5.0)]]
+    found = process(steps, [0, 0, 1, 1], [[1, 0], [0, 1], [1, 1], [1, 1]])
+    assert found[0] == pytest.approx([0.70711, 0], abs=1e-5)
+    assert found[1] == pytest.approx([0, -0.70711], abs=1e-5)
+    assert found[2] == found[3] == [0, 0]
+
+
+def test_two_steps_may_end_on_one_token() -> None:
+    # 1, 0 on one token: ±.70711 sum to 0; the sibling's .5 is the mean
+    found = process([[(1, 1.0), (1, 0.0)], [(1, 0.5)]], [0, 0], [[1, 1], [1, 1]])
+    assert found[0] == pytest.approx([0, 0], abs=1e-6)
+    found = process([[(1, 1.0), (1, 1.0)], [(1, 0.0)]], [0, 0], [[1, 1], [1, 1]])
+    # 1 1 0: mean 2/3, std .57735: 2·.57735
+    assert found[0] == pytest.approx([1.15470, 1.15470], abs=1e-4)
+
+
+def test_no_step_with_a_score_is_worth_nothing() -> None:
+    assert process([[], [(0, None)]], [0, 0], [[1, 1], [1, 1]]) == [[0, 0], [0, 0]]
+
+
+# Anchor in the reward -----------------------------------------------------------------------
+
+
+def test_an_anchor_in_the_reward_is_summed_per_completion_before_the_signal() -> None:
+    # x = log π_old - log π_ref: row 0: .2 + .3 = .5, row 1: -.4 (second token is padding)
+    # penalty .1·x: .05, -.04; scores .95, .04; others' mean: ±.91
+    old = mx.array([[-1.0, -1.0], [-2.0, NAN]])
+    ref = mx.array([[-1.2, -1.3], [-1.6, -9.0]])
+    how = recipe("rloo", beta=0.1)
+    mask = mx.array([[1, 1], [1, 0]])
+    found = advantages([[1.0], [0.0]], [0, 0], how, mask=mask, old=old, ref=ref)
+    assert numbers(found.penalty) == pytest.approx([0.05, -0.04], abs=1e-6)
+    assert numbers(found.values) == pytest.approx([0.91, -0.91], abs=1e-6)
+    assert numbers(found.rewards) == [1.0, 0.0]
+    assert numbers(found.group_mean) == pytest.approx([0.495, 0.495], abs=1e-6)
+
+
+def test_an_anchor_of_completions_in_the_reward_estimates_after_the_sum() -> None:
+    # k2 of the sum .2 + .3 = .5: .125; k2 token by token: .02 + .045 = .065
+    old, ref = mx.array([[-1.0, -1.0]]), mx.array([[-1.2, -1.3]])
+    for level, expected in (("sequence", 0.125), ("token", 0.065)):
+        how = recipe("rloo", beta=1.0, anchor="k2", anchor_level=level)
+        found = advantages([[1.0]], [0], how, mask=mx.ones((1, 2)), old=old, ref=ref)
+        assert numbers(found.penalty) == pytest.approx([expected], abs=1e-6)
+
+
+def test_an_anchor_in_the_loss_takes_nothing_from_the_reward() -> None:
+    assert numbers(advantages([[1.0], [0.0]], [0, 0], "grpo").penalty) == [0.0, 0.0]
+
+
+# Refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("grpo", {"group_ids": [0]}, r"group_ids must have shape \(2,\), got \(1,\)"),
+        ("grpo", {"weights": [1.0, 1.0]}, r"weights must have shape \(1,\), got \(2,\)"),
+        ("grpo", {"rewards": mx.zeros((2, 1, 1))}, r"rewards must have shape \(B, F\)"),
+        ("rloo", {}, "anchor=k1 in the reward.* reads mask: give mask"),
+        ("rloo", {"mask": mx.ones((2, 3))}, "reads old: give old"),
+        ("rloo", {"mask": mx.ones((2, 3)), "old": mx.ones((2, 3))}, "reads ref: give ref"),
+        ("rloo", {"mask": mx.ones((2, 3)), "old": mx.ones((2, 2))}, "old must have shape"),
+        ("ppo", {"beta": 0}, "signal=gae.* reads mask"),
+        ("grpo-process", {}, r"recipe grpo-process \(signal=process\) reads mask: give mask"),
+        ("grpo-process", {"mask": mx.ones((2, 3))}, "reads steps: give steps"),
+        ("grpo-process", {"mask": mx.ones((2, 3)), "steps": [[]]}, "steps must list 2 .* got 1"),
+        (
+            "grpo-process",
+            {"mask": mx.ones((2, 3)), "steps": [[], [(3, 1.0)]]},
+            r"step of completion 1 ends at token 3, not in 0\.\.2",
+        ),
+        (
+            "grpo-process",
+            {"mask": mx.ones((2, 3)), "steps": [[(-1, 1.0)], []]},
+            "step of completion 0 ends at token -1",
+        ),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_in_words(
+    name: str, given: dict[str, Any], words: str
+) -> None:
+    now: dict[str, Any] = {"rewards": [[1.0], [0.0]], "group_ids": [0, 0]} | given
+    how = recipe(name, beta=now.pop("beta")) if "beta" in now else recipe(name)
+    with pytest.raises(MathsError, match=words):
+        advantages(now.pop("rewards"), now.pop("group_ids"), how, **now)
+
+
+def test_gae_needs_values() -> None:
+    with pytest.raises(MathsError, match="reads values: give values"):
+        advantages([[1.0]], [0], recipe("ppo", beta=0.0), mask=mx.ones((1, 2)))
+    with pytest.raises(MathsError, match="values must have shape"):
+        advantages(
+            [[1.0]], [0], recipe("ppo", beta=0.0), mask=mx.ones((1, 2)), values=mx.ones((1, 1))
+        )
+
+
+# Metrics ------------------------------------------------------------------------------------
+
+
+def test_reward_metrics_have_the_names_and_numbers_of_trl() -> None:
+    # totals 1, 0, 1, 1 with weights 1 and 0: mean .75, sample std of the batch .5
+    # second function applies to 2 of 4: mean 3, std √(2·1) = 1.41421; group 1 has no spread
+    rewards = [[1.0, 2.0], [0.0, None], [1.0, None], [1.0, 4.0]]
+    worth = advantages(rewards, [0, 0, 1, 1], "grpo", [1.0, 0.0])
+    found = reward_metrics(rewards, worth, ["exact", "form"])
+    means = {name: total / count for name, (total, count) in found.items()}
+    assert means == pytest.approx(
+        {
+            "reward": 0.75,
+            "reward_std": 0.5,
+            "rewards/exact/mean": 0.75,
+            "rewards/exact/std": 0.5,
+            "rewards/form/mean": 3.0,
+            "rewards/form/std": 1.41421,
+            "frac_reward_zero_std": 0.5,
+        },
+        abs=1e-5,
+    )
+    assert found["rewards/form/mean"] == (6.0, 2.0)
+
+
+def test_a_function_that_applies_to_one_completion_has_no_deviation() -> None:
+    rewards = [[1.0, 2.0], [0.0, None]]
+    worth = advantages(rewards, [0, 0], "grpo")
+    found = reward_metrics(rewards, worth, ["exact", "form"])
+    assert found["rewards/form/std"] == (0.0, 0.0)
+    assert found["rewards/form/mean"] == (2.0, 1.0)

@@ -1,0 +1,166 @@
+"""What stands around the six questions: entropy, length, truncation, the sampler's correction."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_engine.maths import (
+    completion_lengths,
+    entropy_control,
+    overlong_penalty,
+    totals_of,
+    without_truncated,
+)
+from grpo_engine.maths.around import entropy_floor
+from grpo_engine.maths.ratio import importance
+from grpo_engine.recipes import recipe
+from tests.engine.maths.helpers import (
+    assert_close,
+    gradient_of,
+    loss_of,
+    number,
+    numbers,
+    random_batch,
+)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 10), st.booleans()), min_size=1, max_size=12),
+    st.floats(0.01, 1),
+)
+def test_the_floor_of_the_top_share_is_a_quantile(
+    tokens: list[tuple[float, bool]], share: float
+) -> None:
+    entropy, mask = np.array([e for e, _ in tokens]), np.array([m for _, m in tokens])
+    found = entropy_floor(mx.array(entropy[None]), mx.array(mask[None]), share)
+    if mask.any():
+        assert_close(found, np.quantile(entropy[mask], 1 - share), rtol=1e-4, atol=1e-4)
+
+
+def test_only_the_most_uncertain_tokens_are_pushed_but_all_are_anchored() -> None:
+    # entropies 0..5 on six tokens, top third: the .667-quantile is 3.33, tokens 4 and 5
+    batch = random_batch(0, rows=1) | {"mask": mx.ones((1, 6)), "entropy": mx.arange(6.0)[None]}
+    how = recipe("off-policy", entropy_top_quantile=1 / 3)
+    assert numbers(loss_of(batch, how).terms.updated) == [[False] * 4 + [True] * 2]
+    assert numbers(gradient_of(batch, how) != 0) == [[False] * 4 + [True] * 2]
+    anchored = recipe("off-policy", entropy_top_quantile=1 / 3, beta=0.1)
+    assert numbers(gradient_of(batch, anchored) != 0) == [[True] * 6]
+
+
+def test_the_floor_of_the_update_rules_in_every_micro_batch() -> None:
+    batch = random_batch(1)
+    how = recipe("grpo", entropy_top_quantile=0.3)
+    totals = totals_of(batch["mask"], recipe=how, entropy=batch["entropy"])
+    whole = np.array(loss_of(batch, how).terms.updated)
+    assert float(np.array(totals.updated_tokens)) == whole.sum()
+    half = {key: array[:4] for key, array in batch.items()}
+    assert (np.array(loss_of(half, how, totals=totals).terms.updated) == whole[:4]).all()
+    own = np.array(loss_of(half, how).terms.updated)
+    assert (own != whole[:4]).any()
+
+
+def test_totals_know_no_floor_where_all_tokens_are_updated_or_no_entropy_is_given() -> None:
+    mask, entropy = mx.ones((2, 3)), mx.ones((2, 3))
+    assert totals_of(mask, entropy=entropy).entropy_floor is None
+    how = recipe("grpo", entropy_top_quantile=0.3)
+    assert totals_of(mask, recipe=how, micro_batches=3).entropy_floor is None
+    assert totals_of(mask, recipe=how, micro_batches=3).micro_batches == 3
+    with_floor = totals_of(mask, recipe=how, entropy=entropy, micro_batches=3)
+    assert with_floor.micro_batches == 3
+    assert number(mx.array(with_floor.tokens)) == 6
+    assert number(mx.array(with_floor.rows)) == 2
+
+
+def test_the_entropy_bonus_is_a_mean_over_the_tokens_of_the_update() -> None:
+    # five tokens, coefficient .5: each carries a gradient of -.5/5
+    batch = random_batch(2, rows=2, columns=3)
+    batch["mask"] = mx.array([[1, 1, 1], [1, 1, 0]])
+    how = recipe("dr-grpo", entropy_bonus=0.5)
+    expected = [[-0.1] * 3, [-0.1, -0.1, 0]]
+    assert_close(gradient_of(batch, how, "entropy"), expected)
+    twice = totals_of(mx.ones((4, 5)) > 0)  # an update of 20 tokens
+    assert_close(gradient_of(batch, how, "entropy", totals=twice), np.array(expected) / 4)
+
+
+def test_micro_batches_without_a_common_floor_average_their_entropy() -> None:
+    batch = random_batch(3, rows=1, columns=4) | {"mask": mx.ones((1, 4))}
+    batch["entropy"] = mx.array([[1.0, 2.0, 3.0, 4.0]])
+    how = recipe("dr-grpo", entropy_bonus=0.5, entropy_top_quantile=0.5)
+    two = totals_of(batch["mask"], micro_batches=2)
+    # tokens 3 and 4 are updated: -.5/(2·2)
+    found = gradient_of(batch, how, "entropy", totals=two)
+    assert_close(found, [[0, 0, -0.125, -0.125]])
+
+
+@pytest.mark.parametrize(
+    ("bonus", "entropy", "expected"),
+    [
+        (0.1, 0.5, (0.105, 0.105)),  # below the target 1: more, and applied
+        (0.1, 1.0, (0.105, 0.105)),
+        (0.1, 1.5, (0.095, 0.0)),  # above it: less, and not applied
+        (0.003, 1.5, (0.0, 0.0)),
+        (0.998, 0.5, (1.0, 1.0)),
+    ],
+)
+def test_the_entropy_bonus_is_steered_to_its_target(
+    bonus: float, entropy: float, expected: tuple[float, float]
+) -> None:
+    assert entropy_control(bonus, entropy, 1.0) == pytest.approx(expected)
+
+
+def test_the_length_penalty_is_soft_over_its_buffer() -> None:
+    # L = 100, buffer 20: 80 is free; 90: (80 - 90)/20 = -.5; 100: -1; more: -1
+    lengths = mx.array([0, 80, 85, 90, 100, 120])
+    found = numbers(overlong_penalty(lengths, 100, 0.2))
+    assert found == pytest.approx([0, 0, -0.25, -0.5, -1, -1], abs=1e-6)
+
+
+def test_no_buffer_is_no_penalty() -> None:
+    assert numbers(overlong_penalty(mx.array([1, 1000]), 100, 0.0)) == [0, 0]
+
+
+def test_truncated_completions_leave_the_mask() -> None:
+    mask = mx.array([[1, 1], [1, 0], [1, 1]])
+    found = without_truncated(mask, mx.array([False, True, False]))
+    assert numbers(found) == [[True, True], [False, False], [True, True]]
+    assert numbers(without_truncated(mask, mx.array([0, 1, 1])))[2] == [False, False]
+
+
+def test_lengths_are_counted_on_the_mask() -> None:
+    assert numbers(completion_lengths(mx.array([[1, 1, 0], [0, 0, 0]]))) == [2, 0]
+
+
+def test_the_correction_for_the_sampler_is_truncated_and_constant() -> None:
+    # e^.5 = 1.6487, e^1 = 2.718 held at 2, e^-1 = .3679
+    old = mx.array([0.5, 1.0, -1.0])
+    assert numbers(importance(old, mx.zeros(3), 2.0)) == pytest.approx(
+        [1.6487, 2, 0.3679], abs=1e-4
+    )
+    slope = mx.grad(lambda x: importance(x, mx.zeros(3), 2.0).sum())(old)
+    assert numbers(slope) == [0, 0, 0]
+
+
+def test_the_correction_weighs_the_push_and_not_the_anchor() -> None:
+    batch = random_batch(4)
+    how = recipe("off-policy", importance_cap=2.0)
+    found = loss_of(batch, how).terms
+    plain = loss_of(batch, recipe("off-policy")).terms
+    assert_close(found.contribution, plain.contribution * found.importance)
+    assert (np.array(plain.importance) == 1).all()
+    still = batch | {"advantages": mx.zeros(8)}
+    anchored = recipe("off-policy", importance_cap=2.0, beta=0.5)
+    assert_close(gradient_of(still, anchored), gradient_of(still, recipe("off-policy", beta=0.5)))
+
+
+def test_tokens_dropped_at_their_bound_take_their_anchor_with_them() -> None:
+    batch = random_batch(5)
+    kept, dropped = recipe("grpo", beta=1.0), recipe("grpo", beta=1.0, drop_at_bound=True)
+    terms = loss_of(batch, dropped).terms
+    stopped = np.array(terms.side) != 0
+    assert stopped.any()
+    assert (np.array(gradient_of(batch, dropped))[stopped] == 0).all()
+    assert (np.array(gradient_of(batch, kept))[stopped] != 0).all()
+    assert not np.array(terms.updated)[stopped].any()
+    assert (np.array(loss_of(batch, kept).terms.updated) == np.array(batch["mask"])).all()

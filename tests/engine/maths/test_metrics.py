@@ -1,0 +1,137 @@
+"""What is logged: sign-aware, as (sum, count), and how parts of an update are put together."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from grpo_engine.maths import merged, metrics
+from grpo_engine.recipes import Recipe, recipe
+from tests.engine.maths.helpers import loss_of, number, random_batch
+
+# Ratios of two completions of three tokens, the last of the second is padding.
+#   A = +1:  .5 free   1.5 high  1.0 free
+#   A = -1:  .5 low    1.5 free  (.5)
+RATIOS = mx.array([[0.5, 1.5, 1.0], [0.5, 1.5, 0.5]])
+BATCH: dict[str, Any] = {
+    "new": mx.log(RATIOS) - 1,
+    "old": mx.full((2, 3), -1.0),
+    "ref": mx.full((2, 3), -1.0),
+    "advantages": mx.array([1.0, -1.0]),
+    "mask": mx.array([[1, 1, 1], [1, 1, 0]]),
+    "entropy": mx.array([[1.0, 2.0, 3.0], [4.0, 5.0, 99.0]]),
+    "group_ids": None,
+}
+
+
+def pairs(how: str | Recipe, **changes: Any) -> dict[str, Any]:
+    made = recipe(how)
+    found = metrics(loss_of(BATCH | changes, made).terms, made)
+    return {name: (number(total), number(count)) for name, (total, count) in found.items()}
+
+
+def test_clipped_tokens_are_counted_on_the_side_of_their_push() -> None:
+    found = pairs("grpo")
+    assert found["clip_ratio/low_mean"] == (1, 5)
+    assert found["clip_ratio/high_mean"] == (1, 5)
+    assert found["clip_ratio/region_mean"] == (2, 5)
+    assert found["at_bound"] == (2, 5)
+
+
+def test_extremes_are_shares_of_completions() -> None:
+    # low: 0 of 3, 1 of 2: least 0; high: 1 of 3, 0 of 2: most 1/3
+    found = pairs("grpo")
+    assert found["clip_ratio/low_min"] == (0, 1)
+    assert found["clip_ratio/high_max"] == (pytest.approx(1 / 3), 1)
+    both_low = pairs("grpo", advantages=mx.array([-1.0, -1.0]))
+    assert both_low["clip_ratio/low_min"] == (pytest.approx(1 / 3), 1)  # 1 of 3, 1 of 2
+    both_high = pairs("grpo", advantages=mx.array([1.0, 1.0]))
+    assert both_high["clip_ratio/high_max"] == (0.5, 1)  # 1 of 3, 1 of 2
+
+
+def test_empty_completions_have_no_share() -> None:
+    found = pairs("grpo", mask=mx.array([[0, 0, 0], [1, 0, 0]]))
+    assert found["clip_ratio/low_min"] == (1, 1)
+    assert found["clip_ratio/high_max"] == (0, 1)
+    nothing = pairs("grpo", mask=mx.zeros((2, 3)))
+    assert nothing["clip_ratio/low_min"] == nothing["clip_ratio/high_max"] == (0, 0)
+    assert nothing["clip_ratio/low_mean"] == (0, 0)
+
+
+def test_a_ratio_of_completions_is_counted_once_for_each() -> None:
+    # sums: .5·1.5·1 = .75 (A = +1, free), .5·1.5 = .75 (A = -1, low)
+    how = recipe("grpo", ratio="sequence_sum")
+    found = pairs(how)
+    assert found["clip_ratio/low_mean"] == (1, 2)
+    assert found["clip_ratio/region_mean"] == (1, 2)
+    assert found["clip_ratio/high_mean"] == (0, 2)
+    assert found["clip_ratio/low_min"] == (0, 1)
+    assert found["at_bound"] == (2, 5)
+    up = pairs(how, advantages=mx.array([-1.0, 1.0]))
+    assert up["clip_ratio/low_mean"] == (1, 2)
+    assert up["clip_ratio/high_max"] == (0, 1)
+    both = pairs(recipe("grpo", ratio="sequence_sum", clip_high=0.0), old=BATCH["old"] - 1)
+    assert both["clip_ratio/high_max"] == (1, 1)
+
+
+def test_a_ratio_of_completions_with_advantages_of_tokens_is_counted_per_token() -> None:
+    how = recipe("grpo", ratio="sequence_sum")
+    worth = mx.array([[1.0, 1.0, 1.0], [-1.0, 1.0, -1.0]])
+    assert pairs(how, advantages=worth)["clip_ratio/low_mean"] == (1, 5)
+
+
+def test_distances_and_entropy_are_means_over_tokens() -> None:
+    # entropies 1 2 3 4 5 on five tokens; k3(log r) with r = new/ref: 1/r + log r - 1
+    found = pairs("grpo")
+    assert found["entropy"] == (15, 5)
+    r = np.array([0.5, 1.5, 1.0, 0.5, 1.5])
+    assert found["kl"] == (pytest.approx((1 / r + np.log(r) - 1).sum(), abs=1e-5), 5)
+    assert found["kl_to_old"] == (pytest.approx((r - 1 - np.log(r)).sum(), abs=1e-5), 5)
+    assert found["ratio/mean"] == (pytest.approx(5.0, abs=1e-5), 5)
+    assert found["advantage/abs_mean"] == (5, 5)
+    assert found["ratio/clamped"] == (0, 5)
+
+
+def test_a_capped_weight_is_counted_on_tokens_pushed_up() -> None:
+    how = recipe("cispo", cispo_cap=1.2)
+    found = pairs(how)
+    assert found["cispo_clip_ratio"] == (1, 5)
+    assert "clip_ratio/low_mean" not in found
+    assert pairs(how, advantages=mx.array([-1.0, -1.0]))["cispo_clip_ratio"] == (0, 5)
+
+
+def test_tokens_without_advantage_are_at_no_bound() -> None:
+    assert pairs("grpo", advantages=mx.array([1.0, 0.0]))["at_bound"] == (1, 3)
+
+
+def test_what_was_not_given_is_not_measured() -> None:
+    found = pairs("dapo", ref=None, entropy=None)
+    assert not {"kl", "entropy", "target/reached", "value/loss"} & set(found)
+
+
+def test_the_loss_of_a_critic_is_measured() -> None:
+    batch = random_batch(0)
+    found = metrics(loss_of(batch, "ppo").terms, "ppo")["value/loss"]
+    assert number(found[0]) > 0
+    assert number(found[1]) == np.array(batch["mask"]).sum()
+
+
+def test_parts_of_an_update_add_up_and_extremes_stay_extremes() -> None:
+    parts = [
+        {"kl": (1.0, 2.0), "clip_ratio/low_min": (0.5, 1.0), "clip_ratio/high_max": (0.5, 1.0)},
+        {"kl": (3.0, 4.0), "clip_ratio/low_min": (0.25, 1.0), "clip_ratio/high_max": (0.25, 1.0)},
+        {
+            "clip_ratio/low_min": (0.0, 0.0),
+            "clip_ratio/high_max": (0.0, 0.0),
+            "entropy": (1.0, 1.0),
+        },
+    ]
+    assert merged(parts) == {
+        "kl": (4.0, 6.0),
+        "clip_ratio/low_min": (0.25, 1.0),
+        "clip_ratio/high_max": (0.5, 1.0),
+        "entropy": (1.0, 1.0),
+    }
+    assert merged(parts[2:])["clip_ratio/low_min"] == (0.0, 0.0)
+    assert merged([]) == {}

@@ -1,0 +1,191 @@
+"""No NaN and no Inf in value or gradient where the maths has none, and constants stay constant."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from grpo_engine.errors import MathsError
+from grpo_engine.maths import Totals, metrics, policy_loss, totals_of
+from grpo_engine.recipes import RECIPES, recipe
+from tests.engine.maths.helpers import (
+    assert_close,
+    gradient_of,
+    loss_of,
+    number,
+    numbers,
+    random_batch,
+)
+
+EVERY = list(RECIPES)
+
+
+def assert_finite(batch: dict[str, Any], name: str, **changes: Any) -> None:
+    """Value, terms, metrics and gradient are numbers."""
+    found = loss_of(batch, name, **changes)
+    assert np.isfinite(np.array(found.value))
+    for part in found.terms.__slots__:
+        held = getattr(found.terms, part)
+        assert not isinstance(held, mx.array) or np.isfinite(np.array(held)).all(), part
+    for pair in metrics(found.terms, name).values():
+        assert np.isfinite([number(part) for part in pair]).all()
+    assert np.isfinite(np.array(gradient_of(batch, name, **changes))).all()
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("far", [80.0, -80.0, 1000.0])
+def test_far_log_ratios_are_finite(name: str, far: float) -> None:
+    batch = random_batch(0, columns=40)
+    for other in ("old", "ref"):
+        away = batch | {other: batch["new"] - far}
+        assert_finite(away, name)
+        assert_finite(away, name, advantages=-mx.abs(batch["advantages"]))
+        assert_finite(away, name, advantages=mx.abs(batch["advantages"]))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_unlikely_tokens_are_finite(name: str) -> None:
+    batch = random_batch(1)
+    assert_finite(batch | {"new": batch["new"] - 500, "old": batch["old"] - 500}, name)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_masked_and_empty_and_single_completions_are_finite(name: str) -> None:
+    batch = random_batch(2)
+    assert_finite(batch, name, mask=mx.zeros((8, 6)))
+    assert number(loss_of(batch, name, mask=mx.zeros((8, 6))).value) == 0
+    one = {key: array[:, :1] if array.ndim == 2 else array for key, array in batch.items()}
+    assert_finite(one, name, mask=mx.ones((8, 1)))
+    none = {key: array[:, :0] if array.ndim == 2 else array for key, array in batch.items()}
+    assert number(loss_of(none, name).value) == 0 if name != "how-much" else True
+    pair = {key: array[:2] for key, array in batch.items()}
+    assert_finite(pair, name)
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("kind", [mx.float16, mx.bfloat16])
+def test_half_precision_is_computed_in_float32(name: str, kind: Any) -> None:
+    batch = random_batch(3)
+    arrays = ("new", "old", "ref", "advantages", "values", "old_values", "returns")
+    half = batch | {key: batch[key].astype(kind) for key in arrays}
+    back = batch | {key: half[key].astype(mx.float32) for key in arrays}
+    assert loss_of(half, name).value.dtype == mx.float32
+    assert numbers(loss_of(half, name).value) == numbers(loss_of(back, name).value)
+    gradient = gradient_of(half, name)
+    assert gradient.dtype == kind
+    assert_close(
+        gradient.astype(mx.float32), gradient_of(back, name).astype(kind).astype(mx.float32)
+    )
+
+
+def test_a_ratio_is_clamped_at_sixty_with_no_gradient_beyond_and_counted() -> None:
+    # A = -1: nothing stops a push down from above but the clamp
+    batch = random_batch(4, rows=1, columns=4)
+    gap = mx.array([[59.0, 61.0, -59.0, -61.0]])
+    batch |= {"old": batch["new"] - gap, "mask": mx.ones((1, 4)), "advantages": mx.array([-1.0])}
+    how = recipe("off-policy", weight="sum")
+    terms = loss_of(batch, how).terms
+    assert numbers(terms.clamped) == [[False, True, False, True]]
+    assert_close(mx.log(terms.ratio), [[59, 60, -59, -60]], rtol=1e-4)
+    moved = numbers(gradient_of(batch, how) != 0)
+    assert moved == [[True, False, True, False]]
+    assert number(metrics(terms, how)["ratio/clamped"][0]) == 2
+
+
+def test_sums_of_log_ratios_are_clamped_too() -> None:
+    batch = random_batch(5, rows=1, columns=4)
+    batch |= {"old": batch["new"] - 20, "mask": mx.ones((1, 4)), "advantages": mx.array([-1.0])}
+    terms = loss_of(batch, recipe("grpo", ratio="sequence_sum", beta=0.0)).terms
+    assert numbers(terms.clamped) == [[True] * 4]
+    assert_close(mx.log(terms.ratio), [[60] * 4], rtol=1e-4)
+
+
+def test_k3_far_below_the_reference_is_clamped_and_far_above_it_is_exact() -> None:
+    # x = 80: e^-80 + 80 - 1 = 79, slope 1; x = -80: held at e^60 - 61, slope 0
+    batch = random_batch(6, rows=1, columns=2)
+    batch |= {"mask": mx.ones((1, 2)), "advantages": mx.zeros(1)}
+    batch["ref"] = batch["new"] + mx.array([[-80.0, 80.0]])
+    how = recipe("grpo", beta=1.0, weight="sum")
+    terms = loss_of(batch, how).terms
+    assert_close(terms.anchor, [[79, np.exp(60) - 61]], rtol=1e-5)
+    assert numbers(gradient_of(batch, how)) == [[1.0, 0.0]]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_only_the_policy_the_entropy_and_the_critic_carry_a_gradient(name: str) -> None:
+    how = recipe(name, importance_cap=2.0, entropy_bonus=0.1, entropy_top_quantile=0.5)
+    batch = random_batch(7)
+    for constant in ("old", "ref", "advantages", "sampler", "old_values", "returns"):
+        found = np.array(gradient_of(batch, how, constant))
+        assert (found == 0).all(), constant
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mask": mx.ones((8, 5))}, r"mask must have shape \(8, 6\), got \(8, 5\)"),
+        ({"old": mx.ones((8, 1))}, r"old must have shape \(8, 6\)"),
+        ({"ref": mx.ones((6,))}, r"ref must have shape \(8, 6\), got \(6,\)"),
+        ({"advantages": mx.ones(6)}, r"advantages must have shape \(8,\) or \(8, 6\), got \(6,\)"),
+        ({"advantages": mx.ones((8, 1))}, "advantages must have shape"),
+        ({"entropy": mx.ones((8,))}, "entropy must have shape"),
+        ({"sampler": mx.ones((8,))}, "sampler must have shape"),
+        ({"values": mx.ones((8,))}, "values must have shape"),
+        ({"ref": None}, "recipe grpo has beta=0.04 on k3: give ref"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_in_words(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(MathsError, match=words):
+        loss_of(random_batch(8), "grpo", **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "missing", "words"),
+    [
+        ("grpo", {"entropy_bonus": 0.1}, "entropy", "entropy_bonus=0.1 reads the entropy"),
+        ("grpo", {"entropy_top_quantile": 0.2}, "entropy", "entropy_top_quantile=0.2 reads"),
+        ("grpo", {"importance_cap": 2.0}, "sampler", "importance_cap=2 corrects for the sampler"),
+        ("dr-grpo", {}, "max_length", "weight=constant divides by the maximum length"),
+        ("ppo", {}, "values", "needs values, old_values and returns"),
+        ("ppo", {}, "old_values", "needs values, old_values and returns"),
+        ("ppo", {}, "returns", "needs values, old_values and returns"),
+    ],
+)
+def test_what_a_recipe_reads_must_be_given(
+    name: str, choice: dict[str, Any], missing: str, words: str
+) -> None:
+    batch, how = random_batch(9), recipe(name, **choice)
+    loss_of(batch, how)
+    with pytest.raises(MathsError, match=words):
+        loss_of(batch, how, **{missing: None})
+
+
+def test_totals_may_be_arrays_and_nothing_is_divided_by_nought() -> None:
+    batch = random_batch(10)
+    whole = totals_of(batch["mask"])
+    assert number(mx.array(whole.rows)) == 8
+    assert number(mx.array(whole.tokens)) == np.array(batch["mask"]).sum()
+    as_arrays = Totals(rows=mx.array(8.0), tokens=mx.array(whole.tokens))
+    for name in ("grpo", "dapo", "dr-grpo"):
+        assert_close(loss_of(batch, name, totals=as_arrays).value, loss_of(batch, name).value)
+    nothing = Totals(rows=0, tokens=0)
+    for name in ("grpo", "dapo", "dr-grpo"):
+        assert np.isfinite(number(loss_of(batch, name, totals=nothing).value))
+
+
+def test_the_loss_can_be_compiled_and_sits_in_value_and_grad() -> None:
+    batch = random_batch(11)
+
+    def loss(new: mx.array) -> Any:
+        return policy_loss(
+            new, batch["old"], batch["ref"], batch["advantages"], batch["mask"], "grpo",
+            group_ids=None,
+        )  # fmt: skip
+
+    (value, terms), gradient = mx.value_and_grad(loss)(batch["new"])
+    compiled = mx.compile(mx.value_and_grad(lambda new: loss(new).value))
+    again, slope = compiled(batch["new"])
+    assert_close(again, value)
+    assert_close(slope, gradient)
+    assert_close(terms.contribution.sum(), value)

@@ -1,0 +1,203 @@
+"""How much, not how fast: targets of tokens in the tree of prefixes, and the push towards them."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_engine.errors import MathsError
+from grpo_engine.maths import Targets, metrics, targets_of
+from grpo_engine.recipes import recipe
+from tests.engine.maths import oracle
+from tests.engine.maths.helpers import assert_close, gradient_of, loss_of, number, numbers
+
+
+def tree(seed: int) -> dict[str, Any]:
+    """Completions over three tokens with probabilities that depend on the prefix alone."""
+    rng = np.random.default_rng(seed)
+    rows, columns = 8, 4
+    tokens = rng.integers(0, 3, (rows, columns))
+    chances: dict[tuple[int, ...], Any] = {}
+    old = np.zeros((rows, columns))
+    for i, t in np.ndindex(rows, columns):
+        prefix = (i // 4, *tokens[i, :t].tolist())
+        p = chances.setdefault(prefix, rng.dirichlet(np.ones(4)))  # the fourth is never sampled
+        old[i, t] = np.log(p[tokens[i, t]])
+    return {
+        "old": old,
+        "signs": rng.choice([-1.0, 0.0, 1.0], rows),
+        "mask": np.arange(columns)[None, :] < rng.integers(0, columns + 1, rows)[:, None],
+        "token_ids": tokens,
+        "group_ids": np.arange(rows) // 4,
+    }
+
+
+def targets(made: dict[str, Any]) -> Targets:
+    arrays = {name: mx.array(values) for name, values in made.items()}
+    return targets_of(**arrays)
+
+
+def first_tokens(p: list[float], signs: list[float], tokens: list[int] | None = None) -> Targets:
+    """Targets of one-token completions of one group."""
+    made = {
+        "old": np.log(np.array(p))[:, None],
+        "signs": np.array(signs),
+        "mask": np.ones((len(p), 1), dtype=bool),
+        "token_ids": np.array(tokens or range(len(p)))[:, None],
+        "group_ids": np.zeros(len(p)),
+    }
+    return targets(made)
+
+
+def test_three_good_and_one_bad_token_at_a_quarter() -> None:
+    # bad: (1/4)² = .0625; room 1 - .0625 - .75 = .1875; √.25 - .25 = .25, three of them .75
+    # s = .1875/.75 = .25: .25 + .25·.25 = .3125
+    found = first_tokens([0.25] * 4, [1, 1, 1, -1])
+    assert numbers(found.probability[:, 0]) == pytest.approx([0.3125] * 3 + [0.0625], abs=1e-6)
+    assert numbers(found.low[:, 0]) == pytest.approx([0.25] * 4, abs=1e-6)
+    assert numbers(found.high[:, 0]) == pytest.approx([1.25] * 3 + [0.25], abs=1e-6)
+
+
+def test_a_good_token_with_room_goes_to_the_root_of_its_probability() -> None:
+    # √.04 = .2, nothing else is pushed; .5 keeps its probability
+    found = first_tokens([0.04, 0.5], [1, 0])
+    assert numbers(found.probability[:, 0]) == pytest.approx([0.2, 0.5], abs=1e-6)
+    assert numbers(found.sign[:, 0]) == [1, 0]
+
+
+def test_completions_that_share_a_token_are_pushed_by_the_sign_of_their_sum() -> None:
+    # token 5: +1 +1 -1 -> +1; token 6: +1 -1 -> 0; token 7: -1
+    tokens, signs = [5, 5, 5, 6, 6, 7], [1.0, 1, -1, 1, -1, -1]
+    found = first_tokens([0.3, 0.3, 0.3, 0.2, 0.2, 0.1], signs, tokens)
+    assert numbers(found.sign[:, 0]) == [1, 1, 1, 0, 0, -1]
+    # one completion speaks for a token: room 1 - .01 - .3 = .69, reach √.3 - .3 = .24772: s = 1
+    assert numbers(found.probability[:, 0])[0] == pytest.approx(0.3**0.5, abs=1e-6)
+
+
+def test_a_good_token_that_is_certain_stays() -> None:
+    found = first_tokens([1.0, 1.0], [1, 1], [3, 3])
+    assert numbers(found.probability[:, 0]) == [1, 1]
+    assert numbers(found.high[:, 0]) == [1, 1]
+
+
+def test_a_token_that_was_all_but_impossible_gets_finite_bounds() -> None:
+    made = {
+        "old": np.array([[-80.0], [-500.0]]),
+        "signs": np.array([1.0, -1.0]),
+        "mask": np.ones((2, 1), dtype=bool),
+        "token_ids": np.array([[0], [1]]),
+        "group_ids": np.zeros(2),
+    }
+    assert all(np.isfinite(np.array(part)).all() for part in targets(made))
+
+
+@given(st.integers(0, 10_000))
+def test_targets_are_those_of_the_independent_walk(seed: int) -> None:
+    made = tree(seed)
+    found, inside = targets(made), made["mask"]
+    sign, probability, low, high = oracle.targets(made)
+    for mine, other in zip(found[:3], (sign, probability, low), strict=True):
+        assert_close(np.array(mine)[inside], other[inside], rtol=1e-4)
+    pushed = inside & (sign != 0)
+    assert_close(np.array(found.high)[pushed], high[pushed], rtol=1e-4)
+
+
+@given(st.integers(0, 10_000))
+def test_the_targets_of_pushed_tokens_never_sum_above_one(seed: int) -> None:
+    made = tree(seed)
+    found, tokens = targets(made), made["token_ids"]
+    sums: dict[tuple[int, ...], dict[int, float]] = {}
+    for i, t in np.argwhere(made["mask"]):
+        if number(found.sign[int(i), int(t)]) != 0:
+            prefix = (i // 4, *tokens[i, :t].tolist())
+            target = number(found.probability[int(i), int(t)])
+            sums.setdefault(prefix, {})[int(tokens[i, t])] = target
+    assert all(sum(there.values()) <= 1 + 1e-5 for there in sums.values())
+
+
+def batch_of(p_new: list[float], p_old: list[float], signs: list[float]) -> dict[str, Any]:
+    rows = len(p_new)
+    return {
+        "new": mx.log(mx.array(p_new))[:, None],
+        "old": mx.log(mx.array(p_old))[:, None],
+        "ref": None,
+        "advantages": mx.array(signs),
+        "mask": mx.ones((rows, 1)),
+        "token_ids": mx.arange(rows)[:, None],
+        "group_ids": mx.zeros(rows),
+    }
+
+
+def test_the_push_stops_at_the_target_and_counts_each_way() -> None:
+    # targets .3125 (good, as above) and .0625 (bad); ratios 1.2, 1.24, 1.6, .5
+    # J: 1.2 and 1.24 free, 1.6 held at 1.25, bad: -max(.5, .25) = -.5; loss -(3.69 - .5) = -3.19
+    batch = batch_of([0.3, 0.31, 0.4, 0.125], [0.25] * 4, [1, 1, 1, -1])
+    found = loss_of(batch, "how-much")
+    assert number(found.value) == pytest.approx(-3.19, abs=1e-5)
+    assert numbers(found.terms.side[:, 0]) == [0, 0, 1, 0]
+    assert numbers(gradient_of(batch, "how-much")[:, 0]) == pytest.approx([-1.2, -1.24, 0, 0.5])
+    # .31 is within 2 % of .3125 (.0063); .4 is beyond; none went the wrong way
+    measured = {name: number(a / b) for name, (a, b) in metrics(found.terms, "how-much").items()}
+    assert measured["target/reached"] == 0.25
+    assert measured["target/overshot"] == 0.25
+    assert measured["target/wrong_way"] == 0
+    assert measured["at_bound"] == 0.25
+    assert found.terms.target is not None
+    assert numbers(found.terms.target[:, 0]) == pytest.approx([0.3125] * 3 + [0.0625], abs=1e-6)
+
+
+def test_what_moved_the_wrong_way_is_counted_and_what_is_left_alone_is_not() -> None:
+    # good .25 -> .2 and bad .25 -> .3 moved away, bad .25 -> .02 overshot .0625; one has sign 0
+    batch = batch_of([0.2, 0.3, 0.02, 0.9], [0.25] * 4, [1, -1, -1, 0])
+    found = loss_of(batch, "how-much")
+    measured = metrics(found.terms, "how-much")
+    counts = [numbers(mx.stack(list(measured[f"target/{n}"]))) for n in ("overshot", "wrong_way")]
+    assert counts == [[1, 3], [2, 3]]
+    assert number(measured["target/reached"][0]) == 0
+    assert numbers(found.terms.advantage[:, 0]) == [1, -1, -1, 0]
+    assert numbers(gradient_of(batch, "how-much")[:, 0])[2:] == [0, 0]
+
+
+def test_the_tolerance_is_relative_to_the_target() -> None:
+    # target of one good token at .04: .2; .19 is 5 % away
+    for tolerance, reached in ((0.04, 0), (0.06, 1)):
+        how = recipe("how-much", target_tolerance=tolerance)
+        found = loss_of(batch_of([0.19], [0.04], [1]), how)
+        assert number(metrics(found.terms, how)["target/reached"][0]) == reached
+
+
+def test_a_slice_of_a_group_takes_the_targets_of_the_whole() -> None:
+    made = tree(3)
+    arrays = {name: mx.array(values) for name, values in made.items()}
+    new = arrays["old"] + 0.1
+    batch = {
+        "new": new, "old": arrays["old"], "ref": None, "advantages": arrays["signs"],
+        "mask": arrays["mask"], "token_ids": arrays["token_ids"], "group_ids": arrays["group_ids"],
+    }  # fmt: skip
+    whole = loss_of(batch, "how-much")
+    made_once = targets(made)
+    parts = [
+        loss_of(
+            {k: None if v is None else v[rows] for k, v in batch.items()}, "how-much",
+            targets=made_once.rows(rows), token_ids=None, group_ids=None,
+        )
+        for rows in (slice(0, 3), slice(3, 8))
+    ]  # fmt: skip
+    assert_close(number(parts[0].value) + number(parts[1].value), whole.value)
+
+
+def test_targets_are_constants() -> None:
+    batch = batch_of([0.3, 0.2], [0.25, 0.25], [1, -1])
+    assert numbers(gradient_of(batch, "how-much", "old")[:, 0]) == [0, 0]
+    # old left out: the target is that of the policy itself, and the ratio 1
+    assert numbers(gradient_of(batch, "how-much", old=None)[:, 0]) == pytest.approx([-1, 1])
+
+
+@pytest.mark.parametrize("missing", ["token_ids", "group_ids"])
+def test_targets_need_tokens_and_groups(missing: str) -> None:
+    batch = batch_of([0.3], [0.25], [1])
+    with pytest.raises(MathsError, match="give token_ids and group_ids"):
+        loss_of(batch, "how-much", **{missing: None})
