@@ -5,9 +5,12 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import quote
 
 from app.health.facts import Fact, Level, gib
+from experiments.connect import open_reader, sqlite_warnings
+from experiments.errors import StoreError
+from experiments.machine import network_file_system
+from experiments.migrations import CURRENT, too_new, version
 from experiments.paths import runs_folder, store_path
 
 ENOUGH = 2 << 30
@@ -17,7 +20,7 @@ HARDLY = 100 << 20
 def facts(given: str | None = None) -> list[Fact]:
     """The folder, the file, and the SQLite that reads it."""
     path = store_path(given)
-    return [folder(path), database(path), used(path), sqlite()]
+    return [folder(path), *file_system(path), database(path), used(path), sqlite()]
 
 
 def nearest(path: Path) -> Path:
@@ -53,25 +56,54 @@ def database(path: Path) -> Fact:
     if not path.exists():
         return Fact(area="Store", name="database", found=f"{path.name} will be made by a first run")
     try:
-        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)
-        with closing(connection):
+        with closing(open_reader(path)) as connection:
             verdict = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
-            version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+            number = version(connection)
             journal = str(connection.execute("PRAGMA journal_mode").fetchone()[0])
-    except sqlite3.Error as error:
-        verdict, version, journal = str(error), 0, "unknown"
-    sound = verdict == "ok"
+    except (sqlite3.Error, StoreError) as error:
+        return damaged(path, str(error))
+    if verdict != "ok":
+        return damaged(path, verdict)
+    words = f"{path.name}, {gib(path.stat().st_size)}, version {number}, journal {journal}, sound"
+    level, remedy = Level.FINE, ""
+    if number > CURRENT:
+        level = Level.STOPS
+        remedy = too_new(number, path)
+    elif number < CURRENT:
+        words += f"; the next run brings it to version {CURRENT}, after a copy"
+    numbers: dict[str, float | str | None] = {"path": str(path), "version": number}
+    numbers |= {"journal": journal, "sound": True}
+    return Fact(
+        area="Store", name="database", found=words, level=level, remedy=remedy, numbers=numbers
+    )
+
+
+def damaged(path: Path, error: str) -> Fact:
+    """A file that no run can be written to."""
     return Fact(
         area="Store",
         name="database",
-        found=f"{path.name}, {gib(path.stat().st_size)}, version {version}, journal {journal}, "
-        + ("sound" if sound else verdict),
-        level=Level.FINE if sound else Level.STOPS,
-        remedy=""
-        if sound
-        else f"Move {path} away or restore a copy of it; choose another with --db.",
-        numbers={"path": str(path), "version": version, "journal": journal, "sound": sound},
+        found=error,
+        level=Level.STOPS,
+        remedy=f"Move {path} away or restore a copy of it; choose another with --db.",
+        numbers={"path": str(path), "sound": False},
     )
+
+
+def file_system(path: Path) -> list[Fact]:
+    """A file system over the network, where there is one."""
+    remote = network_file_system(nearest(path.parent))
+    if not remote:
+        return []
+    return [
+        Fact(
+            area="Store",
+            name="file system",
+            found="over the network",
+            level=Level.WARNING,
+            remedy="Only one process may use the store there; a local disk is faster and safer.",
+        )
+    ]
 
 
 def used(path: Path) -> Fact:
@@ -89,5 +121,16 @@ def used(path: Path) -> Fact:
 
 
 def sqlite() -> Fact:
-    """The SQLite library."""
-    return Fact(area="Store", name="SQLite", found=sqlite3.sqlite_version)
+    """The SQLite library and its known bugs that can damage a file."""
+    bugs = sqlite_warnings()
+    return Fact(
+        area="Store",
+        name="SQLite",
+        found="; ".join(bugs) or sqlite3.sqlite_version,
+        level=Level.WARNING if bugs else Level.FINE,
+        remedy="Rare, and checkpoints by one recorder avoid most of it; a newer Python brings a "
+        "newer SQLite."
+        if bugs
+        else "",
+        numbers={"version": sqlite3.sqlite_version},
+    )

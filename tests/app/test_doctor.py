@@ -10,6 +10,8 @@ from app import exit_codes
 from app.commands import doctor
 from app.health import Fact, Level, machine, mlx, packages, store, terminal
 from app.main import main
+from experiments.connect import open_writer
+from experiments.migrations import CURRENT, migrate
 from grpo_engine.platform import blas, device, memory, speed
 
 
@@ -38,16 +40,49 @@ def test_a_damaged_database_stops_a_run(
     assert f"Move {damaged} away" in out
 
 
+def made_store(path: Path, user_version: int) -> Path:
+    connection = open_writer(path, create=True)
+    migrate(connection, path)
+    connection.execute(f"PRAGMA user_version = {user_version}")
+    connection.close()
+    return path
+
+
 def test_a_sound_database_says_its_version(tmp_path: Path) -> None:
+    found = store.database(made_store(tmp_path / "runs.db", CURRENT))
+    assert (found.level, found.numbers["version"]) == (Level.FINE, CURRENT)
+    assert "sound" in found.found
+
+
+def test_a_database_of_a_newer_program_stops_a_run(tmp_path: Path) -> None:
+    found = store.database(made_store(tmp_path / "runs.db", CURRENT + 1))
+    assert found.level is Level.STOPS
+    assert "upgrade grpo-tui" in found.remedy
+
+
+def test_a_database_of_another_program_stops_a_run(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 7")
-    connection.execute("CREATE TABLE run (id INTEGER)")
+    connection.execute("CREATE TABLE other (id INTEGER)")
     connection.commit()
     connection.close()
-    found = store.database(path)
-    assert (found.level, found.numbers["version"]) == (Level.FINE, 7)
-    assert "sound" in found.found
+    assert store.database(path).level is Level.STOPS
+
+
+def test_a_sqlite_with_known_damage_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "sqlite_warnings", lambda: ("SQLite 3.40.1 has a race",))
+    assert store.sqlite().level is Level.WARNING
+    monkeypatch.setattr(store, "sqlite_warnings", tuple)
+    assert store.sqlite().level is Level.FINE
+
+
+def test_a_store_over_the_network_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store.file_system(tmp_path / "runs.db") == []
+    monkeypatch.setattr(store, "network_file_system", lambda _: "nfs4")
+    (found,) = store.file_system(tmp_path / "runs.db")
+    assert found.level is Level.WARNING
 
 
 def test_a_folder_that_is_a_file_stops_a_run(tmp_path: Path) -> None:
