@@ -1,0 +1,348 @@
+"""Keys and values of all rows that are being decoded, in three builds behind one interface.
+
+`RowsBatch` serves models whose caches hold plain keys and values: storage of one block, rows
+right-aligned so that one number per row says where it begins, leavers replaced by the last row.
+`MergedBatch` serves what mlx-lm can batch, `SeparateBatch` decodes row by row. Axes: n rows.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache, make_prompt_cache
+
+from grpo_engine.policy.caches import PrefixCache
+from grpo_engine.policy.load import Policy
+
+PREFILL_TOKENS = 2048  # tokens of one prefill forward
+GROWTH = 64  # places by which storage grows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefilled:
+    """One prompt, run: the logits after it [V], and its caches in the batch's own build."""
+
+    length: int
+    logits: mx.array
+    caches: list[Any]
+
+
+class Batch(Protocol):
+    """Rows that are decoded together."""
+
+    def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
+        """Run prompts."""
+
+    def add(self, prompts: Sequence[Prefilled]) -> None:
+        """Append one row per entry; a prompt may stand there many times."""
+
+    def step(self, tokens: Sequence[int]) -> mx.array:
+        """Append one token per row and return the logits after it, [n, V]."""
+
+    def keep(self, places: Sequence[int]) -> None:
+        """Drop all rows but these; row i is then what was row places[i]."""
+
+
+def make_batch_of(policy: Policy) -> Batch:
+    """The fastest build that the model allows."""
+    if not policy.fast.batched_decode:
+        return SeparateBatch(policy)
+    if policy.parts is not None and policy.windows is not None:
+        return RowsBatch(policy)
+    caches = make_prompt_cache(policy.model)
+    if all(hasattr(c, "merge") and hasattr(c, "empty") for c in caches):
+        return MergedBatch(policy)
+    return SeparateBatch(policy)
+
+
+class _RowsLayout:
+    """Where the rows lie in the storage that all layers share: places[pads[i]:end] of row i."""
+
+    def __init__(self) -> None:
+        self.pads: list[int] = []
+        self.end = 0
+        self.offset: int | mx.array = 0
+        self._masks: dict[int | None, mx.array | None] = {}
+
+    @property
+    def start(self) -> int:
+        return min(self.pads, default=self.end)
+
+    def settle(self) -> None:
+        """Work out what is the same for every layer of the next step."""
+        even = len(set(self.pads)) <= 1
+        lengths = [self.end - pad for pad in self.pads]
+        self.offset = lengths[0] if even and lengths else mx.array(lengths, dtype=mx.int32)
+        self._masks = {}
+
+    def mask(self, window: int | None) -> mx.array | None:
+        """Which places the next token of each row sees, [n, 1, 1, end + 1 - start]."""
+        if window is not None and self.end + 1 - self.start <= window:
+            window = None
+        if window not in self._masks:
+            self._masks[window] = self._make(window)
+        return self._masks[window]
+
+    def _make(self, window: int | None) -> mx.array | None:
+        first = self.pads if window is None else [max(p, self.end + 1 - window) for p in self.pads]
+        if all(place == self.start for place in first):
+            return None
+        places = mx.arange(self.start, self.end + 1)
+        return (places[None] >= mx.array(first)[:, None])[:, None, None]
+
+
+class _RowsCache(KVCache):
+    """One layer's block of storage, [rows, heads, places, width]."""
+
+    keys: mx.array
+    values: mx.array
+
+    def __init__(self, layout: _RowsLayout, window: int | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        del self.offset
+        self.layout = layout
+        self.window = window
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "offset":
+            return self.layout.offset
+        raise AttributeError(name)
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        rows, start, end = len(self.layout.pads), self.layout.start, self.layout.end
+        self.keys[:rows, :, end : end + 1] = keys
+        self.values[:rows, :, end : end + 1] = values
+        return self.keys[:rows, :, start : end + 1], self.values[:rows, :, start : end + 1]
+
+    def make_mask(
+        self,
+        N: int,  # noqa: ARG002 (always 1 here)
+        return_array: bool = False,  # noqa: ARG002
+        window_size: int | None = None,
+    ) -> mx.array | None:
+        return self.layout.mask(window_size or self.window)
+
+    def make_room(self, rows: int, left: int, right: int) -> None:
+        """Add places on the left and on the right, and rows up to `rows`."""
+        padding = [(0, max(0, rows - self.keys.shape[0])), (0, 0), (left, right), (0, 0)]
+        self.keys, self.values = mx.pad(self.keys, padding), mx.pad(self.values, padding)
+
+
+class RowsBatch:
+    """All rows as one batch over storage of our own."""
+
+    def __init__(self, policy: Policy) -> None:
+        assert policy.parts is not None
+        assert policy.windows is not None
+        self.policy = policy
+        self.parts = policy.parts
+        self.layout = _RowsLayout()
+        self.caches = [_RowsCache(self.layout, window) for window in policy.windows]
+        self._made = False
+
+    def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
+        """Run prompts, as many at a time as `PREFILL_TOKENS` allows."""
+        found: list[Prefilled] = []
+        for part in self._portions(prompts):
+            found += self._run(part)
+        return found
+
+    def _portions(self, prompts: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
+        portions: list[list[tuple[int, ...]]] = []
+        longest = 0
+        for prompt in prompts:
+            longest = max(longest, len(prompt))
+            full = portions and longest * (len(portions[-1]) + 1) > PREFILL_TOKENS
+            if not portions or full or not self.policy.fast.batched_prefill:
+                portions.append([])
+                longest = len(prompt)
+            portions[-1].append(prompt)
+        return portions
+
+    def _run(self, prompts: list[tuple[int, ...]]) -> list[Prefilled]:
+        width = max(map(len, prompts))
+        padded = [prompt + (self.policy.pad_id,) * (width - len(prompt)) for prompt in prompts]
+        ids = mx.array(padded, dtype=mx.int32)
+        caches = [PrefixCache(cache.window) for cache in self.caches]
+        last: list[mx.array | None] = [None] * len(prompts)
+        for start in range(0, width, PREFILL_TOKENS):
+            states = self.parts.hidden(ids[:, start : start + PREFILL_TOKENS], list(caches))
+            for row, prompt in enumerate(prompts):
+                place = len(prompt) - 1 - start
+                if 0 <= place < states.shape[1]:
+                    last[row] = states[row, place]
+            mx.eval([cache.keys for cache in caches], [cache.values for cache in caches])
+        logits = self.parts.logits(mx.stack([state for state in last if state is not None]))
+        mx.eval(logits)
+        return [
+            Prefilled(len(prompt), logits[row], [(cache, row) for cache in caches])
+            for row, prompt in enumerate(prompts)
+        ]
+
+    def add(self, prompts: Sequence[Prefilled]) -> None:
+        """Append rows, their last token at the common end."""
+        if not prompts:
+            return
+        if not self.layout.pads:
+            self.layout.end = 0
+            self._made = False
+        longest = max(prompt.length for prompt in prompts)
+        rows, left = len(self.layout.pads), max(0, longest - self.layout.end)
+        pieces = [self._piece(prompts, layer, longest) for layer in range(len(self.caches))]
+        if not self._made:
+            for cache, (keys, values) in zip(self.caches, pieces, strict=True):
+                cache.keys, cache.values = (mx.pad(x, [(0, 0), (0, 0), (0, GROWTH), (0, 0)])
+                                            for x in (keys, values))  # fmt: skip
+            self._made = True
+            self.layout.end = longest
+        else:
+            self.layout.pads = [pad + left for pad in self.layout.pads]
+            self.layout.end += left
+            end, total = self.layout.end, rows + len(prompts)
+            for cache, (keys, values) in zip(self.caches, pieces, strict=True):
+                if left or cache.keys.shape[0] < total:
+                    cache.make_room(total, left, 0)
+                cache.keys[rows:total, :, end - longest : end] = keys
+                cache.values[rows:total, :, end - longest : end] = values
+        self.layout.pads += [self.layout.end - prompt.length for prompt in prompts]
+        mx.eval([cache.keys for cache in self.caches], [cache.values for cache in self.caches])
+
+    def _piece(
+        self, prompts: Sequence[Prefilled], layer: int, longest: int
+    ) -> tuple[mx.array, mx.array]:
+        """Keys and values of the new rows at one layer, right-aligned, [rows, H, longest, D]."""
+        parts: dict[int, tuple[PrefixCache, list[int]]] = {}
+        for place, prompt in enumerate(prompts):
+            cache = prompt.caches[layer][0]
+            parts.setdefault(id(cache), (cache, []))[1].append(place)
+        keys: list[mx.array] = []
+        values: list[mx.array] = []
+        order: list[int] = []
+        for cache, places in parts.values():
+            rows = mx.array([prompts[place].caches[layer][1] for place in places])
+            lengths = [prompts[place].length for place in places]
+            for array, out in ((cache.keys, keys), (cache.values, values)):
+                assert array is not None
+                out.append(_align_right(array[rows], lengths, longest))
+            order += places
+        if order == sorted(order):
+            return mx.concatenate(keys), mx.concatenate(values)
+        back = mx.array(sorted(range(len(order)), key=order.__getitem__))
+        return mx.concatenate(keys)[back], mx.concatenate(values)[back]
+
+    def step(self, tokens: Sequence[int]) -> mx.array:
+        """Run one token per row."""
+        if self.caches[0].keys.shape[2] <= self.layout.end:
+            self._make_room()
+        self.layout.settle()
+        ids = mx.array(list(tokens), dtype=mx.int32)[:, None]
+        states = self.parts.hidden(ids, list(self.caches))
+        self.layout.end += 1
+        return self.parts.logits(states[:, 0])
+
+    def _make_room(self) -> None:
+        """Give up places that no row uses, or add new ones."""
+        spare = self.layout.start
+        for cache in self.caches:
+            if spare >= GROWTH // 4:
+                cache.keys, cache.values = cache.keys[:, :, spare:], cache.values[:, :, spare:]
+            cache.make_room(0, 0, GROWTH)
+        if spare >= GROWTH // 4:
+            self.layout.pads = [pad - spare for pad in self.layout.pads]
+            self.layout.end -= spare
+
+    def keep(self, places: Sequence[int]) -> None:
+        """Drop rows; those that stay move as little as possible."""
+        moves = [(to, place) for to, place in enumerate(places) if to != place]
+        self.layout.pads = [self.layout.pads[place] for place in places]
+        for cache in self.caches:
+            if len(moves) > len(places) // 2:
+                order = mx.array(list(places), dtype=mx.int32)
+                cache.keys, cache.values = cache.keys[order], cache.values[order]
+                continue
+            for to, place in moves:
+                cache.keys[to] = cache.keys[place]
+                cache.values[to] = cache.values[place]
+
+
+def _align_right(array: mx.array, lengths: list[int], width: int) -> mx.array:
+    """Move each row's first `length` places to the end of `width` places."""
+    if len(set(lengths)) == 1:
+        cut = array[:, :, : lengths[0]]
+        return mx.pad(cut, [(0, 0), (0, 0), (width - lengths[0], 0), (0, 0)])
+    shifts = mx.array([width - length for length in lengths], dtype=mx.int32)[:, None]
+    source = mx.clip(mx.arange(width)[None] - shifts, 0, array.shape[2] - 1)
+    return mx.take_along_axis(array, source[:, None, :, None], axis=2)
+
+
+class MergedBatch:
+    """All rows as one batch over mlx-lm's own batch caches."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.model = policy.model
+        self.caches: list[Any] | None = None
+
+    def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
+        """Run prompts one by one."""
+        return [_prefill_alone(self.model, prompt) for prompt in prompts]
+
+    def add(self, prompts: Sequence[Prefilled]) -> None:
+        """Merge the new rows' caches and join them to the ones there are."""
+        merged = [
+            type(layer[0]).merge(list(layer))
+            for layer in zip(*(prompt.caches for prompt in prompts), strict=True)
+        ]
+        if self.caches is None:
+            self.caches = merged
+        else:
+            for own, new in zip(self.caches, merged, strict=True):
+                own.extend(new)
+
+    def step(self, tokens: Sequence[int]) -> mx.array:
+        """Run one token per row."""
+        logits: mx.array = self.model(mx.array(list(tokens))[:, None], cache=self.caches)[:, -1]
+        return logits
+
+    def keep(self, places: Sequence[int]) -> None:
+        """Drop rows."""
+        if not places:
+            self.caches = None
+            return
+        for cache in self.caches or []:
+            cache.filter(mx.array(list(places)))
+
+
+class SeparateBatch:
+    """Each row with caches of its own, run one after another."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.model = policy.model
+        self.rows: list[list[Any]] = []
+
+    def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
+        """Run prompts one by one."""
+        return [_prefill_alone(self.model, prompt) for prompt in prompts]
+
+    def add(self, prompts: Sequence[Prefilled]) -> None:
+        """Give each row a copy of its prompt's caches."""
+        self.rows += [copy.deepcopy(prompt.caches) for prompt in prompts]
+
+    def step(self, tokens: Sequence[int]) -> mx.array:
+        """Run each row's token."""
+        return mx.concatenate([
+            self.model(mx.array([[token]]), cache=caches)[:, -1]
+            for token, caches in zip(tokens, self.rows, strict=True)
+        ])  # fmt: skip
+
+    def keep(self, places: Sequence[int]) -> None:
+        """Drop rows."""
+        self.rows = [self.rows[place] for place in places]
+
+
+def _prefill_alone(model: Any, prompt: tuple[int, ...]) -> Prefilled:
+    caches = make_prompt_cache(model)
+    logits = model(mx.array([prompt]), cache=caches)[0, -1]
+    mx.eval(logits, [cache.state for cache in caches])
+    return Prefilled(len(prompt), logits, caches)

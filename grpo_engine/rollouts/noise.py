@@ -1,0 +1,33 @@
+"""Randomness that belongs to a token and not to the order in which things are computed.
+
+The noise of a token is a pure function of (run seed, step, prompt, attempt, completion index,
+position): batches of any shape, refills, ranks and a resumed run draw the same tokens.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import mlx.core as mx
+import numpy as np
+
+
+def row_key(*, seed: int, step: int, prompt: str, attempt: int, index: int) -> int:
+    """64 bits that name one completion."""
+    name = f"{seed}\0{step}\0{attempt}\0{index}\0{prompt}".encode()
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
+
+
+def token_keys(rows: Sequence[int], positions: Sequence[int]) -> mx.array:
+    """One key per row for the token at its position, [n, 2] uint32."""
+    high = np.array([row >> 32 for row in rows], dtype=np.uint32)
+    low = np.array(
+        [(row + position) & 0xFFFFFFFF for row, position in zip(rows, positions, strict=True)],
+        dtype=np.uint32,
+    )
+    return mx.array(np.stack([high, low], axis=1))
+
+
+def uniforms(keys: mx.array, width: int) -> mx.array:
+    """One row of uniform numbers in [0, 1) per key, [n, width]."""
+    drawn: mx.array = mx.vmap(lambda key: mx.random.uniform(shape=(width,), key=key))(keys)
+    return drawn

@@ -1,0 +1,33 @@
+"""The slow truth: one row at a time, the whole sequence anew for every token, no cache."""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from grpo_engine.policy.load import Policy
+from grpo_engine.rollouts.decode import make_rows
+from grpo_engine.rollouts.noise import token_keys
+from grpo_engine.rollouts.row import decoder
+from grpo_engine.rollouts.sampler import draw
+from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+
+
+def sample_one_by_one(
+    policy: Policy, prompts: Sequence[PromptRows], sampling: Sampling, *, seed: int, step: int
+) -> list[Rollout]:
+    """What `sample_groups` must give, up to float ties; no think budget."""
+    rows = make_rows(policy, prompts, sampling, seed=seed, step=step)
+    policy.module.eval()
+    for row in rows:
+        while row.finish is None:
+            ids = [*row.prompt.ids, *row.ids]
+            logits = policy.model(mx.array([ids]))[:, -1]
+            seen = None
+            if sampling.repetition_penalty != 1:
+                seen = mx.zeros(logits.shape, mx.bool_)
+                seen[0, mx.array(sorted(set(ids)))] = True
+            keys = token_keys([row.key], [len(row.ids)])
+            token, logprob, raw = (x.item() for x in draw(logits, sampling, keys, seen=seen))
+            row.take(int(token), float(logprob), float(raw))  # type: ignore[arg-type]
+            row.settle(sampling, policy.end_ids, [])
+    return [row.rollout(decoder(policy), policy.end_ids) for row in rows]

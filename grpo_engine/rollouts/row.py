@@ -1,0 +1,123 @@
+"""One answer while it grows: its tokens, its text for people, and when it ends."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from grpo_engine.events import Finish, RowDelta
+from grpo_engine.policy.load import Policy
+from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+
+INCOMPLETE = "\ufffd"  # what a decoder writes for half a character
+THINK_END = "</think>"
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(slots=True)
+class GrowingText:
+    """Text of ids, decoded a few tokens at a time as they come."""
+
+    decode: Decode
+    text: str = ""
+    _prefix: int = 0  # ids from here are decoded together, so that spaces come out right
+    _read: int = 0  # ids up to here are in `text`
+
+    def advance(self, ids: Sequence[int], *, last: bool = False) -> str:
+        """Take in the ids and return what the text gained; half a character waits."""
+        if self._read == len(ids):
+            return ""
+        before = self.decode(ids[self._prefix : self._read])
+        whole = self.decode(ids[self._prefix :])
+        if whole.endswith(INCOMPLETE) and not last:
+            return ""
+        gained = whole[len(before) :]
+        self._prefix, self._read = self._read, len(ids)
+        self.text += gained
+        return gained
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Row:
+    """One answer of one prompt."""
+
+    prompt: PromptRows
+    index: int
+    key: int  # names its noise
+    limit: int  # most tokens it may have
+    text: GrowingText
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    raw_logprobs: list[float] = field(default_factory=list)
+    forced: list[int] = field(default_factory=list)
+    finish: Finish | None = None
+    to_force: list[int] = field(default_factory=list)
+    reported: int = 0  # tokens that a progress event has told
+    _thought: bool = False
+    _pending: str = ""
+
+    @property
+    def next_forced(self) -> int:
+        """The token that must come next; -1 where the policy chooses."""
+        return self.to_force[0] if self.to_force else -1
+
+    def take(self, token: int, logprob: float, raw_logprob: float) -> None:
+        """Append a token."""
+        if self.to_force:
+            self.forced.append(len(self.ids))
+            self.to_force.pop(0)
+        self.ids.append(token)
+        self.logprobs.append(logprob)
+        self.raw_logprobs.append(raw_logprob)
+
+    def settle(self, sampling: Sampling, ends: frozenset[int], think_end: list[int]) -> None:
+        """Decide after a token whether the answer ended, and whether thinking must."""
+        ended = self.ids[-1] in ends and not sampling.ignore_end
+        if ended:
+            self.finish = "stop"
+        elif sampling.stop and self._met(sampling.stop):
+            self.finish = "stop_string"
+        elif len(self.ids) >= self.limit:
+            self.finish = "length"
+        elif think_end and not self._thought and not self.to_force:
+            self._pending += self.text.advance(self.ids)
+            self._thought = THINK_END in self.text.text
+            if not self._thought and len(self.ids) >= sampling.think_budget:
+                self.to_force, self._thought = list(think_end), True
+
+    def _met(self, stops: Sequence[str]) -> bool:
+        before = len(self.text.text)
+        self._pending += self.text.advance(self.ids)
+        reach = max(map(len, stops)) - 1
+        tail = self.text.text[max(0, before - reach) :]
+        return any(stop in tail for stop in stops)
+
+    def delta(self, ends: frozenset[int]) -> RowDelta:
+        """What the row gained since the last report."""
+        shown = self.ids[:-1] if self.finish == "stop" and self.ids[-1] in ends else self.ids
+        gained = self._pending + self.text.advance(shown, last=self.finish is not None)
+        self._pending = ""
+        self.reported = len(self.ids)
+        return RowDelta(
+            group=self.prompt.group, index=self.index, text=gained, tokens=len(self.ids),
+            finish=self.finish,
+        )  # fmt: skip
+
+    def rollout(self, decode: Decode, ends: frozenset[int]) -> Rollout:
+        """The finished answer; its text leaves out the end token."""
+        shown = self.ids[:-1] if self.finish == "stop" and self.ids[-1] in ends else self.ids
+        return Rollout(
+            key=self.prompt.key, group=self.prompt.group, index=self.index,
+            attempt=self.prompt.attempt, prompt_ids=self.prompt.ids, ids=tuple(self.ids),
+            logprobs=tuple(self.logprobs), raw_logprobs=tuple(self.raw_logprobs),
+            finish=self.finish or "length", text=decode(shown), forced=tuple(self.forced),
+        )  # fmt: skip
+
+
+def decoder(policy: Policy) -> Decode:
+    """Text of ids without special tokens, as users' reward functions expect it."""
+
+    def decode(ids: Sequence[int]) -> str:
+        text: str = policy.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    return decode
