@@ -35,3 +35,7 @@ class ImportRefusedError(StoreError, ValueError):
 
 class CompareError(StoreError, ValueError):
     """These runs cannot be compared in this way."""
+
+
+class PresetNotFoundError(StoreError, LookupError):
+    """No preset has this name."""

@@ -4,20 +4,23 @@ A checkpoint is a directory `checkpoints/step-000020` that is an mlx-lm adapter 
 stands, with safetensors and one `state.json` beside it. It is written under a temporary name,
 flushed, and renamed; only then are older ones removed. `state.json` lists every file with its
 size and SHA-256, so that a damaged checkpoint is noticed and the one before it is taken.
+
+Looking for checkpoints loads no MLX.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import mlx.core as mx
+from typing import TYPE_CHECKING, Any
 
 from grpo_engine.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import mlx.core as mx
 
 FORMAT = 1
 FOLDER = "checkpoints"
@@ -33,8 +36,10 @@ class Checkpoint:
     path: Path
     state: Mapping[str, Any]
 
-    def tensors(self, name: str) -> dict[str, mx.array]:
+    def tensors(self, name: str) -> "dict[str, mx.array]":
         """Read `<name>.safetensors` into memory, so that the file may be removed afterwards."""
+        import mlx.core as mx
+
         file = self.path / f"{name}.safetensors"
         if not file.exists():
             raise CheckpointError(f"{self.path} has no {file.name}; resume an older checkpoint")
@@ -51,11 +56,16 @@ def save(
     run_folder: Path,
     step: int,
     *,
-    tensors: Mapping[str, Mapping[str, mx.array]],
-    texts: Mapping[str, str],
+    tensors: "Mapping[str, Mapping[str, mx.array]]",
     state: Mapping[str, Any],
+    write: Callable[[Path], None] | None = None,
 ) -> Checkpoint:
-    """Write a checkpoint so that a kill at any moment leaves it complete or absent."""
+    """Write a checkpoint so that a kill at any moment leaves it complete or absent.
+
+    `write` puts the adapter's own files into the folder that it is given.
+    """
+    import mlx.core as mx
+
     root = run_folder / FOLDER
     root.mkdir(parents=True, exist_ok=True)
     clear_leftovers(run_folder)
@@ -64,8 +74,8 @@ def save(
     partial.mkdir()
     for name, arrays in tensors.items():
         mx.save_safetensors(str(partial / f"{name}.safetensors"), dict(arrays))
-    for name, text in texts.items():
-        (partial / name).write_text(text, encoding="utf-8")
+    if write:
+        write(partial)
     files = {file.name: _describe(file) for file in sorted(partial.iterdir())}
     full = {**state, "format": FORMAT, "step": step, "files": files}
     (partial / STATE).write_text(json.dumps(full, indent=1), encoding="utf-8")
@@ -176,3 +186,9 @@ def prune(run_folder: Path, *, keep: int, best: int | None) -> None:
     for step in steps(run_folder)[:-keep]:
         if step != best:
             shutil.rmtree(_doom(folder(run_folder, step)))
+
+
+def newest_step(run_folder: Path) -> int:
+    """The step that a resumed run goes on after; -1 without a checkpoint."""
+    found, _ = latest(run_folder)
+    return -1 if found is None else found.step

@@ -43,3 +43,7 @@ class MissingPackageError(EngineError, ImportError):
 
 class MathsError(EngineError, ValueError):
     """Arrays given to the maths do not fit each other, or one that the recipe reads is missing."""
+
+
+class NotFiniteError(EngineError, ArithmeticError):
+    """Losses or gradients were not finite several times in a row."""

@@ -56,6 +56,11 @@ def build(config: OptimizerConfig) -> optim.Optimizer:
             )
 
 
+def build_critic(config: OptimizerConfig) -> optim.Optimizer:
+    """Adam for the value head, at its own constant learning rate."""
+    return optim.Adam(config.critic_learning_rate, bias_correction=True)
+
+
 def state_arrays(optimizer: optim.Optimizer) -> dict[str, mx.array]:
     """Give the optimiser's state by dotted names, for a checkpoint."""
     return dict(tree_flatten(optimizer.state))

@@ -36,6 +36,17 @@ def bootstrap(values: Sequence[float], *, draws: int = 2000, seed: int = 0) -> I
     return float(low), float(high)
 
 
+def bootstrap_ratio(
+    parts: Sequence[int], wholes: Sequence[int], *, draws: int = 2000, seed: int = 0
+) -> Interval:
+    """95 % percentile interval of Σ parts / Σ wholes, drawing problems."""
+    part, whole = np.asarray(parts, dtype=np.float64), np.asarray(wholes, dtype=np.float64)
+    chosen = np.random.default_rng(seed).integers(0, part.size, size=(draws, part.size))
+    ratios = part[chosen].sum(axis=1) / np.maximum(whole[chosen].sum(axis=1), 1)
+    low, high = np.quantile(ratios, (0.025, 0.975))
+    return float(low), float(high)
+
+
 def pass_at_k(samples: int, correct: int, k: int) -> float:
     """Chance that one of k samples is right, unbiased: ``1 - C(n-c, k) / C(n, k)``."""
     if not 1 <= k <= samples:

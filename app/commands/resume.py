@@ -1,0 +1,41 @@
+"""`grpo-tui resume`: go on with a run from its last checkpoint."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def resume(
+    run: Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")] = "@last",
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Run in the background and print the run's name.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print every event as one JSON object a line.")
+    ] = False,
+    on_end: Annotated[
+        str, typer.Option(metavar="CMD", help="Run a shell command when the run has ended.")
+    ] = "",
+    db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder of a run that was made with --no-store.")
+    ] = None,
+    ready_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Go on with a run from its last checkpoint, bit for bit as if it had not stopped.
+
+    Example: grpo-tui resume @last
+    """
+    if detach:
+        from app.detach import start_detached
+
+        arguments = [word for word in sys.argv[1:] if word != "--detach"]
+        raise typer.Exit(start_detached(arguments, as_json=as_json))
+    from app.headless import run_headless
+    from app.start import resumed_job
+
+    job = resumed_job(run, db=db, folder=folder)
+    job.as_json, job.on_end, job.ready = as_json, on_end, ready_file
+    raise typer.Exit(run_headless(job))

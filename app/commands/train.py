@@ -1,0 +1,62 @@
+"""`grpo-tui train`: a run without a screen, here or in the background."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train(
+    file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Start from these settings; see `grpo-tui presets`.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=c", help="Change one setting.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Tag the run; may be repeated.")] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Run in the background and print the run's name.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print every event as one JSON object a line.")
+    ] = False,
+    on_end: Annotated[
+        str, typer.Option(metavar="CMD", help="Run a shell command when the run has ended.")
+    ] = "",
+    db: Annotated[Path | None, typer.Option(help="Store to record into.")] = None,
+    no_store: Annotated[
+        bool, typer.Option("--no-store", help="Record nothing but checkpoints and the log.")
+    ] = False,
+    folder: Annotated[
+        Path | None, typer.Option(help="With --no-store: where checkpoints and the log go.")
+    ] = None,
+    ready_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Train with GRPO, without a screen.
+
+    Settings come from the preset, then the file, then --set, each over the one before.
+    Ctrl-C once stops after the step with a checkpoint, twice at once.
+
+    Example: grpo-tui train --preset starter --steps 20 --set optimizer.learning_rate=3e-4
+    """
+    from app.run_config import assemble
+
+    if folder is not None and not no_store:
+        raise typer.BadParameter("--folder goes with --no-store: a stored run has its own folder")
+    config = assemble(file, preset, sets or [], steps=steps, seed=seed, name=name)
+    if detach:
+        from app.detach import start_detached
+
+        arguments = [word for word in sys.argv[1:] if word != "--detach"]
+        raise typer.Exit(start_detached(arguments, as_json=as_json))
+    from app.headless import run_headless
+    from app.start import new_job
+
+    job = new_job(config, db=db, folder=folder, store=not no_store, tags=tuple(tag or ()))
+    job.as_json, job.on_end, job.ready = as_json, on_end, ready_file
+    raise typer.Exit(run_headless(job))

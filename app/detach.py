@@ -1,0 +1,51 @@
+"""Starting a run in the background: the same command in a session of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import app
+from app import exit_codes
+
+READY = "--ready-file"
+PATIENCE = 600.0  # seconds; a model may have to be fetched
+TICK = 0.05
+
+
+def start_detached(arguments: Sequence[str], *, as_json: bool) -> int:
+    """Start `grpo-tui ARGUMENTS` apart from this terminal and print the run's name."""
+    with tempfile.TemporaryDirectory(prefix="grpo-tui-") as place:
+        ready, said = Path(place) / "ready.json", Path(place) / "said.txt"
+        with said.open("wb") as output:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "app", *arguments, READY, str(ready)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=output,
+                start_new_session=True,
+                env=environment(),
+            )
+        deadline = time.monotonic() + PATIENCE
+        while not ready.exists() and child.poll() is None and time.monotonic() < deadline:
+            time.sleep(TICK)
+        if not ready.exists():
+            sys.stderr.write(said.read_text(encoding="utf-8", errors="replace"))
+            return child.returncode or exit_codes.FAILED
+        found = json.loads(ready.read_text(encoding="utf-8"))
+        if found["failed"]:
+            sys.stderr.write(f"grpo-tui: {found['failed']}\n")
+            return child.wait() or exit_codes.FAILED
+    sys.stdout.write((json.dumps({**found, "pid": child.pid}) if as_json else found["name"]) + "\n")
+    return exit_codes.OK
+
+
+def environment() -> dict[str, str]:
+    """This environment, with the packages importable wherever they are."""
+    root = str(Path(app.__file__).resolve().parent.parent)
+    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

@@ -1,0 +1,285 @@
+"""A run without a screen: the engine's thread, the recorder, the printer, and signals.
+
+The main thread waits for events and signals only, so that an interrupt is answered at once while
+MLX computes. What is shown as a fact has been committed by the recorder before.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from app import exit_codes
+from app.engine_thread import EngineThread
+from app.progress import Printer, printer
+from app.run_log import RunLog, fault_log
+from grpo_engine import errors
+from grpo_engine import events as ev
+from grpo_engine.config import RunConfig
+from grpo_engine.control import Control
+
+if TYPE_CHECKING:
+    from experiments.recorder import Recorder
+    from experiments.recording import RunHandle
+
+PROGRESS = ev.PhaseStarted | ev.PhaseAdvanced | ev.PromptsStarted | ev.RolloutsAdvanced
+# facts that the recorder commits as soon as they come; others wait for the end of their step
+AT_ONCE = (
+    ev.StepFinished
+    | ev.RunStarted
+    | ev.CheckpointSaved
+    | ev.EvaluationFinished
+    | ev.RunFinished
+    | ev.RunFailed
+)
+PATIENCE = 8.0  # seconds that a stop at once may take before the process ends itself
+TICK = 0.1
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """What to run, where, and how to show it."""
+
+    config: RunConfig
+    folder: Path
+    resume: bool
+    as_json: bool = False
+    on_end: str = ""
+    recorder: "Recorder | None" = None
+    handle: "RunHandle | None" = None
+    ready: Path | None = None  # where a detached run says that it is on its way
+    control: Control = field(default_factory=Control)
+
+    @property
+    def name(self) -> str:
+        """What people call the run."""
+        return self.handle.name if self.handle else (self.config.name or self.folder.name)
+
+
+def run_headless(job: Job) -> int:
+    """Run the job to its end and return the exit status."""
+    job.folder.mkdir(parents=True, exist_ok=True)
+    watcher = Watcher(job)
+    with fault_log(job.folder), watcher.signals():
+        return watcher.watch()
+
+
+class Watcher:
+    """The main thread's part of a run."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._queue: SimpleQueue[ev.Event | None] = SimpleQueue()
+        self._printer: Printer = printer(as_json=job.as_json)
+        self._log = RunLog(job.folder)
+        self._asked = 0
+        self._deadline = float("inf")
+        self._ended: ev.RunFinished | ev.RunFailed | None = None
+        self._facts = job.handle.facts if job.handle else None
+
+    def watch(self) -> int:
+        """Start the engine, show what happens until it ends, close everything."""
+        job = self._job
+        self._say(f"run {job.name} in {job.folder}")
+        engine = EngineThread(
+            job.config, job.control, job.folder, resume=job.resume, put=self._put,
+            done=lambda: self._queue.put(None),
+        )  # fmt: skip
+        engine.start()
+        while (event := self._next()) is not None:
+            self._announce(event)
+            self._show(event)
+        self._close()
+        return self._status()
+
+    def _put(self, event: ev.Event) -> None:
+        """On the engine's thread: record first, show second."""
+        if self._job.handle is not None:
+            self._job.handle.put(event)
+        self._queue.put(event)
+
+    def _next(self) -> ev.Event | None:
+        while True:
+            try:
+                event = self._queue.get(timeout=TICK)
+            except Empty:
+                self._leave_if_stuck()
+                continue
+            if event is not None and self._is_shown_late(event):
+                self._await_commit(event)
+            return event
+
+    def _is_shown_late(self, event: ev.Event) -> bool:
+        """Whether an event is held back until it is in the store."""
+        if self._facts is None or isinstance(event, PROGRESS):
+            return False
+        return self._job.as_json or isinstance(event, AT_ONCE)
+
+    def _await_commit(self, event: ev.Event) -> None:
+        """Wait until the recorder says that it has stored this fact."""
+        assert self._facts is not None
+        while True:
+            try:
+                stored = self._facts.get(timeout=TICK)
+            except Empty:
+                self._leave_if_stuck()
+                continue
+            if stored is None or stored == event:
+                return
+            if isinstance(stored, ev.NoteWritten):  # the store's own
+                self._show(stored)
+
+    def _show(self, event: ev.Event) -> None:
+        if isinstance(event, ev.RunFinished | ev.RunFailed):
+            self._ended = event
+        self._log.write(event)
+        try:
+            self._printer.show(event)
+        except OSError:
+            self._go_dark()
+
+    def _say(self, text: str) -> None:
+        try:
+            self._printer.say(text)
+        except OSError:
+            self._go_dark()
+
+    def _go_dark(self) -> None:
+        """Nobody reads any more: the run goes on, its log and the store have everything."""
+        self._printer = Silent()
+        null = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                os.dup2(null, stream.fileno())
+
+    def _announce(self, event: ev.Event) -> None:
+        """Tell whoever started a detached run that it is on its way, or what went wrong."""
+        if self._job.ready is None:
+            return
+        if isinstance(event, ev.ModelLoaded | ev.RunFailed | ev.RunFinished):
+            failed = event.message if isinstance(event, ev.RunFailed) else ""
+            write_ready(self._job, failed)
+
+    # -- signals --------------------------------------------------------------------------------
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM stop, gently and then at once; a hang-up only takes the screen."""
+        wanted = {
+            signal.SIGINT: self._stop,
+            signal.SIGTERM: self._stop,
+            signal.SIGHUP: self._hang_up,
+        }
+        before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._asked += 1
+        if self._asked == 1:
+            self._job.control.ask("stop_after_step")
+            self._say("stopping after this step, with a checkpoint; press Ctrl-C again to stop now")
+            return
+        self._job.control.ask("stop_now")
+        self._deadline = min(self._deadline, time.monotonic() + PATIENCE)
+        self._say("stopping now; the last checkpoint stays as it is")
+
+    def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
+        self._go_dark()
+
+    def _leave_if_stuck(self) -> None:
+        """End the process where the engine does not come to its next safe point in time."""
+        if time.monotonic() > self._deadline:
+            self._close_recorder("stopped at once")
+            os._exit(exit_codes.INTERRUPTED)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def _close(self) -> None:
+        ended = self._ended
+        self._close_recorder(ended.message if isinstance(ended, ev.RunFailed) else "")
+        with suppress(OSError):
+            self._printer.close()
+        if isinstance(ended, ev.RunFailed) and ended.traceback:
+            self._say(ended.traceback.rstrip())
+        self._log.close()
+        ring()
+        if self._job.on_end:
+            self._run_command(self._job.on_end)
+
+    def _close_recorder(self, cause: str) -> None:
+        if self._job.handle is not None:
+            self._job.handle.close(cause)
+        if self._job.recorder is not None:
+            self._job.recorder.close()
+
+    def _status(self) -> int:
+        match self._ended:
+            case ev.RunFailed():
+                kind = getattr(errors, self._ended.error, RuntimeError)
+                return exit_codes.exit_code(kind(self._ended.message))
+            case ev.RunFinished(reason="aborted"):
+                return exit_codes.INTERRUPTED
+            case ev.RunFinished():
+                return exit_codes.OK
+        return exit_codes.FAILED
+
+    def _run_command(self, command: str) -> None:
+        """Run what the user asked for at the end; the run's facts are in its environment."""
+        ended = self._ended
+        facts: dict[str, Any] = {
+            "GRPO_TUI_RUN": self._job.handle.id if self._job.handle else self._job.name,
+            "GRPO_TUI_RUN_NAME": self._job.name,
+            "GRPO_TUI_RUN_FOLDER": self._job.folder,
+            "GRPO_TUI_STATUS": ended.reason if isinstance(ended, ev.RunFinished) else "failed",
+            "GRPO_TUI_STEP": ended.step if ended else 0,
+        }
+        environment = {**os.environ, **{key: str(value) for key, value in facts.items()}}
+        done = subprocess.run(command, shell=True, env=environment, check=False)
+        if done.returncode:
+            self._say(f"--on-end command exited with status {done.returncode}: {command}")
+
+
+class Silent:
+    """Shows nothing."""
+
+    def show(self, event: ev.Event) -> None:
+        """Nobody looks."""
+
+    def say(self, text: str) -> None:
+        """Nobody listens."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def ring() -> None:
+    """Ring the bell and ask the terminal for a notification, where there is one."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\a\x1b]9;grpo-tui: the run has ended\x1b\\")
+        sys.stderr.flush()
+
+
+def write_ready(job: Job, failed: str) -> None:
+    """Write the run's name, or why it failed, for the process that started it."""
+    if job.ready is None:
+        return
+    where = {"name": job.name, "folder": str(job.folder), "failed": failed}
+    if job.handle is not None:
+        where["id"] = job.handle.id
+    partial = job.ready.with_suffix(".partial")
+    partial.write_text(json.dumps(where), encoding="utf-8")
+    partial.replace(job.ready)
+    job.ready = None

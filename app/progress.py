@@ -1,0 +1,229 @@
+"""What `train` and `resume` show: a live bar on a terminal, plain lines in a pipe, or JSON lines.
+
+`Tally` folds events into the few numbers that are shown; the three printers only write them.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import IO, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from app.report_table import before_and_after
+from grpo_engine import events as ev
+
+
+class Printer(Protocol):
+    """Shows events, one after the other."""
+
+    def show(self, event: ev.Event) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Tally:
+    """The latest step, phase, speed and time left of a run."""
+
+    def __init__(self) -> None:
+        self.step = self.total = 0
+        self.phase = "start"
+        self.share = ""
+        self.speed = 0.0
+        self.metrics: Mapping[str, float] = {}
+        self.evaluations: list[ev.EvaluationFinished] = []
+        self.adapter = ""
+        self._seconds: float | None = None
+
+    def add(self, event: ev.Event) -> None:
+        """Take an event in."""
+        match event:
+            case ev.RunStarted():
+                self.step, self.total = event.step, event.total_steps
+            case ev.PhaseStarted():
+                self.phase, self.share = event.phase, ""
+            case ev.PhaseAdvanced():
+                self.share = f" {event.done}/{event.total}" if event.total else ""
+            case ev.RolloutsAdvanced():
+                self.speed = event.tokens_per_second
+                self.share = f" {event.finished}/{event.total}"
+            case ev.StepFinished():
+                self.step, self.metrics = event.step, event.metrics
+                self.speed = event.metrics.get("tokens_per_second", self.speed)
+                seconds = event.metrics.get("step_time", 0.0)
+                old = self._seconds
+                self._seconds = seconds if old is None else 0.9 * old + 0.1 * seconds
+            case ev.EvaluationFinished():
+                self.evaluations.append(event)
+            case ev.CheckpointSaved():
+                self.adapter = event.path
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time to the last step at the recent pace; None before the first step."""
+        return None if self._seconds is None else self._seconds * (self.total - self.step)
+
+    def numbers(self) -> str:
+        """Reward, KL, speed and time left in a few words."""
+        shown = [
+            f"{label} {self.metrics[key]:{form}}"
+            for label, key, form in (
+                ("reward", "reward", ".3f"),
+                ("kl", "kl", ".4f"),
+                ("length", "completions/mean_length", ".1f"),
+            )
+            if key in self.metrics
+        ]
+        if self.speed:
+            shown.append(f"{self.speed:,.0f} tok/s")
+        if "step_time" in self.metrics:
+            shown.append(f"{self.metrics['step_time']:.2f} s/step")
+        if self.seconds_left is not None:
+            shown.append(f"{clock(self.seconds_left)} left")
+        return "  ".join(shown)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as `m:ss` or `h:mm:ss`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def sentence(event: ev.Event, tally: Tally) -> str:
+    """What an event is worth saying in a line; empty for those that are only progress."""
+    match event:
+        case ev.RunStarted():
+            what = "resumes after" if event.resumed else "starts at"
+            return f"run {what} step {event.step} of {event.total_steps}, recipe {event.recipe}"
+        case ev.ModelLoaded():
+            return (
+                f"model {event.path}: {event.parameters:,} parameters, {event.trainable:,} "
+                f"trained, {event.dtype}, {event.seconds:.1f} s"
+            )
+        case ev.StepFinished():
+            return f"step {event.step}/{tally.total}  {tally.numbers()}"
+        case ev.StepSkipped():
+            return f"step {event.step}: no update, {event.reason}"
+        case ev.AlertRaised():
+            return f"{event.severity}: {event.explanation} {event.remedy}"
+        case ev.EvaluationFinished():
+            accuracy = event.metrics.get("eval/accuracy")
+            known = "" if accuracy is None else f"  accuracy {accuracy:.3f}"
+            reward = event.metrics.get("eval/reward", float("nan"))
+            return (
+                f"evaluation {event.moment} step {event.step}, {event.mode}, {event.problems} "
+                f"problems{known}  reward {reward:.3f}  {event.seconds:.1f} s"
+            )
+        case ev.CheckpointSaved():
+            return f"checkpoint {event.path}{' (best)' if event.best else ''}"
+        case ev.NoteWritten():
+            return f"{'' if event.severity == 'info' else event.severity + ': '}{event.text}"
+        case ev.RunPaused():
+            return f"paused after step {event.step}"
+        case ev.RunResumed():
+            return "goes on"
+        case ev.RunFinished():
+            return f"{event.reason} at step {event.step}"
+        case ev.RunFailed():
+            return f"failed at step {event.step}: {event.message}"
+    return ""
+
+
+class LinePrinter:
+    """Plain lines on stderr, and the table of results on stdout at the end."""
+
+    def __init__(self, narration: IO[str] | None = None, data: IO[str] | None = None) -> None:
+        self._narration = narration or sys.stderr
+        self._data = data or sys.stdout
+        self._tally = Tally()
+
+    def show(self, event: ev.Event) -> None:
+        self._tally.add(event)
+        if text := sentence(event, self._tally):
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        self._narration.write(visible(text) + "\n")
+        self._narration.flush()
+
+    def close(self) -> None:
+        write_results(self._tally, self._data)
+
+
+class BarPrinter:
+    """A bar with phase, speed, reward, KL and time left; facts scroll by above it."""
+
+    # every step has its line in a pipe; on a terminal the bar says it
+    _IN_THE_BAR = ev.StepFinished | ev.CheckpointSaved
+
+    def __init__(self) -> None:
+        self._tally = Tally()
+        self._console = Console(stderr=True, highlight=False)
+        self._progress = Progress(
+            TextColumn("{task.fields[phase]:<18}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}", markup=False),
+            console=self._console,
+            refresh_per_second=8,
+        )
+        self._task = self._progress.add_task("run", total=None, phase="start", numbers="")
+        self._progress.start()
+
+    def show(self, event: ev.Event) -> None:
+        self._tally.add(event)
+        if not isinstance(event, self._IN_THE_BAR) and (text := sentence(event, self._tally)):
+            self.say(text)
+        self._progress.update(
+            self._task,
+            completed=self._tally.step,
+            total=self._tally.total or None,
+            phase=self._tally.phase + self._tally.share,
+            numbers=self._tally.numbers(),
+        )
+
+    def say(self, text: str) -> None:
+        self._console.print(visible(text), markup=False)
+
+    def close(self) -> None:
+        self._progress.stop()
+        write_results(self._tally, sys.stdout)
+
+
+class JsonPrinter:
+    """Every event as one JSON object a line on stdout, and nothing else there."""
+
+    def show(self, event: ev.Event) -> None:
+        sys.stdout.write(json.dumps(ev.to_json(event), ensure_ascii=True) + "\n")
+        sys.stdout.flush()
+
+    def say(self, text: str) -> None:
+        sys.stderr.write(text + "\n")
+
+    def close(self) -> None:
+        sys.stdout.flush()
+
+
+def write_results(tally: Tally, data: IO[str]) -> None:
+    """Write the table of the first and last evaluation, and where the adapter is."""
+    if table := before_and_after(tally.evaluations):
+        data.write(table + "\n")
+    if tally.adapter:
+        data.write(f"adapter: {tally.adapter}\n")
+    data.flush()
+
+
+def visible(text: str) -> str:
+    """Make control characters of foreign text harmless on a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def printer(*, as_json: bool) -> Printer:
+    """Choose by where the output goes."""
+    if as_json:
+        return JsonPrinter()
+    return BarPrinter() if sys.stdout.isatty() and sys.stderr.isatty() else LinePrinter()

@@ -1,0 +1,69 @@
+"""The table of a run's results: held-out accuracy before and after, with 95 % intervals."""
+
+from collections.abc import Sequence
+
+from grpo_engine.events import EvaluationFinished
+
+_ROWS = (
+    ("accuracy", "eval/accuracy"),
+    ("format", "eval/format"),
+    ("accuracy of well-formatted", "eval/accuracy_of_formatted"),
+    ("reward", "eval/reward"),
+)
+
+
+def before_and_after(evaluations: Sequence[EvaluationFinished]) -> str:
+    """Set the first and the last evaluation of each mode side by side; empty without any."""
+    lines: list[str] = []
+    for mode in ("greedy", "sampled"):
+        found = [item for item in evaluations if item.mode == mode]
+        if not found:
+            continue
+        ends = found if len(found) == 1 else [found[0], found[-1]]
+        heads = [f"{item.moment} (step {item.step})" for item in ends]
+        if len(ends) == 2:
+            heads.append("change")
+        rows = [
+            [label, *_cells(key, ends)] for label, key in _labelled(ends[-1]) if _cells(key, ends)
+        ]
+        lines += [*_grid([[_title(ends[-1]), *heads], *rows]), ""]
+    return "\n".join(lines).rstrip()
+
+
+def _title(item: EvaluationFinished) -> str:
+    samples = "" if item.samples == 1 else f" x {item.samples} samples"
+    return f"{item.mode}, {item.problems} problems{samples}"
+
+
+def _labelled(item: EvaluationFinished) -> list[tuple[str, str]]:
+    known = dict(_ROWS).values()
+    others = [
+        (key.removeprefix("eval/"), key)
+        for key in item.metrics
+        if key.startswith(("eval/pass@", "eval/rewards/")) and key not in known
+    ]
+    return [*_ROWS, *others]
+
+
+def _cells(key: str, ends: Sequence[EvaluationFinished]) -> list[str]:
+    values = [item.metrics.get(key) for item in ends]
+    known = [value for value in values if value is not None]
+    if len(known) < len(ends):
+        return []
+    cells = [_with_interval(item, key) for item in ends]
+    return cells if len(known) == 1 else [*cells, f"{known[1] - known[0]:+.3f}"]
+
+
+def _with_interval(item: EvaluationFinished, key: str) -> str:
+    low, high = item.metrics.get(f"{key}_low"), item.metrics.get(f"{key}_high")
+    value = f"{item.metrics[key]:.3f}"
+    return value if low is None or high is None else f"{value} [{low:.3f}, {high:.3f}]"
+
+
+def _grid(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return [lines[0], "-" * len(lines[0]), *lines[1:]]

@@ -1,0 +1,36 @@
+"""From what stands on the command line to a RunConfig: preset, then file, then single settings."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_engine.config import RunConfig
+from grpo_engine.settings import build, merge, parse_sets, read_yaml
+
+DEFAULT_PRESET = "starter"
+
+
+def assemble(
+    file: Path | None,
+    preset: str | None,
+    sets: Sequence[str],
+    *,
+    steps: int | None = None,
+    seed: int | None = None,
+    name: str | None = None,
+) -> RunConfig:
+    """Lay the settings over each other; without a file and a preset, start from `starter`."""
+    tree: dict[str, Any] = {}
+    where = "the command line"
+    if preset is not None or file is None:
+        from experiments.presets import preset as read_preset
+
+        chosen = preset or DEFAULT_PRESET
+        tree, where = read_preset(chosen).tree, f"preset {chosen}"
+    if file is not None:
+        tree, where = merge(tree, read_yaml(file)), str(file)
+    tree = merge(tree, parse_sets(sets))
+    for key, value in (("steps", steps), ("seed", seed), ("name", name)):
+        if value is not None:
+            tree[key] = value
+    return build(tree, where)

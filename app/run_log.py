@@ -1,0 +1,46 @@
+"""A run's own files for people: `log.txt` in plain lines, `faults.txt` for native crashes."""
+
+import faulthandler
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from app.progress import Tally, sentence, visible
+from experiments.paths import fault_file, log_file
+from grpo_engine.events import Event, RunFailed
+
+
+class RunLog:
+    """Appends a line for each event that is worth one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = log_file(folder).open("a", encoding="utf-8")
+        self._tally = Tally()
+
+    def write(self, event: Event) -> None:
+        """Write what the event says, with the time; a failure with its traceback."""
+        self._tally.add(event)
+        text = sentence(event, self._tally)
+        if not text:
+            return
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._file.write(f"{now}  {visible(text)}\n")
+        if isinstance(event, RunFailed) and event.traceback:
+            self._file.write(event.traceback)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._file.close()
+
+
+@contextmanager
+def fault_log(folder: Path) -> Iterator[None]:
+    """Let a process that dies by a signal leave its stacks behind."""
+    with fault_file(folder).open("a", encoding="utf-8") as file:
+        faulthandler.enable(file)
+        try:
+            yield
+        finally:
+            faulthandler.disable()

@@ -1,0 +1,77 @@
+"""Where a run goes: a row and a folder of the store, or a folder alone."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.headless import Job
+from experiments.paths import runs_folder, store_path
+from grpo_engine.checkpoint import latest, newest_step
+from grpo_engine.config import RunConfig
+from grpo_engine.control import Control
+from grpo_engine.errors import CheckpointError
+from grpo_engine.settings import build
+
+
+def new_job(
+    config: RunConfig, *, db: Path | None, folder: Path | None, store: bool, tags: tuple[str, ...]
+) -> Job:
+    """A run from the start."""
+    if not store:
+        return Job(config=config, folder=folder or loose_folder(config, db), resume=False)
+    from experiments.recorder import Recorder
+    from grpo_engine.versions import versions
+
+    control = Control()
+    recorder = Recorder(store_path(db))
+    with closing_on_error(recorder):
+        handle = recorder.start_run(
+            config,
+            name=config.name,
+            control=control,
+            code_version=versions().get("grpo-tui", ""),
+            tags=tags,
+        )
+    return Job(
+        config=config, folder=handle.folder, resume=False, recorder=recorder, handle=handle,
+        control=control,
+    )  # fmt: skip
+
+
+def resumed_job(run: str, *, db: Path | None, folder: Path | None) -> Job:
+    """A run from its last checkpoint, or from the start where it has none."""
+    if folder is not None:
+        saved, _ = latest(folder)
+        if saved is None:
+            raise CheckpointError(f"{folder} holds no checkpoint to resume from; train anew")
+        return Job(config=build(saved.state["config"], str(folder)), folder=folder, resume=True)
+    from experiments.recorder import Recorder
+
+    control = Control()
+    recorder = Recorder(store_path(db))
+    with closing_on_error(recorder):
+        row = recorder.store.run_row(recorder.store.key_of(run))
+        config = build(row.config if isinstance(row.config, dict) else {}, f"run {row.short}")
+        place = runs_folder(recorder.path) / row.short
+        handle = recorder.resume_run(run, from_step=newest_step(place), control=control)
+    return Job(
+        config=config, folder=handle.folder, resume=True, recorder=recorder, handle=handle,
+        control=control,
+    )  # fmt: skip
+
+
+def loose_folder(config: RunConfig, db: Path | None) -> Path:
+    """A fresh folder beside the stored runs' for a run that is not stored."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return runs_folder(store_path(db)) / f"{config.name or 'run'}-{stamp}"
+
+
+@contextmanager
+def closing_on_error(recorder: object) -> Iterator[None]:
+    """Let the store go where a run cannot begin."""
+    try:
+        yield
+    except BaseException:
+        recorder.close()  # type: ignore[attr-defined]
+        raise

@@ -1,0 +1,60 @@
+"""Ready-made settings: one YAML file each, whose first comment lines say what it is for."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from experiments.errors import PresetNotFoundError
+from grpo_engine.config import RunConfig
+from grpo_engine.settings import build, nearest
+
+# the order in which they are offered
+ORDER = ("starter", "smollm2-gsm", "countdown", "gsm8k-tutorial", "mlx-article")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A preset as it stands in its file."""
+
+    name: str
+    about: str
+    text: str
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """The settings it changes, by section."""
+        return dict(yaml.safe_load(self.text) or {})
+
+    @property
+    def config(self) -> RunConfig:
+        """A whole configuration with the preset's settings."""
+        return build(self.tree, f"preset {self.name}")
+
+
+def names() -> tuple[str, ...]:
+    """All presets, the first one first."""
+    found = {
+        item.name.removesuffix(".yaml")
+        for item in files(__package__).iterdir()
+        if item.name.endswith(".yaml")
+    }
+    known = [name for name in ORDER if name in found]
+    return (*known, *sorted(found - set(known)))
+
+
+def preset(name: str) -> Preset:
+    """Read a preset by name."""
+    if name not in names():
+        raise PresetNotFoundError(
+            f"there is no preset {name!r}{nearest(name, names())}; choose one of "
+            f"{', '.join(names())}"
+        )
+    text = files(__package__).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    about = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        about.append(line.lstrip("# ").strip())
+    return Preset(name=name, about=" ".join(about), text=text)

@@ -1,0 +1,130 @@
+"""Sampling and scoring of a step's groups, and the refills that replace groups without variance."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+from grpo_engine.events import Event, Origin, PhaseStarted, PromptsStarted, PromptStarted
+from grpo_engine.prompts import prefill_of
+from grpo_engine.rollouts import PromptRows, Rollout, Sampling, sample_groups
+from grpo_engine.samples import SampledGroup
+from grpo_engine.scoring import with_overlong
+from grpo_engine.session import Run, listen, relay
+from grpo_engine.tasks.base import Example, draw
+
+FIXED_STEP = 0  # the step that pinned prompts and evaluations draw their noise from, every time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What a step sampled: the groups to train on, those that were replaced, and what it took."""
+
+    groups: list[SampledGroup]
+    replaced: list[SampledGroup]
+    drawn: int
+    rounds: int
+    is_short: bool  # refills ran out before every group had variance
+
+
+def collect(run: Run, step: int) -> Generator[Event, None, Collected]:
+    """Sample and score the step's groups; replace those without variance where asked to."""
+    wanted, rounds = run.config.rollout.prompts, run.recipe.refill_rounds
+    kept: list[SampledGroup] = []
+    replaced: list[SampledGroup] = []
+    drawn = turn = 0
+    while True:
+        missing = wanted - len(kept)
+        examples = draw(run.task, run.config.seed, run.progress.cursor + drawn, missing)
+        run.seen |= {example.key: example for example in examples}
+        fresh = yield from sample_and_score(
+            run, step, examples, run.sampling, rows=run.config.rollout.group_size,
+            first=drawn, attempt=turn, seed_step=step,
+        )  # fmt: skip
+        drawn += missing
+        if rounds == 0:
+            kept = fresh
+            break
+        for group in fresh:
+            group.replaced = not group.has_variance
+            (replaced if group.replaced else kept).append(group)
+        if len(kept) == wanted or turn == rounds:
+            break
+        turn += 1
+    return Collected(
+        groups=kept, replaced=replaced, drawn=drawn, rounds=turn, is_short=len(kept) < wanted
+    )
+
+
+def sample_and_score(
+    run: Run,
+    step: int,
+    examples: Sequence[Example],
+    sampling: Sampling,
+    *,
+    rows: int,
+    first: int = 0,
+    attempt: int = 0,
+    seed_step: int = FIXED_STEP,
+    origin: Origin = "train",
+) -> Generator[Event, None, list[SampledGroup]]:
+    """Sample `rows` answers to each example and score them; groups are numbered from `first`."""
+    prompts = [run.render(example) for example in examples]
+    asked = [
+        PromptRows(key=example.key, group=first + place, ids=prompt.ids, rows=rows, attempt=attempt)
+        for place, (example, prompt) in enumerate(zip(examples, prompts, strict=True))
+    ]
+    phase = "generate" if origin == "train" else "evaluate"
+    with run.clock.phase(phase):
+        detail = (
+            f"refill {attempt}" if attempt else ("pinned prompts" if origin == "pinned" else "")
+        )
+        yield PhaseStarted(step=step, phase=phase, total=rows * len(asked), detail=detail)  # type: ignore[arg-type]
+        yield PromptsStarted(
+            step=step,
+            prompts=tuple(
+                PromptStarted(
+                    group=row.group, origin=origin, prompt_text=prompt.text,
+                    target=example.target, rows=rows,
+                )
+                for row, prompt, example in zip(asked, prompts, examples, strict=True)
+            ),
+        )  # fmt: skip
+        rollouts: list[Rollout] = yield from relay(
+            run,
+            step,
+            sample_groups(
+                run.policy, asked, sampling, seed=run.config.seed, step=seed_step,
+                control=run.control, weights=run.lagged if origin == "train" else None,
+            ),
+        )  # fmt: skip
+    yield from listen(run, step)
+    if origin == "train":
+        yield PhaseStarted(step=step, phase="score", total=len(rollouts))
+    with run.clock.phase("score" if origin == "train" else "evaluate"):
+        scores = run.scorer.score(
+            [examples[rollout.group - first] for rollout in rollouts],
+            [prompts[rollout.group - first] for rollout in rollouts],
+            rollouts,
+            step=step,
+        )
+        if origin == "train":
+            scores = with_overlong(
+                scores,
+                [len(rollout.ids) for rollout in rollouts],
+                sampling.max_new_tokens,
+                run.recipe.overlong_buffer,
+            )
+    yield from scores.alerts
+    yield from listen(run, step)
+    return [
+        SampledGroup(
+            index=row.group,
+            example=example,
+            prompt_ids=prompt.ids,
+            prompt_text=prompt.text,
+            prefill=prefill_of(prompt.prompt),
+            attempt=attempt,
+            rollouts=rollouts[place * rows : (place + 1) * rows],
+            scores=scores.part(place * rows, (place + 1) * rows),
+        )
+        for place, (row, prompt, example) in enumerate(zip(asked, prompts, examples, strict=True))
+    ]

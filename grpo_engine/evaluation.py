@@ -1,0 +1,181 @@
+"""Held-out evaluation: greedy and sampled, accuracy with its interval, pass@k, every reward.
+
+Noise does not depend on the step, so that two evaluations of a run differ by the policy alone.
+"""
+
+import statistics
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from grpo_engine.collect import sample_and_score
+from grpo_engine.events import EvaluationFinished, EvaluationSample, Event, PhaseStarted
+from grpo_engine.report import group_scored
+from grpo_engine.rewards.shape import well_formed
+from grpo_engine.rollouts import Sampling
+from grpo_engine.samples import SampledGroup
+from grpo_engine.session import Run
+from grpo_engine.statistics import (
+    bootstrap,
+    bootstrap_ratio,
+    pass_at_ks,
+    share_with_interval,
+    wilson,
+)
+
+Moment = Literal["before", "during", "after"]
+Mode = Literal["greedy", "sampled"]
+# built-in rewards that score `<think>…</think><answer>…</answer>`, in part or as a whole
+TAGGED = ("format_parts", "format_all")
+AT_A_TIME = 64  # rows decoded together at least, where the run itself uses fewer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """The evaluations made at one moment; `complete` is false where a stop cut them short."""
+
+    complete: bool
+    score: float | None
+
+
+def evaluate(run: Run, step: int, moment: Moment) -> Generator[Event, None, Results]:
+    """Evaluate in every mode that the settings ask for; a stop leaves at the next group of rows."""
+    config = run.config.evaluation
+    modes: list[tuple[Mode, int]] = [("greedy", 1)] if config.greedy else []
+    if config.samples:
+        modes.append(("sampled", config.samples))
+    score = None
+    for mode, samples in modes:
+        finished = yield from _evaluate_mode(run, step, moment, mode, samples)
+        if finished is None:
+            return Results(complete=False, score=None)
+        yield finished
+        own = finished.metrics.get("eval/accuracy", finished.metrics["eval/reward"])
+        score = own if score is None or mode == "sampled" else score
+    return Results(complete=True, score=score)
+
+
+def _evaluate_mode(
+    run: Run, step: int, moment: Moment, mode: Mode, samples: int
+) -> Generator[Event, None, EvaluationFinished | None]:
+    sampling = sampling_of(run, mode)
+    problems = list(run.task.held_out[: run.config.evaluation.problems])
+    begun = run.clock.now()
+    at_a_time = max(AT_A_TIME, run.config.rollout.prompts * run.config.rollout.group_size)
+    each = max(1, at_a_time // samples)
+    # greedy groups are numbered from 0 and sampled ones after them
+    first = len(problems) if mode == "sampled" and run.config.evaluation.greedy else 0
+    groups: list[SampledGroup] = []
+    yield PhaseStarted(step=step, phase="evaluate", total=len(problems) * samples, detail=mode)
+    for start in range(0, len(problems), each):
+        if run.control.stop_after_step:
+            return None
+        found = yield from sample_and_score(
+            run, step, problems[start : start + each], sampling,
+            rows=samples, first=first + start, origin="eval",
+        )  # fmt: skip
+        for group in found:
+            yield group_scored(step, group, "eval", sampling, [None] * samples, run.scorer.accuracy)
+        groups += found
+    return EvaluationFinished(
+        step=step,
+        moment=moment,
+        mode=mode,
+        problems=len(problems),
+        samples=samples,
+        metrics=summarise(groups, run.scorer.accuracy, run.scorer.format),
+        rows=tuple(_row(group, run.scorer.accuracy) for group in groups),
+        seconds=run.clock.now() - begun,
+    )
+
+
+def sampling_of(run: Run, mode: Mode) -> Sampling:
+    """How evaluation draws: greedy, or with its own temperature, top-p and top-k."""
+    config = run.config.evaluation
+    plain = replace(run.sampling, min_p=0.0, repetition_penalty=1.0)
+    if mode == "greedy":
+        return replace(plain, temperature=0.0, top_p=1.0, top_k=0)
+    return replace(plain, temperature=config.temperature, top_p=config.top_p, top_k=config.top_k)
+
+
+def is_right(value: float | None) -> bool:
+    """An answer counts as right from a score of 1 on."""
+    return value is not None and value >= 1
+
+
+def summarise(groups: Sequence[SampledGroup], accuracy: str, format_: str) -> dict[str, float]:
+    """Metrics over all problems; intervals are 95 % and end in `_low` and `_high`."""
+    totals = [[v for v in group.totals if v is not None] for group in groups]
+    means = [statistics.fmean(values) for values in totals if values]
+    found = {"eval/reward": statistics.fmean(means) if means else float("nan")}
+    found["eval/reward_low"], found["eval/reward_high"] = bootstrap(means)
+    for name in groups[0].scores.names if groups else ():
+        known = [v for group in groups for v in group.scores.column(name) if v is not None]
+        if known:
+            found[f"eval/rewards/{name}"] = statistics.fmean(known)
+    lengths = [len(rollout.ids) for group in groups for rollout in group.rollouts]
+    cut = [rollout.finish == "length" for group in groups for rollout in group.rollouts]
+    found["eval/mean_length"] = statistics.fmean(lengths) if lengths else 0.0
+    found["eval/truncated"] = statistics.fmean(cut) if cut else 0.0
+    if groups and accuracy in groups[0].scores.names:
+        found |= _accuracy(groups, accuracy)
+        if format_ in groups[0].scores.names:
+            found |= _by_format(groups, accuracy, format_)
+    return found
+
+
+def _accuracy(groups: Sequence[SampledGroup], accuracy: str) -> dict[str, float]:
+    samples = len(groups[0].rollouts)
+    right = [sum(map(is_right, group.scores.column(accuracy))) for group in groups]
+    share, (low, high) = share_with_interval(right, samples)
+    found = {"eval/accuracy": share, "eval/accuracy_low": low, "eval/accuracy_high": high}
+    return found | dict(pass_at_ks(right, samples))
+
+
+def _by_format(groups: Sequence[SampledGroup], accuracy: str, format_: str) -> dict[str, float]:
+    """Share of well-formed answers, and accuracy among them."""
+    samples = len(groups[0].rollouts)
+    formed = [_well_formed(group, format_) for group in groups]
+    counts = [sum(row) for row in formed]
+    share, (low, high) = share_with_interval(counts, samples)
+    found = {"eval/format": share, "eval/format_low": low, "eval/format_high": high}
+    right = [
+        sum(
+            ok and is_right(value)
+            for ok, value in zip(row, group.scores.column(accuracy), strict=True)
+        )
+        for row, group in zip(formed, groups, strict=True)
+    ]
+    if sum(counts):
+        among = sum(right) / sum(counts)
+        found["eval/accuracy_of_formatted"] = among
+        low, high = _interval_of_ratio(right, counts)
+        found["eval/accuracy_of_formatted_low"] = low
+        found["eval/accuracy_of_formatted_high"] = high
+    return found
+
+
+def _well_formed(group: SampledGroup, format_: str) -> list[bool]:
+    """Which answers are in the asked form: by its rule where it is built in, else by any score."""
+    if format_ in TAGGED:
+        return [well_formed(group.prefill + rollout.text) for rollout in group.rollouts]
+    return [value is not None and value > 0 for value in group.scores.column(format_)]
+
+
+def _interval_of_ratio(right: Sequence[int], counts: Sequence[int]) -> tuple[float, float]:
+    if max(counts) <= 1:
+        return wilson(sum(right), sum(counts))
+    return bootstrap_ratio(right, counts)
+
+
+def _row(group: SampledGroup, accuracy: str) -> EvaluationSample:
+    names = group.scores.names
+    means: Mapping[str, float] = {
+        name: statistics.fmean(known)
+        for name in names
+        if (known := [v for v in group.scores.column(name) if v is not None])
+    }
+    right = sum(map(is_right, group.scores.column(accuracy))) if accuracy in names else 0
+    return EvaluationSample(
+        example_key=group.example.key, correct=right, samples=len(group.rollouts), rewards=means
+    )

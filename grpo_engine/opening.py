@@ -1,0 +1,147 @@
+"""From settings, or from a checkpoint, to a run in hand: task, model, rewards, optimiser."""
+
+import time
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+
+import mlx.core as mx
+
+from grpo_engine import checkpoint, optimizer, persist, preflight
+from grpo_engine.alerts import Alerts, Limits
+from grpo_engine.config import RunConfig
+from grpo_engine.control import Control
+from grpo_engine.errors import CheckpointError
+from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
+from grpo_engine.pinned import first_pins
+from grpo_engine.platform import blas
+from grpo_engine.policy import load_policy
+from grpo_engine.prompts import PromptRenderer
+from grpo_engine.rollouts import Sampling
+from grpo_engine.scorer import Scorer
+from grpo_engine.selfcheck import limit_of
+from grpo_engine.session import Run
+from grpo_engine.tasks.base import load_task
+from grpo_engine.versions import versions
+
+
+def open_run(
+    config: RunConfig, control: Control, folder: Path, stack: ExitStack, *, resume: bool
+) -> Generator[Event, None, Run]:
+    """Load everything; `stack` ends the reward process when the run is over."""
+    saved, problems = checkpoint.latest(folder)
+    if saved is not None and not resume:
+        raise CheckpointError(
+            f"{folder} holds a run at step {saved.step}; resume it, or choose another folder"
+        )
+    if saved is not None:
+        persist.check_same_settings(config, saved)
+    step = saved.step if saved is not None else 0
+    optimizer.build(config.optimizer)  # refuses settings before anything slow
+    task = load_task(config.task)
+    threads = _threads(saved.state["threads"] if saved is not None else None)
+    yield RunStarted(
+        step=step,
+        config=config.model_dump(mode="json"),
+        total_steps=config.steps,
+        resumed=resume,
+        versions=dict(versions()),
+        device=str(mx.default_device()),
+        threads=threads,
+        dataset_fingerprint=task.fingerprint,
+        recipe=config.algorithm.recipe,
+    )
+    for text in (*task.notes, *problems):
+        yield NoteWritten(step=step, text=text, severity="warning" if text in problems else "info")
+    run = yield from _load(config, control, folder, stack, step, threads)
+    if saved is not None:
+        yield from persist.restore(run, saved)
+    return run
+
+
+def _threads(before: int | None) -> int:
+    """Threads of matrix products; a resumed run asks for as many as it had."""
+    found = blas.state()
+    if found is None or not found.loaded:
+        return 1
+    return blas.set_threads(before) if before else found.threads
+
+
+def _load(
+    config: RunConfig, control: Control, folder: Path, stack: ExitStack, step: int, threads: int
+) -> Generator[Event, None, Run]:
+    recipe = config.algorithm.resolved()
+    task = load_task(config.task)
+    begun = time.perf_counter()
+    yield PhaseStarted(step=step, phase="load", detail=config.model.path)
+    policy = load_policy(config.model, seed=config.seed, critic=recipe.signal == "gae")
+    yield ModelLoaded(
+        step=step,
+        path=config.model.path,
+        parameters=policy.parameters,
+        trainable=policy.trainable_parameters,
+        dtype=policy.dtype,
+        notes=policy.notes,
+        seconds=time.perf_counter() - begun,
+    )
+    render = PromptRenderer(
+        tokenizer=policy.tokenizer,
+        task=task,
+        config=config.task,
+        model=config.model.path,
+        context=policy.context_length,
+        max_new_tokens=config.rollout.max_new_tokens,
+    )
+    for text in (*policy.notes, *render.check()):
+        yield NoteWritten(step=step, text=text)
+    scorer = stack.enter_context(Scorer(config, task, folder, control, policy.tokenizer))
+    learner = optimizer.build(config.optimizer)
+    learner.init(policy.module["model"].trainable_parameters())
+    critic = None
+    if recipe.signal == "gae":
+        critic = optimizer.build_critic(config.optimizer)
+        critic.init(policy.module["critic"].trainable_parameters())
+    prompt_tokens = preflight.longest_prompt(config, task, render)
+    rows = preflight.micro_rows(config, policy, prompt_tokens)
+    estimate = preflight.check_memory(config, policy, prompt_tokens, rows)
+    yield NoteWritten(
+        step=step,
+        text=f"a step needs about {estimate.peak / preflight.GIGABYTE:.2f} GB; {rows} answers per "
+        "backward pass",
+    )
+    sampling = Sampling.of(config.rollout)
+    if sampling.truncated:
+        yield NoteWritten(
+            step=step,
+            severity="warning",
+            text="top_p, top_k, min_p or repetition_penalty change what is sampled but not the "
+            "ratio: rare tokens are never tried, and the policy that is trained is the whole one",
+        )
+    updates = recipe.passes * recipe.minibatches
+    run = Run(
+        config=config,
+        recipe=recipe,
+        control=control,
+        folder=folder,
+        policy=policy,
+        task=task,
+        render=render,
+        scorer=scorer,
+        optimizer=learner,
+        critic_optimizer=critic,
+        alerts=Alerts(
+            Limits(
+                updates_per_step=updates,
+                has_bounds=recipe.trust == "clip",
+                accuracy=scorer.accuracy or None,
+                sampler_gap=limit_of(policy.dtype),
+                memory_gb=preflight.memory_limit() / preflight.GIGABYTE,
+            )
+        ),
+        sampling=sampling,
+        micro_rows=rows,
+        threads=threads,
+    )
+    run.progress.entropy_bonus = run.progress.entropy_control = recipe.entropy_bonus
+    run.progress.pins = first_pins(run)
+    return run

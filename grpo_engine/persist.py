@@ -1,0 +1,122 @@
+"""A run to a checkpoint and back: all that decides what comes next, and nothing else."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import mlx.core as mx
+
+from grpo_engine import checkpoint, optimizer
+from grpo_engine.checkpoint import Checkpoint
+from grpo_engine.config import RunConfig
+from grpo_engine.errors import CheckpointError
+from grpo_engine.events import CheckpointSaved, Event, NoteWritten, PhaseStarted
+from grpo_engine.session import Progress, Run
+from grpo_engine.settings import flatten
+from grpo_engine.tasks.base import Example
+from grpo_engine.versions import versions
+
+# settings that may differ between a run and its resumption: they change no number
+FREE = ("name",)
+
+
+def save_checkpoint(run: Run) -> Iterator[Event]:
+    """Write the state after the last finished step, then remove checkpoints that are not kept."""
+    step = run.step
+    yield PhaseStarted(step=step, phase="checkpoint")
+    begun = run.clock.now()
+    saved = checkpoint.save(
+        run.folder, step, write=run.policy.save_adapter, tensors=_tensors(run), state=_state(run)
+    )
+    run.saved_step = step
+    progress = run.progress
+    best = progress.best_step if run.config.checkpoint.best else None
+    checkpoint.prune(run.folder, keep=run.config.checkpoint.keep, best=best)
+    yield CheckpointSaved(
+        step=step,
+        path=str(saved.path),
+        best=best == step,
+        seconds=run.clock.now() - begun,
+    )
+
+
+def _tensors(run: Run) -> dict[str, dict[str, mx.array]]:
+    found = {"trained": run.policy.snapshot(), "optimizer": optimizer.state_arrays(run.optimizer)}
+    if run.policy.reference is not None:
+        found["reference"] = dict(run.policy.reference)
+    if run.lagged is not None:
+        found["lagged"] = run.lagged
+    if run.critic_optimizer is not None:
+        found["critic"] = run.policy.critic_weights()
+        found["critic_optimizer"] = optimizer.state_arrays(run.critic_optimizer)
+    return found
+
+
+def _state(run: Run) -> dict[str, Any]:
+    progress = asdict(run.progress)
+    return {
+        "progress": progress,
+        "alerts": run.alerts.state(),
+        "config": run.config.model_dump(mode="json"),
+        "micro_rows": run.micro_rows,
+        "threads": run.threads,
+        "versions": dict(versions()),
+        "fingerprint": run.task.fingerprint,
+    }
+
+
+def restore(run: Run, saved: Checkpoint) -> Iterator[Event]:
+    """Put a run where the checkpoint left it; say what is not as it was."""
+    state = saved.state
+    run.policy.load_trainable(saved.tensors("trained"))
+    optimizer.restore(run.optimizer, saved.tensors("optimizer"))
+    if saved.has("reference"):
+        run.policy.reference = saved.tensors("reference")
+    run.lagged = saved.tensors("lagged") if saved.has("lagged") else None
+    if run.critic_optimizer is not None:
+        run.policy.load_critic(saved.tensors("critic"))
+        optimizer.restore(run.critic_optimizer, saved.tensors("critic_optimizer"))
+    run.progress = _progress(state["progress"])
+    run.alerts.restore(state["alerts"])
+    run.saved_step = saved.step
+    run.micro_rows = int(state["micro_rows"])
+    for what, then, here in _changes(run, state):
+        yield NoteWritten(
+            step=run.step,
+            severity="warning",
+            text=f"{what} was {then} and is {here}: numbers may differ from an unbroken run's",
+        )
+
+
+def _progress(state: Mapping[str, Any]) -> Progress:
+    pins = [_example(pin) for pin in state["pins"]]
+    return Progress(**{**state, "pins": pins})
+
+
+def _example(data: Mapping[str, Any]) -> Example:
+    prompt = data["prompt"]
+    return Example(**{**data, "prompt": prompt if isinstance(prompt, str) else tuple(prompt)})
+
+
+def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    if state["threads"] != run.threads:
+        yield "the number of threads", state["threads"], run.threads
+    here = versions()
+    for name, then in state["versions"].items():
+        if here.get(name) != then:
+            yield f"the version of {name}", then, here.get(name, "not installed")
+    if state["fingerprint"] != run.task.fingerprint:
+        yield "the data set", state["fingerprint"][:12], run.task.fingerprint[:12]
+
+
+def check_same_settings(config: RunConfig, saved: Checkpoint) -> None:
+    """Refuse to resume with other settings: those belong to another run."""
+    then = flatten(RunConfig.model_validate(saved.state["config"]))
+    here = flatten(config)
+    changed = [name for name in here if name not in FREE and here[name] != then.get(name)]
+    if changed:
+        words = ", ".join(f"{name} {then.get(name)!r} -> {here[name]!r}" for name in changed[:5])
+        raise CheckpointError(
+            f"{saved.path} was made with other settings ({words}); a run keeps its settings: "
+            "clone it to change them"
+        )

@@ -1,0 +1,162 @@
+"""The run's reward functions, asked about sampled answers; which of them says right or wrong."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_engine.alert_rules import Finding
+from grpo_engine.alerts import raised
+from grpo_engine.config import RunConfig
+from grpo_engine.control import Control, StopNow
+from grpo_engine.events import AlertRaised
+from grpo_engine.prompts import (
+    RenderedPrompt,
+    char_ends_to_token_ends,
+    reward_completion,
+    reward_prompt,
+)
+from grpo_engine.rewards.combine import process_steps
+from grpo_engine.rewards.outcome import RewardProblem, ScoredRewards
+from grpo_engine.rewards.process import ScoringInterruptedError
+from grpo_engine.rewards.worker import RewardWorker
+from grpo_engine.rollouts import Rollout
+from grpo_engine.scoring import Scores, Steps
+from grpo_engine.tasks.base import Example, RewardSpec, Task
+
+REMEDIES = {
+    "timeout": "Make the function faster, or raise rewards.time_limit.",
+    "crash": "See rewards.log in the run's folder; try it with `grpo-tui rewards test`.",
+}
+REMEDY = "Try it on this answer with `grpo-tui rewards test`, mend it, and resume."
+
+
+def specs_of(config: RunConfig, task: Task) -> tuple[RewardSpec, ...]:
+    """The reward functions of a run: those of the settings, else the task's own."""
+    settings = config.rewards
+    if not settings.functions:
+        chosen = task.default_rewards
+    else:
+        weights = settings.weights or (1.0,) * len(settings.functions)
+        own = {spec.name: spec for spec in task.default_rewards}
+        chosen = tuple(
+            RewardSpec(name=name, weight=weight, options=own[name].options if name in own else {})
+            for name, weight in zip(settings.functions, weights, strict=True)
+        )
+    return tuple(
+        RewardSpec(
+            name=spec.name,
+            weight=spec.weight,
+            options={**spec.options, **settings.options.get(spec.name, {})},
+        )
+        for spec in chosen
+    )
+
+
+class Scorer:
+    """Asks the reward worker; a context manager that ends its process."""
+
+    def __init__(
+        self, config: RunConfig, task: Task, folder: Path, control: Control, tokenizer: Any
+    ) -> None:
+        self._worker = RewardWorker(
+            specs_of(config, task),
+            folder,
+            config.rewards.time_limit,
+            interrupted=lambda: control.stop_now,
+        )
+        self._tokenizer = tokenizer
+        self._total = config.steps
+        self._process = config.algorithm.resolved().signal == "process"
+        self._task = task
+
+    def __enter__(self) -> "Scorer":
+        self._worker.__enter__()
+        columns = dict(self._task.train[0].columns) if len(self._task.train) else {}
+        self._worker.check(list(columns), f"task {self._task.name}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.close()
+
+    @property
+    def accuracy(self) -> str:
+        """The function whose score of 1 means right; empty where no function of the run does."""
+        if self._task.accuracy in self._worker.names:
+            return self._task.accuracy
+        return next((name for name in self._worker.names if "accuracy" in name), "")
+
+    @property
+    def format(self) -> str:
+        """The function that scores the form of an answer; empty where there is none."""
+        return next((name for name in self._worker.names if "format" in name), "")
+
+    def score(
+        self,
+        examples: Sequence[Example],
+        prompts: Sequence[RenderedPrompt],
+        rollouts: Sequence[Rollout],
+        *,
+        step: int,
+    ) -> Scores:
+        """Score answers; `examples` and `prompts` are given once per answer."""
+        finished = max(0, step - 1)
+        try:
+            found = self._worker.score(
+                [reward_prompt(prompt.prompt) for prompt in prompts],
+                [
+                    reward_completion(prompt.prompt, rollout.text)
+                    for prompt, rollout in zip(prompts, rollouts, strict=True)
+                ],
+                [list(rollout.ids) for rollout in rollouts],
+                columns_of(examples),
+                {"global_step": finished, "max_steps": self._total},
+            )
+        except ScoringInterruptedError as error:
+            raise StopNow(str(error)) from None
+        return Scores(
+            names=found.names,
+            weights=found.weights,
+            values=tuple(zip(*found.values, strict=True)),
+            reasons=tuple(zip(*found.reasons, strict=True)),
+            steps=self._steps(found, rollouts) if self._process else None,
+            logged=found.metrics,
+            alerts=tuple(alerts_of(step, found.problems)),
+        )
+
+    def _steps(self, found: ScoredRewards, rollouts: Sequence[Rollout]) -> Steps:
+        """Scores of steps by the token that ends each; an outcome ends with the answer."""
+        rows = process_steps(
+            found.values, found.steps, found.weights, [len(r.text) for r in rollouts]
+        )
+        mapped = []
+        for row, rollout in zip(rows, rollouts, strict=True):
+            ends = char_ends_to_token_ends(
+                self._tokenizer, rollout.ids, [end for end, _ in row], rollout.text
+            )
+            mapped.append(
+                tuple((end, score) for end, (_, score) in zip(ends, row, strict=True))
+                if rollout.ids
+                else ()
+            )
+        return tuple(mapped)
+
+
+def columns_of(examples: Sequence[Example]) -> Mapping[str, list[Any]]:
+    """The data set's columns, repeated per answer; a column that a row lacks is None there."""
+    names = dict.fromkeys(name for example in examples for name in example.columns)
+    return {name: [example.columns.get(name) for example in examples] for name in names}
+
+
+def alerts_of(step: int, problems: Sequence[RewardProblem]) -> Iterator[AlertRaised]:
+    """One alert per function and kind of problem."""
+    seen = set()
+    for problem in problems:
+        if (problem.function, problem.kind) in seen:
+            continue
+        seen.add((problem.function, problem.kind))
+        finding = Finding(
+            severity="error" if problem.kind in ("exception", "crash") else "warning",
+            explanation=f"{problem}.",
+            remedy=REMEDIES.get(problem.kind, REMEDY),
+        )
+        yield raised(step, f"reward_{problem.kind}", finding)

@@ -1,0 +1,111 @@
+"""All that a run holds while it goes on, and the safe points at which it listens to requests."""
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+import mlx.core as mx
+from mlx.optimizers import Optimizer
+
+from grpo_engine.alerts import Alerts
+from grpo_engine.clock import Clock
+from grpo_engine.config import RunConfig
+from grpo_engine.control import Control, StopNow
+from grpo_engine.events import Event, RunPaused, RunResumed
+from grpo_engine.policy import Policy
+from grpo_engine.prompts import PromptRenderer
+from grpo_engine.recipes import Recipe
+from grpo_engine.rollouts import Sampling
+from grpo_engine.scorer import Scorer
+from grpo_engine.tasks.base import Example, Task
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """What a run has done: small, and a checkpoint holds it as it is."""
+
+    step: int = 0
+    cursor: int = 0  # training problems drawn
+    tokens: int = 0
+    elapsed: float = 0.0
+    entropy_bonus: float = 0.0  # the weight that is applied
+    entropy_control: float = 0.0  # the controller's own, where it has a target
+    bad_updates: int = 0  # updates in a row that were not finite
+    evaluated_before: bool = False
+    best_step: int | None = None
+    best_score: float | None = None
+    pins: list[Example] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """A run in hand."""
+
+    config: RunConfig
+    recipe: Recipe
+    control: Control
+    folder: Path
+    policy: Policy
+    task: Task
+    render: PromptRenderer
+    scorer: Scorer
+    optimizer: Optimizer
+    critic_optimizer: Optimizer | None
+    alerts: Alerts
+    sampling: Sampling
+    micro_rows: int
+    threads: int
+    progress: Progress = field(default_factory=Progress)
+    lagged: dict[str, mx.array] | None = None  # the sampling policy where it is renewed rarely
+    seen: dict[str, Example] = field(default_factory=dict)  # training problems, to pin by key
+    clock: Clock = field(default_factory=Clock)
+    saved_step: int | None = None  # of the newest checkpoint
+    last: dict[str, float] = field(default_factory=dict)  # metrics for the summary
+
+    @property
+    def step(self) -> int:
+        """The last finished step."""
+        return self.progress.step
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the recipe measures a distance to the reference policy."""
+        return self.recipe.anchor != "none"
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether the recipe learns values."""
+        return self.recipe.signal == "gae"
+
+
+def listen(run: Run, step: int) -> Iterator[Event]:
+    """A safe point: wait while the run is paused, and leave it if it is to stop at once."""
+    if run.control.paused:
+        yield RunPaused(step=run.step)
+        run.clock.halt()
+        while run.control.wait_while_paused(0.2):
+            pass
+        run.clock.go_on()
+        yield RunResumed(step=run.step)
+    if run.control.stop_now:
+        raise StopNow(f"step {step} was dropped")
+
+
+def relay(
+    run: Run, step: int, events: Generator[Event, None, Result]
+) -> Generator[Event, None, Result]:
+    """Pass on the events of sampling as those of `step`; its pauses stop the clock."""
+    while True:
+        try:
+            event = next(events)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        if isinstance(event, RunPaused):
+            run.clock.halt()
+        elif isinstance(event, RunResumed):
+            run.clock.go_on()
+        yield replace(event, step=step)

@@ -1,0 +1,56 @@
+"""Small whole runs for tests: a tiny model, a task of letters, and rewards that vary."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from grpo_engine.config import RunConfig
+from grpo_engine.control import Control
+from grpo_engine.events import Event
+from grpo_engine.settings import build, merge
+from grpo_engine.trainer import run
+from tests.engine.tiny import write_model
+
+REWARDS = """
+def letters(completions, **_):
+    return [sum(c.isalpha() for c in text) / 12 for text in completions]
+
+def accuracy(completions, **_):
+    return [float(sum(map(ord, text)) % 3 == 0) for text in completions]
+
+def steps(completions, **_):
+    return [[(len(text) // 2, float(text[:1].isalpha())), (len(text), len(set(text)) / 12)]
+            for text in completions]
+"""
+
+
+def write_world(folder: Path) -> Path:
+    """Write the model, the problems and the rewards; give the folder."""
+    write_model(folder / "model")
+    with (folder / "problems.jsonl").open("w") as file:
+        for number in range(40):
+            file.write(json.dumps({"prompt": f"say {number}: ", "answer": str(number)}) + "\n")
+    (folder / "rewards.py").write_text(REWARDS)
+    return folder
+
+
+def settings(world: Path, **changes: Mapping[str, Any] | Any) -> RunConfig:
+    """Settings of a run of four steps of two prompts by four answers of twelve tokens."""
+    base: dict[str, Any] = {
+        "steps": 4,
+        "seed": 5,
+        "model": {"path": str(world / "model"), "lora_rank": 4},
+        "task": {"name": str(world / "problems.jsonl"), "held_out_size": 6},
+        "rewards": {"functions": [f"{world}/rewards.py:letters", f"{world}/rewards.py:accuracy"]},
+        "rollout": {"prompts": 2, "group_size": 4, "max_new_tokens": 12},
+        "optimizer": {"learning_rate": 1e-2, "micro_rows": 4},
+        "evaluation": {"problems": 4, "pinned": 1, "pinned_every": 2, "before_and_after": False},
+        "checkpoint": {"every": 2},
+    }
+    return build(merge(base, changes))
+
+
+def events_of(config: RunConfig, folder: Path, *, resume: bool = False) -> list[Event]:
+    """Run to the end and give every event."""
+    return list(run(config, Control(), folder=folder, resume=resume))
