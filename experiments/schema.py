@@ -208,6 +208,7 @@ CREATE TABLE rollout_group (
 CREATE INDEX rollout_group_prompt ON rollout_group (run_id, prompt_hash, step);
 CREATE INDEX rollout_group_origin ON rollout_group (run_id, origin, step);
 CREATE INDEX rollout_group_seq ON rollout_group (run_id, seq);
+CREATE INDEX rollout_group_tokens ON rollout_group (run_id, tokens_seq);
 
 CREATE TABLE rollout (
   id INTEGER PRIMARY KEY,
@@ -289,10 +290,12 @@ CREATE INDEX control_open ON control (run_id, attempt) WHERE outcome = '';
 # Without column sizes: only ranking needs them, and newest-first does not rank.
 SEARCH = """
 CREATE VIRTUAL TABLE rollout_words USING fts5 (
-  text, content = 'rollout', content_rowid = 'id', columnsize = 0
+  text, content = 'rollout', content_rowid = 'id', columnsize = 0,
+  tokenize = 'unicode61 remove_diacritics 0'
 );
 CREATE VIRTUAL TABLE prompt_words USING fts5 (
-  prompt_text, content = 'rollout_group', content_rowid = 'id', columnsize = 0
+  prompt_text, content = 'rollout_group', content_rowid = 'id', columnsize = 0,
+  tokenize = 'unicode61 remove_diacritics 0'
 );
 """
 

@@ -30,7 +30,7 @@ class QueueItemView:
     settings: Mapping[str, Any]
     config: Mapping[str, Any]
     lease_owner: str
-    lease_until: str | None
+    lease_until: float | None
     run: str | None
     note: str
 

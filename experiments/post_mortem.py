@@ -1,0 +1,101 @@
+"""What is known of a run that ended without saying so."""
+
+import json
+from pathlib import Path
+
+from experiments import values as v
+from experiments.machine import boot_id, host_name
+from experiments.paths import fault_file, log_file, run_folder
+from experiments.read_metrics import MetricQuestions
+from experiments.texts import ago, seconds
+
+LINES = 20
+
+
+class PostMortemQuestions(MetricQuestions):
+    """The last that was heard of a run, and what it would take to go on."""
+
+    def post_mortem(self, run: int) -> v.PostMortem:
+        """Last step, checkpoint, steps to redo, cause as far as known, last log lines."""
+        short = self._short(run)
+        folder = run_folder(self.path, short)
+        last = self._one("SELECT step FROM run WHERE id = ?", (run,))[0]
+        saved = [item for item in self.checkpoints(run) if item.exists and item.step <= last]
+        newest = max(saved, key=lambda item: item.step, default=None)
+        attempt = self._one(
+            "SELECT host, boot, heartbeat, ended_at, cause, rss_gb, free_gb, slept_s FROM attempt "
+            "WHERE run_id = ? ORDER BY n DESC LIMIT 1",
+            (run,),
+        )
+        return v.PostMortem(
+            run=run,
+            last_step=last,
+            checkpoint_step=newest.step if newest else None,
+            checkpoint_path=newest.path if newest else None,
+            steps_to_redo=last - (newest.step if newest else 0),
+            last_seen=attempt[2] if attempt else "",
+            cause=self._cause(run, folder, attempt) if attempt else "nothing ever worked on it",
+            log_lines=self._log_lines(run, folder),
+        )
+
+    def _cause(self, run: int, folder: Path, attempt: tuple[object, ...]) -> str:
+        host, boot, heartbeat, ended_at, cause, held, left, slept = attempt
+        error = self._one("SELECT error FROM run WHERE id = ?", (run,))[0]
+        if error or cause or ended_at:
+            return str(error or cause or "its process ended it without a word")
+        if fault := _fault(fault_file(folder)):
+            return fault
+        if host != host_name():
+            return f"unknown: it ran on {host}, which this machine cannot see"
+        if boot != boot_id():
+            return "the machine restarted while it ran"
+        parts = []
+        if isinstance(left, float) and isinstance(held, float) and 0 < left < 0.05 * (held + left):
+            parts.append(
+                f"probably out of memory: it held {held:.1f} GB and {left:.1f} GB were left"
+            )
+        if isinstance(slept, float) and slept > 0:
+            parts.append(f"the machine slept for {slept:.0f} s while it ran")
+        if not parts:
+            parts.append(
+                "its process was killed (kill -9, the terminal or the system), "
+                f"last sign of life at {heartbeat}"
+            )
+        return "; ".join(parts)
+
+    def _log_lines(self, run: int, folder: Path) -> tuple[str, ...]:
+        lines = tail(log_file(folder), LINES)
+        if lines:
+            return lines
+        rows = self._all(
+            "SELECT payload FROM event WHERE run_id = ? AND kind IN ('NoteWritten', 'RunFailed') "
+            "ORDER BY seq DESC LIMIT ?",
+            (run, LINES),
+        )
+        notes = [json.loads(payload) for (payload,) in reversed(rows)]
+        return tuple(str(note.get("text") or note.get("message")) for note in notes)
+
+
+def tail(path: Path, lines: int) -> tuple[str, ...]:
+    """The last lines of a file; none if there is no file."""
+    try:
+        with path.open("rb") as log:
+            log.seek(0, 2)
+            log.seek(max(0, log.tell() - 400 * lines))
+            text = log.read().decode("utf-8", "replace")
+    except OSError:
+        return ()
+    return tuple(text.splitlines()[-lines:])
+
+
+def _fault(path: Path) -> str:
+    """What faulthandler wrote first: the signal that ended the process."""
+    for line in tail(path, 200):
+        if line.startswith("Fatal Python error"):
+            return f"its process crashed: {line.removeprefix('Fatal Python error: ')}"
+    return ""
+
+
+def last_sign(heartbeat: str, now: float) -> str:
+    """How long ago a run last gave a sign of life, in words."""
+    return f"last sign of life {ago(seconds(heartbeat), now)} ago"

@@ -1,0 +1,185 @@
+"""The record as events again, in the order of recording: what a viewer of the store is fed."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+
+from experiments import values as v
+from experiments.paths import run_folder, tokens_file
+from experiments.read_metrics import MetricQuestions, number
+from experiments.read_rollouts import RolloutQuestions
+from experiments.reading import marks, text
+from grpo_engine import events as ev
+
+Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
+
+_SOURCES = (
+    ("event", "seq"), ("step", "seq"), ("update_pass", "seq"), ("evaluation", "seq"),
+    ("rollout_group", "seq"), ("rollout_group", "tokens_seq"),
+)  # fmt: skip
+
+
+class FactQuestions(MetricQuestions, RolloutQuestions):
+    """The events of a run, read back."""
+
+    def facts(self, run: int, *, after: int = 0, limit: int = 500) -> tuple[v.Fact, ...]:
+        """Recorded events beyond sequence number `after`, as the live feed shows them.
+
+        Rows that a later attempt did again are left out.
+        """
+        found: list[tuple[int, str, str, int]] = []
+        for table, column in _SOURCES:
+            rows = self._all(
+                f"SELECT {column}, id FROM {table} WHERE run_id = ? AND {column} > ? "
+                f"AND hidden = 0 ORDER BY {column} LIMIT ?",
+                (run, after, limit),
+            )
+            found += [(seq, table, column, key) for seq, key in rows]
+        found.sort()
+        facts: dict[int, v.Fact] = {}
+        for table, column in _SOURCES:
+            keys = [row[3] for row in found[:limit] if row[1:3] == (table, column)]
+            if keys:
+                for fact in self._reader_of(table, column)(run, keys):
+                    facts[fact.seq] = fact
+        return tuple(facts[seq] for seq in sorted(facts))
+
+    def _reader_of(
+        self, table: str, column: str
+    ) -> Callable[[int, Sequence[int]], Iterable[v.Fact]]:
+        if column == "tokens_seq":
+            return self._token_facts
+        return {
+            "event": self._other_facts, "step": self._step_facts,
+            "update_pass": self._pass_facts, "evaluation": self._evaluation_facts,
+            "rollout_group": self._group_facts,
+        }[table]  # fmt: skip
+
+    def _other_facts(self, _: int, keys: Sequence[int]) -> Iterable[v.Fact]:
+        rows = self._all(f"SELECT seq, at, payload FROM event WHERE id IN ({marks(keys)})", keys)
+        for seq, at, payload in rows:
+            yield v.Fact(seq=seq, at=at, event=ev.from_json(json.loads(payload)))
+
+    def _step_facts(self, run: int, keys: Sequence[int]) -> Iterable[v.Fact]:
+        rows = self._all(
+            "SELECT seq, at, step, tokens, elapsed, keys FROM step "
+            f"JOIN key_set ON key_set.id = key_set WHERE step.id IN ({marks(keys)})",
+            keys,
+        )
+        names = {key: text(name) for key, name in self._all("SELECT id, name FROM metric_key")}
+        for seq, at, step, tokens, elapsed, stored in rows:
+            wanted = json.loads(stored)
+            values = dict(
+                self._all(
+                    "SELECT key_id, value FROM metric WHERE run_id = ? AND step = ? "
+                    f"AND key_id IN ({marks(wanted)})",
+                    [run, step, *wanted],
+                )
+            )
+            event = ev.StepFinished(
+                step=step, metrics={names[key]: number(values.get(key)) for key in wanted},
+                tokens=tokens, elapsed=number(elapsed),
+            )  # fmt: skip
+            yield v.Fact(seq=seq, at=at, event=event)
+
+    def _pass_facts(self, _: int, keys: Sequence[int]) -> Iterable[v.Fact]:
+        rows = self._all(
+            "SELECT seq, step, pass, minibatch, loss, clip_low, clip_high, kl_to_old, grad_norm, "
+            f"learning_rate, stop_reason FROM update_pass WHERE id IN ({marks(keys)})",
+            keys,
+        )
+        for row in rows:
+            event = ev.PassFinished(
+                step=row[1], index=row[2], minibatch=row[3], loss=number(row[4]),
+                clip_low=number(row[5]), clip_high=number(row[6]), kl_to_old=number(row[7]),
+                grad_norm=number(row[8]), learning_rate=number(row[9]), stop_reason=text(row[10]),
+            )  # fmt: skip
+            yield v.Fact(seq=row[0], at=None, event=event)
+
+    def _evaluation_facts(self, _: int, keys: Sequence[int]) -> Iterable[v.Fact]:
+        rows = self._all(
+            "SELECT id, run_id, step, moment, mode, problems, samples, metrics, seconds, seq, at "
+            f"FROM evaluation WHERE id IN ({marks(keys)})",
+            keys,
+        )
+        for row in rows:
+            view = self._evaluation(row, True)
+            event = ev.EvaluationFinished(
+                step=view.step, moment=row[3], mode=row[4], problems=view.problems,
+                samples=view.samples, metrics=view.metrics, seconds=view.seconds,
+                rows=tuple(
+                    ev.EvaluationSample(
+                        example_key=item.example_key, correct=item.correct, samples=item.samples,
+                        rewards=item.rewards,
+                    )
+                    for item in view.rows
+                ),
+            )  # fmt: skip
+            yield v.Fact(seq=row[9], at=row[10], event=event)
+
+    def _group_facts(self, run: int, keys: Sequence[int]) -> Iterable[v.Fact]:
+        for seq, _, view, blob in self._with_blobs(run, keys):
+            yield v.Fact(
+                seq=seq, at=None, event=ev.GroupScored(step=view.step, group=_group(view, blob))
+            )
+
+    def _token_facts(self, run: int, keys: Sequence[int]) -> Iterable[v.Fact]:
+        for _, seq, view, blob in self._with_blobs(run, keys):
+            rows = {row.index: row for row in blob[1]}
+            event = ev.TokensScored(
+                step=view.step, group=view.index, origin=view.origin,
+                numbers=tuple(_numbers(item, rows.get(item.index)) for item in view.rollouts),
+            )  # fmt: skip
+            yield v.Fact(seq=seq, at=None, event=event)
+
+    def _with_blobs(
+        self, run: int, keys: Sequence[int]
+    ) -> Iterable[tuple[int, int, v.GroupView, Blob]]:
+        from experiments.tokens import read_blobs
+
+        seqs = {
+            key: (seq, tokens)
+            for key, seq, tokens in self._all(
+                f"SELECT id, seq, tokens_seq FROM rollout_group WHERE id IN ({marks(keys)})", keys
+            )
+        }
+        path = tokens_file(run_folder(self.path, self._short(run)))
+        blobs = read_blobs(path, [seq for seq, _ in seqs.values()])
+        for view in self.groups_by_key(keys):
+            seq, tokens = seqs[view.key]
+            yield seq, tokens, view, blobs.get(seq, ((), ()))
+
+
+def _group(view: v.GroupView, blob: Blob) -> ev.Group:
+    prompt_ids, rows = blob
+    by_index = {row.index: row for row in rows}
+    return ev.Group(
+        index=view.index, origin=view.origin, example_key=view.example_key,
+        prompt_text=view.prompt_text, prompt_ids=prompt_ids, prompt_hash=view.prompt_hash,
+        target=view.target, attempt=view.refill, reward_mean=view.reward_mean,
+        reward_std=view.reward_std, no_signal=view.no_signal, sampling=view.sampling,
+        completions=tuple(_completion(item, by_index.get(item.index)) for item in view.rollouts),
+    )  # fmt: skip
+
+
+def _completion(item: v.RolloutView, row: v.TokenRow | None) -> ev.Completion:
+    return ev.Completion(
+        index=item.index, ids=row.ids if row else (), text=item.text, finish=item.finish,
+        rewards=tuple(
+            ev.RewardValue(name=one.name, value=one.value, weight=one.weight, reason=one.reason)
+            for one in item.rewards
+        ),
+        reward=item.reward, advantage=item.advantage,
+        sampler_logprobs=row.sampler if row else (), ends=row.ends if row else (),
+    )  # fmt: skip
+
+
+def _numbers(item: v.RolloutView, row: v.TokenRow | None) -> ev.TokenNumbers:
+    if row is None:
+        return ev.TokenNumbers(
+            index=item.index, old=(), clip_fraction=item.clip_fraction, kl=item.kl
+        )
+    return ev.TokenNumbers(
+        index=item.index, old=row.old, reference=row.reference, passes=row.passes,
+        after=row.after, entropy=row.entropy, advantages=row.advantages,
+        clip_fraction=item.clip_fraction, kl=item.kl,
+    )  # fmt: skip

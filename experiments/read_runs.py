@@ -1,0 +1,300 @@
+"""Questions about runs: which there are, what one is, which one is meant."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from experiments import values as v
+from experiments.columns import FIELDS, Column, Known, nearest, parse_column, parse_columns
+from experiments.configs import flat
+from experiments.errors import RunNotFoundError
+from experiments.filters import compile_filter
+from experiments.paths import run_folder
+from experiments.reading import Reading, marks, text
+from experiments.status import Derived, LifeSigns, derive
+from grpo_engine.metrics import spec
+
+DEFAULT_METRICS = (
+    "reward", "kl", "clip_ratio/region_mean", "tokens_per_second", "completions/mean_length",
+    "entropy", "eval/accuracy", "eval/greedy/accuracy",
+)  # fmt: skip
+
+_BASE = (
+    "run.id, run.short, run.uid, run.name, run.status, run.model, run.task, run.recipe, run.seed, "
+    "run.step, run.total_steps, run.tokens, run.elapsed, run.created_at, run.started_at, "
+    "run.ended_at, run.device, run.dataset_fingerprint, run.code_version, run.error, run.note, "
+    "run.archived, run.parent_id, run.bytes, run.config_hash"
+)
+_LINE = "first, first_step, last, last_step, min, min_step, max, max_step, mean, count, nonfinite"
+CHUNK = 400
+
+
+class LazyMetrics(Mapping[str, v.MetricSummary]):
+    """The metrics of a run as rows, made into values where they are looked at."""
+
+    def __init__(self, rows: dict[str, tuple[Any, ...]]) -> None:
+        self._rows = rows
+
+    def __getitem__(self, key: str) -> v.MetricSummary:
+        row = self._rows[key]
+        return v.MetricSummary(
+            key=key, direction=spec(key).direction, first=row[0], first_step=row[1], last=row[2],
+            last_step=row[3], min=row[4], min_step=row[5], max=row[6], max_step=row[7],
+            mean=row[8], count=row[9], nonfinite=row[10],
+        )  # fmt: skip
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class RunQuestions(Reading):
+    """What can be asked about runs."""
+
+    def runs(
+        self, filter: str = "", *, sort: str = "-created", columns: Sequence[str] | str = (),
+        archived: bool = False, limit: int | None = None,
+        metrics: Sequence[str] = DEFAULT_METRICS, keys: Sequence[int] | None = None,
+    ) -> tuple[v.RunSummary, ...]:  # fmt: skip
+        """List runs; `metrics` are the keys to sum up, `columns` are in the column language."""
+        known = self.known() if filter or columns or sort.lstrip("-") not in FIELDS else _NOTHING
+        wanted = parse_columns(columns, known)
+        condition, values = compile_filter(filter, known)
+        order, order_values = _order(sort, known)
+        if not archived:
+            condition += " AND run.archived = 0"
+        if keys is not None:
+            condition += f" AND run.id IN ({marks(keys)})"
+            values = [*values, *keys]
+        extra = [column.sql(shown=True) for column in wanted]
+        select = ", ".join([_BASE, *(sql for sql, _ in extra)])
+        statuses = self._derive_active()
+        rows = self._all(
+            f"SELECT {select} FROM run WHERE {condition} ORDER BY {order} LIMIT ?",
+            [
+                *(value for _, found in extra for value in found),
+                *values, *order_values, -1 if limit is None else limit,
+            ],
+        )  # fmt: skip
+        return self._summaries(rows, wanted, statuses, metrics)
+
+    def known(self) -> Known:
+        """The names of settings and metrics that the store has."""
+        paths = self._all(
+            "WITH RECURSIVE names (path) AS (SELECT min(path) FROM run_param UNION ALL SELECT "
+            "(SELECT min(path) FROM run_param WHERE path > names.path) FROM names "
+            "WHERE names.path IS NOT NULL) SELECT path FROM names WHERE path IS NOT NULL"
+        )
+        keys = self._all("SELECT name FROM metric_key")
+        return Known(frozenset(row[0] for row in paths), frozenset(text(row[0]) for row in keys))
+
+    def run(self, run: int) -> v.RunDetail:
+        """A run with its settings and attempts."""
+        found = self.runs(archived=True, keys=[run], metrics=self._keys_of(run))
+        if not found:
+            raise RunNotFoundError(f"run {run} is no longer in the store")
+        config, versions = self._one("SELECT config, versions FROM run WHERE id = ?", (run,))
+        tree = json.loads(config)
+        return v.RunDetail(
+            summary=found[0],
+            config=tree,
+            settings=flat(tree),
+            versions=json.loads(versions or "{}"),
+            attempts=self.attempts(run),
+            folder=str(run_folder(self.path, found[0].id)),
+        )
+
+    def attempts(self, run: int) -> tuple[v.AttemptView, ...]:
+        """Who worked on a run, oldest first."""
+        rows = self._all(
+            "SELECT n, from_step, until_step, host, pid, started_at, heartbeat, progress_at, "
+            "ended_at, cause FROM attempt WHERE run_id = ? ORDER BY n",
+            (run,),
+        )
+        return tuple(
+            v.AttemptView(
+                n=row[0], from_step=row[1], until_step=row[2], host=row[3], pid=row[4],
+                started_at=row[5], heartbeat=row[6], progress_at=row[7], ended_at=row[8],
+                cause=text(row[9]),
+            )
+            for row in rows
+        )  # fmt: skip
+
+    # -- which run is meant ---------------------------------------------------------------------
+
+    def resolve(self, ref: str) -> v.RunSummary:
+        """Find the run of an id, a name, a unique prefix of either, `@last` or `@best`."""
+        if ref.startswith("@"):
+            return self._special(ref)
+        for condition in ("short = ?1 OR uid = ?1", "name = ?1"):
+            rows = self._all(f"SELECT id FROM run WHERE {condition}", (ref,))
+            if len(rows) == 1:
+                return self._summary(rows[0][0])
+        rows = [
+            row
+            for row in self._all("SELECT id, short, uid, name FROM run")
+            if ref and any(str(part).startswith(ref) for part in row[1:])
+        ]
+        if len(rows) == 1:
+            return self._summary(rows[0][0])
+        if rows:
+            some = ", ".join(f"{row[1]} ({text(row[3])})" for row in rows[:5])
+            raise RunNotFoundError(f"{ref!r} could be {len(rows)} runs: {some}; type more of it")
+        names = [part for row in self._all("SELECT short, name FROM run") for part in row]
+        if not names:
+            raise RunNotFoundError(f"no run is called {ref!r}: {self.path} holds no runs yet")
+        raise RunNotFoundError(
+            f"no run is called {ref!r} in {self.path}{nearest(ref, names)}; "
+            "`grpo-tui runs --all` lists them"
+        )
+
+    def _special(self, ref: str) -> v.RunSummary:
+        last = self._one("SELECT id, task FROM run ORDER BY created_at DESC, id DESC LIMIT 1")
+        if ref not in ("@last", "@best"):
+            raise RunNotFoundError(f"{ref!r} is no run; there are @last and @best")
+        if last is None:
+            raise RunNotFoundError(f"{ref} is no run yet: {self.path} holds none")
+        if ref == "@last":
+            return self._summary(last[0])
+        for key in ("eval/accuracy", "eval/greedy/accuracy", "reward"):
+            row = self._one(
+                "SELECT run.id FROM metric_summary JOIN run ON run.id = run_id "
+                "WHERE key_id = (SELECT id FROM metric_key WHERE name = ?) AND task = ? "
+                "AND max IS NOT NULL ORDER BY max DESC, run.id DESC LIMIT 1",
+                (key, last[1]),
+            )
+            if row is not None:
+                return self._summary(row[0])
+        return self._summary(last[0])
+
+    def _summary(self, run: int) -> v.RunSummary:
+        return self.runs(archived=True, keys=[run])[0]
+
+    # -- rows to values -------------------------------------------------------------------------
+
+    def _derive_active(self) -> dict[int, Derived]:
+        """The true status of each run that says it is at work."""
+        rows = self._all(
+            "SELECT run.id, run.status, run.elapsed, run.step, a.host, a.boot, a.pid, a.pid_start, "
+            "a.heartbeat, a.progress_at, a.ended_at FROM run JOIN attempt a ON a.run_id = run.id "
+            "AND a.n = (SELECT max(n) FROM attempt WHERE run_id = run.id) "
+            "WHERE run.status IN ('running', 'paused')"
+        )
+        found = {
+            row[0]: derive(row[1], LifeSigns(*row[4:]), row[2] / row[3] if row[3] else 0.0)
+            for row in rows
+        }
+        self._conn.create_function(
+            "derived", 2, lambda run, stored: found[run][0] if run in found else stored
+        )
+        return found
+
+    def _summaries(
+        self, rows: Sequence[Any], columns: Sequence[Column], statuses: Mapping[int, Derived],
+        metrics: Sequence[str],
+    ) -> tuple[v.RunSummary, ...]:  # fmt: skip
+        keys = [row[0] for row in rows]
+        lines = self._lines(keys, metrics)
+        tags = self._by_run(
+            keys, "SELECT run_id, tag FROM run_tag WHERE run_id IN ({}) ORDER BY tag"
+        )
+        attempts = self._by_run(
+            keys,
+            "SELECT run_id, max(n), host, heartbeat FROM attempt WHERE run_id IN ({}) "
+            "GROUP BY run_id",
+        )
+        parents = dict(
+            self._all("SELECT c.id, p.short FROM run c JOIN run p ON p.id = c.parent_id")
+        )
+        sweeps = self._sweeps()
+        found = []
+        for row in rows:
+            status, since = statuses.get(row[0], (row[4], None))
+            last = attempts.get(row[0], [(row[0], 0, "", None)])[0]
+            found.append(
+                v.RunSummary(
+                    key=row[0], id=row[1], uid=row[2], name=text(row[3]),
+                    status=status,
+                    status_since=since, model=text(row[5]), task=text(row[6]),
+                    recipe=text(row[7]), seed=row[8], step=row[9], total_steps=row[10],
+                    tokens=row[11], elapsed=row[12], created_at=row[13], started_at=row[14],
+                    ended_at=row[15], device=text(row[16]), dataset_fingerprint=text(row[17]),
+                    code_version=text(row[18]), error=text(row[19]), note=text(row[20]),
+                    archived=bool(row[21]), parent=parents.get(row[0]), bytes=row[23],
+                    config_hash=row[24], sweep=sweeps.get(row[0]), attempts=last[1],
+                    host=last[2], heartbeat=last[3],
+                    tags=tuple(text(tag) for _, tag in tags.get(row[0], ())),
+                    metrics=LazyMetrics(lines.get(row[0], {})),
+                    columns={
+                        column.label: _cell(column, value)
+                        for column, value in zip(columns, row[25:], strict=True)
+                    },
+                )
+            )  # fmt: skip
+        return tuple(found)
+
+    def _sweeps(self) -> dict[int, str]:
+        if self.schema < 3:
+            return {}
+        return dict(
+            self._all("SELECT run.id, sweep.name FROM run JOIN sweep ON sweep.id = run.sweep_id")
+        )
+
+    def _keys_of(self, run: int) -> list[str]:
+        rows = self._all(
+            "SELECT name FROM metric_summary JOIN metric_key ON metric_key.id = key_id "
+            "WHERE run_id = ?",
+            (run,),
+        )
+        return [text(row[0]) for row in rows]
+
+    def _lines(
+        self, runs: Sequence[int], metrics: Sequence[str]
+    ) -> dict[int, dict[str, tuple[Any, ...]]]:
+        ids = dict(
+            self._all(f"SELECT id, name FROM metric_key WHERE name IN ({marks(metrics)})", metrics)
+        )
+        found: dict[int, dict[str, tuple[Any, ...]]] = {}
+        for place in range(0, len(runs), CHUNK):
+            part = runs[place : place + CHUNK]
+            rows = self._all(
+                f"SELECT run_id, key_id, {_LINE} FROM metric_summary "
+                f"WHERE run_id IN ({marks(part)}) AND key_id IN ({marks(list(ids))})",
+                [*part, *ids],
+            )
+            for row in rows:
+                found.setdefault(row[0], {})[ids[row[1]]] = row[2:]
+        return found
+
+    def _by_run(self, runs: Sequence[int], sql: str) -> dict[int, list[Any]]:
+        found: dict[int, list[Any]] = {}
+        for place in range(0, len(runs), CHUNK):
+            part = runs[place : place + CHUNK]
+            for row in self._all(sql.format(marks(part)), part):
+                found.setdefault(row[0], []).append(row)
+        return found
+
+
+_NOTHING = Known(frozenset(), frozenset())
+
+
+def _order(sort: str, known: Known) -> tuple[str, list[str]]:
+    """The ORDER BY of a sort key; a leading `-` is descending, runs without the value are last."""
+    down = sort.startswith("-")
+    column = parse_column(sort.removeprefix("-"), known)
+    sql, values = column.sql()
+    way = "DESC" if down else "ASC"
+    if column.kind == "field":
+        return f"{sql} {way}, run.id {way}", values
+    return f"{sql} IS NULL, {sql} {way}, run.id DESC", values * 2
+
+
+def _cell(column: Column, value: Any) -> Any:
+    if column.kind == "setting" and isinstance(value, str):
+        return json.loads(value)
+    return text(value) if column.kind == "field" and isinstance(value, str) else value

@@ -1,0 +1,319 @@
+"""Search in prompts and completions, streamed: the newest hits come from the full-text index.
+
+The text is always quoted, so that `<answer>` and `x = -5` are ordinary searches.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from experiments import values as v
+from experiments.errors import QueryError
+from experiments.reading import Reading, marks, text
+from experiments.texts import escape
+
+Mode = Literal["words", "prefix", "substring"]
+MODES = ("words", "prefix", "substring")
+SORTS = {"newest": "", "reward": "reward", "advantage": "advantage", "length": "tokens", "kl": "kl",
+         "clip": "clip_fraction"}  # fmt: skip
+PAGE = 500
+FEW = 20_000
+
+_HIT = (
+    "SELECT r.id, g.id, g.run_id, g.step, g.origin, g.idx, r.idx, r.text, r.reward, g.prompt_text "
+    "FROM rollout r JOIN rollout_group g ON g.id = r.group_id WHERE g.hidden = 0 "
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What to look for, ready for SQLite and for a check of the text itself."""
+
+    literal: str
+    words: tuple[str, ...]
+    mode: Mode
+    exact: bool
+
+    @property
+    def match(self) -> str:
+        """The text as one quoted phrase of the full-text index; empty if it holds no word."""
+        if not self.words:
+            return ""
+        return '"' + self.literal.replace('"', '""') + '"' + ("*" if self.mode == "prefix" else "")
+
+    def holds(self, candidate: str) -> bool:
+        """Whether the text is there as it was typed, but for case and, for words, blanks."""
+        if self.mode == "substring":
+            return self.literal in candidate.casefold()
+        return not self.exact or self.literal in _even(candidate)
+
+    def found_in(self, candidate: str) -> bool:
+        """Whether the phrase is there, word by word, without asking the index."""
+        if not self.holds(candidate):
+            return False
+        if self.mode == "substring":
+            return True
+        words = [re.escape(word) for word in self.words]
+        end = "" if self.mode == "prefix" else r"(?![^\W_])"
+        pattern = r"(?<![^\W_])" + r"[\W_]+".join(words) + end
+        return re.search(pattern, candidate, re.IGNORECASE) is not None
+
+
+def make_query(typed: str, mode: str) -> Query:
+    """Read what was typed; a text without any word is looked for as a substring."""
+    if mode not in MODES:
+        raise QueryError(f"there is no search mode {mode!r}; choose from {', '.join(MODES)}")
+    if not typed.strip():
+        raise QueryError("the search text is empty; type a word or a phrase")
+    stored = escape(typed)
+    words = tuple(re.findall(r"[^\W_]+", stored))
+    if mode == "substring" or not words:
+        return Query(stored.casefold(), (), "substring", True)
+    # marks between words are no part of the index, so they are looked for in the text
+    bare = re.fullmatch(r"[^\W_]+(?:\s+[^\W_]+)*", stored.strip()) is not None
+    return Query(_even(stored).strip(), words, "prefix" if mode == "prefix" else "words", not bare)
+
+
+def _even(candidate: str) -> str:
+    return " ".join(candidate.casefold().split())
+
+
+class SearchQuestions(Reading):
+    """Searching; `interrupt` from another thread stops a search with InterruptedError."""
+
+    def search(
+        self, typed: str, *, run: int | None = None, mode: str = "words", sort: str = "newest",
+        limit: int = 50, before: int | None = None,
+    ) -> Iterator[v.SearchHit]:  # fmt: skip
+        """Stream rollouts that hold the text in their completion or prompt.
+
+        `sort` is newest, or one of reward, advantage, length, kl, clip within one run, the largest
+        first. For more of the newest give the last hit's `rollout` as `before`.
+        """
+        if sort not in SORTS:
+            raise QueryError(f"cannot sort hits by {sort!r}; choose from {', '.join(SORTS)}")
+        if sort != "newest" and run is None:
+            raise QueryError(f"hits are sorted by {sort} within one run: name the run")
+        query = make_query(typed, mode)
+        bounds = self._bounds(run, before)
+        if bounds is None:
+            return
+        if sort != "newest":
+            hits = self._sorted(query, run, SORTS[sort], bounds)
+        elif query.match and self.schema >= 2:
+            hits = self._newest(query, run, bounds)
+        else:
+            hits = self._scan(query, run, bounds)
+        stops = self._stops
+        for number, hit in enumerate(hits, start=1):
+            yield hit
+            if number >= limit:
+                return
+            if self._stops != stops:
+                raise InterruptedError("the search was stopped")
+
+    def _bounds(self, run: int | None, before: int | None) -> tuple[int, int] | None:
+        """The ids between which a run's rollouts are."""
+        if run is None:
+            low, high = self._one("SELECT min(id), max(id) FROM rollout")
+        else:
+            low = self._edge(run, "ASC")
+            high = self._edge(run, "DESC")
+        if low is None or high is None:
+            return None
+        return low, min(high, before - 1) if before is not None else high
+
+    def _edge(self, run: int, way: str) -> int | None:
+        group = self._one(
+            f"SELECT id FROM rollout_group WHERE run_id = ? ORDER BY seq {way} LIMIT 1", (run,)
+        )
+        if group is None:
+            return None
+        found = self._one(
+            f"SELECT id FROM rollout WHERE group_id = ? ORDER BY id {way} LIMIT 1", group
+        )
+        return int(found[0]) if found else None
+
+    # -- newest first ---------------------------------------------------------------------------
+
+    def _newest(
+        self, query: Query, run: int | None, bounds: tuple[int, int]
+    ) -> Iterator[v.SearchHit]:
+        """Merge hits in completions with hits in prompts, by falling id."""
+        texts = self._pages(query, bounds)
+        prompts = self._prompt_pages(query, bounds)
+        one, two = next(texts, None), next(prompts, None)
+        while one is not None or two is not None:
+            key = max(page for page in (one, two) if page is not None)
+            in_text = one == key
+            if in_text:
+                one = next(texts, None)
+            if two == key:
+                two = next(prompts, None)
+            hit = self._hit(key, query, run, in_text)
+            if hit is not None:
+                yield hit
+
+    def _pages(self, query: Query, bounds: tuple[int, int]) -> Iterator[int]:
+        low, high = bounds
+        size = 64
+        while high >= low:
+            rows = self._all(
+                "SELECT rowid FROM rollout_words WHERE rollout_words MATCH ? "
+                "AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT ?",
+                (query.match, low, high, size),
+            )
+            yield from (row[0] for row in rows)
+            if len(rows) < size:
+                return
+            high, size = rows[-1][0] - 1, PAGE
+
+    def _prompt_pages(self, query: Query, bounds: tuple[int, int]) -> Iterator[int]:
+        low, high = bounds
+        top = self._one(
+            "SELECT group_id FROM rollout WHERE id <= ? ORDER BY id DESC LIMIT 1", (high,)
+        )
+        bottom = self._one("SELECT group_id FROM rollout WHERE id >= ? ORDER BY id LIMIT 1", (low,))
+        if top is None or bottom is None:
+            return
+        last, first = top[0], bottom[0]
+        while last >= first:
+            rows = self._all(
+                "SELECT rowid FROM prompt_words WHERE prompt_words MATCH ? "
+                "AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT 16",
+                (query.match, first, last),
+            )
+            for (group,) in rows:
+                found = self._all(
+                    "SELECT id FROM rollout WHERE group_id = ? AND id BETWEEN ? AND ? "
+                    "ORDER BY id DESC",
+                    (group, low, high),
+                )
+                yield from (row[0] for row in found)
+            if len(rows) < 16:
+                return
+            last = rows[-1][0] - 1
+
+    def _hit(self, key: int, query: Query, run: int | None, in_text: bool) -> v.SearchHit | None:
+        """The hit that the index found, unless it is another run's or not quite what was typed."""
+        row = self._one(_HIT + "AND r.id = ?", (key,))
+        if row is None or (run is not None and row[2] != run):
+            return None
+        if query.exact:
+            in_text, in_prompt = query.holds(row[7]), query.holds(row[9])
+            if not in_text and not in_prompt:
+                return None
+        return _as_hit(row, in_text)
+
+    # -- without the index, and in other orders ---------------------------------------------------
+
+    def _scan(
+        self, query: Query, run: int | None, bounds: tuple[int, int]
+    ) -> Iterator[v.SearchHit]:
+        """Read rollout after rollout, the newest first."""
+        low, high = bounds
+        size = 100
+        while high >= low:
+            rows = self._all(
+                _HIT + "AND r.id BETWEEN ? AND ? ORDER BY r.id DESC LIMIT ?", (low, high, size)
+            )
+            yield from self._among(rows, query, run)
+            if len(rows) < size:
+                return
+            high, size = rows[-1][0] - 1, 2000
+
+    def _among(self, rows: Iterable[Any], query: Query, run: int | None) -> Iterator[v.SearchHit]:
+        for row in rows:
+            if run is None or row[2] == run:
+                in_text = query.found_in(row[7])
+                if in_text or query.found_in(row[9]):
+                    yield _as_hit(row, in_text)
+
+    def _sorted(
+        self, query: Query, run: int | None, column: str, bounds: tuple[int, int]
+    ) -> Iterator[v.SearchHit]:
+        """Sort the hits themselves where they are few; else walk the sorted rollouts for hits."""
+        few = self._few(query, bounds)
+        if few is None:
+            yield from self._among(self._walk(run, column), query, run)
+        else:
+            yield from self._sort_few(few, query, run, column)
+
+    def _few(self, query: Query, bounds: tuple[int, int]) -> dict[int, bool] | None:
+        """All hits, if there are only so many, and whether each is in the completion."""
+        if not query.match or self.schema < 2:
+            return None
+        rows = self._all(
+            "SELECT rowid FROM rollout_words WHERE rollout_words MATCH ? "
+            "AND rowid BETWEEN ? AND ? LIMIT ?",
+            (query.match, *bounds, FEW + 1),
+        )
+        groups = self._all(
+            "SELECT rowid FROM prompt_words WHERE prompt_words MATCH ? LIMIT ?",
+            (query.match, FEW // 8 + 1),
+        )
+        if len(rows) > FEW or len(groups) > FEW // 8:
+            return None
+        keys: dict[int, bool] = {}
+        for place in range(0, len(groups), PAGE):
+            part = [row[0] for row in groups[place : place + PAGE]]
+            found = self._all(f"SELECT id FROM rollout WHERE group_id IN ({marks(part)})", part)
+            keys.update((row[0], False) for row in found)
+        keys.update((row[0], True) for row in rows)
+        return keys
+
+    def _sort_few(
+        self, found: dict[int, bool], query: Query, run: int | None, column: str
+    ) -> Iterator[v.SearchHit]:
+        order: list[tuple[bool, float, int]] = []
+        keys = list(found)
+        for place in range(0, len(keys), PAGE):
+            part = keys[place : place + PAGE]
+            rows = self._all(
+                f"SELECT id, {column} FROM rollout WHERE id IN ({marks(part)}) AND run_id = ?",
+                [*part, run],
+            )
+            order += [(value is not None, value or 0.0, key) for key, value in rows]
+        for _, _, key in sorted(order, reverse=True):
+            hit = self._hit(key, query, run, found[key])
+            if hit is not None:
+                yield hit
+
+    def _walk(self, run: int | None, column: str) -> Iterator[Any]:
+        """The rollouts of a run by falling `column`, a page at a time."""
+        if column == "reward":
+            yield from self._walk_index(run)
+            return
+        keys = self._all(
+            f"SELECT id FROM rollout WHERE run_id = ? ORDER BY {column} DESC, id DESC", (run,)
+        )
+        for place in range(0, len(keys), 100):
+            part = [row[0] for row in keys[place : place + 100]]
+            rows = {row[0]: row for row in self._all(_HIT + f"AND r.id IN ({marks(part)})", part)}
+            yield from (rows[key] for key in part if key in rows)
+
+    def _walk_index(self, run: int | None) -> Iterator[Any]:
+        top = self._one("SELECT max(reward) FROM rollout WHERE run_id = ?", (run,))
+        value, key, size = top[0], 1 << 62, 100
+        while value is not None:
+            rows = self._all(
+                _HIT + "AND r.run_id = ?1 AND (r.reward, r.id) < (?2, ?3) "
+                "ORDER BY r.run_id DESC, r.reward DESC, r.id DESC LIMIT ?4",
+                (run, value, key, size),
+            )
+            yield from rows
+            if len(rows) < size:
+                break
+            value, key, size = rows[-1][8], rows[-1][0], PAGE
+        yield from self._all(
+            _HIT + "AND r.run_id = ? AND r.reward IS NULL ORDER BY r.id DESC", (run,)
+        )
+
+
+def _as_hit(row: Any, in_text: bool) -> v.SearchHit:
+    return v.SearchHit(
+        rollout=row[0], group=row[1], run=row[2], step=row[3], origin=row[4], group_index=row[5],
+        index=row[6], where="completion" if in_text else "prompt",
+        text=text(row[7] if in_text else row[9]), reward=row[8],
+    )  # fmt: skip

@@ -1,0 +1,48 @@
+"""A run's status as it really is: what was stored, checked against the process and its progress."""
+
+import time
+from dataclasses import dataclass
+
+from experiments.machine import boot_id, host_name, is_alive
+from experiments.texts import seconds
+
+BEAT_S = 30.0
+STALL_S = 60.0
+
+Derived = tuple[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LifeSigns:
+    """What the newest attempt last said of itself."""
+
+    host: str
+    boot: str
+    pid: int
+    pid_start: str
+    heartbeat: str
+    progress_at: str
+    ended_at: str | None
+
+
+def derive(
+    stored: str, signs: LifeSigns | None, step_s: float, now: float | None = None
+) -> Derived:
+    """The status, and since when where it had to be inferred.
+
+    Same boot and a live process but no progress: stalled. Process gone: lost. Other host without
+    a fresh heartbeat: unknown.
+    """
+    if stored not in ("running", "paused") or signs is None:
+        return stored, None
+    if signs.ended_at is not None:
+        return "aborted", signs.ended_at
+    now = time.time() if now is None else now
+    if signs.host != host_name():
+        fresh = now - seconds(signs.heartbeat) < BEAT_S
+        return (stored, None) if fresh else ("unknown", signs.heartbeat)
+    if signs.boot != boot_id() or not is_alive(signs.pid, signs.pid_start):
+        return "lost", signs.heartbeat
+    if stored == "running" and now - seconds(signs.progress_at) > max(STALL_S, 5 * step_s):
+        return "stalled", signs.progress_at
+    return stored, None
