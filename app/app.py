@@ -1,0 +1,259 @@
+"""The workbench: five screens as modes, one shown run, a governed refresh, and the wiring."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+from textual import events, on
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.screen import Screen
+
+from app import messages as msg
+from app import terminal
+from app.feed import Feed
+from app.preferences import Preferences
+from app.reader import ReaderThread
+from app.run_state import Asked, Snapshot
+from app.screens.base import WorkbenchScreen
+from app.session import Session
+from app.themes import THEMES, ExactXterm
+from experiments.paths import store_path
+
+SCREENS = {
+    "runs": "app.screens.runs:RunsScreen",
+    "new_run": "app.screens.new_run:NewRunScreen",
+    "watch": "app.screens.watch:WatchScreen",
+    "rollouts": "app.screens.rollouts:RolloutsScreen",
+    "compare": "app.screens.compare:CompareScreen",
+}
+FAST, SLOW, KEY_GLOW = 1 / 12, 1 / 4, 2.0
+
+
+def load(target: str) -> Screen[Any]:
+    """Make the screen of a mode, importing its package only when it is first shown."""
+    module, _, name = target.partition(":")
+    return cast(Screen[Any], getattr(import_module(module), name)())
+
+
+class Workbench(App[int]):
+    """grpo-tui on a terminal."""
+
+    TITLE = "grpo-tui"
+    CSS = """
+    Screen { background: $background; color: $foreground; }
+    Screen.-maximized-view { hatch: " " $background; }
+    Toast { background: $panel; }
+    """
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
+        mode: partial(load, target) for mode, target in SCREENS.items()
+    }
+    DEFAULT_MODE = "runs"
+    ESCAPE_TO_MINIMIZE = False
+    COMMAND_PALETTE_BINDING = "ctrl+p"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("1", "mode('runs')", "Runs", id="mode.runs", show=False, tooltip="All runs"),
+        Binding("2", "mode('new_run')", "New run", id="mode.new_run", show=False,
+                tooltip="Settings of a new run, and start"),
+        Binding("3", "mode('watch')", "Watch", id="mode.watch", show=False,
+                tooltip="The run as it goes on"),
+        Binding("4", "mode('rollouts')", "Rollouts", id="mode.rollouts", show=False,
+                tooltip="Every answer, down to the token"),
+        Binding("5", "mode('compare')", "Compare", id="mode.compare", show=False,
+                tooltip="Runs side by side"),
+        Binding("ctrl+o", "jump", "jump to a panel", id="jump", show=False,
+                tooltip="Letters on every panel and field: press one to go there"),
+        Binding("ctrl+c", "ask_quit", "copy, or quit", id="quit", show=False,
+                tooltip="Copy the selection; without one, ask whether to quit"),
+    ]  # fmt: skip
+
+    def __init__(
+        self, store: Path | None = None, *, feed: Feed | None = None, mode: str = "runs",
+        read_only: bool = False, preferences: Preferences | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.store = store if store is not None else store_path()
+        self.reader = ReaderThread(self.store)
+        self.preferences = preferences or Preferences()
+        self.read_only = read_only
+        self.clock = clock
+        self.session: Session | None = Session(feed) if feed is not None else None
+        self._first_mode = mode
+        self._last_key = 0.0
+        self._last_frame = 0.0
+        self._idle = Snapshot()
+        self.abilities = terminal.abilities()
+        self._filters.append(ExactXterm(enabled=self.console.color_system == "256"))
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def on_mount(self) -> None:
+        """Dress, take the user's keys, show the first screen, and start the frames."""
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = self.preferences.theme
+        self.set_keymap(self.preferences.keymap)
+        if self.abilities.ssh:
+            self.animation_level = "none"
+        if self._first_mode != "runs":
+            await self.switch_mode(self._first_mode)
+        self.set_interval(FAST, self._governor, name="frames")
+
+    def on_unmount(self) -> None:
+        """Let go of the store and the run."""
+        if self.session is not None:
+            self.session.close()
+        self.reader.close()
+
+    async def on_event(self, event: events.Event) -> None:
+        """Note when a key or the mouse was last used: frames are quicker then."""
+        if isinstance(event, events.Key | events.MouseDown | events.MouseScrollUp):
+            self._last_key = self.clock()
+        await super().on_event(event)
+
+    # -- frames -----------------------------------------------------------------------------
+
+    def _governor(self) -> None:
+        now = self.clock()
+        pace = FAST if now - self._last_key < KEY_GLOW else SLOW
+        if now - self._last_frame >= pace - FAST / 2:
+            self.frame_now()
+
+    def frame_now(self) -> None:
+        """Draw what is new on the screen in front."""
+        now = self._last_frame = self.clock()
+        snapshot = self.session.pull() if self.session is not None else self._idle
+        screen = self.screen
+        if isinstance(screen, WorkbenchScreen) and screen.is_mounted:
+            with self.batch_update():
+                screen.frame(snapshot, now, self.session.feed.mark if self.session else "")
+
+    # -- the shown run ----------------------------------------------------------------------
+
+    def show_feed(self, feed: Feed) -> None:
+        """Show this run from now on."""
+        if self.session is not None:
+            self.session.close()
+        self.session = Session(feed)
+        self.frame_now()
+
+    def control(self, verb: Asked) -> None:
+        """Ask something of the shown run; it shows at once."""
+        if self.session is None:
+            self.notify("No run is open. Choose one on Runs.", severity="warning")
+        elif self.read_only or not self.session.feed.may_control:
+            self.notify("This view is read-only.", severity="warning")
+        else:
+            self.session.ask(verb)
+            self.frame_now()
+
+    # -- actions ----------------------------------------------------------------------------
+
+    async def action_mode(self, mode: str) -> None:
+        """Change to one of the five screens."""
+        if self.read_only and mode == "new_run":
+            self.notify("This view is read-only.", severity="warning")
+            return
+        if isinstance(self.screen, WorkbenchScreen):
+            await self.switch_mode(mode)
+
+    def action_jump(self) -> None:
+        """Letters on every panel and field."""
+        from app.screens.jump import JumpScreen
+
+        if isinstance(self.screen, WorkbenchScreen):
+            self.push_screen(JumpScreen(self.screen))
+
+    def action_ask_quit(self) -> None:
+        """Leave, after asking where a run would be lost sight of."""
+        self.exit(0)
+
+    async def action_quit(self) -> None:
+        """Textual's own key for quitting asks as well."""
+        self.action_ask_quit()
+
+    def explain(self, topic: str) -> None:
+        """Show the help on a topic."""
+        from app.screens.help import HelpScreen
+
+        base = self.screen
+        if isinstance(base, WorkbenchScreen):
+            self.push_screen(HelpScreen(topic, base, base.snapshot))
+
+    def copy(self, text: str) -> None:
+        """Copy text, and say how it went."""
+        self.notify(terminal.copy(self, text, self.abilities))
+
+    def export_from(self, screen: WorkbenchScreen) -> None:
+        """Ask what of the screen to write, and where to."""
+        from app.screens.export import ExportScreen
+
+        if self.read_only:
+            self.notify("This view is read-only.", severity="warning")
+        else:
+            self.push_screen(ExportScreen(screen))
+
+    def get_system_commands(self, screen: Screen[Any]) -> Any:
+        """Every action of the screen, then themes, for the palette."""
+        seen = set()
+        for active in screen.active_bindings.values():
+            binding = active.binding
+            if not binding.description or not active.enabled or binding.action in seen:
+                continue
+            seen.add(binding.action)
+            run = partial(self.run_action, binding.action, active.node)
+            yield SystemCommand(binding.description, binding.tooltip or binding.description, run)
+        for theme in THEMES:
+            yield SystemCommand(f"theme: {theme.name}", "Colours of the whole workbench",
+                                partial(self.change_theme, theme.name))  # fmt: skip
+
+    def change_theme(self, name: str) -> None:
+        """Dress differently, and remember it."""
+        self.theme = name
+        self.preferences.remember(theme=name)
+
+    # -- requests from screens --------------------------------------------------------------
+
+    @on(msg.ControlRequested)
+    def pass_on_control(self, message: msg.ControlRequested) -> None:
+        """A screen asks something of the shown run."""
+        self.control(message.verb)
+
+    @on(msg.ExplainRequested)
+    def show_help(self, message: msg.ExplainRequested) -> None:
+        """A panel asks for help on a topic."""
+        self.explain(message.topic)
+
+    @on(msg.RolloutOpened)
+    async def show_rollout(self, message: msg.RolloutOpened) -> None:
+        """Show an answer token by token."""
+        if not message.run and self.session is not None:
+            message.run = self.session.run
+        await self.hand_over("rollouts", message)
+
+    @on(msg.CompareRequested)
+    async def show_comparison(self, message: msg.CompareRequested) -> None:
+        """Put runs side by side."""
+        await self.hand_over("compare", message)
+
+    @on(msg.NewRunRequested)
+    async def show_form(self, message: msg.NewRunRequested) -> None:
+        """Open the form of a new run."""
+        await self.hand_over("new_run", message)
+
+    async def hand_over(self, mode: str, message: Message) -> None:
+        """Bring a screen to the front and give it a request."""
+        await self.action_mode(mode)
+        screen = self.screen
+        if isinstance(screen, WorkbenchScreen) and screen.mode == mode:
+            screen.receive(message)
+
+
+def main() -> int:
+    """Open the workbench, as `grpo-tui` without a verb does."""
+    return Workbench().run() or 0

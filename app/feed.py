@@ -1,0 +1,173 @@
+"""Feed: where a shown run comes from; screens cannot tell which kind they show.
+
+Facts are recorded events in their order, none lost; the board is the latest progress, looked at
+as rarely as one likes. A live feed reads what the recorder of this process hands on after each
+commit; a stored feed is in `app.store_feed`; a scripted one plays a list of events.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterable
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from app.run_state import Asked, Head, Status
+from experiments.board import Board
+from experiments.values import BoardView
+from grpo_engine import events as ev
+from grpo_engine.control import Control
+
+SCRIPT_SECONDS = {"generate": 1.2, "score": 0.1, "logprobs": 0.2, "update": 0.6}
+Fact = tuple[float | None, ev.Event]
+
+
+class Feed(Protocol):
+    """A run as it comes in; every method returns at once."""
+
+    run: int
+    mark: str
+    may_control: bool
+
+    def head(self) -> Head:
+        """What names the run."""
+
+    def facts(self) -> list[Fact]:
+        """What was recorded since the last call, each with its wall time where it is known."""
+
+    def board(self) -> BoardView | None:
+        """The latest progress; the same object as long as nothing changed."""
+
+    def status(self) -> Status | None:
+        """What is known of the run beyond its events: `lost`, or None."""
+
+    def ask(self, verb: Asked) -> None:
+        """Ask something of the run."""
+
+    def pin(self, example_key: str) -> None:
+        """Ask to follow one more prompt."""
+
+    def close(self) -> None:
+        """Let go of the run; the run itself goes on."""
+
+
+class Recording(Protocol):
+    """What a live feed needs of the recorder's handle."""
+
+    key: int
+    id: str
+    name: str
+    board: Board
+
+    @property
+    def facts(self) -> SimpleQueue[ev.Event | None]:
+        """Events after their commit; None is the end."""
+
+
+class LiveFeed:
+    """A run whose engine works in this process."""
+
+    mark = ""
+    may_control = True
+
+    def __init__(self, handle: Recording, control: Control) -> None:
+        self._handle = handle
+        self._control = control
+        self._queue = handle.facts
+        self.run = handle.key
+        self.ended = False
+
+    def head(self) -> Head:
+        """The names that the recorder gave."""
+        return Head(id=self._handle.id, name=self._handle.name)
+
+    def facts(self) -> list[Fact]:
+        """Everything that is in the queue."""
+        found: list[Fact] = []
+        now = time.time()
+        while True:
+            try:
+                event = self._queue.get_nowait()
+            except Empty:
+                return found
+            if event is None:
+                self.ended = True
+            else:
+                found.append((now, event))
+
+    def board(self) -> BoardView | None:
+        """The recorder's board."""
+        return self._handle.board.snapshot()
+
+    def status(self) -> Status | None:
+        """A live run says all of it in events."""
+        return None
+
+    def ask(self, verb: Asked) -> None:
+        """Hand the request to the engine."""
+        if verb:
+            self._control.ask(verb)
+
+    def pin(self, example_key: str) -> None:
+        """Hand the request to the engine."""
+        self._control.pin(example_key)
+
+    def close(self) -> None:
+        """Nothing to let go of: the recorder keeps the queue."""
+
+
+class ScriptFeed:
+    """A list of events played at once or in slices, for tests and pictures."""
+
+    mark = ""
+    run = 1
+
+    def __init__(
+        self, events: Iterable[ev.Event], *, name: str = "calm-otter", at: float | None = None,
+        slice_size: int = 0, may_control: bool = True,
+    ) -> None:  # fmt: skip
+        self._events = iter(events)
+        self._board = Board()
+        self._view: BoardView | None = None
+        self._at = at
+        self._slice = slice_size
+        self._name = name
+        self.may_control = may_control
+        self.asked: list[Asked] = []
+        self.pinned: list[str] = []
+
+    def head(self) -> Head:
+        """The names of the scripted run."""
+        return Head(id="k3f9", name=self._name)
+
+    def facts(self) -> list[Fact]:
+        """The next slice of the list."""
+        found: list[Fact] = []
+        for event in self._events:
+            self._board.apply(event)
+            found.append((self._at, event))
+            if len(found) == self._slice:
+                break
+        return found
+
+    def board(self) -> BoardView | None:
+        """The board, rebuilt from the events; its phases took as long as the script says."""
+        view = self._board.snapshot()
+        if self._view is None or self._view.version != view.version:
+            seconds = {name: SCRIPT_SECONDS.get(name, 0.1) for name in view.phase_seconds}
+            self._view = dataclasses.replace(view, phase_seconds=seconds, phase_started=0.0)
+        return self._view
+
+    def status(self) -> Status | None:
+        """A script says all of it in events."""
+        return None
+
+    def ask(self, verb: Asked) -> None:
+        """Remember what was asked."""
+        self.asked.append(verb)
+
+    def pin(self, example_key: str) -> None:
+        """Remember what was asked."""
+        self.pinned.append(example_key)
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,97 @@
+"""Messages that go up from panels to screens and from screens to the app."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from textual.message import Message
+
+from app.run_state import Asked
+
+
+@dataclass
+class ExplainRequested(Message):
+    """Explain a topic: `metric:NAME`, `setting:PATH`, `screen:NAME` or `alert:RULE`."""
+
+    topic: str
+
+
+@dataclass
+class ControlRequested(Message):
+    """Ask this of the run that is shown."""
+
+    verb: Asked
+
+
+@dataclass
+class PromptFocused(Message):
+    """The prompt at this place of the step is the one to look at."""
+
+    place: int
+
+
+@dataclass
+class RolloutOpened(Message):
+    """Show this answer on the Rollouts screen."""
+
+    run: int
+    step: int
+    origin: str
+    group: int
+    answer: int
+
+
+@dataclass
+class RunOpened(Message):
+    """Show this stored run; `screen` is the mode to change to, none to stay."""
+
+    ref: str
+    screen: str = "watch"
+
+
+@dataclass
+class CompareRequested(Message):
+    """Put these runs side by side."""
+
+    refs: tuple[str, ...]
+    baseline: str = ""
+
+
+@dataclass
+class NewRunRequested(Message):
+    """Open the form, filled from this run's settings or this preset."""
+
+    clone: str = ""
+    preset: str = ""
+
+
+@dataclass
+class LaunchRequested(Message):
+    """Start a run with these settings: in this process, detached, or in the queue."""
+
+    config: Any
+    where: Literal["here", "detached", "queue"] = "here"
+    parent: str = ""
+
+
+@dataclass
+class ResumeRequested(Message):
+    """Go on with a stored run from its last checkpoint."""
+
+    ref: str
+    where: Literal["here", "detached"] = "here"
+
+
+@dataclass
+class LaunchRefused(Message):
+    """A run could not be started, and why."""
+
+    reason: str
+
+
+@dataclass
+class EngineEnded(Message):
+    """The engine thread is done with a run; `error` is what broke it, if anything did."""
+
+    run: str
+    error: str = ""
+    traceback: str = ""

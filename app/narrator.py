@@ -1,0 +1,119 @@
+"""The narrator: one plain sentence about the step, from its real numbers and nothing else."""
+
+from app.numbers import MINUS, share, short, signed
+from app.run_state import Card, Snapshot
+
+LONGEST_PROMPT = 28
+
+
+def narrate(snapshot: Snapshot, focus: int = 0) -> str:
+    """Say what happens, or happened, in the step; `focus` is the place of the prompt in focus."""
+    if snapshot.status == "empty":
+        return "No run is open. Press 1 for the list of runs, or 2 to start one."
+    if snapshot.status == "failed" and snapshot.failure is not None:
+        return f"The run failed at step {snapshot.failure.step}: {snapshot.failure.message}"
+    if snapshot.status in ("completed", "stopped", "aborted", "lost"):
+        return _ended(snapshot)
+    waiting = _waiting(snapshot)
+    if waiting:
+        return waiting
+    if not snapshot.cards:
+        return _opening(snapshot)
+    card = snapshot.cards[min(focus, len(snapshot.cards) - 1)]
+    if not card.scored:
+        return _sampling(snapshot)
+    return f"{_group(card)} {_step(snapshot)}".strip()
+
+
+def _waiting(snapshot: Snapshot) -> str:
+    match snapshot.asked:
+        case "pause":
+            return "Pause asked for: the engine holds at the next token or micro-batch."
+        case "stop_after_step":
+            return f"Stop asked for: step {snapshot.current_step} is finished and saved first."
+        case "stop_now":
+            return f"Stop asked for: step {snapshot.current_step} is dropped."
+        case "checkpoint":
+            return "Checkpoint asked for: it is written when the step in hand is done."
+        case "continue":
+            return "Going on."
+    return "The run holds. Press . to go on." if snapshot.status == "paused" else ""
+
+
+def _ended(snapshot: Snapshot) -> str:
+    reward = snapshot.series.get("reward")
+    change = ""
+    if reward is not None and reward.count > 1:
+        first = next((v for v in reward.smooth if v == v), None)
+        change = f" Reward went from {short(first)} to {short(reward.value)}."
+    accuracy = snapshot.series.get("eval/accuracy")
+    held_out = ""
+    if accuracy is not None and accuracy.count > 1:
+        first = next((v for v in accuracy.low if v == v), None)
+        held_out = f" Held-out accuracy: {share(first)} before, {share(accuracy.last)} after."
+    words = {"completed": "The run is complete", "stopped": "The run was stopped",
+             "aborted": "The run was stopped in the middle of a step",
+             "lost": "The process of this run is gone; r on Runs takes it up again"}  # fmt: skip
+    return f"{words[snapshot.status]} after {snapshot.step} steps.{change}{held_out}"
+
+
+def _opening(snapshot: Snapshot) -> str:
+    if snapshot.status == "loading":
+        return f"Loading the model {snapshot.head.model}."
+    return "The first prompts are on their way."
+
+
+def _sampling(snapshot: Snapshot) -> str:
+    board = snapshot.board
+    cards = snapshot.cards
+    rows = sum(len(card.cells) for card in cards)
+    kind = {"eval": "held-out problems", "pinned": "pinned prompts"}.get(cards[0].origin, "prompts")
+    text = f"Sampling {rows} answers to {len(cards)} {kind}"
+    if board.rows_total:
+        text += f": {board.finished} of {board.rows_total} have ended"
+    return f"{text}. Scores come when all are done."
+
+
+def _group(card: Card) -> str:
+    prompt = " ".join(card.prompt.split())
+    if len(prompt) > LONGEST_PROMPT:
+        prompt = prompt[: LONGEST_PROMPT - 1] + "…"
+    head = f"“{prompt}”"
+    cells = [cell for cell in card.cells if cell.advantage is not None]
+    if not cells:
+        return f"{head}: not used for training."
+    up = sorted({signed(c.advantage) for c in cells if (c.advantage or 0) > 0}, reverse=True)
+    down = sorted({short(c.advantage) for c in cells if (c.advantage or 0) < 0})
+    count_up = sum((c.advantage or 0) > 0 for c in cells)
+    if not up and not down:
+        why = card.no_signal or "all answers scored the same"
+        return f"{head}: {why}, so none is pushed."
+    above = f"{count_up} of {len(cells)} did better than their siblings"
+    return f"{head}: {above} and {'is' if count_up == 1 else 'are'} pushed up ({_some(up)}), the rest down ({_some(down)})."  # noqa: E501
+
+
+def _some(values: list[str]) -> str:
+    if not values:
+        return "0"
+    return ", ".join(values) if len(values) <= 2 else f"{values[0]} to {values[-1]}"
+
+
+def _step(snapshot: Snapshot) -> str:
+    train = [card for card in snapshot.cards if card.origin == "train" and card.scored]
+    dead = [card.index + 1 for card in train if card.no_signal]
+    if len(train) > 1 and len(dead) == len(train):
+        return "No prompt of this step teaches anything."
+    if dead:
+        if len(dead) > 2:
+            return f"{len(dead)} of {len(train)} prompts teach nothing."
+        numbers = " and ".join(map(str, dead))
+        one = len(dead) == 1
+        return f"Prompt{'' if one else 's'} {numbers} teach{'es' if one else ''} nothing."
+    clipped = snapshot.metrics.get("clip_ratio/region_mean")
+    if clipped:
+        return f"Clipping stopped the push on {share(clipped)} of the tokens."
+    reward = snapshot.series.get("reward")
+    if reward is not None and reward.delta == reward.delta and abs(reward.delta) >= 0.005:
+        way = "up" if reward.delta > 0 else "down"
+        return f"Reward is {way} {short(abs(reward.delta)).replace(MINUS, '')} over ten steps."
+    return ""

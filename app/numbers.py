@@ -1,0 +1,133 @@
+"""Numbers as people read them in a narrow column: short, aligned, with a real minus sign."""
+
+import math
+
+MINUS = "−"
+
+
+def short(value: float | None, digits: int = 2) -> str:
+    """About `digits` significant digits, no leading zero: `.61`, `1.2`, `420`, `12k`, `3.1e−5`."""
+    if value is None:
+        return "–"
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else f"{MINUS}∞"
+    size = abs(value)
+    sign = MINUS if value < 0 else ""
+    if size == 0:
+        return "0"
+    if size >= 999_500:
+        return f"{sign}{size / 1e6:.{0 if size >= 9.95e6 else 1}f}M"
+    if size >= 9_995:
+        return f"{sign}{size / 1e3:.0f}k"
+    if size >= 99.5:
+        return f"{sign}{size:.0f}"
+    if size >= 9.995:
+        return sign + f"{size:.1f}".removesuffix(".0")
+    if size >= 0.00095:
+        decimals = digits + (size < 0.0995) + (size < 0.0095)
+        text = f"{size:.{decimals}f}".rstrip("0").rstrip(".")
+        return sign + (text[1:] if text.startswith("0.") else text)
+    mantissa, _, exponent = f"{size:.1e}".partition("e")
+    return f"{sign}{mantissa.removesuffix('.0')}e{MINUS}{abs(int(exponent))}"
+
+
+def signed(value: float | None, digits: int = 2) -> str:
+    """Like `short`, with a `+` where it is above 0."""
+    text = short(value, digits)
+    return f"+{text}" if value is not None and value > 0 else text
+
+
+def share(value: float | None) -> str:
+    """A share as percent: `1.2 %`, `75 %`."""
+    if value is None:
+        return "–"
+    if math.isnan(value):
+        return "NaN"
+    percent = 100 * value
+    if percent == 0 or abs(percent) >= 9.95:
+        return f"{percent:.0f} %".replace("-", MINUS)
+    text = f"{percent:.1f} %" if abs(percent) >= 0.05 else "<.1 %"
+    return text.replace("-", MINUS)
+
+
+def with_unit(value: float | None, unit: str, digits: int = 2) -> str:
+    """A metric's value as its unit is read."""
+    if unit == "share":
+        return share(value)
+    if unit == "s":
+        return seconds(value)
+    text = short(value, digits)
+    return f"{text} {unit}" if unit in ("GB", "tok/s") and value is not None else text
+
+
+def seconds(value: float | None) -> str:
+    """A duration: `.2s`, `12s`, `4 min`, `2.5 h`, `3 d`."""
+    if value is None or math.isnan(value):
+        return "–"
+    if value < 9.95:
+        text = f"{value:.1f}"
+        return f"{text[1:] if text.startswith('0.') else text}s"
+    if value < 99.5:
+        return f"{value:.0f}s"
+    if value < 5400:
+        return f"{value / 60:.0f} min"
+    if value < 129_600:
+        return f"{value / 3600:.1f} h"
+    return f"{value / 86_400:.0f} d"
+
+
+def tokens(value: float) -> str:
+    """A count of tokens: `840`, `12k`, `3.4M`."""
+    return short(float(value))
+
+
+def change(value: float, delta: float, unit: str = "") -> str:
+    """A change beside its value, to the value's own digits: `▲.04`, `▼.02`, `=`."""
+    if math.isnan(delta) or math.isnan(value):
+        return ""
+    size = abs(value) * 100 if unit == "share" else abs(value)
+    delta = delta * 100 if unit == "share" else delta
+    decimals = 0 if size >= 99.5 else 1 if size >= 9.95 or unit == "share" else 2
+    if 0 < size < 0.0995 and unit != "share":
+        decimals = 1 - math.floor(math.log10(size))
+    text = f"{abs(delta):.{decimals}f}"
+    if not text.strip("0."):
+        return "="
+    text = text[1:] if text.startswith("0.") else text
+    if len(text) > 5:
+        text = short(abs(delta), 1)
+    return f"{'▲' if delta > 0 else '▼'}{text}"
+
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: list[float] | tuple[float, ...], width: int, low: float | None = None,
+              high: float | None = None) -> str:  # fmt: skip
+    """The last values as bars, averaged into at most `width` columns; a gap is a space."""
+    if not values or width <= 0:
+        return ""
+    if len(values) > width:
+        step = len(values) / width
+        values = [
+            _mean(values[int(i * step) : max(int(i * step) + 1, int((i + 1) * step))])
+            for i in range(width)
+        ]
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return " " * len(values)
+    low = min(finite) if low is None else low
+    high = max(finite) if high is None else high
+    span = high - low
+    return "".join(
+        " " if not math.isfinite(value)
+        else BARS[max(0, min(7, round(7 * (value - low) / span)))] if span > 0 else BARS[3]
+        for value in values
+    )  # fmt: skip
+
+
+def _mean(values: list[float] | tuple[float, ...]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else math.nan

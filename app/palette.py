@@ -1,0 +1,131 @@
+"""Colours of data and chrome as exact xterm-256 numbers, one palette per theme."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from rich.color import Color
+from rich.style import Style
+
+DARK, LIGHT, RED_GREEN, BLUE_YELLOW = "dark", "light", "safe-red-green", "safe-blue-yellow"
+
+_CUBE = (0, 95, 135, 175, 215, 255)
+
+
+def rgb(number: int) -> tuple[int, int, int]:
+    """The red, green and blue of an xterm-256 colour from 16 on."""
+    if number >= 232:
+        grey = 8 + 10 * (number - 232)
+        return grey, grey, grey
+    index = number - 16
+    return _CUBE[index // 36], _CUBE[index // 6 % 6], _CUBE[index % 6]
+
+
+def hex_of(number: int) -> str:
+    """The colour as `#rrggbb`."""
+    return "#{:02x}{:02x}{:02x}".format(*rgb(number))
+
+
+@lru_cache(maxsize=4096)
+def style(
+    front: int | None, back: int | None = None, *, bold: bool = False, underline: bool = False,
+    italic: bool = False,
+) -> Style:  # fmt: skip
+    """A rich style of these xterm-256 colours, made once."""
+    return Style(
+        color=Color.from_rgb(*rgb(front)) if front is not None else None,
+        bgcolor=Color.from_rgb(*rgb(back)) if back is not None else None,
+        bold=bold or None,
+        underline=underline or None,
+        italic=italic or None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Palette:
+    """What each kind of mark is drawn in; numbers are xterm-256."""
+
+    name: str
+    dark: bool
+    paper: int
+    raised: int
+    cursor: int
+    text: int
+    headline: int
+    label: int
+    border: int
+    focus: int
+    raw: int
+    guide: int
+    accent: int
+    good: int
+    warn: int
+    bad: int
+    advantage: tuple[int, ...]
+    series: Mapping[str, int] = field(default_factory=dict)
+    cycle: tuple[int, ...] = ()
+
+    def of_series(self, name: str, index: int = 0) -> int:
+        """The colour of a metric: its own, else one of the cycle."""
+        return self.series.get(name) or self.cycle[index % len(self.cycle)]
+
+    def of_advantage(self, value: float | None, largest: float = 1.5) -> int:
+        """The colour between the two ends for an advantage; grey where there is none."""
+        middle = len(self.advantage) // 2
+        if value is None or value != value:
+            return self.label
+        share = max(-1.0, min(1.0, value / largest)) if largest else 0.0
+        offset = round(abs(share) * middle)
+        if offset == 0 and share:
+            offset = 1
+        return self.advantage[middle + (offset if share > 0 else -offset)]
+
+
+_DARK_CYCLE = (158, 104, 209, 138, 189, 81, 220, 175, 149, 245)
+
+PALETTES: dict[str, Palette] = {
+    palette.name: palette
+    for palette in (
+        Palette(
+            name=DARK, dark=True, paper=233, raised=234, cursor=236, text=251, headline=255,
+            label=245, border=237, focus=189, raw=240, guide=237, accent=189,
+            good=158, warn=214, bad=203,
+            advantage=(220, 172, 94, 237, 24, 39, 81),
+            series={"reward": 158, "kl": 104, "clip": 209, "entropy": 138, "length": 189,
+                    "loss": 145, "gradient": 180, "rate": 109, "time": 110, "memory": 146},
+            cycle=_DARK_CYCLE,
+        ),
+        Palette(
+            name=LIGHT, dark=False, paper=255, raised=254, cursor=252, text=236, headline=232,
+            label=242, border=250, focus=61, raw=248, guide=251, accent=61,
+            good=29, warn=130, bad=160,
+            advantage=(130, 172, 180, 251, 110, 32, 25),
+            series={"reward": 29, "kl": 61, "clip": 166, "entropy": 95, "length": 67,
+                    "loss": 240, "gradient": 94, "rate": 66, "time": 25, "memory": 60},
+            cycle=(29, 61, 166, 95, 67, 25, 130, 125, 64, 242),
+        ),
+        Palette(
+            name=RED_GREEN, dark=True, paper=233, raised=234, cursor=236, text=251, headline=255,
+            label=245, border=237, focus=189, raw=240, guide=237, accent=189,
+            good=81, warn=214, bad=228,
+            advantage=(220, 172, 94, 237, 24, 39, 81),
+            series={"reward": 81, "kl": 228, "clip": 208, "entropy": 182, "length": 251,
+                    "loss": 146, "gradient": 180, "rate": 110, "time": 110, "memory": 146},
+            cycle=(81, 228, 208, 182, 251, 33, 223, 110, 136, 245),
+        ),
+        Palette(
+            name=BLUE_YELLOW, dark=True, paper=233, raised=234, cursor=236, text=251, headline=255,
+            label=245, border=237, focus=224, raw=240, guide=237, accent=224,
+            good=87, warn=217, bad=203,
+            advantage=(203, 167, 95, 237, 23, 37, 87),
+            series={"reward": 87, "kl": 217, "clip": 203, "entropy": 138, "length": 253,
+                    "loss": 145, "gradient": 174, "rate": 73, "time": 73, "memory": 146},
+            cycle=(87, 217, 203, 138, 253, 37, 174, 131, 73, 245),
+        ),
+    )
+}  # fmt: skip
+
+
+def palette_of(theme: str) -> Palette:
+    """The palette of a theme; a foreign theme gets the dark one."""
+    return PALETTES.get(theme, PALETTES[DARK])

@@ -1,0 +1,95 @@
+"""The reader thread: the app's one permanent connection to the store, asked from the UI thread."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from experiments.reader import StoreReader
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Job:
+    key: str
+    call: Callable[[StoreReader], Any]
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Any]"
+    dropped: bool = False
+
+
+class ReaderThread:
+    """Runs questions to the store one after another, off the UI thread."""
+
+    def __init__(self, path: Path, opener: Callable[[Path], StoreReader] = StoreReader) -> None:
+        self.path = path
+        self._opener = opener
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._latest: dict[str, _Job] = {}
+        self._running: _Job | None = None
+        self._reader: StoreReader | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    async def ask(self, call: Callable[[StoreReader], T], key: str = "") -> T:
+        """Give what `call` returns; a later question with the same key cancels this one.
+
+        Raises what `call` raises, and `asyncio.CancelledError` where it was overtaken.
+        """
+        loop = asyncio.get_running_loop()
+        job = _Job(key, call, loop, loop.create_future())
+        with self._lock:
+            if key:
+                old = self._latest.get(key)
+                if old is not None and not old.future.done():
+                    old.dropped = True
+                    old.future.cancel()
+                    if self._running is old and self._reader is not None:
+                        self._reader.interrupt()
+                self._latest[key] = job
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="reader", daemon=True)
+                self._thread.start()
+        self._jobs.put(job)
+        result: T = await job.future
+        return result
+
+    def close(self) -> None:
+        """End the thread after the question in hand."""
+        if self._thread is not None:
+            if self._reader is not None:
+                self._reader.interrupt()
+            self._jobs.put(None)
+            self._thread.join(2.0)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if job.dropped:
+                continue
+            with self._lock:
+                self._running = job
+            try:
+                if self._reader is None:
+                    self._reader = self._opener(self.path)
+                outcome, value = True, job.call(self._reader)
+            except Exception as error:
+                outcome, value = False, error
+            with self._lock:
+                self._running = None
+            if not job.loop.is_closed():
+                job.loop.call_soon_threadsafe(_settle, job.future, outcome, value)
+        if self._reader is not None:
+            self._reader.close()
+
+
+def _settle(future: "asyncio.Future[Any]", good: bool, value: Any) -> None:
+    if future.done():
+        return
+    if good:
+        future.set_result(value)
+    else:
+        future.set_exception(value)

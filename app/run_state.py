@@ -1,0 +1,421 @@
+"""RunState: folds a run's events into immutable snapshots; knows no Textual, no thread, no file.
+
+Facts come through `apply`, the progress board through `look`; what a person asked for through
+`ask`. Memory is bounded: series in buckets, one entry per alert rule, a log of fixed length, and
+the groups of the latest step only.
+"""
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from app.series import SMOOTHING, Series, SeriesView
+from experiments.values import BoardView
+from grpo_engine import events as ev
+
+Status = Literal[
+    "empty", "loading", "running", "paused", "completed", "stopped", "aborted", "failed", "lost"
+]
+Asked = Literal["", "pause", "continue", "stop_after_step", "stop_now", "checkpoint"]
+
+PHASES = ("generate", "score", "logprobs", "update")
+EMPTY_BOARD = BoardView()
+LOG_LINES = 500
+SIGNAL_STEPS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One answer of a group as panels show it."""
+
+    index: int
+    text: str
+    tokens: int
+    finish: ev.Finish | None = None
+    reward: float | None = None
+    advantage: float | None = None
+    scored: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One prompt with its answers, sampling or scored."""
+
+    index: int
+    origin: ev.Origin
+    prompt: str
+    target: str
+    cells: tuple[Cell, ...]
+    mean: float | None = None
+    std: float | None = None
+    no_signal: str = ""
+    scored: bool = False
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """A rule that held, with how long and what to try."""
+
+    rule: str
+    severity: ev.Severity
+    first_step: int
+    last_step: int
+    count: int
+    explanation: str
+    remedy: str
+    value: float | None = None
+    limit: float | None = None
+    group: int | None = None
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line of the log; `at` is wall time, None where it is not known."""
+
+    at: float | None
+    step: int
+    severity: ev.Severity
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What names a run at the top of a screen."""
+
+    id: str = ""
+    name: str = ""
+    model: str = ""
+    task: str = ""
+    recipe: str = ""
+    passes: int = 0
+    total_steps: int = 0
+    device: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A run as it is at one moment; panels draw it and nothing else."""
+
+    version: int = 0
+    head: Head = field(default_factory=Head)
+    status: Status = "empty"
+    asked: Asked = ""
+    step: int = 0
+    current_step: int = 0
+    pace: str = ""
+    board: BoardView = EMPTY_BOARD
+    step_seconds: float | None = None
+    eta: float | None = None
+    tokens: int = 0
+    elapsed: float = 0.0
+    tokens_per_second: float = 0.0
+    memory_gb: float | None = None
+    memory_limit_gb: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    series: Mapping[str, SeriesView] = field(default_factory=dict)
+    cards: tuple[Card, ...] = ()
+    signal: tuple[float, ...] = ()
+    passes: tuple[ev.PassFinished, ...] = ()
+    evaluation: ev.EvaluationFinished | None = None
+    alerts: tuple[Alert, ...] = ()
+    log: tuple[LogLine, ...] = ()
+    failure: ev.RunFailed | None = None
+    summary: Mapping[str, float] = field(default_factory=dict)
+    skipped: str = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether an engine is at work on the run."""
+        return self.status in ("loading", "running", "paused")
+
+    @property
+    def open_alerts(self) -> tuple[Alert, ...]:
+        """Alerts that held in one of the last ten steps."""
+        return tuple(alert for alert in self.alerts if alert.last_step >= self.step - 10)
+
+
+class RunState:
+    """Takes in what happened and gives snapshots; the same object as long as nothing changed."""
+
+    def __init__(self, head: Head | None = None, *, smoothing: float = SMOOTHING) -> None:
+        self._smoothing = smoothing
+        self._head = head or Head()
+        self._series: dict[str, Series] = {}
+        self._groups: dict[tuple[str, int], ev.Group] = {}
+        self._group_step = 0
+        self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
+        self._alerts: dict[str, Alert] = {}
+        self._signal: deque[float] = deque(maxlen=SIGNAL_STEPS)
+        self._passes: list[ev.PassFinished] = []
+        self._board = BoardView()
+        self._values: dict[str, Any] = {"status": "loading" if head else "empty"}
+        self._dirty = True
+        self._snapshot = Snapshot()
+
+    # -- what goes in -----------------------------------------------------------------------
+
+    def apply(self, event: ev.Event, at: float | None = None) -> None:
+        """Take in one recorded event."""
+        self._dirty = True
+        handler = _HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, event, at)
+
+    def apply_all(self, events: Iterable[ev.Event], at: float | None = None) -> None:
+        """Take in events in their order."""
+        for event in events:
+            self.apply(event, at)
+
+    def look(self, board: BoardView | None) -> None:
+        """Take in the board as it is; the same version changes nothing."""
+        if board is not None and board is not self._board:
+            self._board = board
+            self._dirty = True
+
+    def ask(self, verb: Asked) -> None:
+        """Note what a person asked of the run, so that it shows before the engine answers."""
+        self._values["asked"] = verb
+        self._dirty = True
+
+    def set_status(self, status: Status) -> None:
+        """Say what is known of the run from outside its events."""
+        if self._values.get("status") != status:
+            self._values["status"] = status
+            self._dirty = True
+
+    def note(self, text: str, severity: ev.Severity = "info", at: float | None = None) -> None:
+        """Add a line to the log."""
+        step = self._values.get("step", 0)
+        self._log.append(LogLine(at=at, step=step, severity=severity, text=text))
+        self._dirty = True
+
+    # -- what comes out ---------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """The run as it is."""
+        if self._dirty:
+            self._dirty = False
+            self._snapshot = self._make()
+        return self._snapshot
+
+    def _make(self) -> Snapshot:
+        values = self._values
+        board = self._board
+        step = values.get("step", 0)
+        seconds = self._step_seconds()
+        left = max(0, self._head.total_steps - step)
+        live = board.tokens_per_second if board.phase in ("generate", "evaluate") else 0.0
+        return Snapshot(
+            version=self._snapshot.version + 1,
+            head=self._head,
+            board=board,
+            current_step=max(step, board.step if board.phase else step),
+            step_seconds=seconds,
+            eta=seconds * left if seconds is not None and left else None,
+            tokens_per_second=live or values.get("metrics", {}).get("tokens_per_second", 0.0),
+            series={name: series.view() for name, series in self._series.items()},
+            cards=self._cards(),
+            signal=tuple(self._signal),
+            passes=tuple(self._passes),
+            alerts=tuple(sorted(self._alerts.values(), key=lambda a: -a.last_step)),
+            log=tuple(self._log),
+            **values,
+        )
+
+    def _step_seconds(self) -> float | None:
+        series = self._series.get("step_time")
+        return series.view().value if series is not None else None
+
+    def _cards(self) -> tuple[Card, ...]:
+        board = self._board
+        if board.groups and board.step >= self._group_step:
+            return tuple(_board_card(group, board.step) for group in board.groups)
+        groups = self._groups.values()
+        shown = [g for g in groups if g.origin == "train"] or list(groups)
+        return tuple(_card(group, self._group_step) for group in shown)
+
+    # -- one handler for each event ---------------------------------------------------------
+
+    def _run_started(self, event: ev.RunStarted, at: float | None) -> None:
+        config = event.config
+        self._head = dataclasses.replace(
+            self._head,
+            model=_text(config, "model", "path"),
+            task=_text(config, "task", "name"),
+            recipe=event.recipe,
+            passes=int(_get(config, "algorithm", "passes") or self._head.passes),
+            total_steps=event.total_steps,
+            device=event.device,
+            config=config,
+        )
+        if event.resumed:
+            for series in self._series.values():
+                series.forget_after(event.step)
+        self._values.update(status="loading", step=event.step, asked="", failure=None)
+        what = "went on from" if event.resumed else "started at"
+        self._write(event, at, f"{what} step {event.step} on {event.device}")
+
+    def _model_loaded(self, event: ev.ModelLoaded, at: float | None) -> None:
+        self._values["status"] = "running"
+        share = event.trainable / max(1, event.parameters)
+        text = (f"model in memory after {event.seconds:.1f} s: {event.parameters:,} weights, "
+                f"{share:.1%} of them trained, {event.dtype}")  # fmt: skip
+        self._write(event, at, "; ".join((text, *event.notes)))
+
+    def _phase_started(self, event: ev.PhaseStarted, _at: float | None) -> None:
+        if self._values.get("status") in ("empty", "loading") and event.phase != "load":
+            self._values["status"] = "running"
+
+    def _group_scored(self, event: ev.GroupScored, _at: float | None) -> None:
+        if event.step != self._group_step:
+            self._group_step = event.step
+            self._groups.clear()
+            self._passes.clear()
+        self._groups[(event.group.origin, event.group.index)] = event.group
+
+    def _pass_finished(self, event: ev.PassFinished, at: float | None) -> None:
+        if self._passes and self._passes[0].step != event.step:
+            self._passes.clear()
+        self._passes.append(event)
+        if event.stop_reason:
+            self._write(event, at, f"pass {event.index} was the last: {event.stop_reason}")
+
+    def _step_finished(self, event: ev.StepFinished, _at: float | None) -> None:
+        for name, value in event.metrics.items():
+            self._push(name, event.step, value)
+        memory = event.metrics.get("memory/peak_gb", self._values.get("memory_gb"))
+        self._values.update(
+            status="paused" if self._values.get("status") == "paused" else "running",
+            step=event.step, metrics=event.metrics, tokens=event.tokens, elapsed=event.elapsed,
+            memory_gb=memory, skipped="",
+        )  # fmt: skip
+        if "frac_reward_zero_std" in event.metrics:
+            self._signal.append(1.0 - event.metrics["frac_reward_zero_std"])
+
+    def _step_skipped(self, event: ev.StepSkipped, at: float | None) -> None:
+        self._values.update(step=event.step, skipped=event.reason)
+        self._write(event, at, f"step {event.step} made no update: {event.reason}", "warning")
+
+    def _alert_raised(self, event: ev.AlertRaised, at: float | None) -> None:
+        old = self._alerts.get(event.rule)
+        self._alerts[event.rule] = Alert(
+            rule=event.rule, severity=event.severity,
+            first_step=old.first_step if old else event.step, last_step=event.step,
+            count=old.count + 1 if old else 1, explanation=event.explanation,
+            remedy=event.remedy, value=event.value, limit=event.limit, group=event.group, at=at,
+        )  # fmt: skip
+
+    def _evaluation_finished(self, event: ev.EvaluationFinished, at: float | None) -> None:
+        for name, value in event.metrics.items():
+            key = name if "/" in name else f"eval/{name}"
+            if key in self._series or event.mode == "greedy" or "greedy" not in key:
+                self._push(key, event.step, value)
+        self._values["evaluation"] = event
+        accuracy = event.metrics.get("eval/accuracy", event.metrics.get("accuracy"))
+        right = f", {accuracy:.1%} right" if accuracy is not None else ""
+        self._write(event, at, f"{event.problems} held-out problems ({event.mode}){right}")
+
+    def _checkpoint_saved(self, event: ev.CheckpointSaved, at: float | None) -> None:
+        if self._values.get("asked") == "checkpoint":
+            self._values["asked"] = ""
+        best = ", the best so far" if event.best else ""
+        self._write(event, at, f"checkpoint of step {event.step} saved{best}")
+
+    def _note_written(self, event: ev.NoteWritten, at: float | None) -> None:
+        self._write(event, at, event.text, event.severity)
+
+    def _paused(self, event: ev.RunPaused, at: float | None) -> None:
+        self._values.update(status="paused", asked="")
+        self._write(event, at, "paused")
+
+    def _resumed(self, event: ev.RunResumed, at: float | None) -> None:
+        self._values.update(status="running", asked="")
+        self._write(event, at, "went on")
+
+    def _finished(self, event: ev.RunFinished, at: float | None) -> None:
+        self._values.update(status=event.reason, asked="", summary=event.summary, step=event.step)
+        self._write(event, at, f"run {event.reason} at step {event.step}")
+
+    def _failed(self, event: ev.RunFailed, at: float | None) -> None:
+        self._values.update(status="failed", asked="", failure=event)
+        self._write(event, at, f"{event.error}: {event.message}", "error")
+
+    def _push(self, name: str, step: int, value: float) -> None:
+        series = self._series.get(name)
+        if series is None:
+            series = self._series[name] = Series(self._smoothing)
+        series.push(step, value)
+
+    def _write(
+        self, event: Any, at: float | None, text: str, severity: ev.Severity = "info"
+    ) -> None:
+        self._log.append(LogLine(at=at, step=event.step, severity=severity, text=text))
+
+
+_HANDLERS: Mapping[type, Any] = {
+    ev.RunStarted: RunState._run_started,
+    ev.ModelLoaded: RunState._model_loaded,
+    ev.PhaseStarted: RunState._phase_started,
+    ev.GroupScored: RunState._group_scored,
+    ev.PassFinished: RunState._pass_finished,
+    ev.StepFinished: RunState._step_finished,
+    ev.StepSkipped: RunState._step_skipped,
+    ev.AlertRaised: RunState._alert_raised,
+    ev.EvaluationFinished: RunState._evaluation_finished,
+    ev.CheckpointSaved: RunState._checkpoint_saved,
+    ev.NoteWritten: RunState._note_written,
+    ev.RunPaused: RunState._paused,
+    ev.RunResumed: RunState._resumed,
+    ev.RunFinished: RunState._finished,
+    ev.RunFailed: RunState._failed,
+}
+
+
+def _get(config: Mapping[str, Any], section: str, name: str) -> Any:
+    inner = config.get(section)
+    return inner.get(name) if isinstance(inner, Mapping) else None
+
+
+def _text(config: Mapping[str, Any], section: str, name: str) -> str:
+    return str(_get(config, section, name) or "")
+
+
+def _board_card(group: Any, step: int) -> Card:
+    cells = tuple(
+        Cell(
+            index=row.index, text=row.text, tokens=row.tokens, finish=row.finish,
+            reward=row.reward, advantage=row.advantage, scored=row.scored,
+        )
+        for row in group.rows
+    )  # fmt: skip
+    return Card(
+        index=group.index, origin=group.origin, prompt=group.prompt_text, target=group.target,
+        cells=cells, mean=group.reward_mean, std=group.reward_std, no_signal=group.no_signal,
+        scored=group.scored, step=step,
+    )  # fmt: skip
+
+
+def _card(group: ev.Group, step: int) -> Card:
+    cells = tuple(
+        Cell(
+            index=item.index, text=item.text, tokens=len(item.ids), finish=item.finish,
+            reward=item.reward, advantage=item.advantage, scored=True,
+        )
+        for item in group.completions
+    )  # fmt: skip
+    return Card(
+        index=group.index, origin=group.origin, prompt=group.prompt_text, target=group.target,
+        cells=cells, mean=group.reward_mean, std=group.reward_std, no_signal=group.no_signal,
+        scored=True, step=step,
+    )  # fmt: skip
+
+
+def clock(at: float | None) -> str:
+    """Wall time of a log line as hours, minutes and seconds; blank where it is not known."""
+    return time.strftime("%H:%M:%S", time.localtime(at)) if at is not None else " " * 8

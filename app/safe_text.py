@@ -1,0 +1,174 @@
+"""The one place that makes text of models, users and files visible, harmless and the right width.
+
+Nothing written by a model reaches the terminal without `safe`: escape sequences, control and
+bidirectional characters, lone surrogates and invisible characters become visible signs, and
+sequences whose width terminals disagree on (joined emoji, flags) are taken apart.
+"""
+
+import re
+import unicodedata
+from functools import lru_cache
+
+from rich.cells import cell_len as _rich_cell_len
+
+ELLIPSIS = "…"
+JOINER_SIGN = "⁀"
+NEWLINE_SIGN = "⏎"
+MOST_MARKS = 2
+
+_TAB = "    "
+_SUSPECT = re.compile(
+    r"[^\x20-\x7e\u00a1-\u00ac\u00ae-\u02ff\u0370-\u0482\u3040-\u30ff\u4e00-\u9fff]"
+)
+
+
+@lru_cache(maxsize=4096)
+def _sign(char: str) -> str:
+    """What stands for one suspect character, where its neighbours do not matter."""
+    code = ord(char)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "␡"
+    if code == 0xA0:
+        return " "
+    if code == 0x200D:
+        return JOINER_SIGN
+    if code in (0xFE0E, 0xFE0F):
+        return ""
+    if 0x1F1E6 <= code <= 0x1F1FF:
+        return chr(0xFF21 + code - 0x1F1E6)
+    if 0x1F3FB <= code <= 0x1F3FF:
+        return JOINER_SIGN + char
+    category = unicodedata.category(char)
+    if category in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
+        return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    if category == "Zs":
+        return " "
+    if category in ("Mn", "Me"):
+        return char
+    if _rich_cell_len(char) == 0:
+        return f"\\u{code:04x}"
+    return char
+
+
+def safe(text: str, newline: str = NEWLINE_SIGN) -> str:
+    """Give the text with everything in it visible and harmless; `newline` stands for a line end."""
+    if text.isascii() and text.isprintable():
+        return text
+    text = text.replace("\r\n", "\n").replace("\t", _TAB)
+    return newline.join(_clean(part) for part in text.split("\n"))
+
+
+def _clean(text: str) -> str:
+    marks = 0
+
+    def replace(match: re.Match[str]) -> str:
+        nonlocal marks
+        char = match.group()
+        if char in "\ufe0e\ufe0f" or unicodedata.category(char) not in ("Mn", "Me"):
+            return _sign(char)
+        position = match.start()
+        if position == 0:
+            marks = 1
+            return "◌" + char
+        follows = unicodedata.category(text[position - 1]) in ("Mn", "Me")
+        marks = marks + 1 if follows else 1
+        return char if marks <= MOST_MARKS else ""
+
+    return _SUSPECT.sub(replace, text)
+
+
+def cell_len(text: str) -> int:
+    """The number of terminal cells that safe text takes."""
+    return len(text) if text.isascii() else _rich_cell_len(text)
+
+
+def _fit(text: str, width: int) -> int:
+    """How many characters from the start fit into `width` cells, marks kept with their base."""
+    if text.isascii():
+        return min(len(text), width)
+    used = 0
+    for position, char in enumerate(text):
+        used += _rich_cell_len(char)
+        if used > width:
+            return position
+    return len(text)
+
+
+def clip(text: str, width: int) -> str:
+    """Make safe and cut to `width` cells; a cut text ends in `…`."""
+    if width <= 0:
+        return ""
+    cut = len(text) > 8 * width + 64
+    text = safe(text[: 8 * width + 64])
+    if not cut and cell_len(text) <= width:
+        return text
+    return text[: _fit(text, width - 1)] + ELLIPSIS
+
+
+def clip_start(text: str, width: int) -> str:
+    """Make safe and keep the last `width` cells; a cut text begins with `…`."""
+    if width <= 0:
+        return ""
+    cut = len(text) > 8 * width + 64
+    text = safe(text[-(8 * width + 64) :])
+    if not cut and cell_len(text) <= width:
+        return text
+    room = width - 1
+    while cell_len(text) > room:
+        over = cell_len(text) - room
+        text = text[max(1, over // 2) :]
+    return ELLIPSIS + text
+
+
+def pad(text: str, width: int, align: str = "<") -> str:
+    """Clip to `width` cells and fill up with spaces; align is `<`, `>` or `^`."""
+    text = clip(text, width)
+    room = max(0, width - cell_len(text))
+    left = {"<": 0, ">": room, "^": room // 2}[align]
+    return " " * left + text + " " * (room - left)
+
+
+def wrap(text: str, width: int, most: int, *, keep_end: bool = False) -> list[str]:
+    """Break safe text into at most `most` lines of `width` cells, at spaces where there are some.
+
+    What does not fit is cut with `…`: at the end, or at the start where `keep_end`.
+    """
+    if width <= 0 or most <= 0:
+        return []
+    room = width * most
+    over = len(text) > 8 * room + 256
+    if over:
+        text = text[-(8 * room + 256) :] if keep_end else text[: 8 * room + 256]
+    lines: list[str] = []
+    for paragraph in safe(text, "\n").split("\n"):
+        lines.extend(_break(paragraph, width))
+        if len(lines) > most and not keep_end:
+            break
+    if len(lines) <= most and not over:
+        return lines
+    if keep_end:
+        kept = lines[-most:]
+        first = ELLIPSIS + kept[0]
+        kept[0] = first[: _fit(first, width)]
+        return kept
+    kept = lines[:most]
+    last = kept[-1]
+    kept[-1] = last[: _fit(last, width - 1)].rstrip() + ELLIPSIS
+    return kept
+
+
+def _break(text: str, width: int) -> list[str]:
+    lines = []
+    while cell_len(text) > width:
+        end = max(1, _fit(text, width))
+        space = text.rfind(" ", 1, end + 1)
+        if space > width // 2:
+            lines.append(text[:space])
+            text = text[space + 1 :]
+        else:
+            lines.append(text[:end])
+            text = text[end:]
+    lines.append(text)
+    return lines

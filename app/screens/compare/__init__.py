@@ -1,0 +1,5 @@
+"""Compare."""
+
+from app.screens.compare.screen import CompareScreen
+
+__all__ = ["CompareScreen"]

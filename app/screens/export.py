@@ -1,0 +1,63 @@
+"""The export dialog: what of a screen to write, and where to."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.picture import picture
+from app.screens.dialogs import Choice
+
+if TYPE_CHECKING:
+    from app.screens.base import WorkbenchScreen
+
+WORDS = {
+    "csv": ("c", "CSV", "for spreadsheets and pandas"),
+    "json": ("j", "JSON", "for programs"),
+    "md": ("m", "Markdown", "for notes and pull requests"),
+    "svg": ("s", "SVG", "a picture of the screen"),
+}
+
+
+def free_path(folder: Path, stem: str, ending: str) -> Path:
+    """A file name in the folder that is not taken."""
+    path = folder / f"{stem}.{ending}"
+    count = 2
+    while path.exists():
+        path = folder / f"{stem}-{count}.{ending}"
+        count += 1
+    return path
+
+
+class ExportScreen(Choice[str]):
+    """Formats of what is shown; the file goes to the folder the program was started in."""
+
+    def __init__(self, screen: "WorkbenchScreen") -> None:
+        self._base = screen
+        self._makers: dict[str, Callable[[], str]] = dict(screen.exports())
+        self._picture = picture(screen.workbench)
+        answers = [(kind, *WORDS[kind]) for kind in (*self._makers, "svg") if kind in WORDS]
+        super().__init__("export", f"Write what is shown to {Path.cwd()}", answers)
+
+    def on_mount(self) -> None:
+        """Write once a format is chosen."""
+        super().on_mount()
+
+    def dismiss(self, result: str | None = None) -> object:  # type: ignore[override]
+        """Write the file before closing."""
+        if result:
+            self._write(result)
+        return super().dismiss(result)
+
+    def _write(self, kind: str) -> None:
+        head = self._base.snapshot.head
+        stem = "-".join(part for part in ("grpo", head.name or "runs", self._base.mode) if part)
+        path = free_path(Path.cwd(), "".join(c if c.isalnum() or c in "-_" else "-" for c in stem),
+                         kind)  # fmt: skip
+        try:
+            text = self._picture if kind == "svg" else self._makers[kind]()
+            path.write_text(text, encoding="utf-8", newline="")
+        except Exception as error:
+            self.app.notify(f"{path.name} was not written: {error}", severity="error",
+                            markup=False)  # fmt: skip
+        else:
+            self.app.notify(f"Wrote {path.name}, {len(text):,} characters.", markup=False)

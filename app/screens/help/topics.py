@@ -1,0 +1,131 @@
+"""What help says about a topic, as plain paragraphs; no Textual here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.numbers import with_unit
+from app.run_state import Snapshot
+from grpo_engine.metrics import METRICS, MetricSpec, spec
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A heading and its paragraphs; a paragraph may begin with a bright word."""
+
+    heading: str
+    paragraphs: tuple[tuple[str, str], ...]
+
+
+PANELS: Mapping[str, Part] = {
+    "answers": Part("answers", (
+        ("", "One lane per answer to the prompt in focus. Siblings are compared with each other: "
+             "what counts is being better than the rest of the group."),
+        ("▲ +1.21", "better than its siblings by that many standard deviations: it is pushed up."),
+        ("▼ −.69", "worse than its siblings: it is pushed down."),
+        ("=", "as good as its siblings: no push. The next number is the reward."),
+        ("▪", "the answer ended by itself.  [cut]  it hit the length limit.  ▌  it still grows."),
+        ("⏎", "opens the answer token by token."),
+    )),
+    "groups": Part("groups", (
+        ("", "A row for each prompt of the step, a cell for each answer, the mean reward at the "
+             "end. The row marked ▸ is the one whose answers are shown."),
+        ("no push", "where all answers earned the same, advantages are 0: the prompt is too easy "
+                    "or too hard, and the step learns nothing from it."),
+        ("signal", "the share of prompts that taught something, over the last steps."),
+    )),
+    "log": Part("alerts and log", (
+        ("", "Alerts that held in the last ten steps stand on top. ⏎ says what an alert means "
+             "and what to try. Below is the log, the newest line first."),
+    )),
+    "phases": Part("phases of a step", (
+        ("generate", "answers are sampled.  score  reward functions judge them."),
+        ("logprobs", "old and reference probabilities of each token are computed."),
+        ("update", "the weights move, once per pass and minibatch."),
+    )),
+}  # fmt: skip
+
+SCREENS: Mapping[str, str] = {
+    "runs": "All runs in the store. Mark some with space and press d to put them side by side.",
+    "new_run": "The settings of a new run. What differs from the preset is marked.",
+    "watch": "The run as it goes on: where the step is, what its numbers are, what the model "
+             "answers, which prompts teach something, and what needs attention.",
+    "rollouts": "Every recorded answer, down to the single token and its term in the loss.",
+    "compare": "Runs side by side: curves, settings that differ, metrics with their change.",
+}  # fmt: skip
+
+DIRECTIONS = {"up": "Higher is better.", "down": "Lower is better.", "none": ""}
+
+
+def metric_part(name: str, snapshot: Snapshot | None = None) -> Part:
+    """What a metric is, which way is better, where its lines are, and what it is now."""
+    found: MetricSpec = spec(name)
+    paragraphs = [("", found.help)]
+    if DIRECTIONS[found.direction]:
+        paragraphs.append(("", DIRECTIONS[found.direction]))
+    if found.guides:
+        lines = ", ".join(with_unit(guide, found.unit) for guide in found.guides)
+        paragraphs.append(("guide line", lines))
+    if snapshot is not None and name in snapshot.series:
+        view = snapshot.series[name]
+        unit = found.unit
+        now = f"{with_unit(view.last, unit)} at step {view.last_step}, smoothed "
+        paragraphs.append(("now", now + with_unit(view.value, unit)))
+    paragraphs.append(("stored as", name))
+    return Part(found.label, tuple(paragraphs))
+
+
+def setting_part(path: str) -> Part:
+    """What a setting does, its range and its default."""
+    from grpo_engine.settings import settings
+
+    info = settings().get(path)
+    if info is None:
+        return Part(path, (("", "There is no such setting."),))
+    paragraphs = [("", info.help)]
+    if info.choices:
+        paragraphs.append(("one of", ", ".join(info.choices)))
+    if info.low is not None or info.high is not None:
+        low = "" if info.low is None else f"{'above' if info.low_open else 'from'} {info.low:g} "
+        high = "" if info.high is None else f"{'below' if info.high_open else 'to'} {info.high:g}"
+        paragraphs.append(("range", f"{low}{high}{' ' + info.unit if info.unit else ''}"))
+    default = "as the recipe says" if info.default is None else repr(info.default)
+    paragraphs.append(("default", default))
+    return Part(path, tuple(paragraphs))
+
+
+def alert_part(rule: str, snapshot: Snapshot) -> Part:
+    """What an alert means, since when it holds, and what to try."""
+    for alert in snapshot.alerts:
+        if alert.rule == rule:
+            paragraphs = [("", alert.explanation), ("try", alert.remedy)]
+            if alert.value is not None and alert.limit is not None:
+                paragraphs.append(("value", f"{alert.value:.3g}, limit {alert.limit:.3g}"))
+            steps = f"step {alert.first_step} to {alert.last_step}, {alert.count} times"
+            paragraphs.append(("held", steps))
+            if alert.group is not None:
+                paragraphs.append(("prompt", f"{alert.group + 1} of the step"))
+            return Part(f"alert: {rule.replace('_', ' ')}", tuple(paragraphs))
+    return Part("alert", (("", "This alert no longer holds."),))
+
+
+def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:
+    """The parts that answer a topic such as `metric:kl`, `setting:seed`, `panel:groups`."""
+    kind, _, name = topic.partition(":")
+    match kind:
+        case "metric":
+            return [metric_part(name, snapshot)]
+        case "setting":
+            return [setting_part(name)]
+        case "alert":
+            return [alert_part(name, snapshot)]
+        case "panel" if name in PANELS:
+            return [PANELS[name]]
+        case "screen" if name in SCREENS:
+            return [Part(name.replace("_", " "), (("", SCREENS[name]),))]
+    return [Part(name or kind, (("", "There is no help on this."),))]
+
+
+def metric_parts(snapshot: Snapshot) -> list[Part]:
+    """All metrics, those of the shown run first."""
+    own = [name for name in snapshot.series if name not in METRICS]
+    return [metric_part(name, snapshot) for name in (*METRICS, *own)]

@@ -1,0 +1,5 @@
+"""Rollouts."""
+
+from app.screens.rollouts.screen import RolloutsScreen
+
+__all__ = ["RolloutsScreen"]

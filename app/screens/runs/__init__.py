@@ -1,0 +1,5 @@
+"""Runs."""
+
+from app.screens.runs.screen import RunsScreen
+
+__all__ = ["RunsScreen"]

@@ -1,0 +1,134 @@
+"""Metric series of bounded size: smooth all values as they come, keep buckets of steps.
+
+Every value passes through a debiased moving average, s_t = m_t / (1 - b^t) with
+m_t = b m_{t-1} + (1 - b) x_t; what is kept per bucket is the range of the raw values and the
+average at its end. Buckets lie on absolute steps, so that a curve never wobbles as it grows.
+"""
+
+import math
+from array import array
+from dataclasses import dataclass
+
+MOST_BUCKETS = 2048
+SMOOTHING = 0.9
+DELTA_STEPS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesView:
+    """One metric as charts draw it; bucket i holds the steps i*width to (i+1)*width - 1."""
+
+    width: int
+    first: int
+    low: "array[float]"
+    high: "array[float]"
+    smooth: "array[float]"
+    count: int
+    last_step: int
+    last: float
+    value: float
+    delta: float
+    sparse: bool
+
+    def steps(self) -> range:
+        """The first step of each bucket."""
+        start = self.first // self.width * self.width
+        return range(start, start + len(self.low) * self.width, self.width)
+
+
+class Series:
+    """Takes in one metric's values and keeps at most `MOST_BUCKETS` buckets of them."""
+
+    __slots__ = ("_average", "_count", "_first", "_high", "_last", "_last_step", "_low",
+                 "_smooth", "_smoothing", "_view", "_weight", "_width")  # fmt: skip
+
+    def __init__(self, smoothing: float = SMOOTHING) -> None:
+        self._smoothing = smoothing
+        self._width = 1
+        self._first = -1
+        self._low, self._high, self._smooth = array("d"), array("d"), array("d")
+        self._average = 0.0
+        self._weight = 0.0
+        self._count = 0
+        self._last = math.nan
+        self._last_step = -1
+        self._view: SeriesView | None = None
+
+    def push(self, step: int, value: float) -> None:
+        """Take in the value of a step; steps must not go back, NaN is a gap."""
+        self._view = None
+        if self._first < 0:
+            self._first = step
+        self._last_step = step
+        if math.isfinite(value):
+            self._average = self._smoothing * self._average + (1 - self._smoothing) * value
+            self._weight = self._smoothing * self._weight + (1 - self._smoothing)
+            self._count += 1
+            self._last = value
+        place = step // self._width - self._first // self._width
+        while place >= MOST_BUCKETS:
+            self._halve()
+            place = step // self._width - self._first // self._width
+        self._grow(place + 1)
+        if math.isfinite(value):
+            self._low[place] = _least(self._low[place], value)
+            self._high[place] = -_least(-self._high[place], -value)
+            self._smooth[place] = self._average / self._weight
+
+    def forget_after(self, step: int) -> None:
+        """Drop everything after a step, because a run was taken up again from there."""
+        if self._first < 0 or step >= self._last_step:
+            return
+        self._view = None
+        keep = max(0, step // self._width - self._first // self._width + 1)
+        for kept in (self._low, self._high, self._smooth):
+            del kept[keep:]
+        self._last_step = step
+        last = next((v for v in reversed(self._smooth) if math.isfinite(v)), math.nan)
+        self._last = last
+        if math.isfinite(last):
+            self._average = last * self._weight
+        if not self._smooth:
+            self.__init__(self._smoothing)  # type: ignore[misc]
+
+    def view(self) -> SeriesView:
+        """The series as it is; the same object as long as nothing was pushed."""
+        if self._view is None:
+            span = max(1, self._last_step - self._first + 1)
+            value = self._average / self._weight if self._weight else math.nan
+            sparse = self._count * 4 <= span and self._count > 0
+            self._view = SeriesView(
+                width=self._width, first=max(0, self._first), low=self._low[:],
+                high=self._high[:], smooth=self._smooth[:], count=self._count,
+                last_step=self._last_step, last=self._last,
+                value=self._last if sparse else value, delta=self._delta(value), sparse=sparse,
+            )  # fmt: skip
+        return self._view
+
+    def _delta(self, value: float) -> float:
+        back = len(self._smooth) - 1 - max(1, DELTA_STEPS // self._width)
+        return value - self._smooth[back] if back >= 0 else math.nan
+
+    def _grow(self, length: int) -> None:
+        missing = length - len(self._low)
+        if missing > 0:
+            for kept in (self._low, self._high, self._smooth):
+                kept.extend([math.nan] * missing)
+
+    def _halve(self) -> None:
+        odd = self._first // self._width % 2
+        self._width *= 2
+        low, high, smooth = array("d"), array("d"), array("d")
+        places = range(-odd, len(self._low), 2)
+        for place in places:
+            pair = [i for i in (place, place + 1) if 0 <= i < len(self._low)]
+            low.append(_least(*(self._low[i] for i in pair)))
+            high.append(-_least(*(-self._high[i] for i in pair)))
+            ends = [self._smooth[i] for i in pair if math.isfinite(self._smooth[i])]
+            smooth.append(ends[-1] if ends else math.nan)
+        self._low, self._high, self._smooth = low, high, smooth
+
+
+def _least(*values: float) -> float:
+    finite = [value for value in values if not math.isnan(value)]
+    return min(finite) if finite else math.nan

@@ -1,0 +1,86 @@
+"""What the terminal can do, and getting text out of it: clipboard tools, OSC 52, OSC 9."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+MOST_OSC52 = 70_000
+TOOLS = (
+    ("pbcopy",),
+    ("wl-copy",),
+    ("xclip", "-selection", "clipboard"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What the program may count on; `copier` is a local clipboard tool, if there is one."""
+
+    ssh: bool
+    tmux: bool
+    browser: bool
+    copier: tuple[str, ...] = ()
+
+
+def abilities(environment: Mapping[str, str] | None = None) -> Abilities:
+    """Look at the environment once."""
+    env = os.environ if environment is None else environment
+    ssh = bool(env.get("SSH_CONNECTION") or env.get("SSH_TTY"))
+    copier: tuple[str, ...] = ()
+    if not ssh:
+        for tool in TOOLS:
+            if tool[0] == "wl-copy" and not env.get("WAYLAND_DISPLAY"):
+                continue
+            if tool[0] == "xclip" and not env.get("DISPLAY"):
+                continue
+            if shutil.which(tool[0], path=env.get("PATH")):
+                copier = tool
+                break
+    return Abilities(ssh=ssh, tmux=bool(env.get("TMUX")),
+                     browser=env.get("TEXTUAL_DRIVER", "").find("web_driver") >= 0,
+                     copier=copier)  # fmt: skip
+
+
+def copy(app: "App[int]", text: str, able: Abilities) -> str:
+    """Copy by the best way there is, and say in a few words what was done."""
+    if not text:
+        return "Nothing is marked here that could be copied."
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    count = f"{len(text):,} characters"
+    if able.copier:
+        try:
+            subprocess.run(able.copier, input=text.encode(), check=True, timeout=2,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        except (OSError, subprocess.SubprocessError):
+            pass
+        else:
+            return f"Copied {count}."
+    if len(text.encode()) > MOST_OSC52:
+        return f"{count} are too many for the terminal's clipboard; press e to write a file."
+    app.copy_to_clipboard(text)
+    return f"Sent {count} to the terminal's clipboard."
+
+
+def notification(text: str) -> str:
+    """The escape sequence of a desktop notification (OSC 9) with the bell."""
+    plain = "".join(char for char in text if char.isprintable())[:200]
+    return f"\x1b]9;{plain}\x07\x07"
+
+
+def notify_end(app: "App[int]", text: str) -> None:
+    """Ring, and tell a terminal that knows OSC 9."""
+    driver = app._driver
+    if driver is not None and not app.is_headless:
+        driver.write(notification(text))
+
+
+def stdout_is_terminal() -> bool:
+    """Whether there is a screen to draw on."""
+    return sys.stdin.isatty() and sys.stdout.isatty()

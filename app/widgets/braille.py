@@ -1,0 +1,164 @@
+"""Curves as braille dots: pure functions from series to cells, at most one pass over each series.
+
+A cell has two dots across and four down. Buckets of steps are placed by absolute step on a span
+that grows in few jumps, so that a curve does not wobble while the run goes on.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.series import SeriesView
+
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+GUIDE = "┈"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A series with its colour; `raw` dots are drawn in another one below it."""
+
+    view: SeriesView
+    colour: int
+    raw_colour: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a chart's edges stand for."""
+
+    low: float
+    high: float
+    first: int
+    span: int
+
+
+class Canvas:
+    """Braille dots with one colour per cell; what is drawn later wins a cell."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+        self.bits = [[0] * width for _ in range(height)]
+        self.colours: list[list[int | None]] = [[None] * width for _ in range(height)]
+
+    def dot(self, x: int, y: int, colour: int, *, over: bool = True) -> None:
+        """Set the dot at pixel (x, y); y counts from the top."""
+        if not (0 <= x < 2 * self.width and 0 <= y < 4 * self.height):
+            return
+        row, column = y >> 2, x >> 1
+        if self.colours[row][column] != colour:
+            if not over and self.bits[row][column]:
+                return
+            self.bits[row][column] = 0 if over else self.bits[row][column]
+            self.colours[row][column] = colour
+        self.bits[row][column] |= DOTS[y & 3][x & 1]
+
+    def rows(self) -> list[list[tuple[str, int | None]]]:
+        """Each row as runs of text of one colour; empty cells are spaces."""
+        result = []
+        for bits, colours in zip(self.bits, self.colours, strict=True):
+            runs: list[tuple[str, int | None]] = []
+            for bit, colour in zip(bits, colours, strict=True):
+                char, look = (chr(0x2800 + bit), colour) if bit else (" ", None)
+                if runs and runs[-1][1] == look:
+                    runs[-1] = (runs[-1][0] + char, look)
+                else:
+                    runs.append((char, look))
+            result.append(runs)
+        return result
+
+
+def span_of(steps: int, total: int) -> int:
+    """How many steps the width stands for: grows by halves, and ends at the run's total."""
+    span = 16
+    while span < steps:
+        span = span * 3 // 2 if (span & (span - 1)) == 0 else span * 4 // 3
+    return total if steps <= total < span else span
+
+
+def limits(views: Sequence[SeriesView], guides: Sequence[float] = (), floor: float | None = None,
+           ceiling: float | None = None) -> tuple[float, float]:  # fmt: skip
+    """The range that shows the smoothed curves and most raw values, on round numbers.
+
+    Guide lines are taken in where they are less than three times as far as the data.
+    """
+    values: list[float] = []
+    for view in views:
+        values += [v for v in view.smooth if v == v]
+        raw = sorted(v for v in view.high if v == v)
+        if raw:
+            values.append(raw[-1 if view.sparse else int(0.98 * (len(raw) - 1))])
+        raw = sorted(v for v in view.low if v == v)
+        if raw:
+            values.append(raw[math.ceil(0.02 * (len(raw) - 1))])
+    values = [value for value in values if math.isfinite(value)]
+    if not values:
+        return 0.0, 1.0
+    low, high = min(values), max(values)
+    if low >= 0 and low <= 0.6 * high:
+        low = 0.0
+    for guide in guides:
+        if high < guide <= 3 * high or (low > guide and guide >= 0):
+            low, high = min(low, guide), max(high, guide)
+    if floor is not None:
+        low = max(low, floor)
+    if high - low < 1e-12:
+        pad = abs(high) * 0.5 or 1.0
+        low, high = (0.0, 2 * high) if high > 0 else (low - pad, high + pad)
+    low, high = _round_down(low, high - low), -_round_down(-high, high - low)
+    return low, (min(high, ceiling) if ceiling is not None and low < ceiling else high)
+
+
+def _round_down(value: float, span: float) -> float:
+    unit = 10.0 ** (math.floor(math.log10(span)) - 1)
+    for factor in (5, 2, 1):
+        if span / (unit * factor) >= 8:
+            return math.floor(value / (unit * factor) + 1e-9) * unit * factor
+    return math.floor(value / unit + 1e-9) * unit
+
+
+def draw(canvas: Canvas, curve: Curve, frame: Frame) -> None:
+    """Draw one series: its raw range faintly, its smoothed line on top; NaN is a gap."""
+    view = curve.view
+    wide, tall = 2 * canvas.width, 4 * canvas.height
+    scale = (tall - 1) / (frame.high - frame.low)
+
+    def row(value: float) -> int:
+        return max(0, min(tall - 1, round((frame.high - value) * scale - 1e-6)))
+
+    points: list[tuple[int, int] | None] = []
+    for place, step in enumerate(view.steps()):
+        x = (step - frame.first) * wide // frame.span
+        if not 0 <= x < wide:
+            continue
+        low, high = view.low[place], view.high[place]
+        if low == low and curve.raw_colour is not None and not view.sparse:
+            for y in range(row(high), row(low) + 1):
+                canvas.dot(x, y, curve.raw_colour, over=False)
+        smooth = view.smooth[place]
+        value = high if view.sparse else smooth
+        if value != value or low != low:
+            if not view.sparse:
+                points.append(None)
+            continue
+        points.append((x, row(value)))
+    _line(canvas, points, curve.colour)
+
+
+def _line(canvas: Canvas, points: list[tuple[int, int] | None], colour: int) -> None:
+    previous: tuple[int, int] | None = None
+    for point in points:
+        if point is not None:
+            _stroke(canvas, previous or point, point, colour)
+        previous = point
+
+
+def _stroke(canvas: Canvas, start: tuple[int, int], end: tuple[int, int], colour: int) -> None:
+    (x0, y0), (x1, y1) = start, end
+    length = max(abs(x1 - x0), abs(y1 - y0))
+    if length <= 1:
+        canvas.dot(x1, y1, colour)
+        if length == 0:
+            return
+    for i in range(length + 1):
+        canvas.dot(x0 + (x1 - x0) * i // length, round(y0 + (y1 - y0) * i / length), colour)

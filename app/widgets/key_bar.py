@@ -1,0 +1,108 @@
+"""The footer: the keys that matter here, in one line, never half a key."""
+
+from typing import ClassVar
+
+from textual import events
+from textual.binding import ActiveBinding
+from textual.reactive import reactive
+
+from app.palette import Palette, style
+from app.safe_text import cell_len
+from app.widgets.panel import Line, Panel
+
+NAMES = {
+    "enter": "⏎", "full_stop": ".", "slash": "/", "question_mark": "?", "space": "space",
+    "left": "←", "right": "→", "up": "↑", "down": "↓", "escape": "esc", "asterisk": "*",
+    "left_square_bracket": "[", "right_square_bracket": "]", "minus": "-", "equals_sign": "=",
+}  # fmt: skip
+LAST = ("explain",)
+
+
+def key_name(key: str, display: str | None = None) -> str:
+    """A key as people know it."""
+    if display:
+        return display
+    return NAMES.get(key, key)
+
+
+def hints(bindings: list[ActiveBinding]) -> list[tuple[str, str, str]]:
+    """Key, description and action of each shown binding; those in `LAST` come last."""
+    found: list[tuple[str, str, str]] = []
+    seen: set[str] = set()
+    for active in bindings:
+        binding = active.binding
+        if not binding.show or not active.enabled or binding.description in seen:
+            continue
+        seen.add(binding.description)
+        found.append((key_name(binding.key, binding.key_display), binding.description,
+                      binding.action))  # fmt: skip
+    first = [hint for hint in found if hint[1] not in LAST]
+    return first + [hint for hint in found if hint[1] in LAST]
+
+
+def fitting(found: list[tuple[str, str, str]], width: int) -> list[tuple[str, str, str]]:
+    """The hints that fit into the width; the last one stays."""
+    if not found:
+        return []
+    *rest, last = found
+    room = width - 1 - _cells(last)
+    kept = []
+    for hint in rest:
+        if _cells(hint) + 3 > room:
+            break
+        room -= _cells(hint) + 3
+        kept.append(hint)
+    return [*kept, last]
+
+
+def _cells(hint: tuple[str, str, str]) -> int:
+    return cell_len(hint[0]) + 1 + cell_len(hint[1])
+
+
+def key_line(shown: list[tuple[str, str, str]], palette: Palette) -> Line:
+    """Keys bright, what they do dim."""
+    spans: Line = [(" ", None)]
+    for i, (key, description, _) in enumerate(shown):
+        if i:
+            spans.append(("   ", None))
+        spans += [(key, style(palette.headline, bold=True)),
+                  (f" {description}", style(palette.label))]  # fmt: skip
+    return spans
+
+
+class KeyBar(Panel, can_focus=False):
+    """One line at the bottom of every screen; keys can be clicked."""
+
+    DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
+    framed: ClassVar[bool] = False
+    ALLOW_MAXIMIZE = False
+
+    bindings: reactive[list[ActiveBinding]] = reactive(list, repaint=False)
+
+    def on_mount(self) -> None:
+        """Follow the focus."""
+        self.screen.bindings_updated_signal.subscribe(self, self._update)
+        self._update()
+
+    def _update(self, *_: object) -> None:
+        if self.screen.is_attached:
+            self.bindings = list(self.screen.active_bindings.values())
+
+    def watch_bindings(self) -> None:
+        """Show the keys of what has the focus."""
+        self.repaint()
+
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
+        """The one line."""
+        return [key_line(fitting(hints(self.bindings), width), self.palette)]
+
+    async def on_click(self, event: events.Click) -> None:
+        """Do what the clicked key does."""
+        place = 1
+        for hint in fitting(hints(self.bindings), self.size.width):
+            if place <= event.x < place + _cells(hint):
+                for active in self.bindings:
+                    if active.binding.action == hint[2]:
+                        await self.app.run_action(active.binding.action, active.node)
+                        return
+            place += _cells(hint) + 3

@@ -1,0 +1,153 @@
+"""Checks of what is on screen, for every screen and size: `check(app)` raises with the reason.
+
+No sibling regions overlap, no widget leaves a parent that does not scroll, no text is cut
+without `…`, and nothing unprintable is on the screen. `frame(app)` gives the screen as text.
+"""
+
+import itertools
+import unicodedata
+from collections.abc import Iterator
+from typing import Any, cast
+
+from rich.text import Text
+from textual.content import Content
+from textual.geometry import Region
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import DataTable, Label, Static
+
+from app.app import Workbench
+from app.safe_text import cell_len
+
+
+def frame(app: Workbench) -> list[str]:
+    """The screen in front, line by line, without trailing spaces."""
+    strips = app.screen._compositor.render_strips()
+    return [strip.text.rstrip() for strip in strips]
+
+
+def text(app: Workbench) -> str:
+    """The screen in front as one text."""
+    return "\n".join(frame(app))
+
+
+def check(app: Workbench) -> None:
+    """Raise AssertionError with all that is wrong on the screen in front."""
+    screen = app.screen
+    found = [*overlaps(screen), *escapes(screen), *cuts(screen), *unprintable(app)]
+    assert not found, "\n".join([*found, "", *frame(app)])
+
+
+def _children(parent: Widget) -> list[Widget]:
+    return [
+        child
+        for child in parent.children
+        if child.display and child.visible and child.region and not _floats(child)
+    ]
+
+
+def _floats(widget: Widget) -> bool:
+    styles = widget.styles
+    return styles.overlay == "screen" or styles.position == "absolute"
+
+
+def _all(screen: Screen[Any]) -> Iterator[Widget]:
+    yield screen
+    for widget in screen.walk_children(Widget):
+        if not widget.has_class("-textual-system"):
+            yield widget
+
+
+def overlaps(screen: Screen[Any]) -> list[str]:
+    """Siblings of one layer whose regions share a cell."""
+    found = []
+    shown = screen._compositor.visible_widgets
+    for parent in _all(screen):
+        kept = [child for child in _children(parent) if child in shown]
+        for one, other in itertools.combinations(kept, 2):
+            if one.layer != other.layer or "toast" in str(one.css_path_nodes).lower():
+                continue
+            common = one.region.intersection(other.region)
+            if common:
+                found.append(f"{one!r} and {other!r} overlap in {common}")
+    return found
+
+
+def escapes(screen: Screen[Any]) -> list[str]:
+    """Widgets that reach beyond a parent that cannot scroll there."""
+    found = []
+    shown = screen._compositor.visible_widgets
+    for parent in _all(screen):
+        if parent is not screen and parent not in shown:
+            continue
+        area: Region = parent.region
+        for child in _children(parent):
+            region = child.region
+            wide = region.x < area.x or region.right > area.right
+            tall = region.y < area.y or region.bottom > area.bottom
+            if wide and not parent.allow_horizontal_scroll and not parent.is_scrollable:
+                found.append(f"{child!r} at {region} leaves {parent!r} at {area} sideways")
+            if tall and not parent.allow_vertical_scroll and not parent.is_scrollable:
+                found.append(f"{child!r} at {region} leaves {parent!r} at {area}")
+    return found
+
+
+def cuts(screen: Screen[Any]) -> list[str]:
+    """Labels and table cells whose text is longer than its room and does not end in `…`."""
+    found = []
+    for widget in _all(screen):
+        if not widget.display or not widget.region:
+            continue
+        if isinstance(widget, Label | Static):
+            found += _cut_static(widget)
+        elif isinstance(widget, DataTable):
+            found += _cut_cells(widget)
+    return found
+
+
+def _cut_static(widget: Static) -> list[str]:
+    visual = widget.visual
+    if not isinstance(visual, Content):
+        return []
+    width, height = widget.content_size
+    if not width or not height:
+        return []
+    if widget.styles.text_wrap == "nowrap":
+        longest = max((cell_len(line) for line in visual.plain.split("\n")), default=0)
+        if longest > width and widget.styles.text_overflow != "ellipsis":
+            return [f"{widget!r} cuts {visual.plain[:60]!r} to {width} cells"]
+        return []
+    needed = visual.get_height(cast(Any, widget.styles), width)
+    if needed > height:
+        return [f"{widget!r} shows {height} of {needed} lines of {visual.plain[:60]!r}"]
+    return []
+
+
+def _plain(cell: Any) -> str:
+    if isinstance(cell, Text | Content):
+        return cell.plain
+    return str(cell)
+
+
+def _cut_cells(table: "DataTable[Any]") -> list[str]:
+    found = []
+    for column in table.ordered_columns:
+        if column.auto_width:
+            continue
+        values = [_plain(column.label), *map(_plain, table.get_column(column.key))]
+        found += [
+            f"{table!r} cuts {value[:60]!r} to {column.width} cells"
+            for value in values
+            if cell_len(value) > column.width and not value[: column.width].endswith("…")
+        ]
+    return found
+
+
+def unprintable(app: Workbench) -> list[str]:
+    """Characters that a terminal could obey instead of show."""
+    found = []
+    for y, line in enumerate(frame(app)):
+        for char in line:
+            if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co"):
+                found.append(f"line {y} holds U+{ord(char):04X}")
+    return found

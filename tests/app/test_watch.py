@@ -1,0 +1,107 @@
+"""Watch on the scripted run: what the screen says, at every size and in every theme."""
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.app import Workbench
+from app.feed import ScriptFeed
+from app.palette import PALETTES
+from app.preferences import Preferences
+from app.widgets.curves import Curves
+from app.widgets.lanes import Lanes
+from tests.app import frames
+from tests.app.script import FIRST_WALL_TIME, Script, hostile_group, started
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+SHORT = Script(steps=24, total_steps=60)
+
+
+def workbench(events: object, tmp_path: Path, theme: str = "dark", **more: object) -> Workbench:
+    """The app on Watch with a scripted feed, no store and a clock that stands still."""
+    preferences = Preferences()
+    preferences.remember(theme=theme)
+    feed = ScriptFeed(events, at=FIRST_WALL_TIME)  # type: ignore[arg-type]
+    return Workbench(tmp_path / "none.db", feed=feed, mode="watch", preferences=preferences,
+                     clock=lambda: FIRST_WALL_TIME, **more)  # type: ignore[arg-type]  # fmt: skip
+
+
+async def settle(pilot: Pilot[int], app: Workbench) -> None:
+    """Let the screen come up and draw one frame."""
+    await pilot.pause()
+    app.frame_now()
+    await pilot.pause()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("theme", list(PALETTES))
+async def test_frames_are_whole_at_every_size_and_theme(
+    size: tuple[int, int], theme: str, tmp_path: Path
+) -> None:
+    app = workbench(SHORT.sampling(), tmp_path, theme)
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app)
+        frames.check(app)
+        text = frames.text(app)
+        assert "Sampling 64 answers to 8 prompts" in text
+        assert "step 25/60" in text or "25/60" in text
+        assert "2 answers to prompt 1" in text
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_hostile_text_reaches_no_terminal(size: tuple[int, int], tmp_path: Path) -> None:
+    app = workbench([started(), *SHORT.events(), hostile_group(25)], tmp_path)
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app)
+        frames.check(app)
+        for key in ("tab", "z", "z", "tab", "z", "question_mark"):
+            await pilot.press(key)
+            frames.check(app)
+
+
+async def test_arrows_choose_the_prompt_that_the_answers_belong_to(tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        await pilot.press("n", "n")
+        assert "answers to prompt 3" in frames.text(app)
+        await pilot.press("p")
+        assert "answers to prompt 2" in frames.text(app)
+
+
+async def test_pause_shows_at_once_and_goes_to_the_engine(tmp_path: Path) -> None:
+    app = workbench(SHORT.sampling(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        await pilot.press("full_stop")
+        assert "Pause asked for" in frames.text(app)
+        assert app.session is not None
+        assert app.session.feed.asked == ["pause"]  # type: ignore[attr-defined]
+
+
+async def test_a_frozen_view_holds_while_the_run_goes_on(tmp_path: Path) -> None:
+    feed = ScriptFeed(SHORT.events(), at=FIRST_WALL_TIME, slice_size=60)
+    app = Workbench(tmp_path / "none.db", feed=feed, mode="watch", clock=lambda: FIRST_WALL_TIME)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        await pilot.press("f")
+        before = app.screen.query_one(Curves).snapshot
+        for _ in range(4):
+            app.frame_now()
+        assert app.screen.query_one(Curves).snapshot is before
+        assert "frozen" in frames.text(app)
+        await pilot.press("f")
+        assert app.screen.query_one(Curves).snapshot is not before
+
+
+async def test_zoom_gives_a_panel_the_screen_and_gives_it_back(tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        app.screen.query_one(Lanes).focus()
+        await pilot.press("z")
+        frames.check(app)
+        assert app.screen.query_one(Lanes).size.width >= 118
+        await pilot.press("escape")
+        assert app.screen.query_one(Lanes).size.width < 80
