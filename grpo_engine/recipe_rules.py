@@ -88,6 +88,11 @@ READ_WHEN: dict[str, tuple[Callable[[Recipe], bool], str]] = {
         ),
         "signal=group_standard, batch_standard or process",
     ),
+    "combine": (
+        lambda r: r.signal not in ("return", "group_sign", "process", "gae"),
+        "a signal that normalises: minus_batch_mean, group_mean, group_standard, leave_one_out or "
+        "batch_standard",
+    ),
     "clip_low": (lambda r: r.trust == "clip", "trust=clip"),
     "clip_high": (lambda r: r.trust == "clip", "trust=clip"),
     "delta": (lambda r: r.trust == "clip", "trust=clip"),

@@ -1,0 +1,102 @@
+"""`grpo-tui recipes`: the algorithms there are, and what one of them does."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from grpo_engine.recipe_cards import CARDS
+from grpo_engine.recipe_formula import formula
+from grpo_engine.recipe_words import answers, around, sentence
+from grpo_engine.recipes import RECIPES, Recipe, recipe, settings_read
+
+app = typer.Typer(help="List the algorithms there are; show one.", invoke_without_command=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback()
+def default(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the algorithms there are; show one.
+
+    Example: grpo-tui recipes show grpo
+    """
+    if context.invoked_subcommand is None:
+        list_(as_json)
+
+
+@app.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """List every recipe with its six answers.
+
+    Example: grpo-tui recipes list --json
+    """
+    if as_json:
+        typer.echo(json.dumps([as_row(made) for made in RECIPES.values()], indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("recipe", "signal", "ratio", "trust", "anchor", "weight", "reuse"):
+        table.add_column(heading, no_wrap=heading == "recipe", overflow="fold")
+    for made in RECIPES.values():
+        table.add_row(made.name, *(answer.choice.replace("_", " ") for answer in answers(made)))
+    Console().print(table)
+    typer.echo("\ngrpo-tui recipes show NAME: formula, paper, settings, what it is good and bad at")
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="A recipe, for example grpo.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show one recipe: its answers, formula, paper, settings, and what it is good and bad at.
+
+    Example: grpo-tui recipes show dapo
+    """
+    made = recipe(name)
+    typer.echo(json.dumps(as_page(made), indent=2) if as_json else "\n".join(page(made)))
+
+
+def as_row(made: Recipe) -> dict[str, Any]:
+    """A recipe in the list, for programs."""
+    choices = {answer.question: answer.choice for answer in answers(made)}
+    return {"name": made.name, "title": CARDS[made.name].title} | choices
+
+
+def as_page(made: Recipe) -> dict[str, Any]:
+    """All that is said about a recipe, for programs."""
+    card = CARDS[made.name]
+    return {
+        "name": made.name,
+        "title": card.title,
+        "summary": card.summary,
+        "sentence": sentence(made),
+        "answers": [answer._asdict() for answer in answers(made)],
+        "formula": list(formula(made)),
+        "paper": card.paper,
+        "settings": {name: getattr(made, name) for name in settings_read(made)},
+        "good": card.good,
+        "bad": card.bad,
+    }
+
+
+def page(made: Recipe) -> list[str]:
+    """All that is said about a recipe, for people."""
+    card = CARDS[made.name]
+    lines = [f"{made.name} · {card.title}", card.summary, ""]
+    for answer in answers(made):
+        lines += [f"  {answer.asks:<31}{answer.choice}", f"      {answer.words}"]
+    lines += ["", "Formula", *(f"  {line}" for line in formula(made))]
+    lines += ["", "Paper", f"  {card.paper}", "", "Settings it reads, and their defaults"]
+    for group in (*(answer.settings for answer in answers(made)), around(made)):
+        lines += [f"  algorithm.{name:<22}{shown(value)}" for name, value in group.items()]
+    return [*lines, "", "Good at", f"  {card.good}", "", "Bad at", f"  {card.bad}"]
+
+
+def shown(value: object) -> str:
+    """A default as one would write it in a file; `off` for nothing."""
+    if value is None:
+        return "off"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,139 @@
+"""What each recipe is good and bad at, in words for people who choose one."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeCard:
+    """A recipe's title, source and character."""
+
+    title: str
+    paper: str
+    summary: str
+    good: str
+    bad: str
+
+
+CARDS: dict[str, RecipeCard] = {
+    "reinforce": RecipeCard(
+        title="REINFORCE",
+        paper="Williams 1992, doi:10.1007/BF00992696",
+        summary="Raise the log-probability of every completion by its reward.",
+        good="The whole idea in one line; the yardstick for all others.",
+        bad="Very noisy: with rewards of 0 and 1 it only ever pushes up, so that what is likely "
+        "wins by being sampled more.",
+    ),
+    "reinforce-baseline": RecipeCard(
+        title="REINFORCE with a baseline",
+        paper="Williams 1992, doi:10.1007/BF00992696",
+        summary="Compare each reward with the mean of the batch, then push up or down.",
+        good="Much less noise at no cost; long completions count in full.",
+        bad="An easy prompt looks good and a hard one bad, whatever was answered.",
+    ),
+    "off-policy": RecipeCard(
+        title="Off-policy policy gradient",
+        paper="Degris and others 2012, arXiv:1205.4839",
+        summary="Use rollouts several times, re-weighted by the ratio of new to old probability.",
+        good="Shows what a ratio does when nothing bounds it; reuses costly rollouts.",
+        bad="The ratio of a rare token can be huge and wreck the policy within a few passes.",
+    ),
+    "grpo": RecipeCard(
+        title="GRPO",
+        paper="DeepSeekMath, arXiv:2402.03300",
+        summary="Compare siblings of one prompt in units of their spread, clip the ratio, stay "
+        "near the reference.",
+        good="No critic; sound defaults; hard and easy prompts count alike.",
+        bad="Wrong long answers are punished less per token than short ones, and prompts with "
+        "little spread are blown up.",
+    ),
+    "grpo-iterative": RecipeCard(
+        title="Iterative GRPO",
+        paper="DeepSeekMath, arXiv:2402.03300, algorithm 1",
+        summary="GRPO whose reference becomes the policy every so many steps.",
+        good="Long runs can leave the starting model behind while every stretch stays leashed.",
+        bad="KL no longer says how far the model is from where it began.",
+    ),
+    "grpo-process": RecipeCard(
+        title="GRPO with process supervision",
+        paper="DeepSeekMath, arXiv:2402.03300, section 4.1.3",
+        summary="Score the steps of an answer; a token is worth the steps that end at or after it.",
+        good="Says where an answer went wrong; learns from fewer rollouts.",
+        bad="Needs scores of steps; more steps can mean more reward, whatever they say.",
+    ),
+    "grpo-sequence": RecipeCard(
+        title="GRPO with ratios of whole completions",
+        paper="The MLX article on GRPO from scratch; ratio as in arXiv:1707.06347 for one action",
+        summary="One probability ratio and one KL for the whole completion; rollouts come from a "
+        "policy copied every few steps.",
+        good="Small enough to follow by hand, completion by completion.",
+        bad="The ratio of a long completion leaves any bounds at once: for short answers only.",
+    ),
+    "dr-grpo": RecipeCard(
+        title="Dr. GRPO",
+        paper="Understanding R1-Zero-like training, arXiv:2503.20783",
+        summary="GRPO without the two divisors that bias it: the spread and the own length.",
+        good="Answers do not grow long for being wrong; an unbiased gradient.",
+        bad="Prompts with small rewards move little; the step size depends on the maximum length.",
+    ),
+    "dapo": RecipeCard(
+        title="DAPO",
+        paper="arXiv:2503.14476",
+        summary="More room upwards, every token of the update alike, groups without signal "
+        "replaced, a soft penalty for length.",
+        good="Keeps exploring; no rollout is wasted; strong on long reasoning.",
+        bad="Refilling costs sampling time when most prompts are too easy or too hard.",
+    ),
+    "gspo": RecipeCard(
+        title="GSPO",
+        paper="arXiv:2507.18071",
+        summary="One ratio per completion, the geometric mean of its tokens' ratios, in a very "
+        "narrow clip.",
+        good="Steady on long answers and on mixture-of-experts models.",
+        bad="A whole completion is clipped at once; nothing to clip without several minibatches.",
+    ),
+    "cispo": RecipeCard(
+        title="CISPO",
+        paper="MiniMax-M1, arXiv:2506.13585",
+        summary="Bound the weight of a token and never its gradient.",
+        good="Rare tokens that turn an argument go on learning where clipping would drop them.",
+        bad="Nothing stops a push, so that many passes over the same rollouts can go too far.",
+    ),
+    "sapo": RecipeCard(
+        title="SAPO",
+        paper="arXiv:2511.20347",
+        summary="A smooth gate in place of the clip: the push fades as the ratio leaves 1.",
+        good="No sudden silence at a bound; a little more caution downwards.",
+        bad="Two temperatures to choose; the value of the loss says little.",
+    ),
+    "bnpo": RecipeCard(
+        title="GRPO per batch of tokens (TRL's BNPO)",
+        paper="TRL's loss_type=bnpo, https://huggingface.co/docs/trl/grpo_trainer",
+        summary="Average over the tokens of each micro-batch, then over micro-batches.",
+        good="Comparable with runs of TRL that use it.",
+        bad="The result depends on how the update is split; per_token does not.",
+    ),
+    "rloo": RecipeCard(
+        title="RLOO",
+        paper="Back to basics, arXiv:2402.14740",
+        summary="Compare each completion with the mean of its siblings, KL taken from the reward.",
+        good="An unbiased baseline without a critic; KL counts for the completion that earned it.",
+        bad="Noisy for small groups; ratios of whole completions leave the clip when answers are "
+        "long.",
+    ),
+    "how-much": RecipeCard(
+        title="How much, not how fast",
+        paper="The article that asks how much to push a token and not how fast",
+        summary="Give every distinct token after a shared prefix a target probability, and push "
+        "until it is there.",
+        good="Rare and likely tokens are moved by comparable amounts; siblings never fight over a "
+        "prefix they share.",
+        bad="Only the sign of a reward counts; several passes for each batch.",
+    ),
+    "ppo": RecipeCard(
+        title="PPO with a critic",
+        paper="arXiv:1707.06347 and, for language models, arXiv:2203.02155",
+        summary="A critic says what to expect at every token; advantages are what came on top.",
+        good="Credit token by token; needs no groups.",
+        bad="A second thing to train and to tune; poor until the critic is good.",
+    ),
+}

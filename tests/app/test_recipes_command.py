@@ -1,0 +1,86 @@
+"""`grpo-tui recipes`: every recipe is listed, and shown with all that belongs to it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from app.commands.recipes import app
+from grpo_engine.recipe_cards import CARDS
+from grpo_engine.recipes import RECIPES, settings_read
+
+RUN = CliRunner()
+
+
+def printed(*args: str) -> str:
+    done = RUN.invoke(app, list(args), env={"COLUMNS": "100"})
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_every_recipe_is_listed_without_naming_a_verb() -> None:
+    names = [line.split()[0] for line in printed().splitlines() if line and line[0] != " "]
+    assert set(RECIPES) <= set(names)
+
+
+def test_the_list_is_the_default_verb() -> None:
+    assert printed() == printed("list")
+    assert printed("--json") == printed("list", "--json")
+
+
+def test_the_list_fits_eighty_columns() -> None:
+    done = RUN.invoke(app, [], env={"COLUMNS": "80"})
+    assert max(map(len, done.output.splitlines())) <= 80
+
+
+def test_the_list_is_json_on_request() -> None:
+    rows = json.loads(printed("list", "--json"))
+    assert [row["name"] for row in rows] == list(RECIPES)
+    grpo = next(row for row in rows if row["name"] == "grpo")
+    assert grpo == {
+        "name": "grpo",
+        "title": "GRPO",
+        "signal": "group_standard",
+        "ratio": "token",
+        "trust": "clip",
+        "anchor": "k3",
+        "weight": "per_sequence",
+        "reuse": "1×",
+    }
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_shown_with_answers_formula_paper_settings_and_character(name: str) -> None:
+    text, made = printed("show", name), RECIPES[name]
+    card = CARDS[name]
+    for part in (card.title, card.paper, card.good, card.bad, made.signal, made.weight, "L = −"):
+        assert part in text
+    for setting in settings_read(made):
+        if setting not in ("signal", "ratio", "trust", "anchor", "weight"):
+            assert f"algorithm.{setting} " in text
+
+
+def test_grpo_is_shown_with_its_formula() -> None:
+    text = printed("show", "grpo")
+    assert "Aᵢ = (rᵢ − mean(r)) / (std(r) + 0.0001)" in text
+    assert "Jᵢₜ = min( ρᵢₜ·Aᵢ, clip(ρᵢₜ, 0.8, 1.2)·Aᵢ )" in text
+    assert "L = −1/B Σᵢ 1/|oᵢ| Σₜ ( Jᵢₜ − 0.04·kᵢₜ )" in text
+
+
+def test_a_recipe_is_json_on_request() -> None:
+    page = json.loads(printed("show", "dapo", "--json"))
+    assert page["settings"]["clip_high"] == 0.28
+    assert [answer["question"] for answer in page["answers"]] == [
+        "signal",
+        "ratio",
+        "trust",
+        "anchor",
+        "weight",
+        "reuse",
+    ]
+
+
+def test_an_unknown_recipe_is_refused_with_its_neighbour() -> None:
+    done = RUN.invoke(app, ["show", "dappo"])
+    assert done.exit_code != 0
+    assert "did you mean 'dapo'" in str(done.exception)

@@ -1,0 +1,85 @@
+"""Recipes in words: six answers, one sentence, a formula made from the choices."""
+
+import pytest
+
+from grpo_engine.recipe_cards import CARDS
+from grpo_engine.recipe_formula import formula
+from grpo_engine.recipe_words import answers, around, sentence
+from grpo_engine.recipes import RECIPES, recipe, settings_read
+
+
+def test_every_recipe_has_a_card() -> None:
+    assert list(CARDS) == list(RECIPES)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_setting_that_is_read_belongs_to_one_answer_or_stands_around(name: str) -> None:
+    made = RECIPES[name]
+    settings = [key for answer in answers(made) for key in answer.settings] + list(around(made))
+    choices = ["signal", "ratio", "trust", "anchor", "weight"]
+    assert sorted(settings + choices) == sorted(settings_read(made))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "lines"),
+    [
+        ("reinforce", {}, ["Aᵢ = rᵢ", "Jᵢₜ = Aᵢ·log π(oᵢₜ)", "L = −1/B Σᵢ Σₜ ( Jᵢₜ )"]),
+        (
+            "grpo-sequence",
+            {},
+            [
+                "Aᵢ = (rᵢ − mean(r)) / (std(r) + 1e-08)   over the group, std by G",
+                "ρᵢ = exp( Σₜ log π(oᵢₜ)/π_old(oᵢₜ) )",
+                "Jᵢₜ = min( ρᵢ·Aᵢ, clip(ρᵢ, 0.8, 1.2)·Aᵢ )",
+                "kᵢ = e⁻ˣ + x − 1   x = Σₜ log π(oᵢₜ)/π_ref(oᵢₜ)",
+                "L = −1/B Σᵢ 1/|oᵢ| Σₜ ( Jᵢₜ − 0.01·kᵢ )",
+            ],
+        ),
+        (
+            "rloo",
+            {},
+            [
+                "sᵢ = rᵢ − 0.05·Σₜ k(π_old/π_ref)ᵢₜ",
+                "Aᵢ = sᵢ − mean of the other s of the group",
+                "ρᵢ = exp( Σₜ log π(oᵢₜ)/π_old(oᵢₜ) )",
+                "Jᵢₜ = min( ρᵢ·Aᵢ, clip(ρᵢ, 0.8, 1.2)·Aᵢ )",
+                "kᵢₜ = x   x = log π_old(oᵢₜ)/π_ref(oᵢₜ)",
+                "L = −1/B Σᵢ 1/|oᵢ| Σₜ ( Jᵢₜ )",
+            ],
+        ),
+        (
+            "grpo",
+            {
+                "delta": 4.0,
+                "beta": 0.0,
+                "entropy_bonus": 0.01,
+                "entropy_top_quantile": 0.2,
+                "importance_cap": 2.0,
+            },
+            [
+                "Aᵢ = (rᵢ − mean(r)) / (std(r) + 0.0001)   over the group, std by G−1",
+                "ρᵢₜ = π(oᵢₜ) / π_old(oᵢₜ)",
+                "Jᵢₜ = min( min(ρᵢₜ, 4)·Aᵢ, clip(ρᵢₜ, 0.8, 1.2)·Aᵢ )",
+                "L = −1/B Σᵢ 1/|oᵢ| Σₜ ( [Hᵢₜ in the top 20%]·min(π_old/π_sampler, 2)·Jᵢₜ )"
+                " − 0.01·mean(H)",
+            ],
+        ),
+    ],
+)
+def test_the_formula_is_made_from_the_choices(
+    name: str, changes: dict[str, object], lines: list[str]
+) -> None:
+    assert list(formula(recipe(name, **changes))) == lines
+
+
+def test_a_changed_choice_changes_the_sentence() -> None:
+    assert sentence(RECIPES["grpo"]) == (
+        "A completion is worth its reward less the mean of its group, in units of the group's "
+        "spread; old tokens are re-weighted, each by its own probability ratio; a push down stops "
+        "at ratio 0.8, a push up at 1.2; each token pays 0.04 times k3 to the reference, in the "
+        "loss; every completion counts the same, whatever its length; rollouts are used once."
+    )
+    changed = sentence(recipe("grpo", passes=3, stop="kl", minibatches=2, delta=4.0, beta=0.0))
+    assert "no ratio counts above 4" in changed
+    assert "the policy may go anywhere" in changed
+    assert "in at most 3 passes, until KL to the sampling policy passes 0.05, in 2" in changed
