@@ -33,8 +33,8 @@ def _spec(
 _SPECS = (
     _spec("reward", "reward", "Mean of the weighted rewards of this step's answers. "
           "It is noisy because each step has other prompts; look at the smoothed line.", "up"),
-    _spec("reward_std", "reward spread", "Mean over groups of the standard deviation of rewards. "
-          "At 0 all siblings score alike and there is nothing to learn from."),
+    _spec("reward_std", "reward spread", "Standard deviation of the weighted rewards over this "
+          "step's answers. At 0 all score alike and there is nothing to learn from."),
     _spec("frac_reward_zero_std", "groups without signal", "Share of groups whose answers all "
           "scored the same. They teach nothing: the prompts are too easy or too hard.", "down",
           "share", (0.5,)),
@@ -62,10 +62,14 @@ _SPECS = (
     _spec("clip_ratio/region_mean", "clipped", "Share of tokens whose push was stopped by either "
           "bound. Above 0.3 the passes move the policy too far for one batch.", "none", "share",
           (0.3,)),
-    _spec("clip_ratio/low_min", "clipped low, least", "Smallest share clipped low among the "
-          "parts of the update. It shows how uneven the parts are.", reduction="min", unit="share"),
-    _spec("clip_ratio/high_max", "clipped high, most", "Largest share clipped high among the "
-          "parts of the update. It shows how uneven the parts are.", reduction="max", unit="share"),
+    _spec("clip_ratio/low_min", "clipped low, least", "Smallest share of tokens clipped low "
+          "among the answers. It shows how uneven the answers are.", reduction="min", unit="share"),
+    _spec("clip_ratio/high_max", "clipped high, most", "Largest share of tokens clipped high "
+          "among the answers. It shows how uneven the answers are.", reduction="max", unit="share"),
+    _spec("cispo_clip_ratio", "weights capped", "Share of tokens pushed up whose weight CISPO "
+          "capped. Their gradient goes on; only its size is bounded.", "none", "share"),
+    _spec("at_bound", "pushes stopped", "Share of pushed tokens whose push has stopped at a bound. "
+          "Near 1 another pass over the same rollouts would teach nothing.", "none", "share"),
     _spec("completions/mean_length", "answer length", "Mean number of tokens of an answer, its "
           "end token included. Growth without reward is padding.", "none", "tokens"),
     _spec("completions/min_length", "shortest answer", "Tokens of the shortest answer. Answers of "
