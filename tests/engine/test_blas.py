@@ -9,6 +9,8 @@ import pytest
 
 from grpo_engine.platform import device, libraries
 
+ROOT = Path(__file__).resolve().parents[2]
+
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or device.uses_gpu(), reason="only Linux without a GPU needs a BLAS"
 )
@@ -132,3 +134,24 @@ def test_a_library_that_does_not_carry_its_name_is_refused() -> None:
     image = b"\0libgfortran-1.so.5.0.0\0next\0"
     expected = b"\0libgfortran.so.5\0\0\0\0\0\0\0next\0"
     assert libraries.renamed(image, b"libgfortran-1.so.5.0.0") == expected
+
+
+def test_ranks_of_one_host_share_its_cores_and_each_loads_the_fast_blas(tmp_path: Path) -> None:
+    script = tmp_path / "rank.py"
+    script.write_text(
+        "import grpo_engine\nimport mlx.core as mx\n"
+        "from grpo_engine.platform import blas, threads\n"
+        "group = mx.distributed.init()\n"
+        "print(group.size(), threads.ranks_here(), blas.state().loaded, blas.state().threads"
+        " <= max(1, threads.cores() // 2), flush=True)\n"
+    )
+    launch = Path(sys.executable).with_name("mlx.launch")
+    done = subprocess.run(
+        [sys.executable, str(launch), "-n", "2", "--", sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert sorted(done.stdout.split("\n")) == ["", "2 2 True True", "2 2 True True"], done.stderr

@@ -1,0 +1,34 @@
+"""`grpo-tui doctor` in a terminal: it asks, reads the answer, and leaves the terminal as it was."""
+
+import sys
+import termios
+from pathlib import Path
+
+import pexpect
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [("\x1b[?65;1;52c", "yes, copying works"), ("\x1b[?62c", "not offer it")],
+)
+def test_the_clipboard_is_asked_for_and_the_terminal_left_as_it_was(
+    answer: str, expected: str, tmp_path: Path
+) -> None:
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "app", "doctor", "--db", str(tmp_path / "runs.db")],
+        encoding="utf-8",
+        dimensions=(30, 100),
+        timeout=60,
+    )
+    before = termios.tcgetattr(child.child_fd)
+    child.expect_exact("\x1b[c")
+    child.send(answer)
+    child.expect("OSC 52 .*\n")
+    assert expected in str(child.after)
+    child.expect(pexpect.EOF)
+    assert "Ready to train" in str(child.before)
+    assert termios.tcgetattr(child.child_fd) == before
+    child.close()
+    assert child.exitstatus == 0
