@@ -122,6 +122,43 @@ def test_a_completion_without_any_reward_is_worth_nothing_and_moves_no_mean() ->
     assert numbers(found.group_mean) == [0.5, 0.5, 0.5]
 
 
+def test_the_mean_of_one_reward_is_that_reward() -> None:
+    found = advantages([[3.0], [None]], [0, 0], "grpo")
+    assert numbers(found.group_mean) == [3.0, 3.0]
+    assert numbers(advantages([[3.0]], [0], "reinforce-baseline").values) == [0.0]
+    measured = reward_metrics([[3.0]], advantages([[3.0]], [0], "grpo"), ["exact"])
+    assert measured["reward_std"] == (0.0, 0.0)
+    assert measured["rewards/exact/mean"] == (3.0, 1.0)
+
+
+def test_a_completion_at_the_mean_belongs_to_a_group_with_signal() -> None:
+    found = advantages([[1.0], [0.5], [0.0], [7.0], [7.0]], [0, 0, 0, 1, 1], "dr-grpo")
+    assert numbers(found.values) == [0.5, 0.0, -0.5, 0.0, 0.0]
+    assert numbers(found.has_signal) == [True, True, True, False, False]
+    # of the first completion only the first token is pushed
+    steps: Any = [[(0, 1.0)], [(0, 0.0)], [(0, 2.0)], [(0, 2.0)]]
+    how = recipe("grpo-process")
+    rewards = [[0.0]] * 4
+    spread = advantages(rewards, [0, 0, 1, 1], how, mask=mx.ones((4, 2)), steps=steps)
+    assert numbers(spread.has_signal) == [True, True, False, False]
+
+
+def test_advantages_are_constants() -> None:
+    zero, mask = mx.zeros((2, 2)), mx.ones((2, 2))
+
+    def taken(old: mx.array, values: mx.array) -> mx.array:
+        rloo = advantages([[1.0], [0.0]], [0, 0], "rloo", mask=mask, old=old, ref=zero)
+        ppo = advantages(
+            [[1.0], [0.0]], [0, 0], recipe("ppo", whiten=False), mask=mask, old=old, ref=zero,
+            values=values,
+        )  # fmt: skip
+        assert ppo.returns is not None
+        return rloo.values.sum() + rloo.penalty.sum() + ppo.values.sum() + ppo.returns.sum()
+
+    for slope in mx.grad(taken, argnums=(0, 1))(zero, zero):
+        assert numbers(slope) == [[0.0, 0.0], [0.0, 0.0]]
+
+
 def test_a_group_with_one_reward_alone_has_no_signal() -> None:
     for name in ("grpo", "dr-grpo", "rloo", "how-much"):
         how = recipe(name, beta=0.0) if name == "rloo" else recipe(name)
@@ -258,7 +295,12 @@ def test_an_anchor_in_the_loss_takes_nothing_from_the_reward() -> None:
         ("rloo", {"mask": mx.ones((2, 3))}, "reads old: give old"),
         ("rloo", {"mask": mx.ones((2, 3)), "old": mx.ones((2, 3))}, "reads ref: give ref"),
         ("rloo", {"mask": mx.ones((2, 3)), "old": mx.ones((2, 2))}, "old must have shape"),
-        ("ppo", {"beta": 0}, "signal=gae.* reads mask"),
+        (
+            "rloo",
+            {"mask": mx.ones((2, 3)), "old": mx.ones((2, 3)), "ref": mx.ones((2, 2))},
+            "ref must have shape",
+        ),
+        ("ppo", {"beta": 0}, r"recipe ppo \(signal=gae\) reads mask: give mask"),
         ("grpo-process", {}, r"recipe grpo-process \(signal=process\) reads mask: give mask"),
         ("grpo-process", {"mask": mx.ones((2, 3))}, "reads steps: give steps"),
         ("grpo-process", {"mask": mx.ones((2, 3)), "steps": [[]]}, "steps must list 2 .* got 1"),
@@ -297,9 +339,9 @@ def test_gae_needs_values() -> None:
 
 def test_reward_metrics_have_the_names_and_numbers_of_trl() -> None:
     # totals 1, 0, 1, 1 with weights 1 and 0: mean .75, sample std of the batch .5
-    # second function applies to 2 of 4: mean 3, std √(2·1) = 1.41421; group 1 has no spread
+    # second function applies to 2 of 4: mean 3, std √(2·1) = 1.41421; no group has a spread
     rewards = [[1.0, 2.0], [0.0, None], [1.0, None], [1.0, 4.0]]
-    worth = advantages(rewards, [0, 0, 1, 1], "grpo", [1.0, 0.0])
+    worth = advantages(rewards, [0, 1, 2, 2], "grpo", [1.0, 0.0])
     found = reward_metrics(rewards, worth, ["exact", "form"])
     means = {name: total / count for name, (total, count) in found.items()}
     assert means == pytest.approx(
@@ -310,7 +352,7 @@ def test_reward_metrics_have_the_names_and_numbers_of_trl() -> None:
             "rewards/exact/std": 0.5,
             "rewards/form/mean": 3.0,
             "rewards/form/std": 1.41421,
-            "frac_reward_zero_std": 0.5,
+            "frac_reward_zero_std": 1.0,
         },
         abs=1e-5,
     )

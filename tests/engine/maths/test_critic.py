@@ -75,6 +75,12 @@ def test_whitening_what_does_not_differ_gives_a_literal_zero(value: float) -> No
     assert numbers(whiten(mx.full((1, 2), value), mx.array([[False, False]]))) == [[0.0, 0.0]]
 
 
+def test_whitening_adds_its_epsilon_to_the_deviation() -> None:
+    # 0 and 2e-8: mean 1e-8, population std 1e-8: ±1e-8/(1e-8 + 1e-8) = ±.5
+    found = whiten(mx.array([[0.0, 2e-8]]), mx.array([[True, True]]))
+    assert numbers(found)[0] == pytest.approx([-0.5, 0.5], abs=1e-5)
+
+
 @pytest.mark.parametrize("scale", [1e30, 1e-4])
 def test_whitening_takes_numbers_of_any_size(scale: float) -> None:
     found = whiten(mx.array([[scale, 3 * scale]]), mx.array([[True, True]]))

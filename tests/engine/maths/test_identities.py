@@ -183,9 +183,14 @@ def worth_of(rewards: Any, how: str | Recipe) -> mx.array:
 @pytest.mark.parametrize("signal", GROUP_SIGNALS)
 def test_equal_rewards_are_worth_a_literal_zero_and_push_nothing(signal: str) -> None:
     how = recipe("grpo", signal=signal, beta=0.0)
-    worth = worth_of([0.1] * 8, how)  # whose mean in float32 is not quite .1
-    assert numbers(worth) == [0.0] * 8
-    assert number(mx.abs(gradient_of(random_batch(0), how, advantages=worth)).max()) == 0
+    # the mean of seven times .1 is not .1 in float32; a second group is told apart
+    found = advantages([[0.1]] * 7 + [[1.0], [0.0]], [0] * 7 + [1, 1], how)
+    assert numbers(found.values)[:7] == [0.0] * 7
+    assert numbers(found.group_std)[:7] == [0.0] * 7
+    assert numbers(found.has_signal) == [False] * 7 + [True] * 2
+    batch = random_batch(0) | {"group_ids": mx.zeros(8)}
+    worth = advantages([[0.1]] * 8, [0] * 8, how).values
+    assert number(mx.abs(gradient_of(batch, how, advantages=worth)).max()) == 0
 
 
 @given(REWARDS, st.integers(-50, 50), st.sampled_from(GROUP_SIGNALS[:3] + GROUP_SIGNALS[4:]))

@@ -93,6 +93,12 @@ def test_a_ratio_is_clamped_at_sixty_with_no_gradient_beyond_and_counted() -> No
     assert number(metrics(terms, how)["ratio/clamped"][0]) == 2
 
 
+def test_a_push_without_bounds_is_bounded_by_the_clamp() -> None:
+    terms = loss_of(random_batch(4), "reinforce").terms
+    assert_close(terms.high, np.full((8, 6), np.exp(60)), rtol=1e-6)
+    assert_close(terms.low, np.full((8, 6), np.exp(-60)), rtol=1e-6, atol=0)
+
+
 def test_sums_of_log_ratios_are_clamped_too() -> None:
     batch = random_batch(5, rows=1, columns=4)
     batch |= {"old": batch["new"] - 20, "mask": mx.ones((1, 4)), "advantages": mx.array([-1.0])}

@@ -1,0 +1,74 @@
+"""Any choice may be combined with any other, or is refused with the reason."""
+
+from dataclasses import asdict
+from itertools import product
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_engine.errors import RecipeError
+from grpo_engine.recipes import CHOICES, Recipe, recipe
+from tests.engine.maths import oracle
+from tests.engine.maths.helpers import assert_close, gradient_of, loss_of, number
+from tests.engine.maths.test_gradients import MAX_LENGTH, inputs
+
+CHOICE: dict[str, Any] = {
+    name: st.sampled_from(CHOICES[name])
+    for name in ("signal", "ratio", "trust", "anchor", "anchor_level", "anchor_place", "weight")
+}
+EXTRAS: dict[str, Any] = {
+    "entropy_bonus": st.sampled_from([0.0, 0.2]),
+    "entropy_top_quantile": st.sampled_from([1.0, 0.5]),
+    "importance_cap": st.sampled_from([0.0, 1.5]),
+}
+
+
+def asked(choices: dict[str, Any]) -> Recipe | None:
+    """The recipe, or None where it is refused; what a choice does not read is left alone."""
+    if choices["anchor"] == "none":
+        choices = {k: v for k, v in choices.items() if not k.startswith("anchor_")}
+    else:
+        choices = choices | {"beta": 0.3}
+    try:
+        return recipe("grpo", **choices)
+    except RecipeError:
+        return None
+
+
+@settings(max_examples=150)
+@given(st.fixed_dictionaries(CHOICE | EXTRAS), st.integers(0, 1000))
+def test_every_legal_combination_has_the_loss_of_the_independent_one(
+    choices: dict[str, Any], seed: int
+) -> None:
+    how = asked(choices)
+    if how is None:
+        return
+    numbers_, settings_ = inputs(how, seed), asdict(how)
+    worth = numbers_["signs"] if how.trust == "target" else numbers_["advantage"]
+    left_out = ("advantage", "signs", "target_low", "target_high")
+    batch: dict[str, Any] = {
+        name: mx.array(values)
+        for name, values in numbers_.items()
+        if name not in left_out and isinstance(values, np.ndarray)
+    }
+    batch |= {"max_length": MAX_LENGTH, "advantages": mx.array(worth)}
+    expected = oracle.loss(settings_, numbers_, oracle.freeze(settings_, numbers_))
+    assert_close(loss_of(batch, how).value, expected, rtol=1e-4, atol=1e-5)
+    assert np.isfinite(np.array(gradient_of(batch, how))).all()
+    assert np.isfinite(number(loss_of(batch, how).value))
+
+
+def test_most_combinations_are_legal_and_the_rest_is_refused() -> None:
+    every = [
+        dict(zip(CHOICE, chosen, strict=True))
+        for chosen in product(*(CHOICES[name] for name in CHOICE))
+    ]
+    legal = [made for choices in every if (made := asked(choices)) is not None]
+    refused = len(every) - len(legal)
+    assert len(legal) > 2000
+    assert refused > 0
+    assert all(made.trust == "none" for made in legal if made.ratio == "none")
+    assert all(made.signal == "group_sign" for made in legal if made.trust == "target")
