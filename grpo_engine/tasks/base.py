@@ -67,10 +67,10 @@ class Task:
 
 
 class Generated(Sequence[Example]):
-    """Problems made on demand: item i is `make(i)`, or a later one where that is held out.
+    """Problems made on demand: item i is `make(i)`, or another one where that is held out.
 
-    A problem whose prompt is in `excluded` (see `prompt_hash`) is replaced by
-    `make(i + size)`, `make(i + 2 size)` and so on, so that items stay a function of their index.
+    A problem whose prompt is in `excluded` (see `prompt_hash`) is replaced by one elsewhere in
+    0..size-1 that i alone decides, so that items stay a function of their index.
     """
 
     def __init__(
@@ -92,7 +92,8 @@ class Generated(Sequence[Example]):
             raise IndexError(index)
         index %= self._size
         for attempt in range(REDRAWS):
-            example = self._make(index + attempt * self._size)
+            chosen = permuted(index, self._size, f"redraw/{attempt}") if attempt else index
+            example = self._make(chosen)
             if prompt_hash(example.prompt) not in self._excluded:
                 return example
         raise DataError(

@@ -1,0 +1,199 @@
+"""Countdown: use each given number once, with + - * /, to reach the target.
+
+"Using each of 3, 7, 25 exactly once, write an expression that equals 46." A right completion ends
+in `<answer>(25 - 3) * 7 … </answer>`, here `<answer>25 + 3 * 7</answer>`.
+"""
+
+import random
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+from grpo_engine.config import TaskConfig
+from grpo_engine.errors import DataError
+from grpo_engine.rewards.answers import final_answer, texts_of
+from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of, generated, user_message
+from grpo_engine.tasks.options import at_least, read_options
+
+SYSTEM: Final = (
+    "Think inside <think> and </think>, then give one arithmetic expression, without an equals "
+    "sign, inside <answer> and </answer>."
+)
+DEFAULTS: Final = {
+    "numbers": 3, "smallest": 1, "largest": 25, "largest_target": 100, "operators": "+-*/",
+    "seed": 0,
+}  # fmt: skip
+SIZE: Final = 1_000_000
+REWARDS: Final = (RewardSpec(name="countdown"), RewardSpec(name="format_all", weight=0.2))
+_TOKEN = re.compile(r"\s*(?:(\d+)|([-+*/()×÷]))")
+LONGEST_EXPRESSION = 500
+
+
+def build(config: TaskConfig) -> Task:
+    """Make the task; `options` say how many numbers, how large, and which operators."""
+    options = read_options(config, DEFAULTS)
+    at_least(config, "numbers", options["numbers"], 2)
+    at_least(config, "smallest", options["smallest"], 1)
+    at_least(config, "largest", options["largest"], options["smallest"])
+    if not options["operators"] or set(options["operators"]) - set("+-*/"):
+        raise DataError(
+            f"task.options.operators must be some of '+-*/', got {options['operators']!r}"
+        )
+    if options["numbers"] > 8:
+        raise DataError(f"task.options.numbers must be at most 8, got {options['numbers']}")
+    size = config.train_size or SIZE
+    train, held_out = generated(
+        lambda index: problem(index, options), size=size, held_out_size=config.held_out_size
+    )
+    return Task(
+        name="countdown",
+        description="Reach a target number from given numbers.",
+        train=train,
+        held_out=held_out,
+        fingerprint=digest_of(["countdown 1", str(sorted(options.items())), str(len(held_out))]),
+        default_rewards=REWARDS,
+        accuracy="countdown",
+        system_prompt=SYSTEM if config.system_prompt is None else config.system_prompt,
+        prefill=config.prefill,
+        shuffle=config.shuffle,
+    )
+
+
+def problem(index: int, options: dict[str, Any]) -> Example:
+    """Problem number `index`, made from a random expression, so that it has a solution."""
+    rng = random.Random(f"countdown/{options['seed']}/{index}")
+    for _ in range(1000):
+        numbers = [
+            rng.randint(options["smallest"], options["largest"]) for _ in range(options["numbers"])
+        ]
+        expression, value = combined(rng, numbers, options["operators"])
+        if value.denominator == 1 and 0 < value <= options["largest_target"]:
+            break
+    else:
+        raise DataError(
+            "task.options of countdown leave no target: raise largest_target or lower smallest"
+        )
+    rng.shuffle(numbers)
+    listed = ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}"
+    text = f"Using each of {listed} exactly once, write an expression that equals {value}."
+    return Example(
+        key=f"countdown-{index}",
+        prompt=user_message(text),
+        target=expression,
+        columns={"numbers": numbers, "target": int(value), "answer": expression},
+    )
+
+
+def combined(rng: random.Random, numbers: Sequence[int], operators: str) -> tuple[str, Fraction]:
+    """Join the numbers pairwise at random; give the expression and its value, 0 if it has none."""
+    parts = [(str(number), Fraction(number)) for number in numbers]
+    while len(parts) > 1:
+        (a, x), (b, y) = (parts.pop(rng.randrange(len(parts))) for _ in range(2))
+        operator = rng.choice(operators)
+        if operator == "/" and y == 0:
+            return "", Fraction(0)
+        value = {"+": x + y, "-": x - y, "*": x * y}.get(operator)
+        parts.append((f"({a} {operator} {b})", x / y if value is None else value))
+    return parts[0][0].removeprefix("(").removesuffix(")"), parts[0][1]
+
+
+def countdown(
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
+    numbers: Sequence[Sequence[int]],
+    target: Sequence[int],
+    log_extra: Any = None,
+    **_: Any,
+) -> list[float]:
+    """Give 1 where the answer uses each number once and equals the target, else 0."""
+    scores, reasons = [], []
+    texts = texts_of(completions, prompts)
+    for text, given, goal in zip(texts, numbers, target, strict=True):
+        expression = final_answer(text).partition("=")[0].strip()
+        try:
+            value, used = evaluate(expression)
+        except ValueError as error:
+            scores.append(0.0)
+            reasons.append(str(error))
+            continue
+        if sorted(used) != sorted(given):
+            scores.append(0.0)
+            reasons.append(f"used {sorted(used)}, not {sorted(given)}"[:120])
+            continue
+        scores.append(float(value == goal))
+        reasons.append(f"gives {value}, target {goal}"[:120])
+    if log_extra is not None:
+        log_extra("reason", reasons)
+    return scores
+
+
+def evaluate(expression: str) -> tuple[Fraction, list[int]]:
+    """The exact value of an expression of whole numbers, and the numbers in it.
+
+    ValueError says what is wrong with it. Nothing of the text is ever run as Python.
+    """
+    if not expression or len(expression) > LONGEST_EXPRESSION:
+        raise ValueError(f"no expression of 1 to {LONGEST_EXPRESSION} characters")
+    tokens, place = list[str](), 0
+    while place < len(expression):
+        match = _TOKEN.match(expression, place)
+        if match is None:
+            if not expression[place:].strip():
+                break
+            raise ValueError(f"{expression[place : place + 20]!r} is not arithmetic")
+        tokens.append(match[1] or match[2])
+        place = match.end()
+    parser = _Parser(tokens)
+    value = parser.sum()
+    if parser.place != len(tokens):
+        raise ValueError(f"unexpected {tokens[parser.place]!r}")
+    return value, parser.numbers
+
+
+class _Parser:
+    """Recursive descent over sums of products of factors."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self.tokens, self.place, self.numbers = tokens, 0, list[int]()
+
+    def peek(self) -> str:
+        return self.tokens[self.place] if self.place < len(self.tokens) else ""
+
+    def take(self) -> str:
+        token = self.peek()
+        self.place += 1
+        return token
+
+    def sum(self) -> Fraction:
+        value = self.product()
+        while self.peek() in ("+", "-"):
+            sign = 1 if self.take() == "+" else -1
+            value += sign * self.product()
+        return value
+
+    def product(self) -> Fraction:
+        value = self.factor()
+        while self.peek() in ("*", "/", "×", "÷"):
+            if self.take() in ("*", "×"):
+                value *= self.factor()
+                continue
+            divisor = self.factor()
+            if divisor == 0:
+                raise ValueError("division by zero")
+            value /= divisor
+        return value
+
+    def factor(self) -> Fraction:
+        token = self.take()
+        if token == "-":
+            return -self.factor()
+        if token == "(":
+            value = self.sum()
+            if self.take() != ")":
+                raise ValueError("a bracket is not closed")
+            return value
+        if not token.isdecimal() or len(token) > 12:
+            raise ValueError(f"unexpected {token[:20]!r}" if token else "it ends too early")
+        self.numbers.append(int(token))
+        return Fraction(int(token))

@@ -1,0 +1,308 @@
+"""Any file, folder or hub data set as a task, in TRL's or mlx-lm's column conventions.
+
+TRL: a column `prompt` of text (given to the model as it is) or of chat messages, and any others.
+mlx-lm: `messages`, whose last answer is the target, or `prompt` and `completion`, put as chat; a
+folder holds `train.jsonl`, `valid.jsonl` and `test.jsonl`.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from grpo_engine.config import TaskConfig
+from grpo_engine.errors import DataError
+from grpo_engine.tasks.base import (
+    BUILT_IN,
+    Example,
+    Message,
+    Prompt,
+    RewardSpec,
+    Task,
+    digest_of,
+    digest_of_examples,
+    set_aside,
+    without,
+)
+from grpo_engine.tasks.options import read_options
+from grpo_engine.tasks.rows import SUFFIXES, Row, not_json, read_rows
+
+# Other names for the expected answer, tried where the target column has its default name.
+TARGETS: Final = ("solution", "completion", "target", "label")
+PROMPTS: Final = ("question", "problem", "instruction", "query", "input", "text")
+HELD_OUT: Final = ("valid", "validation", "test", "dev", "eval")
+OPTIONS: Final[Mapping[str, Any]] = {"chat": None, "seed": 0}
+
+
+def build(config: TaskConfig) -> Task:
+    """Make a task of the data that the task's name points to."""
+    options = read_options(config, OPTIONS)
+    splits = load_splits(config)
+    notes: list[str] = []
+    names = pick_splits(config, splits)
+    train, held_out = (
+        examples_of(config, splits[name], name, options["chat"], notes) if name else []
+        for name in names
+    )
+    return make_task(
+        config,
+        Path(config.name).name or config.name,
+        f"{config.name}: {len(train)} rows",
+        train,
+        held_out,
+        notes=notes,
+        seed=options["seed"],
+        default_rewards=default_rewards(train),
+    )
+
+
+def default_rewards(examples: Sequence[Example]) -> tuple[RewardSpec, ...]:
+    """Data with an `answer` can be scored: as numbers where all are, else as text."""
+    if not examples or any("answer" not in example.columns for example in examples[:100]):
+        return ()
+    from grpo_engine.rewards.answers import last_number, tagged_answer, to_number
+
+    answers = [str(example.columns["answer"]) for example in examples[:100]]
+    marked = [tagged_answer(answer) or answer for answer in answers]
+    numeric = all(to_number(m) is not None or last_number(m) == to_number(m) for m in marked)
+    numeric = numeric and all(to_number(m) is not None for m in marked)
+    return (RewardSpec(name="numeric_answer" if numeric else "exact_answer"),)
+
+
+def make_task(
+    config: TaskConfig,
+    name: str,
+    description: str,
+    train: Sequence[Example],
+    held_out: Sequence[Example],
+    *,
+    notes: Sequence[str] = (),
+    seed: int = 0,
+    system_prompt: str = "",
+    prefill: str = "",
+    default_rewards: Sequence[RewardSpec] = (),
+) -> Task:
+    """Split listed examples into train and held out, cut both to size, and leave no overlap."""
+    notes = list(notes)
+    if held_out:
+        train, dropped = without(train, held_out)
+        if dropped:
+            notes.append(
+                f"{dropped} training rows have the prompt of a held-out row and were dropped"
+            )
+        held_out = held_out[: config.held_out_size]
+    elif config.held_out_size:
+        train, held_out = set_aside(train, config.held_out_size, seed=seed)
+    if config.train_size:
+        train = train[: config.train_size]
+    if not train:
+        raise DataError(
+            f"task {config.name} has no training rows left after {len(held_out)} were held out; "
+            "lower task.held_out_size or give other files for the two splits"
+        )
+    rewards = tuple(default_rewards)
+    return Task(
+        name=name,
+        description=description,
+        train=tuple(train),
+        held_out=tuple(held_out),
+        fingerprint=digest_of([digest_of_examples(train), digest_of_examples(held_out)]),
+        default_rewards=rewards,
+        accuracy=rewards[0].name if rewards else "",
+        system_prompt=system_prompt if config.system_prompt is None else config.system_prompt,
+        prefill=config.prefill or prefill,
+        shuffle=config.shuffle,
+        notes=tuple(notes),
+    )
+
+
+def load_splits(config: TaskConfig, name: str = "") -> dict[str, list[Row]]:
+    """The rows of every split there is, by its name."""
+    name = name or config.name
+    path = Path(name).expanduser()
+    if path.is_file():
+        return {config.split: read_rows(path)}
+    if path.is_dir():
+        return _folder(config, path)
+    if path.suffix.lower() in SUFFIXES or name.startswith(("/", "./", "../", "~")):
+        raise DataError(f"there is no file or folder {path.absolute()}; check task.name")
+    if "/" not in name:
+        near = difflib.get_close_matches(name, BUILT_IN, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise DataError(
+            f"there is no task {name!r}{hint}; give one of {', '.join(BUILT_IN)}, a data file, a "
+            "folder, or a hub id like org/name"
+        )
+    from grpo_engine.tasks.hub import hub_splits
+
+    return hub_splits(config, name)
+
+
+def _folder(config: TaskConfig, folder: Path) -> dict[str, list[Row]]:
+    """`train.jsonl` and its siblings, or shards like `train-00000-of-00002.parquet`."""
+    wanted = {config.split, config.held_out_split or "", *HELD_OUT} - {""}
+    splits: dict[str, list[Row]] = {}
+    for place in (folder, folder / "data"):
+        files = sorted(place.glob("*")) if place.is_dir() else []
+        for split in wanted - splits.keys():
+            own = [
+                file
+                for file in files
+                if file.suffix.lower() in SUFFIXES
+                and (file.stem == split or file.stem.startswith(f"{split}-"))
+            ]
+            if own:
+                splits[split] = [row for file in own for row in read_rows(file)]
+    if not splits:
+        raise DataError(
+            f"{folder} has no data file; it should hold {config.split}.jsonl and, if there is one, "
+            "valid.jsonl or test.jsonl (.json, .csv, .tsv and .parquet work as well)"
+        )
+    return splits
+
+
+def pick_splits(config: TaskConfig, splits: Mapping[str, Any]) -> tuple[str, str]:
+    """The names of the training and the held-out split; the latter is empty to set rows aside."""
+    for asked in (config.split, config.held_out_split):
+        if asked and asked not in splits:
+            raise DataError(
+                f"task {config.name} has no split {asked!r}; it has {', '.join(splits)}; set "
+                "task.split and task.held_out_split"
+            )
+    found = config.held_out_split or next((name for name in HELD_OUT if name in splits), "")
+    return config.split, found if found != config.split else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Which columns hold what."""
+
+    names: tuple[str, ...]
+    dropped: frozenset[str]
+    target: str
+
+
+def examples_of(
+    config: TaskConfig, rows: Sequence[Row], split: str, chat: bool | None, notes: list[str]
+) -> list[Example]:
+    """Turn rows into examples; the first bad one is an error with file and line."""
+    columns = _columns(config, rows, notes)
+    examples = []
+    for index, row in enumerate(rows):
+        prompt, target = _read(config, row, columns, chat)
+        others = {
+            name: row.columns.get(name)
+            for name in columns.names
+            if name not in columns.dropped and name not in (config.prompt_column, "prompt")
+        }
+        if target and "answer" not in others:
+            others["answer"] = target
+        examples.append(
+            Example(
+                key=f"{split}-{index}",
+                prompt=prompt,
+                target=target,
+                columns=others,
+                where=row.where,
+            )
+        )
+    return examples
+
+
+def _columns(config: TaskConfig, rows: Sequence[Row], notes: list[str]) -> _Columns:
+    names = tuple(dict.fromkeys(name for row in rows for name in row.columns))
+    explicit = "target_column" in config.model_fields_set
+    target = next((n for n in (config.target_column, *TARGETS) if n in names), "")
+    if explicit and config.target_column not in names:
+        raise DataError(
+            f"{rows[0].where}: there is no column {config.target_column!r} (task.target_column); "
+            f"there are {', '.join(names)}"
+        )
+    dropped = set()
+    for name in names:
+        bad = next(((r, b) for r in rows if (b := not_json(r.columns.get(name)))), None)
+        if bad is None:
+            continue
+        row, kind = bad
+        if name in (config.prompt_column, target):
+            raise DataError(f"{row.where}: column {name!r} holds {kind}, which is not JSON")
+        dropped.add(name)
+        notes.append(
+            f"column {name!r} holds {kind} ({row.where}), which is not JSON, and is not passed "
+            "to reward functions; convert it to text or numbers if one needs it"
+        )
+    return _Columns(names, frozenset(dropped), target)
+
+
+def _read(config: TaskConfig, row: Row, columns: _Columns, chat: bool | None) -> tuple[Prompt, str]:
+    """The prompt and the target of one row."""
+    data, where = row.columns, row.where
+    prompt: Prompt
+    answer = ""
+    if data.get(config.prompt_column) is None and isinstance(data.get("messages"), list):
+        messages = read_messages(data["messages"], where, "messages")
+        if messages[-1].get("role") == "assistant":
+            answer, messages = str(messages[-1]["content"]), messages[:-1]
+        if not messages:
+            raise DataError(f"{where}: the messages have an answer and no question; remove the row")
+        prompt = messages
+    else:
+        prompt = _prompt(config, row, columns)
+        as_chat = chat if chat is not None else isinstance(data.get("completion"), str)
+        if isinstance(prompt, str) and as_chat:
+            prompt = ({"role": "user", "content": prompt},)
+    value = data.get(columns.target) if columns.target else None
+    return prompt, answer if value is None else text_of_target(value)
+
+
+def _prompt(config: TaskConfig, row: Row, columns: _Columns) -> Prompt:
+    name, where = config.prompt_column, row.where
+    value = row.columns.get(name)
+    if value is None:
+        have = ", ".join(row.columns) or "none"
+        near = next((n for n in PROMPTS if n in columns.names), "")
+        hint = f" (perhaps {near})" if near else ""
+        if name in row.columns:
+            raise DataError(f"{where}: the prompt is null; fill it or remove the row")
+        raise DataError(
+            f"{where}: there is no column {name!r}; its columns are {have}. Set "
+            f"task.prompt_column to the one with the prompt{hint}"
+        )
+    if isinstance(value, str):
+        if not value.strip():
+            raise DataError(f"{where}: the prompt is empty; fill it or remove the row")
+        return value
+    if isinstance(value, list):
+        return read_messages(value, where, name)
+    raise DataError(
+        f"{where}: column {name!r} is {type(value).__name__}; a prompt is text or a list of "
+        "chat messages"
+    )
+
+
+def read_messages(value: Sequence[Any], where: str, name: str) -> tuple[Message, ...]:
+    """Check a list of chat messages."""
+    if not value:
+        raise DataError(f"{where}: the prompt is empty (no messages in {name!r})")
+    for number, message in enumerate(value, 1):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise DataError(
+                f"{where}: message {number} of {name!r} is {str(message)[:60]!r}; a message is "
+                '{"role": …, "content": …}'
+            )
+        if not isinstance(message.get("content"), str | list):
+            raise DataError(f"{where}: message {number} of {name!r} has no text in 'content'")
+    messages = tuple(
+        {key: inner for key, inner in message.items() if inner is not None} for message in value
+    )
+    if not any(str(message["content"]).strip() for message in messages):
+        raise DataError(f"{where}: the prompt is empty: its messages have no text")
+    return messages
+
+
+def text_of_target(value: Any) -> str:
+    """A target as text: messages give the last one's content."""
+    if isinstance(value, list) and value and isinstance(value[-1], Mapping):
+        return str(value[-1].get("content", ""))
+    return str(value)

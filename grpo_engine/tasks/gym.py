@@ -1,0 +1,236 @@
+"""`reasoning-gym:<name>`: any generator of the package reasoning-gym, with its own scorer.
+
+`task.options` are the fields of the generator's configuration. `reasoning-gym:gsm_symbolic` asks
+"… What is the combined total of kiwi and apple that John now has in the house? …", answer "288".
+"""
+
+import builtins
+import difflib
+import inspect
+import json
+import os
+import re
+import sys
+import types
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any, Final
+
+from grpo_engine.config import TaskConfig
+from grpo_engine.errors import DataError, MissingPackageError
+from grpo_engine.rewards.answers import final_answer, texts_of
+from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of, generated, user_message
+
+SYSTEM: Final = (
+    "Think inside <think> and </think>, then give the final answer, and nothing else, inside "
+    "<answer> and </answer>."
+)
+SIZE: Final = 100_000
+# A few generators list all problems when they are made; these take long to do so.
+SIZES: Final = {"acre": 2_000, "word_ladder": 10_000}
+# These walk through sets, so that their problems differ from process to process.
+UNSTABLE: Final = frozenset({
+    "isomorphic_strings", "knight_swap", "list_functions", "polynomial_multiplication",
+    "quantum_lock", "ransom_note",
+})  # fmt: skip
+# A generator seeds problem i with seed + i; NumPy, which some use, takes seeds below 2**32.
+HELD_OUT_SEED: Final = 1 << 30
+REWARDS: Final = (RewardSpec(name="gym_score"), RewardSpec(name="format_all", weight=0.2))
+LONGEST_ANSWER = 10_000
+
+
+def names() -> list[str]:
+    """The generators there are."""
+    return sorted(_registry())
+
+
+def build(config: TaskConfig) -> Task:
+    """Make the task of one generator."""
+    _, _, name = config.name.partition(":")
+    known = _registry()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "give reasoning-gym:<name>"
+        raise DataError(
+            f"reasoning-gym has no generator {name!r}; {hint} `grpo-tui tasks list --gym` shows all"
+        )
+    options = _options(config, name)
+    size = config.train_size or SIZES.get(name, SIZE)
+    spare = 8 * config.held_out_size + 64
+    make, held = _maker(name, options, size), _maker(name, _held_out(options), spare)
+    make(0)  # a wrong option value shows here, before anything else is made
+    train, held_out = generated(
+        lambda index: make(index) if index < HELD_OUT_SEED else held(index - HELD_OUT_SEED),
+        size=size,
+        held_out_size=config.held_out_size,
+        start=HELD_OUT_SEED,
+    )
+    from importlib.metadata import version
+
+    parts = [name, version("reasoning-gym"), json.dumps(options, sort_keys=True)]
+    return Task(
+        name=config.name,
+        description=_summary(name),
+        train=train,
+        held_out=held_out,
+        fingerprint=digest_of([*parts, str(len(held_out))]),
+        default_rewards=REWARDS,
+        accuracy="gym_score",
+        system_prompt=SYSTEM if config.system_prompt is None else config.system_prompt,
+        prefill=config.prefill,
+        shuffle=config.shuffle,
+        notes=_notes(name),
+    )
+
+
+def _notes(name: str) -> tuple[str, ...]:
+    """What a user should know of a generator whose problems are not the same every time."""
+    if name not in UNSTABLE or os.environ.get("PYTHONHASHSEED", "random") != "random":
+        return ()
+    return (
+        f"reasoning-gym:{name} makes other problems in every process; set PYTHONHASHSEED=0 for a "
+        "run that can be repeated and resumed exactly",
+    )
+
+
+def _registry() -> Mapping[str, Any]:
+    try:
+        with warnings.catch_warnings():
+            # Its dependencies are compiled with warnings that are no business of the user's.
+            warnings.simplefilter("ignore")
+            import reasoning_gym  # noqa: F401
+            from reasoning_gym.factory import DATASETS
+    except ImportError as error:
+        raise MissingPackageError(
+            f"this task needs the package reasoning-gym ({error}); `pip install 'grpo-tui[tasks]'`"
+        ) from error
+    registry: Mapping[str, Any] = DATASETS
+    return registry
+
+
+def _options(config: TaskConfig, name: str) -> dict[str, Any]:
+    """The options, checked by name against the generator's configuration."""
+    known = [f.name for f in fields(_registry()[name][1]) if f.name != "size"]
+    for option in config.options:
+        if option not in known:
+            raise DataError(
+                f"task.options: {config.name} has no option {option!r}; it takes {', '.join(known)}"
+            )
+    return {"seed": 0, **config.options}
+
+
+def _held_out(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {**options, "seed": options["seed"] + HELD_OUT_SEED}
+
+
+def _maker(name: str, options: Mapping[str, Any], size: int) -> Any:
+    dataset = _dataset(name, json.dumps(dict(options), sort_keys=True), size)
+
+    def make(index: int) -> Example:
+        entry = dataset[index]
+        columns = {
+            "question": entry["question"],
+            "answer": str(entry["answer"]),
+            "gym": {"name": name, "options": dict(options), "size": size, "index": index},
+            "metadata": json.loads(json.dumps(entry["metadata"], default=str, skipkeys=True)),
+        }
+        return Example(
+            key=f"{name}-{options['seed']}-{index}",
+            prompt=user_message(entry["question"]),
+            target=str(entry["answer"]),
+            columns=columns,
+        )
+
+    return make
+
+
+@lru_cache(maxsize=64)
+def _dataset(name: str, options: str, size: int) -> Any:
+    from reasoning_gym import create_dataset
+
+    _registry()
+    chosen = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(options).items()}
+    try:
+        if name == "composite":
+            from reasoning_gym.composite import DatasetSpec
+
+            chosen["datasets"] = [DatasetSpec(**one) for one in chosen.get("datasets", ())]
+        return create_dataset(name, size=size, **chosen)
+    except (AssertionError, TypeError, ValueError) as error:
+        raise DataError(
+            f"task.options of reasoning-gym:{name}: {error or 'a value is out of its range'}"
+        ) from error
+
+
+@lru_cache(maxsize=4096)
+def _entry(name: str, options: str, size: int, index: int) -> Any:
+    return _dataset(name, options, size)[index]
+
+
+def _summary(name: str) -> str:
+    doc = inspect.getdoc(_registry()[name][0]) or name
+    return doc.splitlines()[0]
+
+
+def gym_score(
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
+    gym: Sequence[Mapping[str, Any]],
+    question: Sequence[str],
+    answer: Sequence[str],
+    metadata: Sequence[Mapping[str, Any]],
+    log_extra: Any = None,
+    **_: Any,
+) -> list[float]:
+    """Give what the generator's own scorer says of the answer, 0 to 1.
+
+    The scorer gets the problem as the generator makes it. Where that depends on the process (a
+    few generators walk through sets), it gets the columns instead.
+    """
+    _registry()
+    scores, reasons = [], []
+    rows = zip(texts_of(completions, prompts), gym, question, answer, metadata, strict=True)
+    for text, which, asked, expected, data in rows:
+        options = json.dumps(dict(which["options"]), sort_keys=True)
+        dataset = _dataset(which["name"], options, which["size"])
+        entry = _entry(which["name"], options, which["size"], which["index"])
+        if entry["question"] != asked:
+            entry = {"question": asked, "answer": expected, "metadata": dict(data)}
+        got = final_answer(text)[:LONGEST_ANSWER]
+        if refused(dataset, got):
+            scores.append(0.0)
+            reasons.append("the answer names a Python function; this scorer would run it")
+            continue
+        scores.append(float(dataset.score_answer(got, entry)))
+        reasons.append(f"found {got[:60]!r}, expected {expected[:60]!r}")
+    if log_extra is not None:
+        log_extra("reason", reasons)
+    return scores
+
+
+_RUNNABLE = re.compile(
+    r"__|\b(?:"
+    + "|".join(
+        name
+        for name, value in vars(builtins).items()
+        if isinstance(value, types.BuiltinFunctionType | type)
+        and name not in ("abs", "divmod", "max", "min", "pow", "round", "sum", "float", "int")
+        and not name.startswith("_")
+        and not (isinstance(value, type) and issubclass(value, BaseException))
+    )
+    + r"|lambda|import)\s*\("
+)
+
+
+@lru_cache(maxsize=256)
+def runs_text(module: str) -> bool:
+    """Whether the generator's module turns an answer into Python (sympy's parser, eval, exec)."""
+    source = inspect.getsource(sys.modules[module])
+    return re.search(r"\b(?:parse_expr|sympify|eval|exec)\(", source) is not None
+
+
+def refused(dataset: Any, answer: str) -> bool:
+    """Whether a model's answer could reach Python's own functions through such a scorer."""
+    return runs_text(type(dataset).__module__) and _RUNNABLE.search(answer) is not None

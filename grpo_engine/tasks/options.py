@@ -1,0 +1,42 @@
+"""Reading `task.options`: known names, right types, and a hint at what was meant."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from grpo_engine.config import TaskConfig
+from grpo_engine.errors import DataError
+
+
+def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the defaults with the task's options in place; a wrong name or type is an error."""
+    chosen = dict(defaults)
+    for name, value in config.options.items():
+        if name not in defaults:
+            near = difflib.get_close_matches(name, defaults, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            known = ", ".join(sorted(defaults)) or "no options"
+            raise DataError(
+                f"task.options: {config.name} has no option {name!r}{hint}; it takes {known}"
+            )
+        default = defaults[name]
+        wanted = (int, float) if isinstance(default, float) else type(default)
+        wrong = isinstance(value, bool) != isinstance(default, bool)
+        if default is not None and (wrong or not isinstance(value, wanted)):
+            raise DataError(
+                f"task.options.{name} must be {_name(default)} like {default!r}, got {value!r}"
+            )
+        chosen[name] = value
+    return chosen
+
+
+def at_least(config: TaskConfig, name: str, value: float, low: float) -> None:
+    """Refuse an option below its lowest value."""
+    if value < low:
+        raise DataError(f"task.options.{name} of {config.name} must be >= {low}, got {value}")
+
+
+def _name(default: Any) -> str:
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}.get(
+        type(default), f"a {type(default).__name__}"
+    )

@@ -1,0 +1,254 @@
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_engine.config import TaskConfig
+from grpo_engine.errors import DataError, MissingPackageError
+from grpo_engine.tasks.base import Task, load_task
+
+
+def write(path: Path, *rows: Any) -> Path:
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def make(path: Path | str, **settings: Any) -> Task:
+    return load_task(TaskConfig(name=str(path), **settings))
+
+
+def qa(count: int, start: int = 0) -> list[dict[str, Any]]:
+    return [{"prompt": f"q{i}", "answer": f"{i}"} for i in range(start, start + count)]
+
+
+def test_trl_text_prompts_stay_text_and_columns_reach_rewards(tmp_path: Path) -> None:
+    rows = [{"prompt": "1+1=", "answer": "2", "level": [1, {"a": None}]}]
+    task = make(write(tmp_path / "d.jsonl", *rows), held_out_size=0)
+    (example,) = task.train
+    assert example.prompt == "1+1="
+    assert example.target == "2"
+    assert example.columns == {"answer": "2", "level": [1, {"a": None}]}
+    assert example.where.endswith("d.jsonl:1")
+    assert [spec.name for spec in task.default_rewards] == ["numeric_answer"]
+
+
+def test_trl_chat_prompts_are_messages(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    path = write(tmp_path / "d.jsonl", {"prompt": messages, "solution": "x"})
+    (example,) = make(path, held_out_size=0).train
+    assert example.prompt == tuple(messages)
+    assert example.target == "x"
+    assert example.columns == {"solution": "x", "answer": "x"}
+
+
+def test_mlx_lm_messages_give_the_last_answer_as_target(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    path = write(tmp_path / "d.jsonl", {"messages": messages})
+    (example,) = make(path, held_out_size=0).train
+    assert example.prompt == (messages[0],)
+    assert example.target == "hello"
+
+
+def test_mlx_lm_prompt_and_completion_are_chat(tmp_path: Path) -> None:
+    path = write(tmp_path / "d.jsonl", {"prompt": "hi", "completion": "hello"})
+    (example,) = make(path, held_out_size=0).train
+    assert example.prompt == ({"role": "user", "content": "hi"},)
+    assert example.target == "hello"
+    (plain,) = make(path, held_out_size=0, options={"chat": False}).train
+    assert plain.prompt == "hi"
+
+
+def test_an_mlx_lm_folder_brings_its_own_split(tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", *qa(4))
+    write(tmp_path / "valid.jsonl", *qa(2, start=3))
+    write(tmp_path / "test.jsonl", *qa(1, start=9))
+    task = make(tmp_path)
+    assert [e.prompt for e in task.train] == ["q0", "q1", "q2"]
+    assert [e.prompt for e in task.held_out] == ["q3", "q4"]
+    assert task.notes == ("1 training rows have the prompt of a held-out row and were dropped",)
+    assert [e.prompt for e in make(tmp_path, held_out_split="test").held_out] == ["q9"]
+
+
+def test_rows_are_set_aside_where_there_is_one_split(tmp_path: Path) -> None:
+    # q0 is there twice, and both rows land on one side
+    path = write(tmp_path / "d.jsonl", *qa(20), *qa(1))
+    task = make(path, held_out_size=6)
+    held = {str(e.prompt) for e in task.held_out}
+    assert len(held) == len(task.held_out) == 6
+    assert not held & {str(e.prompt) for e in task.train}
+    assert make(path, held_out_size=6).held_out == task.held_out
+    assert make(path, held_out_size=6, options={"seed": 1}).held_out != task.held_out
+
+
+def test_train_size_cuts_and_changes_the_fingerprint(tmp_path: Path) -> None:
+    path = write(tmp_path / "d.jsonl", *qa(20))
+    few = make(path, held_out_size=2, train_size=5)
+    assert len(few.train) == 5
+    assert few.fingerprint != make(path, held_out_size=2).fingerprint
+
+
+def test_csv_with_quotes_and_line_breaks_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "d.csv"
+    path.write_text('prompt,answer\n"a, ""b""\nc",1\nd,2\n', encoding="utf-8")
+    task = make(path, held_out_size=0)
+    assert [e.prompt for e in task.train] == ['a, "b"\nc', "d"]
+    assert task.train[1].where.endswith("d.csv:4")
+
+
+def test_parquet_and_json_are_read_and_columns_that_are_not_json_are_named(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "d.parquet"
+    table = pyarrow.table({"prompt": ["a", "b"], "answer": ["1", "2"], "image": [b"x", b"y"]})
+    parquet.write_table(table, path)
+    task = make(path, held_out_size=0)
+    assert [dict(e.columns) for e in task.train] == [{"answer": "1"}, {"answer": "2"}]
+    (note,) = task.notes
+    assert "column 'image' holds bytes" in note
+    assert "d.parquet: row 1" in note
+    (tmp_path / "d.json").write_text(json.dumps({"data": qa(2)}))
+    assert len(make(tmp_path / "d.json", held_out_size=0).train) == 2
+
+
+def test_a_column_that_some_rows_lack_is_none_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "d.jsonl", {"prompt": "a", "hint": "h"}, {"prompt": "b"})
+    task = make(path, held_out_size=0)
+    assert [e.columns["hint"] for e in task.train] == ["h", None]
+
+
+GOOD = {"prompt": "a", "answer": "1"}
+BAD_FILES = [
+    ("d.jsonl", [GOOD, '{"prompt": '], "d.jsonl:2: not JSON: Expecting value at column"),
+    ("d.jsonl", ["[" + json.dumps(GOOD) + "]"], "d.jsonl:1: a row is a JSON object"),
+    ("d.jsonl", ["[{}, ", "{}]"], "name the file .json"),
+    ("d.jsonl", [GOOD, {"answer": "1"}], "d.jsonl:2: there is no column 'prompt'; its columns"),
+    ("d.jsonl", [{"question": "1"}], "(perhaps question)"),
+    ("d.jsonl", [GOOD, {"prompt": " \n"}], "d.jsonl:2: the prompt is empty; fill it or remove"),
+    ("d.jsonl", [GOOD, {"prompt": None}], "d.jsonl:2: the prompt is null"),
+    ("d.jsonl", [{"prompt": []}], "d.jsonl:1: the prompt is empty (no messages in 'prompt')"),
+    ("d.jsonl", [{"prompt": [{"role": "user", "content": ""}]}], "its messages have no text"),
+    ("d.jsonl", [{"prompt": ["hi"]}], "message 1 of 'prompt' is 'hi'; a message is"),
+    ("d.jsonl", [{"prompt": [{"role": "user"}]}], "message 1 of 'prompt' has no text"),
+    ("d.jsonl", [{"prompt": 5}], "column 'prompt' is int; a prompt is text or a list"),
+    ("d.jsonl", [""], "d.jsonl has no rows"),
+    ("d.csv", ["prompt,answer", "a,1,2"], "d.csv:2: 3 fields where the header has 2"),
+    ("d.csv", ["prompt,prompt", "a,1"], "the header has 'prompt' more than once"),
+    ("d.json", ['{"prompt": 1,}'], "d.json:1: not JSON"),
+    ("d.txt", ["hello"], "a data file ends in .jsonl"),
+    ("d.parquet", ["hello"], "d.parquet is not a readable Parquet file"),
+]
+
+
+@pytest.mark.parametrize(("name", "rows", "message"), BAD_FILES)
+def test_a_bad_row_is_named_with_its_file_line_and_remedy(
+    tmp_path: Path, name: str, rows: list[Any], message: str
+) -> None:
+    path = write(tmp_path / name, *rows)
+    with pytest.raises(DataError) as caught:
+        make(path, held_out_size=0)
+    assert message in str(caught.value)
+
+
+def test_bytes_that_are_not_utf8_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_bytes(b'{"prompt": "a"}\n{"prompt": "\xff"}\n')
+    with pytest.raises(DataError, match=r"d\.jsonl:2: byte 12 \(0xff\) is not UTF-8"):
+        make(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("missing.jsonl", {}, "there is no file or folder"),
+        ("./missing", {}, "there is no file or folder"),
+        ("d.jsonl", {"held_out_split": "test"}, "has no split 'test'; it has train"),
+        ("d.jsonl", {"target_column": "gold"}, "there is no column 'gold' (task.target_column)"),
+        ("d.jsonl", {"options": {"chatt": True}}, "did you mean chat?"),
+    ],
+)
+def test_a_wrong_setting_is_an_error_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, settings: Any, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "d.jsonl", GOOD)
+    with pytest.raises(DataError) as caught:
+        make(name, **settings)
+    assert message in str(caught.value)
+
+
+def test_an_empty_folder_says_what_it_should_hold(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"it should hold train\.jsonl"):
+        make(tmp_path)
+
+
+def test_the_same_rows_for_both_splits_leave_nothing_to_train_on(tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", *qa(2))
+    write(tmp_path / "valid.jsonl", *qa(2))
+    with pytest.raises(DataError, match="has no training rows left"):
+        make(tmp_path)
+
+
+GSM = {"question": "How many?", "answer": "2 * 36 = <<2*36=72>>72\n#### 1,072"}
+
+
+def test_gsm8k_reads_a_local_file_and_takes_the_number_after_the_hashes(tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", GSM)
+    write(tmp_path / "test.jsonl", {**GSM, "question": "And now?"})
+    task = make("gsm8k", options={"path": str(tmp_path)})
+    (example,) = task.train
+    assert example.target == example.columns["answer"] == "1072"
+    assert example.prompt == ({"role": "user", "content": "How many?"},)
+    assert task.accuracy == "numeric_answer"
+    assert len(task.held_out) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [({"question": "q", "answer": "5"}, "no `####`"), ({"q": "x"}, "this one has q")],
+)
+def test_gsm8k_names_a_bad_row(tmp_path: Path, row: Any, message: str) -> None:
+    path = write(tmp_path / "d.jsonl", row)
+    with pytest.raises(DataError, match=r"d\.jsonl:1") as caught:
+        make("gsm8k", options={"path": str(path)})
+    assert message in str(caught.value)
+
+
+def test_without_the_package_a_hub_set_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingPackageError) as caught:
+        make("gsm8k")
+    assert "pip install 'grpo-tui[hub]'" in str(caught.value)
+    assert "hf download --repo-type dataset openai/gsm8k" in str(caught.value)
+
+
+class FakeHub:
+    """Stands in for the package `datasets`: one data set, and no network for any other."""
+
+    @staticmethod
+    def load_dataset(name: str, subset: str | None) -> Any:
+        if (name, subset) != ("org/sums", "easy"):
+            raise ConnectionError("Couldn't reach the Hub")
+        return {"train": qa(3), "validation": qa(1, start=7), "extra": qa(1)}
+
+
+def test_a_hub_set_is_read_by_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", FakeHub)
+    task = make("org/sums:easy")
+    assert (len(task.train), len(task.held_out)) == (3, 1)
+    with pytest.raises(DataError, match="neither on the hub nor in the cache") as caught:
+        make("org/other")
+    assert "arithmetic, countdown, reasoning-gym:gsm_symbolic" in str(caught.value)
+
+
+def test_hellaswag_rows_become_endings(tmp_path: Path) -> None:
+    row = {"ctx": "A man", "endings": ["runs.", "is a tree.", "x", "y"], "label": "1"}
+    path = write(tmp_path / "h.jsonl", row)
+    (example,) = make("endings", options={"path": str(path)}, held_out_size=0).train
+    assert example.target == "(B)"
+    bad = write(tmp_path / "bad.jsonl", {**row, "label": ""})
+    with pytest.raises(DataError, match=r"bad\.jsonl:1: a row has text in `ctx`"):
+        make("endings", options={"path": str(bad)})
