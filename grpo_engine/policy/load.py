@@ -56,6 +56,7 @@ class Policy:
     head_is_trained: bool
     fast: FastPaths = field(default_factory=FastPaths)
     notes: tuple[str, ...] = ()
+    batching: str | None = None  # how rows are decoded together; found when first sampled
     reference: dict[str, mx.array] | None = None  # None: the base model, adapter switched off
 
     @property
@@ -178,8 +179,8 @@ def load_policy(
     mx.eval(flatten(model.parameters()), head.weight if head else [])
     policy = Policy(
         config=config, folder=folder, module=module, tokenizer=tokenizer, adapter=adapter,
-        end_ids=_end_ids(tokenizer, settings), pad_id=_pad_id(tokenizer), vocabulary=vocabulary,
-        context_length=_context_length(settings), parameters=int(get_total_parameters(model)),
+        end_ids=end_tokens(tokenizer, settings), pad_id=_pad_id(tokenizer), vocabulary=vocabulary,
+        context_length=context_length(settings), parameters=int(get_total_parameters(model)),
         trainable_parameters=_count(model), dtype=dtype, parts=parts, windows=windows,
         head_is_trained=parts is not None and bool(parts.outer()), fast=fast, notes=tuple(notes),
     )  # fmt: skip
@@ -208,7 +209,8 @@ def _dtype(model: nn.Module) -> str:
     return max(sizes, key=lambda name: sizes[name])
 
 
-def _end_ids(tokenizer: Any, settings: Mapping[str, Any]) -> frozenset[int]:
+def end_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> frozenset[int]:
+    """The tokens that end an answer, by tokenizer and by configuration."""
     listed = settings.get("eos_token_id")
     ids = set(tokenizer.eos_token_ids)
     ids |= set(listed) if isinstance(listed, list) else ({listed} if listed is not None else set())
@@ -226,7 +228,7 @@ def _vocabulary(settings: Mapping[str, Any], tokenizer: Any) -> int:
     return int(settings.get("vocab_size") or text.get("vocab_size") or len(tokenizer))
 
 
-def _context_length(settings: Mapping[str, Any]) -> int:
+def context_length(settings: Mapping[str, Any]) -> int:
     """Positions the model was made for; a large number where it does not say."""
     text = settings.get("text_config") or {}
     for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):

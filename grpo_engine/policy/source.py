@@ -57,7 +57,9 @@ def _fetch(repository: str) -> Path:
         ) from error
 
 
-def load_parts(config: ModelConfig) -> tuple[nn.Module, Any, dict[str, Any], Path, list[str]]:
+def load_parts(
+    config: ModelConfig, *, lazy: bool = False
+) -> tuple[nn.Module, Any, dict[str, Any], Path, list[str]]:
     """Model, tokenizer, configuration, folder and notes, with dtype and quantisation settled."""
     folder = find_folder(config.path)
     if not (folder / "config.json").is_file():
@@ -72,6 +74,8 @@ def load_parts(config: ModelConfig) -> tuple[nn.Module, Any, dict[str, Any], Pat
         raise ModelError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from error
     notes = _settle_quantisation(model, config)
     notes += _settle_dtype(model, config)
+    if lazy:
+        return model, tokenizer, settings, folder, notes
     try:
         mx.eval(model.parameters())
     except RuntimeError as error:

@@ -6,15 +6,16 @@ right-aligned so that one number per row says where it begins, leavers replaced 
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from grpo_engine.policy.caches import PrefixCache
-from grpo_engine.policy.load import Policy
+from grpo_engine.policy.load import TOLERANCE, Policy
+from grpo_engine.policy.structure import agrees
 
 PREFILL_TOKENS = 2048  # tokens of one prefill forward
 GROWTH = 64  # places by which storage grows
@@ -45,16 +46,30 @@ class Batch(Protocol):
         """Drop all rows but these; row i is then what was row places[i]."""
 
 
-def make_batch_of(policy: Policy) -> Batch:
-    """The fastest build that the model allows."""
+def batch_for(policy: Policy) -> Batch:
+    """The fastest build that gives this model's own logits; found once per policy."""
     if not policy.fast.batched_decode:
         return SeparateBatch(policy)
-    if policy.parts is not None and policy.windows is not None:
-        return RowsBatch(policy)
-    caches = make_prompt_cache(policy.model)
-    if all(hasattr(c, "merge") and hasattr(c, "empty") for c in caches):
-        return MergedBatch(policy)
-    return SeparateBatch(policy)
+    if policy.batching is None:
+        policy.batching = next(kind for kind in BUILDS if _serves(kind, policy))
+    return BUILDS[policy.batching](policy)
+
+
+def _serves(kind: str, policy: Policy) -> bool:
+    """Decode two prompts of different length and hold the logits against whole forwards."""
+    if kind == "separate":
+        return True
+    prompts = [tuple(7 * i % policy.vocabulary for i in range(1, count)) for count in (6, 4, 6)]
+    whole = mx.concatenate([policy.model(mx.array([prompt]))[:, -1] for prompt in prompts])
+    try:
+        batch = BUILDS[kind](policy)
+        batch.add(batch.prefill([prompt[:-2] for prompt in prompts]))
+        batch.step([prompt[-2] for prompt in prompts])
+        batch.keep([2, 1])
+        given = batch.step([prompts[2][-1], prompts[1][-1]])
+        return agrees(given, mx.stack([whole[2], whole[1]]), TOLERANCE[policy.dtype])
+    except (TypeError, ValueError, AttributeError, RuntimeError, IndexError, AssertionError):
+        return False  # a model of another build: a slower batch serves it
 
 
 class _RowsLayout:
@@ -346,3 +361,10 @@ def _prefill_alone(model: Any, prompt: tuple[int, ...]) -> Prefilled:
     logits = model(mx.array([prompt]), cache=caches)[0, -1]
     mx.eval(logits, [cache.state for cache in caches])
     return Prefilled(len(prompt), logits, caches)
+
+
+BUILDS: Final[dict[str, Callable[[Policy], Batch]]] = {
+    "rows": RowsBatch,
+    "merged": MergedBatch,
+    "separate": SeparateBatch,
+}

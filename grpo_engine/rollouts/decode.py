@@ -9,14 +9,18 @@ import numpy as np
 
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError
-from grpo_engine.events import Event, RolloutsAdvanced, RunPaused, RunResumed
+from grpo_engine.events import Event, NoteWritten, RolloutsAdvanced, RunPaused, RunResumed
 from grpo_engine.policy.load import Policy, Weights
-from grpo_engine.rollouts.batches import Prefilled, make_batch_of
+from grpo_engine.rollouts.batches import Batch, Prefilled, batch_for
 from grpo_engine.rollouts.noise import row_key, token_keys
 from grpo_engine.rollouts.row import THINK_END, GrowingText, Row, decoder
 from grpo_engine.rollouts.sampler import draw
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 
+SLOW = (
+    "rows are decoded one after another: batching does not give this model's own numbers, so "
+    "sampling takes as many times longer as there are rows"
+)
 REPORT_EVERY = 0.08  # seconds between progress events
 
 
@@ -37,7 +41,11 @@ def sample_groups(
     """
     rows = make_rows(policy, prompts, sampling, seed=seed, step=step)
     with policy.for_sampling(weights):
-        yield from _decode(policy, rows, sampling, step=step, control=control)
+        batch = batch_for(policy)
+        if policy.fast.batched_decode and policy.batching == "separate":
+            yield NoteWritten(step=step, text=SLOW, severity="warning")
+        state = _Decoding(policy, rows, sampling, batch)
+        yield from _decode(state, step=step, control=control)
     decode = decoder(policy)
     return [row.rollout(decode, policy.end_ids) for row in rows]
 
@@ -68,12 +76,13 @@ def make_rows(
 class _Decoding:
     """The rows that wait, the rows that grow, and the batch that holds the latter."""
 
-    def __init__(self, policy: Policy, rows: list[Row], sampling: Sampling) -> None:
+    def __init__(self, policy: Policy, rows: list[Row], sampling: Sampling, batch: Batch) -> None:
         self.policy = policy
         self.sampling = sampling
+        self.rows = rows
         self.waiting = deque(rows)
         self.active: list[Row] = []
-        self.batch = make_batch_of(policy)
+        self.batch = batch
         self.prefilled: dict[tuple[int, ...], Prefilled] = {}
         self.most = sampling.max_rows or len(rows)
         self.think_end = _think_end(policy) if sampling.think_budget else []
@@ -145,10 +154,7 @@ class _Decoding:
         return self.seen
 
 
-def _decode(
-    policy: Policy, rows: list[Row], sampling: Sampling, *, step: int, control: Control | None
-) -> Iterator[Event]:
-    state = _Decoding(policy, list(rows), sampling)
+def _decode(state: _Decoding, *, step: int, control: Control | None) -> Iterator[Event]:
     started = told = time.monotonic()
     while state.waiting or state.active:
         if control is not None:
@@ -162,7 +168,7 @@ def _decode(
         done = not state.waiting and not state.active
         if done or time.monotonic() - told >= REPORT_EVERY:
             told = time.monotonic()
-            yield _progress(rows, policy, step, told - started)
+            yield _progress(state.rows, state.policy, step, told - started)
 
 
 def hold(control: Control, step: int) -> Iterator[Event]:

@@ -62,3 +62,13 @@ def write_model(folder: Path, *, seed: int = 3, scale: float = 3.0, **changes: A
         weights[name] = 1 + 0.1 * drawn if value.ndim == 1 else drawn
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     return folder
+
+
+MAMBA: dict[str, Any] = {
+    "model_type": "mamba", "architectures": ["MambaForCausalLM"], "state_size": 4,
+    "conv_kernel": 4, "use_bias": False, "use_conv_bias": True, "time_step_rank": 4, "expand": 2,
+}  # fmt: skip
+GEMMA2: dict[str, Any] = {
+    "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "head_dim": 8,
+    "attn_logit_softcapping": 50.0, "final_logit_softcapping": 5.0, "query_pre_attn_scalar": 8,
+}  # fmt: skip

@@ -1,0 +1,147 @@
+"""`grpo-tui models`: what is on this machine, what one is, GGUF files made into one."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+app = typer.Typer(invoke_without_command=True, help="List models; show one; import a GGUF file.")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Dtype = Literal["float32", "float16", "bfloat16"]
+
+
+@app.callback()
+def models(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the models on this machine: embedded, imported, and in the Hugging Face cache.
+
+    Example: grpo-tui models
+    """
+    if context.invoked_subcommand is not None:
+        return
+    rows = list(local_models())
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    width = max((len(row["path"]) for row in rows), default=0)
+    for row in rows:
+        typer.echo(
+            f"{row['path']:{width}}  {row['type']:10} {row['size_mb']:9.1f} MB  {row['from']}"
+        )
+
+
+@app.command()
+def show(
+    path: Annotated[str, typer.Argument(help="`starter`, a model folder, or a hub id.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what a model is: size, layers, context, end tokens, chat template.
+
+    Example: grpo-tui models show starter
+    """
+    facts = describe(path)
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        typer.echo(f"{name:{width}}  {value if value is not None else '-'}")
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="A GGUF file of the llama family.")],
+    out: Annotated[Path | None, typer.Option(help="Folder to make.")] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Number format of the weights.")] = "float32",
+    as_json: AsJson = False,
+) -> None:
+    """Make a model folder of a GGUF file, as other local tools have them.
+
+    Example: grpo-tui models import SmolLM2-135M-Instruct.Q4_1.gguf
+    """
+    from grpo_engine.models_import import import_gguf
+
+    folder = out or imported_folder() / file.stem
+    made = import_gguf(file, folder, dtype=dtype)
+    if as_json:
+        facts = dataclasses.asdict(made) | {"folder": str(made.folder)}
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    typer.echo(str(made.folder))
+    typer.echo(
+        f"{made.parameters / 1e6:.1f} M parameters ({made.architecture}, "
+        f"{', '.join(made.formats)}) as {dtype}, {made.bytes / 1e6:.0f} MB", err=True,
+    )  # fmt: skip
+
+
+def imported_folder() -> Path:
+    """Where imported models go when no folder is named."""
+    from platformdirs import user_data_path
+
+    return user_data_path("grpo-tui", appauthor=False) / "models"
+
+
+def local_models() -> Iterator[dict[str, Any]]:
+    """The models that need no network."""
+    from grpo_engine.policy.source import STARTER
+
+    if STARTER.is_dir():
+        yield _row("starter", STARTER, "embedded")
+    for folder in sorted(imported_folder().glob("[!.]*/config.json")):
+        yield _row(str(folder.parent), folder.parent, "imported")
+    yield from _cached_models()
+
+
+def _cached_models() -> Iterator[dict[str, Any]]:
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repositories = scan_cache_dir().repos
+    except CacheNotFound:
+        return
+    for repository in sorted(repositories, key=lambda found: found.repo_id):
+        for revision in repository.revisions:
+            whole = (revision.snapshot_path / "config.json").is_file() and any(
+                revision.snapshot_path.glob("*.safetensors")
+            )
+            if repository.repo_type == "model" and whole:
+                yield _row(repository.repo_id, revision.snapshot_path, "Hugging Face cache")
+                break
+
+
+def _row(path: str, folder: Path, origin: str) -> dict[str, Any]:
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    try:
+        kind = json.loads((folder / "config.json").read_text()).get("model_type", "?")
+    except (OSError, ValueError, AttributeError):
+        kind = "damaged"
+    return {"path": path, "type": kind, "size_mb": round(size / 1e6, 1), "from": origin}
+
+
+def describe(path: str) -> dict[str, Any]:
+    """What there is to know of a model without running it."""
+    from grpo_engine.config import ModelConfig
+    from grpo_engine.policy.load import context_length, end_tokens
+    from grpo_engine.policy.source import load_parts
+
+    model, tokenizer, settings, folder, notes = load_parts(ModelConfig(path=path), lazy=True)
+    from mlx_lm.utils import get_total_parameters
+
+    ends = sorted(end_tokens(tokenizer, settings))
+    return {
+        "folder": str(folder),
+        "type": settings.get("model_type"),
+        "parameters": int(get_total_parameters(model)),
+        "layers": len(model.layers),
+        "width": settings.get("hidden_size"),
+        "vocabulary": settings.get("vocab_size"),
+        "context": context_length(settings),
+        "quantised": json.dumps(settings["quantization"]) if "quantization" in settings else None,
+        "end tokens": ", ".join(f"{i} {tokenizer.decode([i])!r}" for i in ends),
+        "chat template": "yes" if tokenizer.has_chat_template else "no",
+        "notes": "; ".join(notes) or None,
+    }

@@ -1,0 +1,1 @@
+"""GGUF files: read, dequantised, and made into model folders."""

@@ -1,0 +1,161 @@
+"""The names of the llama family's weights and settings, in GGUF files and in mlx-lm."""
+
+import re
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from grpo_engine.errors import ModelError
+from grpo_engine.gguf.reader import GgufFile
+
+Floats = npt.NDArray[np.float32]
+
+
+class Architecture(NamedTuple):
+    """One entry of `general.architecture` that can be imported."""
+
+    model_class: str
+    permuted: bool  # rotary halves of q and k are interleaved in the file
+
+
+ARCHITECTURES: Final = {
+    "llama": Architecture("LlamaForCausalLM", permuted=True),
+    "qwen2": Architecture("Qwen2ForCausalLM", permuted=False),
+    "qwen3": Architecture("Qwen3ForCausalLM", permuted=False),
+}
+OUTER: Final = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+INNER: Final = {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+ROPE_FACTORS = "rope_freqs.weight"
+LAYER: Final = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+
+
+def architecture_of(file: GgufFile) -> str:
+    """The file's architecture, if it can be imported."""
+    name = str(file.metadata.get("general.architecture", ""))
+    if name not in ARCHITECTURES:
+        raise ModelError(
+            f"{file.path} holds a model of the architecture {name or 'unknown'}; "
+            f"{', '.join(ARCHITECTURES)} can be imported"
+        )
+    return name
+
+
+def weight_names(file: GgufFile) -> dict[str, str]:
+    """The name in mlx-lm's model of each tensor in the file."""
+    names: dict[str, str] = {}
+    for name in file.tensors:
+        if name == ROPE_FACTORS:
+            continue
+        stem, _, leaf = name.rpartition(".")
+        inner = LAYER.fullmatch(name)
+        if inner and inner[2] in INNER:
+            names[name] = f"model.layers.{inner[1]}.{INNER[inner[2]]}.{inner[3]}"
+        elif stem in OUTER and leaf in ("weight", "bias"):
+            names[name] = f"{OUTER[stem]}.{leaf}"
+        else:
+            raise ModelError(
+                f"{file.path} holds the tensor {name}, which no dense "
+                f"{file.metadata['general.architecture']} model has; it cannot be imported"
+            )
+    return names
+
+
+def weight(file: GgufFile, name: str) -> Floats:
+    """A tensor as mlx-lm has it: q and k with the halves of each head one after the other."""
+    array = file.tensor(name)
+    found = LAYER.fullmatch(name)
+    permuted = ARCHITECTURES[str(file.metadata["general.architecture"])].permuted
+    if not (found and permuted and found[2] in ("attn_q", "attn_k")):
+        return array
+    heads = setting(file, "attention.head_count")
+    if found[2] == "attn_k":
+        heads = setting(file, "attention.head_count_kv", heads)
+    if array.shape[0] % (2 * heads):
+        raise ModelError(f"{file.path} is damaged: {name} has {array.shape[0]} rows, {heads} heads")
+    pairs = array.reshape(heads, array.shape[0] // heads // 2, 2, *array.shape[1:])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)
+
+
+def setting(file: GgufFile, name: str, default: Any = None) -> Any:
+    """A setting of the architecture, an error where it is missing and has no default."""
+    key = f"{file.metadata['general.architecture']}.{name}"
+    value = file.metadata.get(key, default)
+    if value is None:
+        raise ModelError(f"{file.path} does not say {key}; the file is incomplete")
+    return value
+
+
+def model_config(file: GgufFile) -> dict[str, Any]:
+    """`config.json` as Hugging Face and mlx-lm read it."""
+    kind = architecture_of(file)
+    heads, width = setting(file, "attention.head_count"), setting(file, "embedding_length")
+    if "token_embd.weight" not in file.tensors:
+        raise ModelError(f"{file.path} holds no token_embd.weight; the file is incomplete")
+    return {
+        "architectures": [ARCHITECTURES[kind].model_class],
+        "model_type": kind,
+        "hidden_act": "silu",
+        "hidden_size": width,
+        "intermediate_size": setting(file, "feed_forward_length"),
+        "num_hidden_layers": setting(file, "block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": setting(file, "attention.head_count_kv", heads),
+        "head_dim": setting(file, "attention.key_length", width // heads),
+        "max_position_embeddings": setting(file, "context_length"),
+        "rms_norm_eps": setting(file, "attention.layer_norm_rms_epsilon"),
+        "rope_theta": setting(file, "rope.freq_base", 10000.0),
+        "rope_scaling": rope_scaling(file),
+        "attention_bias": kind == "llama" and "blk.0.attn_q.bias" in file.tensors,
+        "mlp_bias": False,
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "vocab_size": file.tensors["token_embd.weight"].shape[0],
+    }
+
+
+def rope_scaling(file: GgufFile) -> dict[str, Any] | None:
+    """How rotary frequencies are stretched; llama 3's factors come as a tensor."""
+    if ROPE_FACTORS in file.tensors:
+        return _llama3_scaling(file)
+    kind = setting(file, "rope.scaling.type", "none")
+    if kind == "none":
+        return None
+    if kind != "linear":
+        raise ModelError(f"{file.path} stretches positions by {kind!r}, which cannot be imported")
+    return {"rope_type": "linear", "factor": setting(file, "rope.scaling.factor")}
+
+
+def _llama3_scaling(file: GgufFile) -> dict[str, Any]:
+    """Find llama 3's setting that gives the file's factors, or refuse.
+
+    With wavelength w = 2 pi / frequency and original length L: factor 1 below w = L / 4, the full
+    factor above w = L, and smooth in between.
+    """
+    factors = file.tensor(ROPE_FACTORS).astype(np.float64)
+    base, size = setting(file, "rope.freq_base", 10000.0), 2 * len(factors)
+    waves = 2 * np.pi * base ** (np.arange(0, size, 2) / size)
+    full, original = float(factors.max()), 8192.0
+    smooth = np.clip((original / waves - 1) / 3, 0, 1)
+    expected = 1 / ((1 - smooth) / full + smooth)
+    if not np.allclose(factors, expected, rtol=1e-3):
+        raise ModelError(f"{file.path} has rotary factors of its own, which cannot be imported")
+    return {
+        "rope_type": "llama3", "factor": full, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }  # fmt: skip

@@ -1,0 +1,92 @@
+"""What several tests of the policy need: rows of made-up ids, moved weights, gradients."""
+
+import random
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from grpo_engine.events import Event
+from grpo_engine.policy import Policy, micro_batches, token_scores
+from grpo_engine.policy.trees import flatten
+
+
+@dataclass(frozen=True)
+class Ids:
+    """A row of a batch."""
+
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    forced: tuple[int, ...] = ()
+
+
+def made_up_rows(shape: Sequence[tuple[int, Sequence[int]]]) -> list[Ids]:
+    """Rows of random ids: (prompt length, completion lengths) per group."""
+    source = random.Random(1)
+    rows = []
+    for length, completions in shape:
+        prompt = tuple(source.randrange(200) for _ in range(length))
+        rows += [
+            Ids(prompt, tuple(source.randrange(200) for _ in range(count))) for count in completions
+        ]
+    return rows
+
+
+def move_weights(policy: Policy, size: float = 0.3) -> None:
+    """Push the trained weights away from where they start."""
+    policy.load_trainable({
+        name: value + size * mx.random.normal(value.shape, key=mx.random.key(place))
+        for place, (name, value) in enumerate(policy.snapshot().items())
+    })  # fmt: skip
+
+
+def weighted_loss(
+    policy: Policy, rows: Sequence[Ids], *, temperature: float = 0.7, rows_at_most: int = 5,
+    entropy: bool = False, values: bool = False,
+) -> tuple[float, dict[str, mx.array]]:  # fmt: skip
+    """A sum of log-probabilities, each token with a weight of its own, and its gradient."""
+
+    def loss() -> mx.array:
+        total = mx.array(0.0)
+        for batch in micro_batches(rows, rows_at_most=rows_at_most, bucket=policy.fast.bucket):
+            scores = token_scores(
+                policy, batch, temperature=temperature, entropy=entropy,
+                entropy_gradient=entropy, values=values,
+            )  # fmt: skip
+            weights = mx.array([
+                [((row * 7 + place * 3) % 5) - 1.7 for place in range(batch.width)]
+                for row in batch.rows
+            ])  # fmt: skip
+            for found in (scores.logprobs, scores.entropy, scores.values):
+                if found is not None:
+                    total = total + (found * weights).sum()
+        return total
+
+    value, gradient = nn.value_and_grad(policy.module, loss)()
+    mx.eval(value, gradient)
+    return float(value.item()), flatten(gradient)
+
+
+def largest_difference(ours: dict[str, mx.array], theirs: dict[str, mx.array]) -> float:
+    """The largest difference of two gradients, relative to the largest entry."""
+    assert ours.keys() == theirs.keys()
+    scale = max(largest(value) for value in theirs.values())
+    return max(largest(ours[name] - theirs[name]) for name in theirs) / scale
+
+
+def largest(array: mx.array) -> float:
+    """The largest absolute value."""
+    return float(np.abs(np.array(array)).max())
+
+
+def drain(run: Generator[Event, None, Any]) -> tuple[list[Event], Any]:
+    """All events of a generator and what it returns."""
+    events = []
+    try:
+        while True:
+            events.append(next(run))
+    except StopIteration as end:
+        return events, end.value

@@ -1,0 +1,205 @@
+"""Loading, adapters, reference and critic."""
+
+import json
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from mlx_lm import generate, load
+
+from grpo_engine.config import ModelConfig
+from grpo_engine.errors import ModelError
+from grpo_engine.policy import Policy, load_policy, micro_batches, token_scores
+from grpo_engine.rollouts import PromptRows, Sampling, sample_groups
+from tests.engine.conftest import MakePolicy
+from tests.engine.helpers_policy import drain, largest, made_up_rows, move_weights
+from tests.engine.tiny import END, STOP, write_model
+
+ROWS = made_up_rows([(7, (3, 5)), (4, (6,))])
+
+
+def scores(policy: Policy) -> mx.array:
+    return mx.concatenate([
+        token_scores(policy, batch, temperature=1.0, gradient=False).logprobs.reshape(-1)
+        for batch in micro_batches(ROWS, rows_at_most=2)
+    ])  # fmt: skip
+
+
+def test_every_end_token_of_the_configuration_ends_an_answer(make_policy: MakePolicy) -> None:
+    assert make_policy().end_ids == {END, STOP}
+
+
+def test_a_fresh_lora_is_its_own_reference(make_policy: MakePolicy) -> None:
+    policy = make_policy()
+    with policy.as_reference():
+        reference = scores(policy)
+    assert mx.array_equal(reference, scores(policy))
+
+
+@pytest.mark.parametrize("tuning", ["lora", "dora", "full"])
+def test_the_reference_stays_while_the_policy_moves(make_policy: MakePolicy, tuning: str) -> None:
+    policy = make_policy(tuning=tuning)
+    before = scores(policy)
+    move_weights(policy)
+    moved = scores(policy)
+    with policy.as_reference():
+        reference = scores(policy)
+    assert mx.allclose(reference, before, atol=1e-4)
+    assert largest(moved - before) > 0.1
+    assert mx.array_equal(scores(policy), moved)
+
+
+def test_an_adapter_to_start_from_is_the_reference(make_policy: MakePolicy, tmp_path: Path) -> None:
+    first = make_policy()
+    move_weights(first)
+    first.save_adapter(tmp_path / "adapter")
+    second = make_policy(adapter=str(tmp_path / "adapter"))
+    assert mx.array_equal(scores(second), scores(first))
+    with second.as_reference():
+        assert mx.array_equal(scores(second), scores(first))
+
+
+def test_a_refreshed_reference_is_the_policy_of_that_moment(make_policy: MakePolicy) -> None:
+    policy = make_policy()
+    move_weights(policy)
+    policy.refresh_reference()
+    then = scores(policy)
+    move_weights(policy)
+    with policy.as_reference():
+        assert mx.array_equal(scores(policy), then)
+
+
+def test_mixing_two_loras_is_refused(make_policy: MakePolicy) -> None:
+    with pytest.raises(ModelError, match=r"mixed at 0\.5 needs model\.tuning full"):
+        make_policy().refresh_reference(0.5)
+
+
+def test_a_reference_of_full_weights_can_be_mixed(make_policy: MakePolicy) -> None:
+    policy = make_policy(tuning="full")
+    old = policy.snapshot()["model.norm.weight"]
+    move_weights(policy)
+    new = policy.snapshot()["model.norm.weight"]
+    policy.refresh_reference(0.25)
+    assert policy.reference is not None
+    assert mx.allclose(policy.reference["model.norm.weight"], 0.25 * new + 0.75 * old)
+
+
+def test_other_weights_are_put_back_after_an_error(make_policy: MakePolicy) -> None:
+    policy = make_policy()
+    kept = scores(policy)
+    other = {name: value + 1 for name, value in policy.snapshot().items()}
+    with pytest.raises(RuntimeError), policy.using(other):
+        raise RuntimeError
+    assert mx.array_equal(scores(policy), kept)
+
+
+def test_adapters_start_the_same_for_one_seed_and_differ_for_another(
+    make_policy: MakePolicy,
+) -> None:
+    one, same, other = (make_policy(seed=seed).snapshot() for seed in (1, 1, 2))
+    name = "model.layers.0.self_attn.q_proj.lora_a"
+    assert mx.array_equal(one[name], same[name])
+    assert not mx.array_equal(one[name], other[name])
+    assert not mx.array_equal(one[name], one[name.replace("layers.0", "layers.1")])
+
+
+@pytest.mark.parametrize("tuning", ["lora", "dora", "full"])
+def test_mlx_lm_opens_what_was_saved_and_says_the_same(
+    make_policy: MakePolicy, tmp_path: Path, tuning: str
+) -> None:
+    policy = make_policy(tuning=tuning, **({} if tuning == "full" else {"lora_layers": 1}))
+    move_weights(policy)
+    policy.save_adapter(tmp_path / "saved")
+    if tuning == "full":
+        model, tokenizer, *_ = load(str(tmp_path / "saved"))
+    else:
+        model, tokenizer, *_ = load(str(policy.folder), adapter_path=str(tmp_path / "saved"))
+    prompt = tokenizer.encode("12 + 3 = ")
+    text = generate(model, tokenizer, prompt, max_tokens=12)
+    rows = [PromptRows(key="p", group=0, ids=tuple(prompt), rows=1)]
+    greedy = Sampling(temperature=0, max_new_tokens=12)
+    _, (rollout,) = drain(sample_groups(policy, rows, greedy, seed=0, step=0))
+    assert rollout.text == text
+
+
+def test_the_adapter_configuration_is_mlx_lms(make_policy: MakePolicy, tmp_path: Path) -> None:
+    make_policy(lora_keys=("q_proj",), lora_rank=3, lora_scale=5.0).save_adapter(tmp_path / "a")
+    written = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    assert written["fine_tune_type"] == "lora"
+    assert written["num_layers"] == -1
+    assert written["lora_parameters"] == {
+        "rank": 3, "scale": 5.0, "dropout": 0.0, "keys": ["self_attn.q_proj"],
+    }  # fmt: skip
+
+
+def test_a_critic_is_zero_at_first_and_apart_from_the_model(make_policy: MakePolicy) -> None:
+    policy = make_policy(critic=True)
+    (batch,) = micro_batches(ROWS, rows_at_most=3)
+    values = token_scores(policy, batch, temperature=1.0, gradient=False, values=True).values
+    assert values is not None
+    assert mx.array_equal(values, mx.zeros_like(values))
+    assert set(policy.critic_weights()) == {"weight", "bias"}
+    assert not any("critic" in name for name in policy.snapshot())
+
+
+def test_values_without_a_critic_are_refused(make_policy: MakePolicy) -> None:
+    (batch,) = micro_batches(ROWS, rows_at_most=3)
+    with pytest.raises(ModelError, match="without a critic"):
+        token_scores(make_policy(), batch, temperature=1.0, values=True)
+
+
+def test_a_quantised_base_is_dequantised_where_that_is_faster(tmp_path: Path) -> None:
+    from mlx_lm import convert
+
+    source = write_model(tmp_path / "whole", hidden_size=64, intermediate_size=128)
+    packed = tmp_path / "packed"
+    convert(str(source), str(packed), quantize=True, q_group_size=32, q_bits=8)
+    kept = load_policy(ModelConfig(path=str(packed), quantized="keep"), seed=0)
+    plain = load_policy(ModelConfig(path=str(packed), quantized="dequantize"), seed=0)
+    assert plain.notes != kept.notes
+    assert "dequantised" in plain.notes[0]
+    move_weights(kept)
+    move_weights(plain)
+    assert mx.allclose(scores(kept), scores(plain), atol=1e-3)
+
+
+def test_full_tuning_of_quantised_weights_is_refused(tmp_path: Path) -> None:
+    from mlx_lm import convert
+
+    source = write_model(tmp_path / "whole", hidden_size=64, intermediate_size=128)
+    convert(str(source), str(tmp_path / "packed"), quantize=True, q_group_size=32, q_bits=8)
+    config = ModelConfig(path=str(tmp_path / "packed"), quantized="keep", tuning="full")
+    with pytest.raises(ModelError, match=r"set model\.quantized to dequantize"):
+        load_policy(config, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"path": "/nowhere/model"}, "model.path /nowhere/model is no folder"),
+        ({"path": "some.gguf"}, "grpo-tui models import"),
+        ({"lora_layers": 9}, "the model has 2 layers"),
+        ({"lora_keys": ("nope",)}, "which the model does not have; it has down_proj"),
+        ({"adapter": "/nowhere/adapter"}, "no readable adapter_config.json"),
+    ],
+)
+def test_wrong_settings_name_the_value_and_the_remedy(
+    make_policy: MakePolicy, settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        make_policy(**settings)
+
+
+def test_a_folder_with_damaged_weights_is_named(tiny_folder: Path, tmp_path: Path) -> None:
+    for file in tiny_folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes()[:-999])
+    (tmp_path / "config.json").write_bytes((tiny_folder / "config.json").read_bytes())
+    with pytest.raises(ModelError, match=str(tmp_path)):
+        load_policy(ModelConfig(path=str(tmp_path)), seed=0)
+
+
+def test_weights_of_another_shape_are_refused(make_policy: MakePolicy) -> None:
+    policy = make_policy()
+    wrong = {name: value[:1] for name, value in policy.snapshot().items()}
+    with pytest.raises(ModelError, match="do not fit"):
+        policy.load_trainable(wrong)

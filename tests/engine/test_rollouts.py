@@ -1,0 +1,235 @@
+"""Batched sampling gives what one row at a time gives, and every way an answer can end."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grpo_engine.config import ModelConfig, RolloutConfig
+from grpo_engine.control import Control, StopNow
+from grpo_engine.errors import DataError
+from grpo_engine.events import NoteWritten, RolloutsAdvanced, RunPaused, RunResumed
+from grpo_engine.policy import FastPaths, Policy, load_policy, micro_batches, token_scores
+from grpo_engine.rollouts import PromptRows, Rollout, Sampling, sample_groups
+from grpo_engine.rollouts.oracle import sample_one_by_one
+from tests.engine.conftest import MakePolicy
+from tests.engine.helpers_policy import drain, made_up_rows, move_weights
+from tests.engine.tiny import END, GEMMA2, MAMBA, STOP, write_model
+
+PROMPTS = [
+    PromptRows(key=f"p{group}", group=group, ids=row.prompt_ids, rows=3)
+    for group, row in enumerate(made_up_rows([(5, (1,)), (12, (1,)), (1, (1,)), (7, (1,))]))
+]
+
+
+def sample(
+    policy: Policy, sampling: Sampling, prompts: Sequence[PromptRows] = PROMPTS, **options: Any
+) -> list[Rollout]:
+    settings = {"seed": 1, "step": 2, **options}
+    rollouts: list[Rollout] = drain(sample_groups(policy, prompts, sampling, **settings))[1]
+    return rollouts
+
+
+def assert_same(ours: list[Rollout], theirs: list[Rollout], tolerance: float = 1e-3) -> None:
+    """Same tokens, texts and endings; log-probabilities to tolerance (the logits are large)."""
+    assert [strip(rollout) for rollout in ours] == [strip(rollout) for rollout in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=tolerance)
+        assert one.raw_logprobs == pytest.approx(other.raw_logprobs, abs=tolerance)
+
+
+def strip(rollout: Rollout) -> Rollout:
+    return replace(rollout, logprobs=(), raw_logprobs=())
+
+
+SAMPLINGS = {
+    "plain": Sampling(max_new_tokens=24),
+    "cut": Sampling(max_new_tokens=12, temperature=0.8, top_k=20, top_p=0.8),
+    "penalised": Sampling(max_new_tokens=10, min_p=0.1, repetition_penalty=1.3),
+    "greedy": Sampling(max_new_tokens=8, temperature=0),
+    "waiting rows": Sampling(max_new_tokens=24, max_rows=3, stop=("a", "zz", "e")),
+    "storage that grows": Sampling(max_new_tokens=70, ignore_end=True),
+}
+ONE_BY_ONE: dict[str, list[Rollout]] = {}
+WITHOUT = [
+    (name, replace(FastPaths(), **{path: False}))
+    for path in ("merge_adapter", "batched_prefill", "batched_decode")
+    for name in ("plain", "waiting rows")
+]
+
+
+@pytest.mark.parametrize(("name", "fast"), [*((name, FastPaths()) for name in SAMPLINGS), *WITHOUT])
+def test_batched_sampling_equals_one_row_at_a_time(
+    make_policy: MakePolicy, name: str, fast: FastPaths
+) -> None:
+    policy = make_policy(fast=fast)
+    move_weights(policy, 0.1)
+    if name not in ONE_BY_ONE:
+        ONE_BY_ONE[name] = one_by_one(policy, SAMPLINGS[name])
+    assert_same(sample(policy, SAMPLINGS[name]), ONE_BY_ONE[name])
+
+
+def one_by_one(policy: Policy, sampling: Sampling) -> list[Rollout]:
+    return sample_one_by_one(policy, PROMPTS, sampling, seed=1, step=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "batching", "notes"),
+    [
+        ({"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"]}, "rows", 0),
+        (MAMBA, "merged", 0),
+        (GEMMA2, "separate", 1),
+    ],
+    ids=["windows", "states", "no batches"],
+)
+def test_models_of_other_builds_are_sampled_rightly_and_slow_ones_say_so(
+    tmp_path: Path, changes: dict[str, Any], batching: str, notes: int
+) -> None:
+    folder = write_model(tmp_path / "model", scale=1.0, **changes)
+    policy = load_policy(ModelConfig(path=str(folder)), seed=0)
+    sampling = Sampling(max_new_tokens=12)
+    events, rollouts = drain(sample_groups(policy, PROMPTS, sampling, seed=1, step=2))
+    assert_same(rollouts, one_by_one(policy, sampling))
+    assert policy.batching == batching
+    assert sum(isinstance(event, NoteWritten) for event in events) == notes
+
+
+def test_the_sampler_and_the_trainer_agree(make_policy: MakePolicy) -> None:
+    policy = make_policy()
+    move_weights(policy, 0.1)
+    rollouts = sample(policy, Sampling(max_new_tokens=30, temperature=0.7, top_k=9))
+    for batch in micro_batches(rollouts, rows_at_most=8):
+        scores = token_scores(policy, batch, temperature=0.7, gradient=False)
+        for line, row in zip(np.array(scores.logprobs), batch.rows, strict=True):
+            found = line[: len(rollouts[row].ids)]
+            assert found == pytest.approx(rollouts[row].raw_logprobs, abs=1e-3)
+
+
+def test_noise_belongs_to_the_completion_and_not_to_its_batch(make_policy: MakePolicy) -> None:
+    policy = make_policy()
+    whole = sample(policy, Sampling(max_new_tokens=20))
+    alone = [replace(PROMPTS[1], group=7, rows=2, first_index=1)]
+    part = sample(policy, Sampling(max_new_tokens=20), alone)
+    expected = [rollout.ids for rollout in whole if rollout.group == 1][1:]
+    assert [rollout.ids for rollout in part] == expected
+
+
+@pytest.mark.parametrize("change", ["seed", "step", "attempt", "key"])
+def test_another_seed_step_attempt_or_prompt_draws_other_noise(
+    make_policy: MakePolicy, change: str
+) -> None:
+    policy = make_policy()
+    sampling, prompt = Sampling(max_new_tokens=20), PROMPTS[0]
+    before = sample(policy, sampling, [prompt])
+    if change in ("seed", "step"):
+        after = sample(policy, sampling, [prompt], **{change: 9})
+    else:
+        other = replace(prompt, attempt=1) if change == "attempt" else replace(prompt, key="other")
+        after = sample(policy, sampling, [other])
+    assert [rollout.ids for rollout in before] != [rollout.ids for rollout in after]
+
+
+def test_answers_end_with_any_end_token_which_is_part_of_them(make_policy: MakePolicy) -> None:
+    policy = make_policy()
+    prompts = [replace(prompt, rows=16) for prompt in PROMPTS]
+    rollouts = sample(policy, Sampling(max_new_tokens=150), prompts)
+    stopped = [rollout for rollout in rollouts if rollout.finish == "stop"]
+    assert {rollout.ids[-1] for rollout in stopped} == {END, STOP}
+    for rollout in stopped:
+        assert not {END, STOP} & set(rollout.ids[:-1])
+        assert rollout.text == policy.tokenizer.decode(
+            list(rollout.ids[:-1]), skip_special_tokens=True
+        )
+    for rollout in rollouts:
+        if rollout.finish == "length":
+            assert len(rollout.ids) == 150
+            assert not {END, STOP} & set(rollout.ids)
+
+
+def test_truncated_sampling_tells_what_was_really_sampled_from(make_policy: MakePolicy) -> None:
+    policy = make_policy()
+    (rollout, *_) = sample(policy, Sampling(max_new_tokens=20, top_k=1))
+    assert rollout.logprobs == pytest.approx([0.0] * 20, abs=1e-6)
+    assert min(rollout.raw_logprobs) < -0.1
+
+
+def test_a_think_budget_closes_the_thought_and_marks_what_it_set(make_policy: MakePolicy) -> None:
+    policy = make_policy()
+    rollouts = sample(policy, Sampling(max_new_tokens=40, think_budget=10))
+    mark = tuple(policy.tokenizer.encode("</think>", add_special_tokens=False))
+    long = [rollout for rollout in rollouts if len(rollout.ids) > 10]
+    assert long
+    for rollout in long:
+        assert rollout.ids[10 : 10 + len(mark)] == mark
+        assert rollout.forced == tuple(range(10, 10 + len(mark)))
+        assert rollout.logprobs[10] == 0
+        assert rollout.raw_logprobs[10] < 0
+
+
+def test_progress_tells_every_row_and_its_text(make_policy: MakePolicy) -> None:
+    policy = make_policy()
+    events, rollouts = drain(
+        sample_groups(policy, PROMPTS, Sampling(max_new_tokens=30), seed=1, step=2)
+    )
+    progress = [event for event in events if isinstance(event, RolloutsAdvanced)]
+    texts = {(rollout.group, rollout.index): "" for rollout in rollouts}
+    for event in progress:
+        for row in event.rows:
+            texts[row.group, row.index] += row.text
+    assert texts == {(rollout.group, rollout.index): rollout.text for rollout in rollouts}
+    assert progress[-1].finished == progress[-1].total == len(rollouts)
+    assert progress[-1].tokens == sum(len(rollout.ids) for rollout in rollouts)
+
+
+def test_stop_now_drops_the_step(make_policy: MakePolicy) -> None:
+    control = Control()
+    control.ask("stop_now")
+    run = sample_groups(make_policy(), PROMPTS, Sampling(), seed=0, step=1, control=control)
+    with pytest.raises(StopNow):
+        drain(run)
+
+
+def test_a_pause_holds_decoding_until_it_ends(make_policy: MakePolicy) -> None:
+    control = Control()
+    control.ask("pause")
+    policy = make_policy()
+    threading.Timer(0.1, lambda: control.ask("continue")).start()
+    events, rollouts = drain(
+        sample_groups(policy, PROMPTS, Sampling(max_new_tokens=20), seed=1, step=2, control=control)
+    )
+    kinds = [type(event) for event in events]
+    assert kinds[:2] == [RunPaused, RunResumed]
+    assert_same(rollouts, sample(policy, Sampling(max_new_tokens=20)))
+
+
+def test_a_lagging_sampler_uses_its_own_weights(make_policy: MakePolicy) -> None:
+    policy = make_policy()
+    sampling = Sampling(max_new_tokens=20)
+    before, old = sample(policy, sampling), policy.snapshot()
+    move_weights(policy)
+    assert [r.ids for r in sample(policy, sampling)] != [r.ids for r in before]
+    assert_same(sample(policy, sampling, weights=old), before)
+
+
+def test_prompts_that_do_not_fit_the_context_are_named(make_policy: MakePolicy) -> None:
+    prompt = PromptRows(key="long one", group=0, ids=(1,) * 256, rows=1)
+    with pytest.raises(DataError, match="prompt of long one has 256 tokens"):
+        sample(make_policy(), Sampling(), [prompt])
+
+
+def test_answers_stop_where_the_context_ends(make_policy: MakePolicy) -> None:
+    prompt = PromptRows(key="p", group=0, ids=(1,) * 250, rows=2)
+    rollouts = sample(make_policy(), Sampling(max_new_tokens=64, ignore_end=True), [prompt])
+    assert [len(rollout.ids) for rollout in rollouts] == [6, 6]
+
+
+def test_the_settings_of_a_run_are_all_read() -> None:
+    config = RolloutConfig(temperature=0.5, top_k=3, stop=("x",), max_rows=2, ignore_end=True)
+    sampling = Sampling.of(config)
+    assert (sampling.temperature, sampling.top_k, sampling.stop) == (0.5, 3, ("x",))
+    assert sampling.truncated
+    assert not Sampling().truncated

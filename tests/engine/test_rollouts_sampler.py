@@ -1,0 +1,80 @@
+"""The sampler draws from the distribution it says it draws from."""
+
+import math
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from grpo_engine.rollouts.noise import row_key, token_keys
+from grpo_engine.rollouts.sampler import draw
+from grpo_engine.rollouts.types import Sampling
+
+# Probabilities .5 .2 .15 .1 .05 at temperature 1.
+LOGITS = mx.log(mx.array([[0.5, 0.2, 0.15, 0.1, 0.05]]))
+
+
+def kept_by(sampling: Sampling, logits: mx.array = LOGITS) -> dict[int, float]:
+    """Every token that is drawn in many tries, and the probability that it is said to have."""
+    rows = 4000
+    keys = token_keys([row_key(seed=0, step=0, prompt="", attempt=0, index=i) for i in range(rows)],
+                      [0] * rows)  # fmt: skip
+    drawn = draw(mx.broadcast_to(logits, (rows, logits.shape[1])), sampling, keys)
+    tokens, said = np.array(drawn.tokens), np.exp(np.array(drawn.logprobs))
+    for token in set(tokens.tolist()):
+        share, told = np.mean(tokens == token), said[tokens == token][0]
+        assert abs(share - told) < 4 * math.sqrt(told * (1 - told) / rows) + 1e-9
+    return {int(token): float(said[tokens == token][0]) for token in np.unique(tokens)}
+
+
+def test_shares_of_drawn_tokens_are_their_probabilities() -> None:
+    assert kept_by(Sampling()) == pytest.approx({0: 0.5, 1: 0.2, 2: 0.15, 3: 0.1, 4: 0.05})
+
+
+def test_temperature_sharpens() -> None:
+    # .25 .04 .0225 .01 .0025 over their sum .325
+    expected = {0: 0.25 / 0.325, 1: 0.04 / 0.325, 2: 0.0225 / 0.325, 3: 0.01 / 0.325}
+    found = kept_by(Sampling(temperature=0.5))
+    assert {token: found[token] for token in expected} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "kept"),
+    [
+        (Sampling(top_k=2), (0, 1)),  # the two likeliest
+        (Sampling(top_p=0.6), (0, 1)),  # .5 < .6 <= .7
+        (Sampling(top_p=0.5), (0,)),  # .5 is enough
+        (Sampling(min_p=0.25), (0, 1, 2)),  # at least .125
+        (Sampling(top_k=4, top_p=0.75), (0, 1, 2)),  # of the top 4 (.95): .5 .7 < .7125 <= .85
+    ],
+)
+def test_cuts_keep_the_likeliest_and_say_their_new_probabilities(
+    sampling: Sampling, kept: tuple[int, ...]
+) -> None:
+    probabilities = [0.5, 0.2, 0.15, 0.1, 0.05]
+    total = sum(probabilities[token] for token in kept)
+    expected = {token: probabilities[token] / total for token in kept}
+    assert kept_by(sampling) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_repetition_penalty_makes_seen_tokens_less_likely() -> None:
+    logits = mx.array([[2.0, -1.0, 1.0]])
+    seen = mx.array([[True, True, False]])
+    drawn = draw(logits, Sampling(repetition_penalty=2.0, temperature=0), token_keys([0], [0]),
+                 seen=seen)  # fmt: skip
+    # 2 / 2 = 1, -1 * 2 = -2, 1: the first of two equals is taken.
+    assert drawn.tokens.item() == 0
+    total = math.exp(1) + math.exp(-2) + math.exp(1)
+    assert float(drawn.logprobs[0]) == pytest.approx(1 - math.log(total), abs=1e-6)
+    raw = 2 - math.log(math.exp(2) + math.exp(-1) + math.exp(1))
+    assert float(drawn.raw_logprobs[0]) == pytest.approx(raw, abs=1e-6)
+
+
+def test_impossible_tokens_are_never_drawn() -> None:
+    logits = mx.array([[0.0, -math.inf, 0.0]])
+    assert set(kept_by(Sampling(), logits)) == {0, 2}
+
+
+def test_row_keys_are_those_of_a_fixed_rule() -> None:
+    # The first 8 bytes of blake2b over "seed 0 step 0 attempt 0 index 0 prompt", zero-separated.
+    assert row_key(seed=1, step=2, prompt="p", attempt=3, index=4) == 0xFFC9407BEA235A55
