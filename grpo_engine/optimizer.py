@@ -6,10 +6,10 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.optimizers as optim
-from mlx.utils import tree_flatten, tree_map, tree_unflatten
+from mlx.utils import tree_flatten, tree_map
 
 from grpo_engine.config import OptimizerConfig
-from grpo_engine.errors import ConfigError
+from grpo_engine.errors import CheckpointError, ConfigError
 
 
 def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
@@ -67,10 +67,25 @@ def state_arrays(optimizer: optim.Optimizer) -> dict[str, mx.array]:
 
 
 def restore(optimizer: optim.Optimizer, arrays: Mapping[str, mx.array]) -> None:
-    """Put back what `state_arrays` gave."""
-    optimizer.state = tree_unflatten(list(arrays.items()))
+    """Put back what `state_arrays` gave into an optimiser that is initialised for the same weights.
+
+    The tree's own shape stays: it has empty places, for layers without trained weights, that
+    dotted names do not tell.
+    """
+    optimizer.state = _filled(optimizer.state, arrays, "")
     # a state that is set counts as new to mlx, and would be filled up at the next update
     optimizer._initialized = True
+
+
+def _filled(tree: Any, arrays: Mapping[str, mx.array], name: str) -> Any:
+    prefix = f"{name}." if name else ""
+    if isinstance(tree, dict):
+        return {key: _filled(value, arrays, f"{prefix}{key}") for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(_filled(v, arrays, f"{prefix}{i}") for i, v in enumerate(tree))
+    if name not in arrays:
+        raise CheckpointError(f"the optimiser's state has no {name}; resume an older checkpoint")
+    return arrays[name]
 
 
 def global_norm(gradients: Any) -> mx.array:

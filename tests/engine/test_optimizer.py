@@ -63,6 +63,7 @@ def test_a_restored_optimiser_goes_on_bit_for_bit(name: str) -> None:
     updated(first, made, 2)
     again.load_weights(list(dict(tree_flatten(first.parameters())).items()))
     fresh = optimizer.build(config)
+    fresh.init(again.trainable_parameters())
     optimizer.restore(fresh, optimizer.state_arrays(made))
     updated(again, fresh, 2)
     expected, got = (dict(tree_flatten(m.parameters())) for m in (straight, again))
