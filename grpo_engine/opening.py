@@ -21,7 +21,7 @@ from grpo_engine.rollouts import Sampling
 from grpo_engine.scorer import Scorer
 from grpo_engine.selfcheck import limit_of
 from grpo_engine.session import Run
-from grpo_engine.tasks.base import load_task
+from grpo_engine.tasks.base import Task, load_task
 from grpo_engine.versions import versions
 
 
@@ -53,7 +53,7 @@ def open_run(
     )
     for text in (*task.notes, *problems):
         yield NoteWritten(step=step, text=text, severity="warning" if text in problems else "info")
-    run = yield from _load(config, control, folder, stack, step, threads)
+    run = yield from load_run(config, control, folder, stack, task, step, threads=threads)
     if saved is not None:
         yield from persist.restore(run, saved)
     return run
@@ -67,11 +67,12 @@ def _threads(before: int | None) -> int:
     return blas.set_threads(before) if before else found.threads
 
 
-def _load(
-    config: RunConfig, control: Control, folder: Path, stack: ExitStack, step: int, threads: int
-) -> Generator[Event, None, Run]:
+def load_run(
+    config: RunConfig, control: Control, folder: Path, stack: ExitStack, task: Task, step: int,
+    *, threads: int,
+) -> Generator[Event, None, Run]:  # fmt: skip
+    """Load the model and start the rewards: a run that has done nothing yet."""
     recipe = config.algorithm.resolved()
-    task = load_task(config.task)
     begun = time.perf_counter()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
     policy = load_policy(config.model, seed=config.seed, critic=recipe.signal == "gae")

@@ -21,7 +21,7 @@ from grpo_engine.alerts import raised
 from grpo_engine.collect import Collected, collect
 from grpo_engine.config import RunConfig
 from grpo_engine.control import Control, StopNow
-from grpo_engine.errors import EngineError, NotFiniteError
+from grpo_engine.errors import DataError, EngineError, NotFiniteError
 from grpo_engine.evaluation import Moment, evaluate
 from grpo_engine.events import (
     Event,
@@ -34,11 +34,12 @@ from grpo_engine.events import (
 )
 from grpo_engine.logprobs import score_tokens
 from grpo_engine.maths import entropy_control
-from grpo_engine.opening import open_run
+from grpo_engine.opening import load_run, open_run
 from grpo_engine.persist import save_checkpoint
 from grpo_engine.samples import Samples, gather
 from grpo_engine.selfcheck import check_itself
 from grpo_engine.session import Run, listen
+from grpo_engine.tasks.base import Task, load_task
 from grpo_engine.update import Outcome, measure_after, update
 from grpo_engine.worth import judge, reads_old_first, reads_tokens, rows_to_train
 
@@ -62,12 +63,41 @@ def run(
     except StopNow:
         yield RunFinished(step=step, reason="aborted", summary={})
     except Exception as error:
-        yield RunFailed(
-            step=step,
-            error=type(error).__name__,
-            message=str(error),
-            traceback="" if isinstance(error, EngineError) else traceback.format_exc(),
+        yield _failed(step, error)
+
+
+def evaluate_only(
+    config: RunConfig, control: Control, *, folder: Path, step: int = 0, moment: Moment = "after"
+) -> Iterator[Event]:
+    """Evaluate the model and adapter that the settings name on their held-out problems."""
+    try:
+        with ExitStack() as stack:
+            task = _held_out_task(config)
+            current = yield from load_run(config, control, folder, stack, task, step, threads=1)
+            yield from evaluate(current, step, moment)
+    except StopNow:
+        yield RunFinished(step=step, reason="aborted", summary={})
+    except Exception as error:
+        yield _failed(step, error)
+
+
+def _held_out_task(config: RunConfig) -> Task:
+    task = load_task(config.task)
+    if not task.held_out:
+        raise DataError(
+            f"task {task.name} has no held-out problems; set task.held_out_size or "
+            "task.held_out_split"
         )
+    return task
+
+
+def _failed(step: int, error: Exception) -> RunFailed:
+    return RunFailed(
+        step=step,
+        error=type(error).__name__,
+        message=str(error),
+        traceback="" if isinstance(error, EngineError) else traceback.format_exc(),
+    )
 
 
 def _whole_run(run: Run) -> Iterator[Event]:

@@ -1,0 +1,140 @@
+"""`grpo-tui config`: write, check and compare configuration files."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app import exit_codes
+
+app = typer.Typer(no_args_is_help=True, help="Write, check and compare configuration files.")
+
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="a.b=c", help="Change one setting.")
+]
+
+
+@app.command("init")
+def init(
+    out: Annotated[Path | None, typer.Argument(help="File to write; printed without one.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Start from these settings.")] = None,
+    from_trl: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Translate TRL's GRPOConfig (YAML, JSON).")
+    ] = None,
+    sets: Sets = None,
+    full: Annotated[bool, typer.Option("--full", help="With every setting and its help.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Write a configuration file to start from.
+
+    Example: grpo-tui config init mine.yaml --preset starter --full
+    """
+    from app.run_config import assemble
+    from grpo_engine.errors import ConfigError
+    from grpo_engine.settings import build, merge, parse_sets, write_yaml
+
+    if from_trl is not None:
+        translate = import_module("grpo_engine.trl_config").from_trl
+        tree, notes = translate(from_trl)
+        for note in notes:
+            typer.echo(note, err=True)
+        config = build(merge(tree, parse_sets(sets or [])), str(from_trl))
+    else:
+        config = assemble(None, preset, sets or [])
+    text = explained(config) if full else write_yaml(config)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    if out.exists() and not force:
+        raise ConfigError(f"{out} is there already; give --force to overwrite it")
+    out.write_text(text, encoding="utf-8")
+    typer.echo(f"wrote {out}", err=True)
+
+
+def explained(config: Any) -> str:
+    """Every setting as YAML with its help as a comment."""
+    import yaml
+
+    from grpo_engine.settings import flatten, settings
+
+    known, lines, section = settings(), [], ""
+    for path, value in flatten(config).items():
+        head, _, leaf = path.partition(".")
+        if leaf and head != section:
+            lines.append(f"\n{head}:")
+            section = head
+        indent = "  " if leaf else ""
+        info = known[path]
+        choices = f" One of {', '.join(info.choices)}." if info.choices else ""
+        dumped = yaml.safe_dump({leaf or head: value}, default_flow_style=None, allow_unicode=True)
+        lines.append(f"{indent}# {info.help}{choices}")
+        lines += [indent + line for line in dumped.rstrip().splitlines()]
+    return "\n".join(lines).lstrip() + "\n"
+
+
+@app.command("check")
+def check(
+    file: Annotated[Path, typer.Argument(help="YAML file to check.")],
+    sets: Sets = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say whether a file is a valid configuration, and what differs from the defaults.
+
+    Example: grpo-tui config check mine.yaml
+    """
+    from app.run_config import assemble
+    from grpo_engine.config import RunConfig
+    from grpo_engine.settings import flatten
+
+    config = assemble(file, None, sets or [])
+    default = flatten(RunConfig())
+    changed = {path: value for path, value in flatten(config).items() if value != default[path]}
+    if as_json:
+        typer.echo(json.dumps({"valid": True, "changed": changed}))
+        return
+    typer.echo(f"{file} is valid; recipe {config.algorithm.recipe}, {config.steps} steps")
+    for path, value in changed.items():
+        typer.echo(f"{path} = {json.dumps(value)}")
+
+
+@app.command("diff")
+def diff(
+    one: Annotated[str, typer.Argument(help="File, preset, or `defaults`.")],
+    other: Annotated[str, typer.Argument(help="File, preset, or `defaults`.")] = "defaults",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the settings in which two configurations differ; exit status 1 if any do.
+
+    Example: grpo-tui config diff mine.yaml starter
+    """
+    from grpo_engine.settings import flatten
+
+    left, right = flatten(named(one)), flatten(named(other))
+    changed = {p: (left[p], right[p]) for p in left if left[p] != right[p]}
+    if as_json:
+        typer.echo(json.dumps({path: list(pair) for path, pair in changed.items()}, indent=1))
+    else:
+        for path, (ours, theirs) in changed.items():
+            typer.echo(f"{path}: {json.dumps(ours)} -> {json.dumps(theirs)}")
+    if changed:
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def named(what: str) -> Any:
+    """A configuration by file, by preset, or the defaults."""
+    from app.run_config import assemble
+    from experiments.presets import names, preset
+    from grpo_engine.config import RunConfig
+    from grpo_engine.errors import ConfigError
+
+    if what == "defaults":
+        return RunConfig()
+    if Path(what).is_file():
+        return assemble(Path(what), None, [])
+    if what in names():
+        return preset(what).config
+    raise ConfigError(
+        f"{what!r} is neither a file nor a preset ({', '.join(names())}) nor `defaults`"
+    )

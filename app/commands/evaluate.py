@@ -1,0 +1,42 @@
+"""`grpo-tui eval`: held-out accuracy of a run, an adapter or a bare model."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def evaluate(
+    target: Annotated[str, typer.Argument(help="Run, adapter folder, model folder or hub id.")],
+    file: Annotated[
+        Path | None, typer.Option("--config", help="Settings for an adapter or a model.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="Settings for an adapter or a model.")] = None,
+    task: Annotated[str | None, typer.Option(help="Evaluate on another task.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Sampled answers per problem.")] = None,
+    problems: Annotated[int | None, typer.Option(help="Held-out problems.")] = None,
+    step: Annotated[int | None, typer.Option(help="Checkpoint of a run; else its best.")] = None,
+    base: Annotated[
+        bool, typer.Option("--base/--no-base", help="Evaluate the model without adapter as well.")
+    ] = True,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=c", help="Change one setting.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every event as JSON.")] = False,
+    db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
+) -> None:
+    """Score a run or a model on held-out problems, and show it beside its base model.
+
+    Example: grpo-tui eval @last --problems 500 --samples 4
+    """
+    from app.evaluating import find_target, run_evaluations
+
+    changes: dict[str, Any] = {}
+    if task is not None:
+        changes["task"] = {"name": task}
+    counts = {"problems": problems, "samples": samples}
+    changes["evaluation"] = {key: value for key, value in counts.items() if value is not None}
+    found = find_target(
+        target, file=file, preset=preset, sets=sets or [], changes=changes, step=step, db=db
+    )
+    raise typer.Exit(run_evaluations(found, base=base, as_json=as_json))

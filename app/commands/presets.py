@@ -1,0 +1,54 @@
+"""`grpo-tui presets`: ready-made settings."""
+
+import json
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(invoke_without_command=True, help="List the presets there are; show one.")
+
+
+@app.callback()
+def list_presets(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the presets, the first one first.
+
+    Example: grpo-tui presets
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from experiments.presets import names, preset
+
+    found = [preset(name) for name in names()]
+    if as_json:
+        rows = [{"name": item.name, "about": item.about, "settings": item.tree} for item in found]
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    width = max(len(item.name) for item in found)
+    for item in found:
+        typer.echo(f"{item.name.ljust(width)}  {item.about}")
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="Name of the preset.")],
+    full: Annotated[bool, typer.Option("--full", help="With every setting, defaults too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print a preset's settings, as a YAML file that `train` takes.
+
+    Example: grpo-tui presets show starter > mine.yaml
+    """
+    from experiments.presets import preset
+    from grpo_engine.settings import write_yaml
+
+    found = preset(name)
+    if as_json:
+        tree = found.config.model_dump(mode="json") if full else found.tree
+        typer.echo(json.dumps(tree, indent=1))
+    elif full:
+        typer.echo(write_yaml(found.config, only_changed=False), nl=False)
+    else:
+        typer.echo(found.text, nl=False)
