@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
-from experiments.errors import StoreUnusableError
+from experiments.errors import NoStoreError, StoreUnusableError
 from experiments.machine import network_file_system
 
 APPLICATION_ID = 0x47525054
@@ -57,7 +57,7 @@ def open_writer(
 def open_reader(path: Path) -> sqlite3.Connection:
     """Open to read only; a file on a read-only medium is read as it lies there."""
     if not path.exists():
-        raise StoreUnusableError(f"there is no store at {path}; a first run will make it")
+        raise NoStoreError(f"there is no store at {path}; a first run will make it")
     base = f"file:{quote(str(path))}"
     error: Exception | None = None
     for mode in ("mode=ro", "mode=ro&immutable=1"):

@@ -9,6 +9,10 @@ class StoreUnusableError(StoreError, OSError):
     """The file cannot be opened, is no store, or is damaged."""
 
 
+class NoStoreError(StoreError, LookupError):
+    """There is no file yet, or nothing in it."""
+
+
 class StoreReadOnlyError(StoreError):
     """The file may be read but not written, and why."""
 

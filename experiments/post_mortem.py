@@ -7,7 +7,7 @@ from experiments import values as v
 from experiments.machine import boot_id, host_name
 from experiments.paths import fault_file, log_file, run_folder
 from experiments.read_metrics import MetricQuestions
-from experiments.texts import ago, seconds
+from experiments.texts import ago, iso, seconds
 
 LINES = 20
 
@@ -35,7 +35,7 @@ class PostMortemQuestions(MetricQuestions):
             steps_to_redo=last - (newest.step if newest else 0),
             last_seen=attempt[2] if attempt else "",
             cause=self._cause(run, folder, attempt) if attempt else "nothing ever worked on it",
-            log_lines=self._log_lines(run, folder),
+            log_lines=tail(log_file(folder), LINES) or self.log_lines(run),
         )
 
     def _cause(self, run: int, folder: Path, attempt: tuple[object, ...]) -> str:
@@ -63,17 +63,21 @@ class PostMortemQuestions(MetricQuestions):
             )
         return "; ".join(parts)
 
-    def _log_lines(self, run: int, folder: Path) -> tuple[str, ...]:
-        lines = tail(log_file(folder), LINES)
-        if lines:
-            return lines
+    def log_lines(self, run: int, lines: int = LINES) -> tuple[str, ...]:
+        """The last notes, alerts and errors that a run recorded, with their times."""
         rows = self._all(
-            "SELECT payload FROM event WHERE run_id = ? AND kind IN ('NoteWritten', 'RunFailed') "
+            "SELECT at, payload FROM event WHERE run_id = ? AND kind IN "
+            "('NoteWritten', 'AlertRaised', 'RunFailed', 'CheckpointSaved') "
             "ORDER BY seq DESC LIMIT ?",
-            (run, LINES),
+            (run, lines),
         )
-        notes = [json.loads(payload) for (payload,) in reversed(rows)]
-        return tuple(str(note.get("text") or note.get("message")) for note in notes)
+        found = []
+        for at, payload in reversed(rows):
+            data = json.loads(payload)
+            words = data.get("text") or data.get("explanation") or data.get("message")
+            words = words or f"checkpoint {data.get('path')}"
+            found.append(f"{iso(at)} step {data['step']}: {words}")
+        return tuple(found)
 
 
 def tail(path: Path, lines: int) -> tuple[str, ...]:

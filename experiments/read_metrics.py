@@ -42,6 +42,24 @@ class MetricQuestions(Reading):
             values = tuple(number(value) for value in values)
         return v.MetricSeries(run=run, key=key, steps=steps, values=values)
 
+    def value_at(self, run: int, key: str, step: int) -> tuple[float | None, int | None]:
+        """A metric's last finite value up to a step, and its step."""
+        row = self._one(
+            "SELECT value, step FROM metric WHERE run_id = ? AND step <= ? AND value IS NOT NULL "
+            "AND key_id = (SELECT id FROM metric_key WHERE name = ?) ORDER BY step DESC LIMIT 1",
+            (run, step, escape(key)),
+        )
+        return (row[0], row[1]) if row else (None, None)
+
+    def step_within(self, run: int, axis: str, limit: float) -> int | None:
+        """The last step within so many tokens, or so many seconds without pauses."""
+        column = {"tokens": "tokens", "wall": "elapsed"}[axis]
+        row = self._one(
+            f"SELECT max(step) FROM step WHERE run_id = ? AND hidden = 0 AND {column} <= ?",
+            (run, limit),
+        )
+        return None if row is None else row[0]
+
     def metrics_at(self, run: int, step: int) -> dict[str, float]:
         """All metrics of one step."""
         rows = self._all(

@@ -109,6 +109,11 @@ class RunQuestions(Reading):
             folder=str(run_folder(self.path, found[0].id)),
         )
 
+    def settings(self, run: int) -> dict[str, Any]:
+        """A run's settings by their paths."""
+        rows = self._all("SELECT path, value FROM run_param WHERE run_id = ?", (run,))
+        return {text(path): json.loads(value) for path, value in rows}
+
     def attempts(self, run: int) -> tuple[v.AttemptView, ...]:
         """Who worked on a run, oldest first."""
         rows = self._all(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.connect import open_reader
-from experiments.errors import NothingStoredError, StoreUnusableError
+from experiments.errors import NoStoreError, NothingStoredError, StoreUnusableError
 from experiments.migrations import CURRENT, too_new, version
 from experiments.texts import unescape
 
@@ -20,7 +20,7 @@ class Reading:
         self.schema = version(self._conn)
         if self.schema == 0:
             self._conn.close()
-            raise StoreUnusableError(f"{path} is empty; a first run will make it a store")
+            raise NoStoreError(f"{path} is empty; a first run will make it a store")
         self.note = too_new(self.schema, path) if self.schema > CURRENT else ""
         self._data_version = self._version()
         self._stops = 0

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.texts import escape
-from experiments.tokens import encode
-from experiments.values import TokenRow
 from grpo_engine import events as ev
 
 PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdvanced)
@@ -173,21 +171,3 @@ class GroupRows:
                 )
             )  # fmt: skip
             rows.sizes += 30 + len(reason)
-
-
-def token_blob(pair: Scored) -> bytes:
-    """The token numbers of a group, packed."""
-    numbers = {row.index: row for row in pair.numbers.numbers} if pair.numbers else {}
-    rows = []
-    for completion in pair.group.completions:
-        row = numbers.get(completion.index)
-        rows.append(
-            TokenRow(
-                index=completion.index, ids=completion.ids, ends=completion.ends,
-                sampler=completion.sampler_logprobs, old=row.old if row else (),
-                reference=row.reference if row else (), passes=row.passes if row else (),
-                after=row.after if row else (), entropy=row.entropy if row else (),
-                advantages=row.advantages if row else (),
-            )
-        )  # fmt: skip
-    return encode(pair.group.prompt_ids, rows)

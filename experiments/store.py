@@ -133,6 +133,11 @@ class ExperimentStore:
             raise RunNotFoundError(f"no run has the id {run!r}")
         return key
 
+    def has_uid(self, uid: str) -> bool:
+        """Whether a run with this identity is here already."""
+        with self.session() as session:
+            return _exists(session, RunRow.uid, uid)
+
     def run_row(self, run: int) -> RunRow:
         """The run's row, free of any session."""
         with self.session() as session:

@@ -24,10 +24,10 @@ from experiments.rows import (
     dumps,
     known,
     nan_names,
-    token_blob,
 )  # fmt: skip
 from experiments.texts import escape, iso
-from experiments.tokens import TokenFile
+from experiments.tokens import TokenFile, encode
+from experiments.values import TokenRow
 from grpo_engine import events as ev
 
 
@@ -340,3 +340,21 @@ def evaluation_keys(event: ev.EvaluationFinished) -> dict[str, float]:
     return {
         f"eval/greedy/{name.removeprefix('eval/')}": value for name, value in event.metrics.items()
     }
+
+
+def token_blob(pair: Scored) -> bytes:
+    """The token numbers of a group, packed."""
+    numbers = {row.index: row for row in pair.numbers.numbers} if pair.numbers else {}
+    rows = []
+    for completion in pair.group.completions:
+        row = numbers.get(completion.index)
+        rows.append(
+            TokenRow(
+                index=completion.index, ids=completion.ids, ends=completion.ends,
+                sampler=completion.sampler_logprobs, old=row.old if row else (),
+                reference=row.reference if row else (), passes=row.passes if row else (),
+                after=row.after if row else (), entropy=row.entropy if row else (),
+                advantages=row.advantages if row else (),
+            )
+        )  # fmt: skip
+    return encode(pair.group.prompt_ids, rows)

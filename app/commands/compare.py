@@ -1,0 +1,223 @@
+"""`grpo-tui compare`: runs side by side, settings and metrics."""
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.output import print_json, print_rows, print_table, shown
+from app.store_access import Csv, Db, Json, Raw, reading, resolve_all, say
+
+if TYPE_CHECKING:
+    from experiments.comparison import Comparison
+    from experiments.reader import StoreReader
+    from experiments.values import RunSummary
+
+
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="Two runs or more.")],
+    baseline: Annotated[str, typer.Option(help="Show distances to this run.")] = "",
+    metric: Annotated[list[str] | None, typer.Option(help="Only these metrics.")] = None,
+    at: Annotated[
+        str, typer.Option(help="Equal work too: step, tokens or wall, or e.g. tokens=50000.")
+    ] = "",
+    example: Annotated[str, typer.Option(help="Answers of each run to this example key.")] = "",
+    grid: Annotated[
+        list[str] | None, typer.Option(help="Twice: two settings to lay the metric out over.")
+    ] = None,
+    all_settings: Annotated[bool, typer.Option("--all", help="Equal settings too.")] = False,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    as_md: Annotated[bool, typer.Option("--md", help="Print Markdown.")] = False,
+    raw: Raw = False,
+    db: Db = None,
+) -> None:
+    """Put runs side by side: settings that differ, best and last metrics, seeds, paired tests.
+
+    Example: grpo-tui compare calm-otter brave-fox --baseline calm-otter --at tokens
+    """
+    from experiments.compare import compare as put_side_by_side
+
+    axis, value = _equal_work(at)
+    with reading(db) as reader:
+        found = resolve_all(reader, runs)
+        base = reader.resolve(baseline) if baseline else None
+        if base is not None and base.key not in {run.key for run in found}:
+            found = [base, *found]
+        if example:
+            return _print_example(reader, found, example, as_json=as_json)
+        if grid:
+            return _print_grid(reader, found, grid, metric, as_json=as_json, as_csv=as_csv)
+        result = put_side_by_side(
+            reader, found, baseline=base, keys=metric or (), axis=axis, at=value
+        )
+    if as_json:
+        print_json(comparison_json(result, all_settings))
+    elif as_csv or as_md:
+        rows = flat_rows(result, all_settings)
+        if as_csv:
+            print_rows(rows, as_json=False, as_csv=True, raw=raw)
+        else:
+            from experiments.export import write_rows
+
+            write_rows(iter(rows), "md", sys.stdout)
+    else:
+        print_page(result, all_settings)
+    return None
+
+
+def _equal_work(at: str) -> tuple[str, float | None]:
+    axis, _, value = at.partition("=")
+    try:
+        return axis, float(value) if value else None
+    except ValueError:
+        raise typer.BadParameter(f"--at {at}: {value!r} is no number") from None
+
+
+def comparison_json(result: "Comparison", all_settings: bool = False) -> dict[str, Any]:
+    """The comparison as JSON: everything by run id."""
+    ids = [run.id for run in result.runs]
+    return {
+        "runs": [{"id": run.id, "name": run.name, "status": run.status, "seed": run.seed,
+                  "step": run.step, "tokens": run.tokens, "elapsed": run.elapsed}
+                 for run in result.runs],
+        "baseline": result.baseline,
+        "at": result.at or None,
+        "settings": {item.path: dict(zip(ids, item.values, strict=True))
+                     for item in result.differing},
+        "same": dict(result.same) if all_settings else None,
+        "metrics": {
+            item.key: {
+                "direction": item.direction,
+                "runs": {run: dataclasses.asdict(cell)
+                         for run, cell in zip(ids, item.cells, strict=True)},
+            }
+            for item in result.metrics
+        },
+        "seeds": [dataclasses.asdict(group) for group in result.seeds],
+        "tests": [dataclasses.asdict(test) for test in result.tests],
+        "notes": list(result.notes),
+    }  # fmt: skip
+
+
+def flat_rows(result: "Comparison", all_settings: bool = False) -> list[dict[str, Any]]:
+    """The comparison as rows: kind, key, what of it, and a column per run."""
+    ids = [run.id for run in result.runs]
+    rows: list[dict[str, Any]] = [
+        {"kind": "run", "key": "name", "of": "", **{run.id: run.name for run in result.runs}}
+    ]
+    rows += [
+        {"kind": "setting", "key": item.path, "of": "", **dict(zip(ids, item.values, strict=True))}
+        for item in result.differing
+    ]
+    if all_settings:
+        rows += [
+            {"kind": "same", "key": path, "of": "", **dict.fromkeys(ids, value)}
+            for path, value in result.same.items()
+        ]
+    for item in result.metrics:
+        for name in ("best", "best_step", "last", "last_step", "at", "at_step", "delta_best",
+                     "delta_last", "delta_at"):  # fmt: skip
+            values = [getattr(cell, name) for cell in item.cells]
+            if any(value is not None for value in values):
+                cells = dict(zip(ids, values, strict=True))
+                rows.append({"kind": "metric", "key": item.key, "of": name, **cells})
+    return rows
+
+
+def print_page(result: "Comparison", all_settings: bool) -> None:
+    """The comparison for people."""
+    names = _names(result.runs)
+    print_table([{"setting": item.path, **dict(zip(names, map(_value, item.values), strict=True))}
+                 for item in result.differing])  # fmt: skip
+    if not result.differing:
+        print("all settings are the same")
+    if all_settings:
+        print()
+        print_table([{"same setting": path, "value": _value(value)}
+                     for path, value in result.same.items()])  # fmt: skip
+    print()
+    if result.at:
+        say(f"`at` is {result.at}")
+    rows = []
+    for item in result.metrics:
+        arrow = {"up": "↑", "down": "↓", "none": ""}[item.direction]
+        row: dict[str, Any] = {"metric": f"{item.key} {arrow}".strip()}
+        for name, cell in zip(names, item.cells, strict=True):
+            row[name] = _best(cell.best, cell.best_step, cell.delta_best, cell.better)
+            row[f"{name} last"] = cell.last
+            if result.at:
+                row[f"{name} at"] = cell.at
+        rows.append(row)
+    print_table(rows)
+    for group in result.seeds:
+        print(f"\n{len(group.runs)} seeds ({', '.join(map(str, group.seeds))}): mean of best, 95 %")
+        print_table([{"metric": one.key, "mean": one.mean, "std": one.std, "low": one.low,
+                      "high": one.high} for one in group.best])  # fmt: skip
+    for test in result.tests:
+        print(
+            f"\n{test.run} − {test.baseline}, {test.mode}, {test.problems} held-out problems: "
+            f"{test.difference:+.4f} [{shown(test.low)}, {shown(test.high)}], "
+            f"p = {test.p_value:.3g} ({test.method})"
+        )
+    for note in result.notes:
+        say(note)
+
+
+def _best(value: float | None, step: int | None, delta: float | None, better: bool | None) -> str:
+    if value is None:
+        return ""
+    text = f"{value:.4g} @{step}"
+    if delta is not None:
+        mark = {True: " ▲", False: " ▼", None: " "}[better]
+        text += f"{mark}{delta:+.3g}"
+    return text
+
+
+def _value(value: Any) -> str:
+    from experiments.csv_files import json_text
+
+    return value if isinstance(value, str) else json_text(value)
+
+
+def _names(runs: "tuple[RunSummary, ...] | list[RunSummary]") -> list[str]:
+    names = [run.name for run in runs]
+    return [run.name if names.count(run.name) == 1 else f"{run.name} {run.id}" for run in runs]
+
+
+def _print_example(
+    reader: "StoreReader", runs: "list[RunSummary]", example: str, *, as_json: bool
+) -> None:
+    from experiments.compare import side_by_side
+
+    view = side_by_side(reader, runs, example)
+    if as_json:
+        print_json(dataclasses.asdict(view) | {"runs": [run.id for run in runs]})
+        return
+    print_table([{"field": "prompt", "value": view.prompt_text},
+                 {"field": "target", "value": view.target}])  # fmt: skip
+    for run, group in zip(runs, view.groups, strict=True):
+        print(f"\n{run.name}" + (f", step {group.step}" if group else ": never sampled it"))
+        rollouts = group.rollouts if group else ()
+        print_table([{"reward": item.reward, "completion": item.text} for item in rollouts])
+
+
+def _print_grid(
+    reader: "StoreReader", runs: "list[RunSummary]", paths: list[str], metric: list[str] | None,
+    *, as_json: bool, as_csv: bool,
+) -> None:  # fmt: skip
+    from experiments.compare import grid
+
+    if len(paths) != 2:
+        raise typer.BadParameter("--grid is given twice: one setting down, one across")
+    view = grid(reader, runs, paths[0], paths[1], (metric or ["reward"])[0])
+    if as_json:
+        print_json(dataclasses.asdict(view))
+        return
+    rows = [
+        {paths[0]: _value(row), **dict(zip(map(_value, view.columns), cells, strict=True))}
+        for row, cells in zip(view.rows, view.cells, strict=True)
+    ]
+    say(f"best {view.key}; {paths[1]} across")
+    print_rows(rows, as_json=False, as_csv=as_csv)

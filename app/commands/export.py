@@ -1,0 +1,57 @@
+"""`grpo-tui export`: write runs, metrics, rollouts, tokens or evaluations to a file."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.output import with_stdout_utf8
+from app.store_access import Db, Raw, reading, resolve_all, say
+
+
+def export(
+    runs: Annotated[list[str], typer.Argument(help="Runs.")],
+    what: Annotated[
+        str, typer.Option(help="runs, metrics, rollouts, tokens or evaluations.")
+    ] = "metrics",
+    format: Annotated[
+        str, typer.Option(help="csv, jsonl, parquet, md, tensorboard, wandb or trackio.")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="File or folder; its ending may give the format.")
+    ] = None,
+    raw: Raw = False,
+    db: Db = None,
+) -> None:
+    """Write stored tables to a file, or to stdout without --out.
+
+    tensorboard writes event files; wandb and trackio write their offline folders.
+
+    Example: grpo-tui export @last --what rollouts --format parquet --out rollouts.parquet
+    """
+    from experiments.trackers import TRACKERS, export_to
+
+    from experiments.export import header_for, rows_of, write_rows
+
+    format = format or (_by_ending(out) if out else "csv")
+    with reading(db) as reader:
+        found = resolve_all(reader, runs)
+        if format in TRACKERS:
+            if out is None:
+                raise typer.BadParameter(f"{format} writes a folder: give it with --out")
+            count = export_to(format, reader, found, out)
+            say(f"wrote {count} values to {out}")
+            return
+        rows = rows_of(what, reader, found)
+        header = header_for(what, reader, found) if format != "jsonl" else None
+        if out is None:
+            with_stdout_utf8()
+        count = write_rows(rows, format, out if out is not None else sys.stdout, raw=raw,
+                           header=header)  # fmt: skip
+    say(f"{count} rows" + (f" in {out}" if out else ""))
+
+
+def _by_ending(out: Path) -> str:
+    endings = {".csv": "csv", ".jsonl": "jsonl", ".parquet": "parquet", ".md": "md"}
+    return endings.get(out.suffix.lower(), "csv")

@@ -1,0 +1,14 @@
+"""`grpo-tui pause`: ask a run to hold."""
+
+import typer
+
+from app.run_requests import ask
+from app.store_access import Db, Json, RunRef
+
+
+def pause(run: RunRef, as_json: Json = False, db: Db = None) -> None:
+    """Ask a run to hold; it stays in memory until `continue`.
+
+    Example: grpo-tui pause @last
+    """
+    raise typer.Exit(ask(run, "pause", as_json=as_json, db=db))

@@ -1,0 +1,122 @@
+"""`grpo-tui rollouts`: list, search and print rollouts of a run."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.output import print_rows
+from app.store_access import Csv, Db, Json, Raw, RunRef, reading, say
+
+if TYPE_CHECKING:
+    from experiments.reader import StoreReader
+    from experiments.values import RunSummary
+
+SORTS = ("reward", "advantage", "length", "kl", "clip", "newest")
+
+
+def rollouts(
+    run: RunRef,
+    step: Annotated[int | None, typer.Option(help="Of this step; else the last one.")] = None,
+    group: Annotated[int | None, typer.Option(help="Of this group alone.")] = None,
+    origin: Annotated[str, typer.Option(help="train, eval or pinned.")] = "",
+    sort: Annotated[str, typer.Option(help="reward, advantage, length, kl, clip.")] = "",
+    search: Annotated[str, typer.Option(help="Text in prompts and answers of all steps.")] = "",
+    mode: Annotated[str, typer.Option(help="Search for words, a prefix or a substring.")] = "",
+    limit: Annotated[int, typer.Option(help="At most so many; 0 for all.", min=0)] = 50,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    raw: Raw = False,
+    db: Db = None,
+) -> None:
+    """List the answers of a step, or find answers that hold a text.
+
+    Example: grpo-tui rollouts @last --search '<answer>' --sort reward --limit 10
+    """
+    from experiments.errors import QueryError
+
+    if sort and sort not in SORTS:
+        raise QueryError(f"rollouts cannot be sorted by {sort!r}; choose from {', '.join(SORTS)}")
+    if origin not in ("", "train", "eval", "pinned"):
+        raise QueryError(f"there is no origin {origin!r}; choose train, eval or pinned")
+    with reading(db) as reader:
+        found = reader.resolve(run)
+        if search:
+            rows = _found(reader, found, search, mode, sort, limit)
+            rows = [
+                row for row in rows
+                if (step is None or row["step"] == step) and (not origin or row["origin"] == origin)
+                and (group is None or row["group"] == group)
+            ]  # fmt: skip
+        else:
+            rows = _of_step(reader, found, step, group, origin)
+            rows = _sorted(rows, sort)[: limit or None]
+    table = [
+        {
+            "step": row["step"], "group": row["group"], "answer": row["index"],
+            "reward": row["reward"], "advantage": row["advantage"], "tokens": row["tokens"],
+            "prompt": row["prompt"][-40:], "completion": row["completion"],
+        }
+        for row in rows
+    ]  # fmt: skip
+    print_rows(rows, as_json=as_json, as_csv=as_csv, table=table, raw=raw)
+    if not rows:
+        say("no rollouts" + (f" with {search!r}" if search else " there"))
+
+
+def _of_step(
+    reader: "StoreReader", run: "RunSummary", step: int | None, group: int | None, origin: str
+) -> list[dict[str, Any]]:
+    from experiments.errors import NothingStoredError
+    from experiments.export import rollout_row
+
+    if step is None:
+        origins = [origin] if origin else ["train", "pinned", "eval"]
+        steps = [steps[-1] for one in origins if (steps := reader.group_steps(run.key, one))]
+        if not steps:
+            raise NothingStoredError(f"{run.name} has no rollouts stored")
+        step = steps[0]
+        say(f"step {step}")
+    groups = reader.groups(run.key, step, origin or None)
+    if not groups:
+        raise NothingStoredError(
+            f"{run.name} has no rollouts stored at step {step}; its last step is {run.step}"
+        )
+    return [
+        rollout_row(run, view, rollout)
+        for view in groups
+        if group is None or view.index == group
+        for rollout in view.rollouts
+    ]
+
+
+def _found(
+    reader: "StoreReader", run: "RunSummary", text: str, mode: str, sort: str, limit: int
+) -> list[dict[str, Any]]:
+    """The hits; words first, and where they are nowhere, any part of a word."""
+    keys = list(_hits(reader, run, text, mode or "words", sort, limit))
+    if not keys and not mode:
+        keys = list(_hits(reader, run, text, "substring", sort, limit))
+    from experiments.export import rollout_row
+
+    rows = []
+    for group, rollout in keys:
+        view = reader.group(group)
+        item = next(item for item in view.rollouts if item.key == rollout)
+        rows.append(rollout_row(run, view, item))
+    return rows
+
+
+def _hits(
+    reader: "StoreReader", run: "RunSummary", text: str, mode: str, sort: str, limit: int
+) -> Iterator[tuple[int, int]]:
+    hits = reader.search(text, run=run.key, mode=mode, sort=sort or "newest", limit=limit or 2**31)
+    yield from ((hit.group, hit.rollout) for hit in islice(hits, limit or None))
+
+
+def _sorted(rows: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:
+    column = {"length": "tokens", "clip": "clip_fraction", "newest": "rollout"}.get(sort, sort)
+    if not column:
+        return rows
+    return sorted(rows, key=lambda row: (row[column] is not None, row[column] or 0.0), reverse=True)

@@ -1,0 +1,264 @@
+"""`grpo-tui runs`: list runs; show, rename, tag, note, archive, delete, import."""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.output import print_json, print_rows, print_table
+from app.store_access import Csv, Db, Json, Raw, RunRef, reading, resolve_all, say, writing
+
+if TYPE_CHECKING:
+    from experiments.values import RunSummary
+
+app = typer.Typer(help="List runs; show, rename, tag, note, archive, delete, import.")
+
+
+@app.callback(invoke_without_command=True)
+def runs(
+    context: typer.Context,
+    filter: Annotated[
+        str, typer.Option("--filter", "-f", help="Words, status:running, reward>0.5, !, |.")
+    ] = "",
+    sort: Annotated[str, typer.Option(help="A field, setting or metric; -KEY falls.")] = "-created",
+    columns: Annotated[
+        str,
+        typer.Option(help="More columns: best reward, last kl, =optimizer.learning_rate as lr."),
+    ] = "",
+    all_: Annotated[bool, typer.Option("--all", help="Archived runs too.")] = False,
+    limit: Annotated[int, typer.Option(help="At most so many; 0 for all.", min=0)] = 0,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    raw: Raw = False,
+    db: Db = None,
+) -> None:
+    """List runs.
+
+    Example: grpo-tui runs --filter 'status:completed reward>0.5' --sort '-best reward'
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from experiments.errors import NoStoreError
+    from experiments.export import RUN_FIELDS, header_of, run_row
+
+    try:
+        with reading(db) as reader:
+            found = reader.runs(
+                filter, sort=sort, columns=columns, archived=all_, limit=limit or None
+            )
+            queued = len(reader.queue())
+    except NoStoreError as error:
+        found, queued = (), 0
+        say(str(error))
+    rows = [run_row(run) for run in found]
+    print_rows(
+        rows, as_json=as_json, as_csv=as_csv, raw=raw,
+        header=header_of([dict.fromkeys(RUN_FIELDS), *rows]),
+        table=[_line(run) for run in found],
+    )  # fmt: skip
+    if not found and filter:
+        say(f"no run matches {filter!r}")
+    if queued:
+        say(f"{queued} runs wait in the queue: `grpo-tui sweep --queue` works through it")
+
+
+def _line(run: "RunSummary") -> dict[str, Any]:
+    from experiments.texts import ago, seconds
+
+    reward, kl = run.metrics.get("reward"), run.metrics.get("kl")
+    clip = run.metrics.get("clip_ratio/region_mean")
+    speed = run.metrics.get("tokens_per_second")
+    status = f"{run.status} since {run.status_since[:16]}" if run.status_since else run.status
+    return {
+        "id": run.id, "name": run.name, "status": status, "model": run.model, "task": run.task,
+        "recipe": run.recipe, "step": f"{run.step}/{run.total_steps}",
+        "reward": reward.best if reward else None, "@": reward.best_step if reward else None,
+        "kl": kl.last if kl else None, "clip": clip.last if clip else None,
+        "tok/s": round(speed.last) if speed and speed.last is not None else None,
+        "age": ago(seconds(run.created_at), time.time()), "tags": list(run.tags), **run.columns,
+    }  # fmt: skip
+
+
+@app.command("show")
+def show(run: RunRef, as_json: Json = False, as_csv: Csv = False, db: Db = None) -> None:
+    """Show one run: status, settings, metrics, alerts, attempts.
+
+    Example: grpo-tui runs show @last --json
+    """
+    from experiments.export import run_row
+
+    with reading(db) as reader:
+        summary = reader.resolve(run)
+        detail = reader.run(summary.key)
+        alerts = reader.alerts(summary.key)
+        lost = summary.status in ("lost", "stalled", "unknown", "aborted", "failed")
+        mortem = reader.post_mortem(summary.key) if lost else None
+    row = run_row(detail.summary)
+    settings = {f"cfg.{path}": value for path, value in detail.settings.items()}
+    if as_csv:
+        print_rows([row | settings], as_json=False, as_csv=True)
+        return
+    if as_json:
+        import dataclasses
+
+        print_json(
+            row | {
+                "config": detail.config, "versions": detail.versions, "folder": detail.folder,
+                "attempts": [dataclasses.asdict(item) for item in detail.attempts],
+                "alerts": [dataclasses.asdict(item) for item in alerts],
+                "post_mortem": dataclasses.asdict(mortem) if mortem else None,
+            }
+        )  # fmt: skip
+        return
+    plain = {
+        name: value for name, value in row.items() if " " not in name and value not in ("", None)
+    }
+    print_table([{"field": name, "value": value} for name, value in plain.items()])
+    print()
+    print_table(
+        [
+            {
+                "metric": key, "best": line.best, "@": line.best_step, "last": line.last,
+                "mean": line.mean, "min": line.min, "max": line.max, "count": line.count,
+            }
+            for key, line in detail.summary.metrics.items()
+        ]
+    )  # fmt: skip
+    for alert in alerts:
+        print(f"\n{alert.severity} {alert.rule} ({alert.count} x, steps {alert.first_step} to "
+              f"{alert.last_step}): {alert.explanation} {alert.remedy}")  # fmt: skip
+    if mortem is not None:
+        print(f"\n{summary.status}: {mortem.cause}")
+        print(
+            f"last step {mortem.last_step}, checkpoint at {mortem.checkpoint_step}, "
+            f"{mortem.steps_to_redo} steps to redo: grpo-tui resume {summary.id}"
+        )
+
+
+@app.command("rename")
+def rename(run: RunRef, name: str, db: Db = None) -> None:
+    """Give a run another name.
+
+    Example: grpo-tui runs rename calm-otter baseline
+    """
+    with reading(db) as reader:
+        found = reader.resolve(run)
+    with writing(db) as store:
+        store.rename(found.key, name)
+    say(f"{found.id} is called {name}")
+
+
+@app.command("tag")
+def tag(
+    runs: Annotated[list[str], typer.Argument(help="Runs.")],
+    add: Annotated[list[str] | None, typer.Option("--add", "-a", help="Tag to put on.")] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", "-r", help="Tag to take off.")
+    ] = None,
+    db: Db = None,
+) -> None:
+    """Put tags on runs or take them off.
+
+    Example: grpo-tui runs tag @last --add good --remove todo
+    """
+    if not add and not remove:
+        raise typer.BadParameter("give --add TAG or --remove TAG")
+    with reading(db) as reader:
+        found = resolve_all(reader, runs)
+    with writing(db) as store:
+        for run in found:
+            store.tag(run.key, add or (), remove or ())
+    say(f"tagged {', '.join(run.name for run in found)}")
+
+
+@app.command("note")
+def note(run: RunRef, text: str, db: Db = None) -> None:
+    """Write a note on a run; an empty text removes it.
+
+    Example: grpo-tui runs note @last "beta too high"
+    """
+    with reading(db) as reader:
+        found = reader.resolve(run)
+    with writing(db) as store:
+        store.set_note(found.key, text)
+    say(f"noted on {found.name}")
+
+
+@app.command("archive")
+def archive(
+    runs: Annotated[list[str], typer.Argument(help="Runs.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Show them again.")] = False,
+    db: Db = None,
+) -> None:
+    """Hide runs from lists; nothing is removed.
+
+    Example: grpo-tui runs archive old-run
+    """
+    with reading(db) as reader:
+        found = resolve_all(reader, runs)
+    with writing(db) as store:
+        for run in found:
+            store.set_archived(run.key, not undo)
+    say(f"{'shown again' if undo else 'archived'}: {', '.join(run.name for run in found)}")
+
+
+@app.command("delete")
+def delete(
+    runs: Annotated[list[str], typer.Argument(help="Archived runs.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Runs that are not archived too.")] = False,
+    db: Db = None,
+) -> None:
+    """Remove archived runs for good, with their folders: checkpoints, tokens, logs.
+
+    Example: grpo-tui runs delete old-run --yes
+    """
+    from app import exit_codes
+    from experiments.errors import QueryError
+    from experiments.purge import purge
+
+    with reading(db) as reader:
+        found = resolve_all(reader, runs)
+    for run in found:
+        if run.active:
+            raise QueryError(f"{run.name} is {run.status}; `grpo-tui stop {run.id}` first")
+        if not run.archived and not force:
+            raise QueryError(
+                f"{run.name} is not archived; `grpo-tui runs archive {run.id}` first, or --force"
+            )
+    names = ", ".join(run.name for run in found)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise QueryError(f"deleting {names} cannot be undone; say --yes")
+        if not typer.confirm(f"Delete {names} with all checkpoints?", err=True):
+            raise typer.Exit(exit_codes.FAILED)
+    with writing(db) as store:
+        for run in found:
+            freed = purge(store, run.key)
+            say(f"deleted {run.name}: {freed / 1e6:.1f} MB")
+
+
+@app.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="OTHER.db, or TRL's completions *.parquet.")],
+    name: Annotated[str, typer.Option(help="Name of a run made from Parquet files.")] = "",
+    as_json: Json = False,
+    db: Db = None,
+) -> None:
+    """Take in the runs of another store, or completions that TRL logged.
+
+    Example: grpo-tui runs import colleague.db
+    """
+    from experiments.importing import import_files
+
+    with writing(db) as store:
+        taken = import_files(store, files, name=name, progress=say)
+    if as_json:
+        print_json([{"id": run, "name": called} for run, called in taken])
+    else:
+        for run, called in taken:
+            print(f"{run}  {called}")
+    if not taken:
+        say("nothing new: these runs are all here already")

@@ -1,0 +1,23 @@
+"""`grpo-tui stop`: ask a run to save a checkpoint and stop."""
+
+from typing import Annotated
+
+import typer
+
+from app.run_requests import ask
+from app.store_access import Db, Json, RunRef
+
+
+def stop(
+    run: RunRef,
+    now: Annotated[bool, typer.Option("--now", help="Drop the step in hand.")] = False,
+    as_json: Json = False,
+    db: Db = None,
+) -> None:
+    """Ask a run to finish its step, save a checkpoint and stop.
+
+    Exit status 1 where the run does not answer within 5 seconds.
+
+    Example: grpo-tui stop @last
+    """
+    raise typer.Exit(ask(run, "stop_now" if now else "stop_after_step", as_json=as_json, db=db))

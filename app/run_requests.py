@@ -1,0 +1,38 @@
+"""Asking a run in another process for something, and saying what became of it."""
+
+import time
+
+from app import exit_codes
+from app.output import print_json
+from app.store_access import reading, say, writing
+
+WAIT_S = 5.0
+
+
+def ask(run: str, verb: str, *, as_json: bool, db: str | None, wait: float = WAIT_S) -> int:
+    """Ask, watch until it is taken up or five seconds have passed, and return the exit status."""
+    from experiments.errors import QueryError
+
+    with reading(db) as reader:
+        found = reader.resolve(run)
+    if found.status in ("lost", "aborted"):
+        raise QueryError(
+            f"{found.name} has no process any more ({found.status}); "
+            f"`grpo-tui resume {found.id}` goes on with it"
+        )
+    if not found.active and found.status != "unknown":
+        raise QueryError(f"{found.name} is {found.status} already")
+    with writing(db) as store:
+        request = store.request(found.key, verb)
+    with reading(db) as reader:
+        view = reader.control(request)
+        end = time.monotonic() + wait
+        while view.state == "asked" and time.monotonic() < end:
+            time.sleep(0.1)
+            view = reader.control(request)
+    if as_json:
+        print_json({"run": found.id, "request": request, "state": view.state,
+                    "message": view.message})  # fmt: skip
+    else:
+        say(f"{found.name}: {view.message}")
+    return exit_codes.OK if view.state in ("taken", "done") else exit_codes.FAILED

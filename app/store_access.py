@@ -1,0 +1,80 @@
+"""How commands open the store: read by default; written, and migrated, where they change it."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from experiments.paths import store_path
+
+if TYPE_CHECKING:
+    from experiments.reader import StoreReader
+    from experiments.store import ExperimentStore
+    from experiments.values import RunSummary
+
+Db = Annotated[
+    str | None,
+    typer.Option("--db", help="The store; else $GRPO_TUI_DB, else the platform's data folder."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Leave texts in CSV as they are, without formula guard.")
+]
+RunRef = Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")]
+
+
+def say(text: str) -> None:
+    """Narrate on stderr, so that stdout holds data alone."""
+    sys.stderr.write(f"{text}\n")
+
+
+@contextmanager
+def reading(db: str | None) -> Iterator["StoreReader"]:
+    """The store to read; one of an older program is upgraded first."""
+    from experiments.migrations import CURRENT
+    from experiments.reader import StoreReader
+
+    path = store_path(db)
+    reader = StoreReader(path)
+    if reader.schema < CURRENT:
+        reader.close()
+        with writing(db, must=False):
+            pass
+        reader = StoreReader(path)
+    if reader.note:
+        say(reader.note)
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+@contextmanager
+def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]:
+    """The store to change; takes in what earlier processes could not write."""
+    from experiments.errors import StoreReadOnlyError
+    from experiments.leftovers import take_in_leftovers
+    from experiments.store import ExperimentStore
+
+    store = ExperimentStore(store_path(db))
+    try:
+        if store.copied_to is not None:
+            say(f"upgraded {store.path}; a copy from before is {store.copied_to}")
+        if store.read_only:
+            if must:
+                raise StoreReadOnlyError(store.read_only)
+            say(store.read_only)
+        elif count := take_in_leftovers(store):
+            say(f"took in {count} events that could not be written before")
+        yield store
+    finally:
+        store.close()
+
+
+def resolve_all(reader: "StoreReader", refs: Sequence[str]) -> "list[RunSummary]":
+    """The runs that are meant, each once, in the order of their names."""
+    found = [reader.resolve(ref) for ref in refs]
+    return list({run.key: run for run in found}.values())

@@ -1,0 +1,312 @@
+"""Runs side by side: what differs, who is better, at equal work, over seeds, problem by problem."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from experiments import stats
+from experiments.comparison import (
+    Comparison,
+    GridView,
+    MetricCell,
+    MetricComparison,
+    PairedTest,
+    SeedGroup,
+    SeedStatistics,
+    SettingDifference,
+    SideBySide,
+)  # fmt: skip
+from experiments.errors import CompareError
+from experiments.reader import StoreReader
+from experiments.values import EvaluationView, GroupView, RunSummary
+from grpo_engine.metrics import METRICS, spec
+
+AXES = ("step", "tokens", "wall")
+_SEEDLESS = ("seed", "name")
+
+
+def compare(
+    reader: StoreReader, runs: Sequence[RunSummary], *, baseline: RunSummary | None = None,
+    keys: Sequence[str] = (), axis: str = "", at: float | None = None,
+) -> Comparison:  # fmt: skip
+    """Put runs side by side.
+
+    `axis` step, tokens or wall adds each metric's value at the same step, tokens or seconds: at
+    `at`, or else where the shortest run ends. Deltas are to `baseline`.
+    """
+    if len({run.key for run in runs}) < 2:
+        raise CompareError("a comparison needs two different runs")
+    if axis not in ("", *AXES):
+        raise CompareError(f"runs cannot be compared at equal {axis!r}; choose step, tokens, wall")
+    settings = _settings(reader, runs)
+    paths = sorted({path for values in settings for path in values})
+    differing = tuple(
+        SettingDifference(path=path, values=tuple(values.get(path) for values in settings))
+        for path in paths
+        if path != "name" and len({_text(values, path) for values in settings}) > 1
+    )
+    different = {item.path for item in differing} | {"name"}
+    full = reader.runs(
+        archived=True, keys=[run.key for run in runs], metrics=keys or _all_keys(reader, runs)
+    )
+    by_key = {run.key: run for run in full}
+    runs = [by_key[run.key] for run in runs]
+    steps, words = _equal_steps(reader, runs, axis, at)
+    tests, notes = _tests(reader, runs, baseline)
+    return Comparison(
+        runs=tuple(runs),
+        baseline=baseline.id if baseline else None,
+        at=words,
+        differing=differing,
+        same={path: settings[0][path] for path in settings[0] if path not in different},
+        metrics=_metrics(reader, runs, baseline, keys or _all_keys(reader, runs), steps),
+        seeds=_seed_groups(runs, settings, keys or _all_keys(reader, runs)),
+        tests=tests,
+        notes=notes,
+    )
+
+
+def setting_differences(
+    left: Mapping[str, Any], right: Mapping[str, Any]
+) -> tuple[SettingDifference, ...]:
+    """The flat settings that are not the same on both sides."""
+    return tuple(
+        SettingDifference(path=path, values=(left.get(path), right.get(path)))
+        for path in sorted({*left, *right})
+        if path != "name" and _text(left, path) != _text(right, path)
+    )
+
+
+def _text(values: Mapping[str, Any], path: str) -> str:
+    return json.dumps(values[path], sort_keys=True) if path in values else ""
+
+
+def _settings(reader: StoreReader, runs: Sequence[RunSummary]) -> list[Mapping[str, Any]]:
+    return [reader.settings(run.key) for run in runs]
+
+
+def _all_keys(reader: StoreReader, runs: Sequence[RunSummary]) -> list[str]:
+    keys = dict.fromkeys(key for run in runs for key in reader.metric_keys(run.key))
+    order = {name: place for place, name in enumerate(METRICS)}
+    return sorted(keys, key=lambda key: (order.get(key, len(order)), key))
+
+
+# -- metrics ------------------------------------------------------------------------------------
+
+
+def _equal_steps(
+    reader: StoreReader, runs: Sequence[RunSummary], axis: str, at: float | None
+) -> tuple[list[int | None], str]:
+    """The last step of each run within the same work, and how much work that is in words."""
+    if not axis:
+        return [None] * len(runs), ""
+    field = {"step": "step", "tokens": "tokens", "wall": "elapsed"}[axis]
+    ends = [float(getattr(run, field)) for run in runs]
+    limit = min(ends) if at is None else at
+    found = [
+        int(limit) if axis == "step" else reader.step_within(run.key, axis, limit) for run in runs
+    ]
+    unit = {"step": "step {:.0f}", "tokens": "{:,.0f} tokens", "wall": "{:,.1f} s"}[axis]
+    return found, unit.format(limit)
+
+
+def _metrics(
+    reader: StoreReader, runs: Sequence[RunSummary], baseline: RunSummary | None,
+    keys: Iterable[str], steps: Sequence[int | None],
+) -> tuple[MetricComparison, ...]:  # fmt: skip
+    marked = [baseline is not None and run.key == baseline.key for run in runs]
+    base = marked.index(True) if any(marked) else None
+    found = []
+    for key in keys:
+        values = [
+            reader.value_at(run.key, key, step) if step is not None else (None, None)
+            for run, step in zip(runs, steps, strict=True)
+        ]
+        lines = [run.metrics.get(key) for run in runs]
+        cells = []
+        for place, (line, (at, at_step)) in enumerate(zip(lines, values, strict=True)):
+            other = lines[base] if base is not None and base != place else None
+            best = line.best if line else None
+            last = line.last if line else None
+            base_at = values[base][0] if base is not None and base != place else None
+            delta = _minus(best, other.best if other else None)
+            cells.append(
+                MetricCell(
+                    best=best, best_step=line.best_step if line else None, last=last,
+                    last_step=line.last_step if line else None, at=at, at_step=at_step,
+                    delta_best=delta, delta_last=_minus(last, other.last if other else None),
+                    delta_at=_minus(at, base_at), better=_better(key, delta),
+                )
+            )  # fmt: skip
+        found.append(MetricComparison(key=key, direction=spec(key).direction, cells=tuple(cells)))
+    return tuple(found)
+
+
+def _minus(value: float | None, other: float | None) -> float | None:
+    return None if value is None or other is None else value - other
+
+
+def _better(key: str, delta: float | None) -> bool | None:
+    direction = spec(key).direction
+    if not delta or direction == "none":
+        return None
+    return (delta > 0) == (direction == "up")
+
+
+# -- seeds --------------------------------------------------------------------------------------
+
+
+def _seed_groups(
+    runs: Sequence[RunSummary], settings: Sequence[Mapping[str, Any]], keys: Sequence[str]
+) -> tuple[SeedGroup, ...]:
+    alike: dict[str, list[RunSummary]] = {}
+    for run, values in zip(runs, settings, strict=True):
+        rest = {path: value for path, value in values.items() if path not in _SEEDLESS}
+        alike.setdefault(json.dumps(rest, sort_keys=True), []).append(run)
+    return tuple(
+        SeedGroup(
+            runs=tuple(run.id for run in group),
+            seeds=tuple(run.seed for run in group),
+            best=_statistics(group, keys, "best"),
+            last=_statistics(group, keys, "last"),
+        )
+        for group in alike.values()
+        if len(group) > 1
+    )
+
+
+def _statistics(
+    group: Sequence[RunSummary], keys: Sequence[str], stat: str
+) -> tuple[SeedStatistics, ...]:
+    found = []
+    for key in keys:
+        values = [getattr(run.metrics[key], stat) for run in group if key in run.metrics]
+        numbers = tuple(value for value in values if value is not None)
+        if numbers:
+            mean, std = stats.mean_and_std(numbers)
+            low, high = stats.mean_interval(numbers)
+            found.append(
+                SeedStatistics(key=key, values=numbers, mean=mean, std=std, low=low, high=high)
+            )
+    return tuple(found)
+
+
+# -- the same problems --------------------------------------------------------------------------
+
+
+def _tests(
+    reader: StoreReader, runs: Sequence[RunSummary], baseline: RunSummary | None
+) -> tuple[tuple[PairedTest, ...], tuple[str, ...]]:
+    base = baseline or runs[0]
+    tests: list[PairedTest] = []
+    notes: list[str] = []
+    for run in runs:
+        if run.key != base.key:
+            try:
+                tests += paired_tests(reader, run, base)
+            except CompareError as error:
+                notes.append(str(error))
+    return tuple(tests), tuple(notes)
+
+
+def paired_tests(reader: StoreReader, run: RunSummary, base: RunSummary) -> list[PairedTest]:
+    """Test two runs on the same held-out problems, by their last evaluation of each mode.
+
+    The difference is that of the share of right samples per problem. One sample each: McNemar's
+    exact test; several: Student's paired t.
+    """
+    if run.dataset_fingerprint != base.dataset_fingerprint:
+        raise CompareError(
+            f"no paired test of {run.name} and {base.name}: their data sets differ "
+            f"({run.dataset_fingerprint or 'unknown'}, {base.dataset_fingerprint or 'unknown'})"
+        )
+    mine = _last_by_mode(reader.evaluations(run.key, rows=True))
+    theirs = _last_by_mode(reader.evaluations(base.key, rows=True))
+    found = []
+    for mode in sorted(mine.keys() & theirs.keys()):
+        left, right = _shares(mine[mode]), _shares(theirs[mode])
+        shared = sorted(left.keys() & right.keys())
+        if len(shared) > 1:
+            differences = [left[key] - right[key] for key in shared]
+            low, high = stats.mean_interval(differences)
+            single = mine[mode].samples == theirs[mode].samples == 1
+            gained = sum(difference > 0 for difference in differences)
+            lost = sum(difference < 0 for difference in differences)
+            found.append(
+                PairedTest(
+                    run=run.id, baseline=base.id, mode=mode, step=mine[mode].step,
+                    baseline_step=theirs[mode].step, problems=len(shared),
+                    difference=sum(differences) / len(shared), low=low, high=high,
+                    p_value=stats.mcnemar_exact(gained, lost) if single
+                    else stats.paired_t(differences),
+                    method="McNemar's exact test" if single else "paired t-test",
+                )
+            )  # fmt: skip
+    return found
+
+
+def _last_by_mode(evaluations: Iterable[EvaluationView]) -> dict[str, EvaluationView]:
+    return {item.mode: item for item in evaluations if item.rows}
+
+
+def _shares(evaluation: EvaluationView) -> dict[str, float]:
+    return {row.example_key: row.correct / row.samples for row in evaluation.rows if row.samples}
+
+
+def side_by_side(
+    reader: StoreReader, runs: Sequence[RunSummary], example_key: str, step: int | None = None
+) -> SideBySide:
+    """The completions of the same example: each run's last ones, or those at or before `step`."""
+    chosen: list[GroupView | None] = []
+    for run in runs:
+        groups = [
+            group
+            for group in reader.of_example(run.key, example_key)
+            if step is None or group.step <= step
+        ]
+        chosen.append(reader.group(groups[-1].key) if groups else None)
+    known = next((group for group in chosen if group is not None), None)
+    if known is None:
+        raise CompareError(f"none of these runs has sampled the example {example_key!r}")
+    return SideBySide(
+        example_key=example_key, prompt_text=known.prompt_text, target=known.target,
+        groups=tuple(chosen),
+    )  # fmt: skip
+
+
+def grid(
+    reader: StoreReader, runs: Sequence[RunSummary], rows_path: str, columns_path: str, key: str,
+    stat: str = "best",
+) -> GridView:  # fmt: skip
+    """Two settings against one metric; runs with the same two values are averaged."""
+    cells: dict[tuple[str, str], list[float]] = {}
+    rows: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
+    full = reader.runs(archived=True, keys=[run.key for run in runs], metrics=[key])
+    for run in full:
+        settings = reader.settings(run.key)
+        row, column = settings.get(rows_path), settings.get(columns_path)
+        rows[json.dumps(row)], columns[json.dumps(column)] = row, column
+        line = run.metrics.get(key)
+        value = getattr(line, stat) if line else None
+        if value is not None:
+            cells.setdefault((json.dumps(row), json.dumps(column)), []).append(value)
+    left, top = sorted(rows, key=_order(rows)), sorted(columns, key=_order(columns))
+    values = [[cells.get((row, column), []) for column in top] for row in left]
+    return GridView(
+        key=key, rows_path=rows_path, columns_path=columns_path,
+        rows=tuple(rows[row] for row in left), columns=tuple(columns[column] for column in top),
+        cells=tuple(
+            tuple(sum(found) / len(found) if found else None for found in line) for line in values
+        ),
+        counts=tuple(tuple(len(found) for found in line) for line in values),
+    )  # fmt: skip
+
+
+def _order(values: Mapping[str, Any]) -> Any:
+    def by(text: str) -> tuple[bool, float, str]:
+        value = values[text]
+        numeric = isinstance(value, int | float)
+        return not numeric, float(value) if numeric else 0.0, text
+
+    return by

@@ -1,0 +1,288 @@
+"""Taking in runs of others: from another store, or from completions that TRL logged to Parquet."""
+
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from experiments.connect import open_writer
+from experiments.errors import ImportRefusedError, StoreError
+from experiments.leftovers import wanted_of
+from experiments.paths import log_file, run_folder
+from experiments.purge import purge
+from experiments.reader import StoreReader
+from experiments.rows import Item
+from experiments.stats import mean_and_std
+from experiments.store import ExperimentStore
+from experiments.tables import AttemptRow, RunRow
+from experiments.texts import escape, now_iso
+from experiments.values import RunDetail, RunSummary
+from experiments.writer import RunWriter
+from grpo_engine import events as ev
+
+Taken = list[tuple[str, str]]
+NOT_REWARDS = ("step", "prompt", "completion", "advantage", "reward")
+
+
+def import_files(
+    store: ExperimentStore, files: Sequence[Path], *, name: str = "",
+    progress: Callable[[str], None] = lambda _: None,
+) -> Taken:  # fmt: skip
+    """Take in stores and Parquet files; runs that are here already are left as they are."""
+    for path in files:
+        if not path.exists():
+            raise ImportRefusedError(f"there is no file {path}")
+    tables = [path for path in files if path.suffix == ".parquet"]
+    taken: Taken = []
+    for path in files:
+        if path not in tables:
+            taken += import_store(store, path, progress)
+    if tables:
+        taken += import_completions(store, tables, name)
+    return taken
+
+
+# -- another store ------------------------------------------------------------------------------
+
+
+def import_store(
+    store: ExperimentStore, path: Path, progress: Callable[[str], None] = lambda _: None
+) -> Taken:
+    """Take in every run of another store that is not here; checkpoints stay where they are."""
+    if path.resolve() == store.path.resolve():
+        raise ImportRefusedError(f"{path} is this store itself")
+    taken: Taken = []
+    with closing(_other(path)) as other:
+        for run in other.runs(archived=True, sort="created"):
+            if store.has_uid(run.uid):
+                continue
+            progress(f"taking in {run.name}: {run.step} steps")
+            taken.append(_copy_run(store, other, run))
+    return taken
+
+
+def _other(path: Path) -> StoreReader:
+    try:
+        return StoreReader(path)
+    except StoreError as error:
+        raise ImportRefusedError(f"{path} cannot be taken in: {error}") from error
+
+
+def _copy_run(store: ExperimentStore, other: StoreReader, run: RunSummary) -> tuple[str, str]:
+    detail = other.run(run.key)
+    row = store.create_run(
+        detail.config, name=run.name, uid=run.uid, status="imported",
+        code_version=run.code_version, tags=run.tags,
+    )  # fmt: skip
+    assert row.id is not None
+    try:
+        _fill(store, other, row, detail)
+    except BaseException:
+        # half a run would pass for the whole one the next time
+        purge(store, row.id)
+        raise
+    return row.short, run.name
+
+
+def _fill(store: ExperimentStore, other: StoreReader, row: RunRow, detail: RunDetail) -> None:
+    assert row.id is not None
+    run = detail.summary
+    with store.session() as session:
+        for attempt in detail.attempts:
+            session.add(
+                AttemptRow(
+                    run_id=row.id,
+                    n=attempt.n,
+                    from_step=attempt.from_step,
+                    until_step=attempt.until_step,
+                    host=attempt.host,
+                    boot="",
+                    pid=attempt.pid,
+                    pid_start="",
+                    started_at=attempt.started_at,
+                    heartbeat=attempt.heartbeat,
+                    progress_at=attempt.progress_at,
+                    ended_at=attempt.ended_at or attempt.heartbeat,
+                    cause=escape(attempt.cause),
+                )
+            )
+    last = detail.attempts[-1].n if detail.attempts else 1
+    _write(store, row, last, _pages(other, run.key))
+    with store.session() as session:
+        kept = session.get(RunRow, row.id)
+        assert kept is not None
+        kept.status = run.status if run.status in ENDED else "imported"
+        kept.created_at, kept.started_at, kept.ended_at = (
+            run.created_at, run.started_at, run.ended_at,
+        )  # fmt: skip
+        kept.note, kept.archived, kept.error = (
+            escape(run.note), int(run.archived), escape(run.error),
+        )  # fmt: skip
+    source = log_file(run_folder(other.path, run.id))
+    if source.exists():
+        shutil.copyfile(source, log_file(run_folder(store.path, row.short)))
+
+
+ENDED = ("completed", "stopped", "aborted", "failed", "lost")
+
+
+def _pages(other: StoreReader, run: int) -> Iterator[list[Item]]:
+    after = 0
+    while page := other.facts(run, after=after):
+        yield [Item(fact.seq, fact.at or 0.0, fact.event) for fact in page]
+        after = page[-1].seq
+
+
+def _write(store: ExperimentStore, row: RunRow, attempt: int, pages: Iterable[list[Item]]) -> None:
+    assert row.id is not None
+    folder = run_folder(store.path, row.short)
+    with closing(open_writer(store.path)) as conn:
+        writer = RunWriter(conn, row.id, attempt, folder, wanted_of(row.config))
+        with closing(writer):
+            for page in pages:
+                writer.write(page, limit=30.0)
+
+
+# -- TRL's completions --------------------------------------------------------------------------
+
+
+def import_completions(store: ExperimentStore, files: Sequence[Path], name: str = "") -> Taken:
+    """Make one run of TRL's completion tables: step, prompt, completion, rewards, advantage."""
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.read_bytes())
+    text = digest.hexdigest()
+    uid = f"{text[:8]}-{text[8:12]}-8{text[13:16]}-8{text[17:20]}-{text[20:32]}"
+    if store.has_uid(uid):
+        return []
+    rows = sorted((row for path in files for row in _table(path)), key=lambda row: int(row["step"]))
+    if not rows:
+        raise ImportRefusedError(f"{files[0]} holds no completions")
+    title = name or files[0].parent.name or files[0].stem
+    config = {"name": title, "steps": int(rows[-1]["step"]), "task": {"name": files[0].name}}
+    row = store.create_run(config, name=title, uid=uid, status="imported", tags=["trl"])
+    assert row.id is not None
+    now = now_iso()
+    with store.session() as session:
+        session.add(
+            AttemptRow(
+                run_id=row.id,
+                n=1,
+                from_step=0,
+                host="TRL",
+                boot="",
+                pid=0,
+                pid_start="",
+                started_at=now,
+                heartbeat=now,
+                progress_at=now,
+                ended_at=now,
+                cause="imported",
+            )
+        )
+    _write(store, row, 1, _steps(rows))
+    return [(row.short, title)]
+
+
+def _table(path: Path) -> list[dict[str, Any]]:
+    try:
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise ImportRefusedError(
+            "reading Parquet needs the optional package pyarrow: pip install 'grpo-tui[parquet]'"
+        ) from error
+    try:
+        table = pq.read_table(path)
+    except (OSError, ValueError) as error:
+        raise ImportRefusedError(f"{path} is not Parquet: {error}") from error
+    missing = [name for name in ("step", "prompt", "completion") if name not in table.column_names]
+    if missing:
+        raise ImportRefusedError(
+            f"{path} lacks the columns {', '.join(missing)}; TRL's completion tables have "
+            "step, prompt, completion, one column per reward, advantage"
+        )
+    return list(table.to_pylist())
+
+
+def _steps(rows: list[dict[str, Any]]) -> Iterator[list[Item]]:
+    """The events of each step; siblings are the rows of a step with the same prompt."""
+    seq = 0
+    by_step: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_step.setdefault(int(row["step"]), []).append(row)
+    for step, found in by_step.items():
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for row in found:
+            groups.setdefault(_words(row["prompt"]), []).append(row)
+        events: list[ev.Event] = [
+            ev.GroupScored(step=step, group=_group(index, prompt, siblings))
+            for index, (prompt, siblings) in enumerate(groups.items())
+        ]
+        scored = [event.group for event in events if isinstance(event, ev.GroupScored)]
+        metrics = _metrics(scored)
+        events.append(ev.StepFinished(step=step, metrics=metrics, tokens=0, elapsed=math.nan))
+        yield [Item(seq + place, 0.0, event) for place, event in enumerate(events, start=1)]
+        seq += len(events)
+
+
+def _group(index: int, prompt: str, rows: list[dict[str, Any]]) -> ev.Group:
+    completions = tuple(_completion(place, row) for place, row in enumerate(rows))
+    rewards = [item.reward for item in completions if item.reward is not None]
+    mean, std = mean_and_std(rewards) if rewards else (None, None)
+    key = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    same = len(set(rewards)) == 1 and len(rewards) > 1
+    return ev.Group(
+        index=index, origin="train", example_key=key, prompt_text=prompt, prompt_ids=(),
+        prompt_hash=key, target="", completions=completions, reward_mean=mean, reward_std=std,
+        no_signal="all answers scored the same" if same else "",
+    )  # fmt: skip
+
+
+def _completion(index: int, row: dict[str, Any]) -> ev.Completion:
+    rewards = tuple(
+        ev.RewardValue(name=name, value=None if value is None else float(value), weight=1.0)
+        for name, value in row.items()
+        if name not in NOT_REWARDS and (value is None or isinstance(value, int | float))
+    )
+    given = [item.value for item in rewards if item.value is not None and item.value == item.value]
+    advantage = row.get("advantage")
+    return ev.Completion(
+        index=index, ids=(), text=_words(row["completion"]), finish="stop", rewards=rewards,
+        reward=sum(given) if given else None,
+        advantage=None if advantage is None else float(advantage), sampler_logprobs=(),
+    )  # fmt: skip
+
+
+def _words(value: Any) -> str:
+    """A prompt or completion as text; messages one after the other with their roles."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        if len(value) == 1 and value[0].get("role") == "assistant":
+            return str(value[0].get("content", ""))
+        return "\n".join(f"{item.get('role', '')}: {item.get('content', '')}" for item in value)
+    return json.dumps(value, default=str)
+
+
+def _metrics(groups: Sequence[ev.Group]) -> dict[str, float]:
+    means = [group.reward_mean for group in groups if group.reward_mean is not None]
+    stds = [group.reward_std for group in groups if group.reward_std is not None]
+    metrics: dict[str, float] = {}
+    if means:
+        metrics["reward"] = sum(means) / len(means)
+    if stds:
+        metrics["reward_std"] = sum(stds) / len(stds)
+        metrics["frac_reward_zero_std"] = sum(std == 0 for std in stds) / len(stds)
+    by_name: dict[str, list[float]] = {}
+    for group in groups:
+        for completion in group.completions:
+            for item in completion.rewards:
+                if item.value is not None:
+                    by_name.setdefault(item.name, []).append(item.value)
+    for name, values in by_name.items():
+        metrics[f"rewards/{name}/mean"] = sum(values) / len(values)
+    return metrics

@@ -1,0 +1,169 @@
+"""The queue: runs that wait for their turn, taken by atomic lease, so that it survives restarts."""
+
+import hashlib
+import itertools
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlmodel import col, select
+
+from experiments.configs import config_hash, config_tree, json_text, verbatim
+from experiments.errors import QueryError
+from experiments.machine import host_name, is_alive, process_start
+from experiments.names import new_uid
+from experiments.store import ExperimentStore
+from experiments.tables import QueueItemRow, RunRow, SweepRow
+from experiments.texts import escape, now_iso
+
+LEASE_S = 60.0
+
+
+class RunQueue:
+    """Puts runs into the queue and hands them out, each to one worker."""
+
+    def __init__(self, store: ExperimentStore) -> None:
+        self.store = store
+
+    def add(
+        self, config: Any, *, name: str = "", sweep: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> int:  # fmt: skip
+        """Queue a run; returns the item's key."""
+        tree = config_tree(config)
+        with self.store.session() as session:
+            row = QueueItemRow(
+                sweep_id=sweep, name=escape(name or str(tree.get("name") or "")), state="queued",
+                created_at=now_iso(), settings=json_text(dict(settings or {})),
+                config=verbatim(tree), config_hash=config_hash(tree), lease_owner="",
+                lease_until=0.0, note="",
+            )  # fmt: skip
+            session.add(row)
+            session.flush()
+            assert row.id is not None
+            return row.id
+
+    def sweep(
+        self, name: str, axes: Mapping[str, Sequence[Any]], configs: Sequence[tuple[Any, Any]]
+    ) -> tuple[int, bool]:
+        """Queue a sweep, or find the one with the same axes and configurations again.
+
+        `configs` are (settings of the point, whole configuration). Returns the sweep's key and
+        whether it is new.
+        """
+        hashes = [config_hash(config_tree(config)) for _, config in configs]
+        spec = hashlib.sha256(json_text([dict(axes), hashes]).encode()).hexdigest()[:16]
+        with self.store.session() as session:
+            known = session.exec(select(SweepRow.id).where(SweepRow.spec_hash == spec)).first()
+            if known is not None:
+                return known, False
+            row = SweepRow(
+                uid=new_uid(), name=escape(name), created_at=now_iso(), spec_hash=spec,
+                axes=json_text({path: list(values) for path, values in axes.items()}),
+            )  # fmt: skip
+            session.add(row)
+            session.flush()
+            assert row.id is not None
+            key = row.id
+        for number, (settings, config) in enumerate(configs, start=1):
+            self.add(config, name=f"{name}-{number}", sweep=key, settings=settings)
+        return key, True
+
+    def take(self, sweep: int | None = None) -> QueueItemRow | None:
+        """Lease the next item, or None; a lease whose worker is gone counts as none."""
+        now = time.time()
+        with self.store.session() as session:
+            query = (
+                select(QueueItemRow)
+                .where(col(QueueItemRow.state).in_(("queued", "leased")))
+                .order_by(col(QueueItemRow.id))
+            )
+            if sweep is not None:
+                query = query.where(QueueItemRow.sweep_id == sweep)
+            for row in session.exec(query):
+                if row.state == "queued" or (row.lease_until < now and _gone(row.lease_owner)):
+                    row.state, row.lease_owner, row.lease_until = "leased", owner(), now + LEASE_S
+                    session.flush()
+                    session.expunge(row)
+                    return row
+        return None
+
+    def renew(self, item: int) -> None:
+        """Keep the lease."""
+        self._change(item, lease_until=time.time() + LEASE_S)
+
+    def finish(self, item: int, state: str, *, run: int | None = None, note: str = "") -> None:
+        """Say how it went: done, failed, skipped, cancelled, or queued again."""
+        if state not in ("done", "failed", "skipped", "cancelled", "queued"):
+            raise QueryError(f"{state!r} is no state of a queued run")
+        changes: dict[str, Any] = {"state": state, "note": escape(note), "lease_until": 0.0}
+        if run is not None:
+            changes["run_id"] = run
+        self._change(item, **changes)
+
+    def cancel(self, item: int) -> None:
+        """Take a waiting run out of the queue."""
+        self.finish(item, "cancelled")
+
+    def retry_failed(self, sweep: int) -> int:
+        """Queue the failed items of a sweep again and count them."""
+        with self.store.session() as session:
+            rows = session.exec(
+                select(QueueItemRow).where(
+                    QueueItemRow.sweep_id == sweep, QueueItemRow.state == "failed"
+                )
+            ).all()
+            for row in rows:
+                row.state = "queued"
+            return len(rows)
+
+    def finished_run(self, fingerprint: str) -> RunRow | None:
+        """A completed run of the very same configuration, whatever its name."""
+        with self.store.session() as session:
+            row = session.exec(
+                select(RunRow)
+                .where(RunRow.config_hash == fingerprint, RunRow.status == "completed")
+                .order_by(col(RunRow.id).desc())
+            ).first()
+            if row is not None:
+                session.expunge(row)
+            return row
+
+    def attach(self, item: int, run: int, sweep: int | None) -> None:
+        """Note which run an item became."""
+        self._change(item, run_id=run)
+        if sweep is not None:
+            with self.store.session() as session:
+                row = session.get(RunRow, run)
+                if row is not None:
+                    row.sweep_id = sweep
+
+    def _change(self, item: int, **values: Any) -> None:
+        with self.store.session() as session:
+            row = session.get(QueueItemRow, item)
+            if row is None:
+                raise QueryError(f"there is no queued run {item}")
+            for name, value in values.items():
+                setattr(row, name, value)
+
+
+def owner() -> str:
+    """This process, as the owner of a lease."""
+    pid = os.getpid()
+    return json.dumps([host_name(), pid, process_start(pid)])
+
+
+def _gone(holder: str) -> bool:
+    """Whether a lease's owner is known to be gone; one on another host only by its time."""
+    try:
+        host, pid, start = json.loads(holder)
+    except ValueError:
+        return True
+    return host != host_name() or not is_alive(int(pid), str(start))
+
+
+def points(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """The grid: every combination of the axes' values, the last axis fastest."""
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]

@@ -1,0 +1,93 @@
+"""The statistics of a comparison: Student's t, intervals of a mean, and exact paired tests."""
+
+import math
+from collections.abc import Sequence
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean, and sample standard deviation (divided by n - 1) from two values on."""
+    mean = math.fsum(values) / len(values)
+    if len(values) < 2:
+        return mean, None
+    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1))
+
+
+def mean_interval(
+    values: Sequence[float], level: float = 0.95
+) -> tuple[float | None, float | None]:
+    """Confidence interval of the mean: ``mean -+ t(level, n - 1) * std / sqrt(n)``."""
+    mean, std = mean_and_std(values)
+    if std is None:
+        return None, None
+    half = t_quantile(level, len(values) - 1) * std / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
+def t_quantile(level: float, freedom: int) -> float:
+    """The t with ``P(|T| <= t) = level``, by bisection."""
+    low, high = 0.0, 1.0
+    while t_two_sided(high, freedom) > 1 - level:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        if t_two_sided(middle, freedom) > 1 - level:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def t_two_sided(t: float, freedom: int) -> float:
+    """``P(|T| > t)`` for Student's t: the incomplete beta function I_x(n/2, 1/2), x = n/(n+t^2)."""
+    return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    if x <= 0.0 or x >= 1.0:
+        return 0.0 if x <= 0.0 else 1.0
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+        + a * math.log(x) + b * math.log1p(-x)
+    )  # fmt: skip
+    if x < (a + 1) / (a + b + 2):
+        return front * _beta_fraction(a, b, x) / a
+    return 1 - front * _beta_fraction(b, a, 1 - x) / b
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """The continued fraction of the incomplete beta function, by Lentz's method."""
+    tiny = 1e-300
+    c, d = 1.0, 1 - (a + b) * x / (a + 1)
+    d = 1 / (d if abs(d) > tiny else tiny)
+    total = d
+    for m in range(1, 500):
+        for step in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 + step * d
+            d = 1 / (d if abs(d) > tiny else tiny)
+            c = 1 + step / c
+            c = c if abs(c) > tiny else tiny
+            total *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return total
+
+
+def mcnemar_exact(gained: int, lost: int) -> float:
+    """Two-sided p that problems change sides by chance: binomial(gained + lost, 1/2)."""
+    n, k = gained + lost, min(gained, lost)
+    if n == 0:
+        return 1.0
+    return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / float(2**n))
+
+
+def paired_t(differences: Sequence[float]) -> float:
+    """Two-sided p that the mean of the differences is 0."""
+    mean, std = mean_and_std(differences)
+    if std is None:
+        return 1.0
+    if std == 0.0:
+        return 1.0 if mean == 0.0 else 0.0
+    return t_two_sided(abs(mean) / (std / math.sqrt(len(differences))), len(differences) - 1)

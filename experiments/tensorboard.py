@@ -1,0 +1,84 @@
+"""TensorBoard event files, written without TensorBoard: records of two small protobuf messages.
+
+A record is: length (8 bytes), masked CRC-32C of the length, the message, masked CRC-32C of it.
+"""
+
+import struct
+from pathlib import Path
+from typing import BinaryIO, Final
+
+_POLYNOMIAL: Final = 0x82F63B78
+
+
+def _table() -> tuple[int, ...]:
+    table = []
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
+        table.append(value)
+    return tuple(table)
+
+
+_CRC = _table()
+
+
+def crc32c(data: bytes) -> int:
+    """Castagnoli's CRC."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value = value >> 8 ^ _CRC[(value ^ byte) & 0xFF]
+    return value ^ 0xFFFFFFFF
+
+
+def masked(data: bytes) -> bytes:
+    """The CRC as record files store it, so that a CRC of a CRC is no fixed point."""
+    crc = crc32c(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def _field(number: int, kind: int, body: bytes) -> bytes:
+    size = _varint(len(body)) if kind == 2 else b""
+    return _varint(number << 3 | kind) + size + body
+
+
+def scalar(tag: str, value: float, step: int, wall_time: float) -> bytes:
+    """The message of one value: Event(wall_time 1, step 2, summary 5: value 1: tag 1, float 2)."""
+    name = tag.encode("utf-8", "backslashreplace")
+    entry = _field(1, 2, name) + _field(2, 5, struct.pack("<f", value))
+    return (
+        _field(1, 1, struct.pack("<d", wall_time))
+        + _field(2, 0, _varint(step))
+        + _field(5, 2, _field(1, 2, entry))
+    )
+
+
+class EventFile:
+    """One TensorBoard run."""
+
+    def __init__(self, folder: Path, started: float) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{int(started)}.grpo-tui"
+        self._out: BinaryIO = (folder / name).open("wb")
+        version = _field(1, 1, struct.pack("<d", started)) + _field(3, 2, b"brain.Event:2")
+        self._record(version)
+
+    def add(self, tag: str, value: float, step: int, wall_time: float) -> None:
+        """Append a value."""
+        self._record(scalar(tag, value, step, wall_time))
+
+    def _record(self, message: bytes) -> None:
+        length = struct.pack("<Q", len(message))
+        self._out.write(length + masked(length) + message + masked(message))
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._out.close()
