@@ -51,10 +51,11 @@ def resumed_job(run: str, *, db: Path | None, folder: Path | None) -> Job:
     control = Control()
     recorder = Recorder(store_path(db))
     with closing_on_error(recorder):
-        row = recorder.store.run_row(recorder.store.key_of(run))
-        config = build(row.config if isinstance(row.config, dict) else {}, f"run {row.short}")
+        key = recorder.store.key_of(run)
+        row = recorder.store.run_row(key)
+        config = build(recorder.store.config_of(key), f"run {row.short}")
         place = runs_folder(recorder.path) / row.short
-        handle = recorder.resume_run(run, from_step=newest_step(place), control=control)
+        handle = recorder.resume_run(key, from_step=newest_step(place), control=control)
     return Job(
         config=config, folder=handle.folder, resume=True, recorder=recorder, handle=handle,
         control=control,

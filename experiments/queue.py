@@ -83,7 +83,7 @@ class RunQueue:
             if sweep is not None:
                 query = query.where(QueueItemRow.sweep_id == sweep)
             for row in session.exec(query):
-                if row.state == "queued" or (row.lease_until < now and _gone(row.lease_owner)):
+                if row.state == "queued" or _gone(row.lease_owner, row.lease_until < now):
                     row.state, row.lease_owner, row.lease_until = "leased", owner(), now + LEASE_S
                     session.flush()
                     session.expunge(row)
@@ -131,14 +131,22 @@ class RunQueue:
                 session.expunge(row)
             return row
 
-    def attach(self, item: int, run: int, sweep: int | None) -> None:
-        """Note which run an item became."""
-        self._change(item, run_id=run)
-        if sweep is not None:
-            with self.store.session() as session:
-                row = session.get(RunRow, run)
-                if row is not None:
-                    row.sweep_id = sweep
+    def attach(self, item: int, run: int) -> None:
+        """Note which run an item became, and that the run belongs to the item's sweep."""
+        with self.store.session() as session:
+            row, made = session.get(QueueItemRow, item), session.get(RunRow, run)
+            if row is not None and made is not None:
+                row.run_id = run
+                made.sweep_id = row.sweep_id
+
+    def item(self, item: int) -> QueueItemRow:
+        """An item as it is now, free of any session."""
+        with self.store.session() as session:
+            row = session.get(QueueItemRow, item)
+            if row is None:
+                raise QueryError(f"there is no queued run {item}")
+            session.expunge(row)
+            return row
 
     def _change(self, item: int, **values: Any) -> None:
         with self.store.session() as session:
@@ -155,13 +163,13 @@ def owner() -> str:
     return json.dumps([host_name(), pid, process_start(pid)])
 
 
-def _gone(holder: str) -> bool:
-    """Whether a lease's owner is known to be gone; one on another host only by its time."""
+def _gone(holder: str, expired: bool) -> bool:
+    """Whether a lease's owner is gone: known of this host, on others only told by the time."""
     try:
         host, pid, start = json.loads(holder)
     except ValueError:
         return True
-    return host != host_name() or not is_alive(int(pid), str(start))
+    return expired if host != host_name() else not is_alive(int(pid), str(start))
 
 
 def points(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

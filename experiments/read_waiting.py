@@ -51,17 +51,19 @@ class WaitingQuestions(Reading):
         """The sweeps, the newest first."""
         if self.schema < 3:
             return ()
-        rows = self._all("SELECT id, uid, name, created_at, axes FROM sweep ORDER BY id DESC")
-        return tuple(
-            SweepView(
-                id=row[1], name=text(row[2]), created_at=row[3],
-                axes={path: tuple(values) for path, values in json.loads(row[4]).items()},
-                items=tuple(
-                    _item(item)
-                    for item in self._all(_ITEM + "WHERE q.sweep_id = ? ORDER BY q.id", (row[0],))
-                ),
-            )
-            for row in rows
+        keys = self._all("SELECT id FROM sweep ORDER BY id DESC")
+        return tuple(self.sweep(key) for (key,) in keys)
+
+    def sweep(self, key: int) -> SweepView:
+        """One sweep with its items."""
+        row = self._one("SELECT uid, name, created_at, axes FROM sweep WHERE id = ?", (key,))
+        if row is None:
+            raise NothingStoredError(f"there is no sweep {key}")
+        items = self._all(_ITEM + "WHERE q.sweep_id = ? ORDER BY q.id", (key,))
+        return SweepView(
+            id=row[0], name=text(row[1]), created_at=row[2],
+            axes={path: tuple(values) for path, values in json.loads(row[3]).items()},
+            items=tuple(_item(item) for item in items),
         )  # fmt: skip
 
 

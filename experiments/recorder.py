@@ -1,5 +1,6 @@
 """The recorder: one thread that writes what happens in a run; record first, show second."""
 
+import os
 import sqlite3
 import threading
 import time
@@ -19,6 +20,7 @@ from experiments.store import ExperimentStore
 from grpo_engine.control import Control
 
 POLL_S = 0.2
+QUEUE_ITEM = "GRPO_TUI_QUEUE_ITEM"
 FILE_CHECK_S = 1.0
 
 
@@ -61,6 +63,11 @@ class Recorder:
             tags=tags,
         )
         assert row.id is not None
+        # set by the queue's worker for the process that it starts; none of that one's own children
+        if item := os.environ.pop(QUEUE_ITEM, ""):
+            from experiments.queue import RunQueue
+
+            RunQueue(self.store).attach(int(item), row.id)
         return self._begin(row.id, 0, control)
 
     def resume_run(

@@ -1,5 +1,6 @@
 """ExperimentStore: the way in for everything that writes; migrates the file when it opens it."""
 
+import json
 import os
 import sqlite3
 import time
@@ -33,6 +34,7 @@ from experiments.machine import boot_id, host_name, process_start
 from experiments.migrations import CURRENT, migrate, too_new, version
 from experiments.names import free_name, new_uid, short_id
 from experiments.paths import run_folder
+from experiments.reader import StoreReader
 from experiments.summaries import rebuild
 from experiments.tables import AlertRow, AttemptRow, ControlRow, RunParamRow, RunRow, RunTagRow
 from experiments.texts import escape, now_iso
@@ -124,14 +126,15 @@ class ExperimentStore:
         return row
 
     def key_of(self, run: int | str) -> int:
-        """The database key of a run, from its id."""
+        """The database key of a run, from its id, name, prefix, `@last` or `@best`."""
         if isinstance(run, int):
             return run
-        with self.session() as session:
-            key = session.exec(select(RunRow.id).where(RunRow.short == run)).first()
-        if key is None:
-            raise RunNotFoundError(f"no run has the id {run!r}")
-        return key
+        with closing(StoreReader(self.path)) as reader:
+            return reader.resolve(run).key
+
+    def config_of(self, run: int) -> dict[str, Any]:
+        """The configuration of a run as it was given."""
+        return dict(json.loads(self.run_row(run).config))
 
     def has_uid(self, uid: str) -> bool:
         """Whether a run with this identity is here already."""

@@ -30,9 +30,8 @@ def export(
 
     Example: grpo-tui export @last --what rollouts --format parquet --out rollouts.parquet
     """
-    from experiments.trackers import TRACKERS, export_to
-
     from experiments.export import header_for, rows_of, write_rows
+    from experiments.trackers import TRACKERS, export_to
 
     format = format or (_by_ending(out) if out else "csv")
     with reading(db) as reader:

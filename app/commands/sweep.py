@@ -1,0 +1,176 @@
+"""`grpo-tui sweep`: a grid over settings and seeds, one run after another."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app import exit_codes
+from app.output import print_json, print_rows, print_table
+from app.store_access import Csv, Db, Json, say, writing
+
+if TYPE_CHECKING:
+    from experiments.queue import RunQueue
+    from experiments.reader import StoreReader
+    from experiments.waiting import SweepView
+
+
+def sweep(
+    file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")] = None,
+    preset: Annotated[str | None, typer.Option(help="Start from a preset.")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=1,2,3", help="Values to try.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds per point of the grid.", min=1)] = 1,
+    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    name: Annotated[str, typer.Option(help="Name of the sweep; its runs are numbered.")] = "sweep",
+    metric: Annotated[str, typer.Option(help="Metric of the table at the end.")] = "",
+    add_only: Annotated[bool, typer.Option("--add-only", help="Queue, do not run.")] = False,
+    queue: Annotated[
+        bool, typer.Option("--queue", help="No new sweep: work through what waits.")
+    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Failed runs once more.")] = False,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    db: Db = None,
+) -> None:
+    """Train a grid of settings and seeds, one run after another.
+
+    The same command again goes on where it was left: finished runs are not repeated, and a run
+    that the store has already is taken as it is. Without --queue and with the same settings it
+    is the same sweep.
+
+    Example: grpo-tui sweep config.yaml --set algorithm.beta=0,0.04 --seeds 3
+    """
+    from app.queue_worker import work
+    from experiments.queue import RunQueue
+
+    with writing(db) as store:
+        waiting = RunQueue(store)
+        if queue:
+            failed = 0 if add_only else work(waiting)
+            raise typer.Exit(exit_codes.FAILED if failed else exit_codes.OK)
+        key = _plan(waiting, file, preset, sets or [], seeds, steps, name)
+        if retry:
+            say(f"{waiting.retry_failed(key)} failed runs are queued again")
+        failed = 0 if add_only else work(waiting, key)
+        rows = _report(store.path, key, metric, as_json=as_json, as_csv=as_csv)
+    if not add_only and (failed or any(row["state"] == "failed" for row in rows)):
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def _plan(
+    queue: "RunQueue", file: Path | None, preset: str | None, sets: list[str], seeds: int,
+    steps: int | None, name: str,
+) -> int:  # fmt: skip
+    """Queue the grid, or find it; every point is checked before any is trained."""
+    from app.run_config import assemble
+    from experiments.configs import config_tree, flat
+    from experiments.queue import points
+
+    texts = dict(_axis(pair) for pair in sets)
+    base = assemble(file, preset, [], steps=steps)
+    first = int(flat(config_tree(base))["seed"])
+    planned: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    axes: dict[str, list[Any]] = {path: [] for path in texts}
+    for point in points(texts):
+        words = [f"{path}={value}" for path, value in point.items()]
+        one = config_tree(assemble(file, preset, words, steps=steps))
+        chosen = {path: flat(one).get(path, point[path]) for path in point}
+        for path, value in chosen.items():
+            if value not in axes[path]:
+                axes[path].append(value)
+        for number in range(seeds):
+            seed = int(flat(one)["seed"]) + number if "seed" in texts else first + number
+            planned.append((chosen | {"seed": seed}, one | {"seed": seed, "name": ""}))
+    key, new = queue.sweep(name, axes | {"seed": list(range(first, first + seeds))}, planned)
+    say(f"{'queued' if new else 'going on with'} {len(planned)} runs")
+    return key
+
+
+def _axis(pair: str) -> tuple[str, list[str]]:
+    """`a.b=1,2` as a path and its values; commas in brackets or quotes belong to a value."""
+    path, sign, text = pair.partition("=")
+    if not sign:
+        raise typer.BadParameter(f"--set {pair!r} has no `=`; write --set section.name=1,2,3")
+    values, depth, quote, start = [], 0, "", 0
+    for place, mark in enumerate(text):
+        if quote:
+            quote = "" if mark == quote else quote
+        elif mark in "'\"":
+            quote = mark
+        elif mark in "[{(":
+            depth += 1
+        elif mark in "]})":
+            depth -= 1
+        elif mark == "," and depth == 0:
+            values.append(text[start:place].strip())
+            start = place + 1
+    return path.strip(), [*values, text[start:].strip()]
+
+
+def _report(
+    path: Path, key: int, metric: str, *, as_json: bool, as_csv: bool
+) -> list[dict[str, Any]]:
+    from experiments.reader import StoreReader
+
+    reader = StoreReader(path)
+    try:
+        view = reader.sweep(key)
+        rows, shown = _rows(reader, view, metric)
+    finally:
+        reader.close()
+    if as_json:
+        print_json({"sweep": view.name, "metric": shown, "items": rows,
+                    "points": _points(rows, view)})  # fmt: skip
+    elif as_csv:
+        print_rows(rows, as_json=False, as_csv=True)
+    else:
+        print_table(rows)
+        if max(row["n"] for row in _points(rows, view)) > 1:
+            print()
+            print_table(_points(rows, view))
+    return rows
+
+
+def _rows(
+    reader: "StoreReader", view: "SweepView", metric: str
+) -> tuple[list[dict[str, Any]], str]:
+    runs = {item.run: reader.resolve(item.run) for item in view.items if item.run}
+    choices = [metric] if metric else ["eval/accuracy", "eval/greedy/accuracy", "reward"]
+    shown = next(
+        (key for key in choices if any(key in run.metrics for run in runs.values())), choices[-1]
+    )
+    rows = []
+    for item in view.items:
+        run = runs.get(item.run) if item.run else None
+        line = run.metrics.get(shown) if run else None
+        rows.append(
+            {
+                **item.settings, "state": item.state, "run": item.run,
+                "step": run.step if run else None, f"best {shown}": line.best if line else None,
+                f"last {shown}": line.last if line else None, "note": item.note,
+            }
+        )  # fmt: skip
+    return rows, shown
+
+
+def _points(rows: list[dict[str, Any]], view: "SweepView") -> list[dict[str, Any]]:
+    """Each point of the grid over its seeds: mean of the best, standard deviation, interval."""
+    from experiments.stats import mean_and_std, mean_interval
+
+    axes = [path for path in view.axes if path != "seed"]
+    points: dict[str, tuple[dict[str, Any], list[float]]] = {}
+    for row in rows:
+        place = {path: row.get(path) for path in axes}
+        found = points.setdefault(repr(place), (place, []))[1]
+        best = next((row[name] for name in row if name.startswith("best ")), None)
+        if best is not None:
+            found.append(best)
+    table = []
+    for place, values in points.values():
+        mean, std = mean_and_std(values) if values else (None, None)
+        low, high = mean_interval(values) if values else (None, None)
+        table.append({**place, "n": len(values), "mean": mean, "std": std, "low": low,
+                      "high": high})  # fmt: skip
+    return table

@@ -1,0 +1,100 @@
+"""Working through the queue: one run after another, each in a process of its own."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.store_access import say
+
+if TYPE_CHECKING:
+    from experiments.queue import RunQueue
+    from experiments.tables import QueueItemRow
+
+RENEW_S = 15.0
+
+
+def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool = False) -> int:
+    """Run what waits until nothing does; returns how many runs did not complete."""
+    failed = 0
+    while (item := queue.take(sweep)) is not None:
+        assert item.id is not None
+        if item.run_id is None and (known := queue.finished_run(item.config_hash)) is not None:
+            queue.finish(item.id, "skipped", run=known.id, note="the same run is there already")
+            say(f"{item.name}: already there as {known.short}")
+            continue
+        try:
+            state, note = run_item(queue, item)
+        except BaseException:
+            # interrupted: the item keeps its run and goes on from its checkpoint the next time
+            queue.finish(item.id, "queued", note="interrupted")
+            raise
+        queue.finish(item.id, state, note=note)
+        say(f"{item.name}: {state}" + (f", {note}" if note else ""))
+        failed += state != "done"
+        if failed and stop_at_failure:
+            break
+    return failed
+
+
+def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
+    """Train one item in another process and judge it by what is stored."""
+    from experiments.recorder import QUEUE_ITEM
+
+    assert item.id is not None
+    with tempfile.TemporaryDirectory() as folder:
+        words = _command(queue, item, Path(folder))
+        say(f"{item.name}: {' '.join(words[3:4])} {item.settings}")
+        process = subprocess.Popen(
+            words, stdout=sys.stderr.fileno() if _has_stderr() else subprocess.DEVNULL,
+            env={**os.environ, QUEUE_ITEM: str(item.id)},
+        )  # fmt: skip
+        try:
+            code = _wait(queue, item.id, process)
+        except KeyboardInterrupt:
+            # the terminal has sent the same to the child, which saves a checkpoint and stops
+            process.wait()
+            raise
+    run = queue.item(item.id).run_id
+    if run is None:
+        return "failed", f"it ended with status {code} before it was recorded"
+    row = queue.store.run_row(run)
+    if row.status == "completed":
+        return "done", ""
+    if row.status == "stopped":
+        return "cancelled", "it was stopped"
+    return "failed", row.error or f"it ended as {row.status} with status {code}"
+
+
+def _has_stderr() -> bool:
+    try:
+        sys.stderr.fileno()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _command(queue: "RunQueue", item: "QueueItemRow", folder: Path) -> list[str]:
+    """Train anew, or go on where an earlier worker was interrupted."""
+    python = [sys.executable, "-m", "app"]
+    store = ["--db", str(queue.store.path)]
+    if item.run_id is not None:
+        return [*python, "resume", queue.store.run_row(item.run_id).short, *store]
+    config = folder / "config.yaml"
+    # JSON is YAML, and the stored configuration is whole
+    config.write_text(item.config, encoding="utf-8")
+    return [*python, "train", str(config), "--name", item.name, *store]
+
+
+def _wait(queue: "RunQueue", item: int, process: "subprocess.Popen[bytes]") -> int:
+    renewed = time.monotonic()
+    while True:
+        try:
+            return process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() - renewed > RENEW_S:
+                queue.renew(item)
+                renewed = time.monotonic()
