@@ -1,0 +1,191 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_engine.config import TaskConfig
+from grpo_engine.errors import DataError
+from grpo_engine.prompts import (
+    PromptRenderer,
+    char_ends_to_token_ends,
+    conversation,
+    reward_completion,
+    reward_prompt,
+)
+from grpo_engine.tasks.base import Example, Task, user_message
+
+CHATML = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% if think %}<think>{% endif %}{% endif %}"
+)
+TRIMMING = CHATML.replace("m.content }}", "m.content | trim }}")
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    + CHATML
+)
+
+
+def byte_tokenizer(template: str | None = CHATML) -> Any:
+    """One token per byte and some special tokens: characters can be split between tokens."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    marks = ["<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
+    tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in marks])
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")
+    made.chat_template = template
+    return made
+
+
+def task(**fields: Any) -> Task:
+    given = {"train": (), "held_out": (), "name": "t", "description": "", "fingerprint": ""}
+    return Task(**{**given, **fields})
+
+
+def example(prompt: Any = None, where: str = "") -> Example:
+    return Example(key="k1", prompt=prompt or user_message("2+2?"), where=where)
+
+
+def renderer(
+    template: str | None = CHATML, settings: dict[str, Any] | None = None, **fields: Any
+) -> PromptRenderer:
+    own = {k: fields.pop(k) for k in ("context", "max_new_tokens") if k in fields}
+    config = TaskConfig(**(settings or {}))
+    return PromptRenderer(byte_tokenizer(template), task(**fields), config, "tiny", **own)
+
+
+def test_messages_go_through_the_chat_template_and_ids_are_those_of_the_text() -> None:
+    made = renderer(system_prompt="Be brief.")
+    shown = made(example())
+    assert shown.text == "<|system|>Be brief.<|end|><|user|>2+2?<|end|><|assistant|>"
+    assert list(shown.ids) == made.tokenizer.encode(shown.text, add_special_tokens=False)
+    assert shown.prompt == (
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "2+2?"},
+    )
+
+
+def test_a_system_message_of_the_data_is_kept() -> None:
+    own = ({"role": "system", "content": "Mine."}, *user_message("hi"))
+    assert renderer(system_prompt="Theirs.")(example(own)).text.startswith("<|system|>Mine.")
+
+
+def test_chat_template_options_are_passed() -> None:
+    settings = {"chat_template_kwargs": {"think": True}}
+    assert renderer(settings=settings)(example()).text.endswith("<|assistant|><think>")
+
+
+@pytest.mark.parametrize("template", [CHATML, TRIMMING])
+@pytest.mark.parametrize("prefill", ["So", "So ", "<think>\n"])
+def test_a_prefill_is_continued_and_not_closed(template: str, prefill: str) -> None:
+    shown = renderer(template, prefill=prefill)(example())
+    assert shown.text == f"<|user|>2+2?<|end|><|assistant|>{prefill}"
+    assert shown.prompt[-1] == {"role": "assistant", "content": prefill}
+
+
+def test_an_assistant_message_at_the_end_of_the_data_is_a_prefill() -> None:
+    messages = (*user_message("hi"), {"role": "assistant", "content": "I say"})
+    assert renderer()(example(messages)).text.endswith("<|assistant|>I say")
+
+
+def test_a_template_without_system_role_gets_the_text_before_the_first_question() -> None:
+    made = renderer(NO_SYSTEM, system_prompt="Be brief.", train=(example(),))
+    assert made(example()).text == "<|user|>Be brief.\n\n2+2?<|end|><|assistant|>"
+    (note,) = made.check()
+    assert "tiny takes no system message" in note
+
+
+def test_text_stays_text_and_becomes_chat_with_a_system_message() -> None:
+    assert renderer()(example("2+2=")).text == "2+2="
+    assert conversation(task(prefill=" 4"), example("2+2=")) == "2+2= 4"
+    shown = renderer(system_prompt="Be brief.")(example("2+2="))
+    assert shown.text == "<|system|>Be brief.<|end|><|user|>2+2=<|end|><|assistant|>"
+
+
+def test_without_a_chat_template_messages_are_an_error_with_three_remedies() -> None:
+    with pytest.raises(DataError) as caught:
+        renderer(None)(example())
+    message = str(caught.value)
+    assert "tiny has no chat template" in message
+    assert "set task.chat_template to `plain` or to a Jinja file" in message
+    assert renderer(None)(example("text")).text == "text"
+
+
+def test_plain_text_serves_models_without_roles() -> None:
+    settings = {"chat_template": "plain"}
+    made = renderer(None, settings, system_prompt="Be brief.", prefill="It is")
+    assert made(example()).text == "Be brief.\n\n2+2?\nIt is"
+    assert renderer(None, settings)(example()).text == "2+2?\n"
+
+
+def test_a_template_file_is_used_and_a_missing_one_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.jinja"
+    path.write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}")
+    assert renderer(None, {"chat_template": str(path)})(example()).text == "[2+2?]"
+    with pytest.raises(DataError, match=r"nowhere\.jinja' cannot be read"):
+        renderer(None, {"chat_template": "nowhere.jinja"})(example())
+
+
+def test_a_template_that_refuses_says_where_and_why() -> None:
+    with pytest.raises(DataError, match=r"d\.jsonl:3: the chat template of tiny refuses") as caught:
+        renderer("{{ raise_exception('odd roles') }}")(example(where="d.jsonl:3"))
+    assert "odd roles" in str(caught.value)
+
+
+def test_an_empty_prompt_is_named() -> None:
+    with pytest.raises(DataError, match="problem k1: the prompt is empty"):
+        renderer("{{ '' }}")(example())
+
+
+def test_a_prompt_that_leaves_no_room_in_the_context_is_named_before_training() -> None:
+    # 20 bytes and a context of 24 leave 4 tokens for the answer
+    rows = (example("x" * 20, where="d.jsonl:1"), example("y" * 21, where="d.jsonl:2"))
+    made = renderer(context=24, max_new_tokens=4, train=rows)
+    with pytest.raises(DataError) as caught:
+        made.check()
+    message = str(caught.value)
+    assert "d.jsonl:2: the prompt has 21 tokens" in message
+    assert "a context of 24 less rollout.max_new_tokens 4" in message
+    assert "lower rollout.max_new_tokens" in message
+
+
+def test_a_prompt_longer_than_the_setting_is_named() -> None:
+    with pytest.raises(DataError, match=r"has 9 tokens, more than task\.max_prompt_tokens 8"):
+        renderer(settings={"max_prompt_tokens": 8}, context=100)(example("x" * 9))
+
+
+def test_rewards_see_the_forms_that_trl_gives_them() -> None:
+    assert reward_prompt("p") == "p"
+    assert reward_completion("p", "c") == "c"
+    messages = user_message("p")
+    assert reward_prompt(messages) == [{"role": "user", "content": "p"}]
+    assert reward_completion(messages, "c") == [{"role": "assistant", "content": "c"}]
+
+
+def test_an_end_inside_a_character_of_several_bytes_waits_for_all_of_them() -> None:
+    tokenizer = byte_tokenizer()
+    ids = tokenizer.encode("a€b<|end|>")  # 1 + 3 + 1 bytes, then the end token
+    assert len(ids) == 6
+    assert char_ends_to_token_ends(tokenizer, ids, [1, 2]) == [0, 3]
+    # the end of the text covers the end token, which shows no text
+    assert char_ends_to_token_ends(tokenizer, ids, [3, 99]) == [5, 5]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=20))
+def test_each_character_end_is_at_the_token_that_completes_it(text: str) -> None:
+    tokenizer = TOKENIZER
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    full = tokenizer.decode(ids)
+    ends = list(range(1, len(full)))
+    expected = [len(full[:end].encode()) - 1 for end in ends]
+    assert char_ends_to_token_ends(tokenizer, ids, ends) == expected
+
+
+TOKENIZER = byte_tokenizer()

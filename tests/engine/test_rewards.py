@@ -1,0 +1,280 @@
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from grpo_engine.errors import RewardError
+from grpo_engine.rewards import correctness, shape
+from grpo_engine.rewards.answers import (
+    final_answer,
+    last_boxed,
+    last_number,
+    split_steps,
+    tagged_answer,
+    to_number,
+)
+from grpo_engine.rewards.builtins import BUILT_IN
+from grpo_engine.rewards.combine import process_steps, total
+from grpo_engine.rewards.endpoint import Endpoint
+from grpo_engine.rewards.load import load_reward
+from grpo_engine.rewards.scores import read_scores
+
+GOOD = "<think>7+8=15</think><answer>1,085</answer>"
+
+
+def one(function: Any, text: str, **columns: Any) -> Any:
+    return function(prompts=["p"], completions=[text], **{k: [v] for k, v in columns.items()})[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1,085.00", 1085), ("$5", 5), ("-3/4", -0.75), ("50 %", 50), (".5", 0.5), ("12.", 12),
+        ("", None), ("1/0", None), ("seven", None), ("9" * 500, None), ("1e5", None),
+    ],
+)  # fmt: skip
+def test_numbers_are_read_as_people_write_them(text: str, number: float | None) -> None:
+    assert to_number(text) == number
+
+
+def test_the_marked_answer_is_the_last_one() -> None:
+    assert tagged_answer("<answer>1</answer> no, <answer> 2 </answer>") == "2"
+    assert tagged_answer("so \\boxed{\\frac{1}{2}}.") == "\\frac{1}{2}"
+    assert tagged_answer("2 * 36 = 72\n#### 72") == "72"
+    assert tagged_answer("it is 7") is None
+    assert final_answer("<think>a 5</think> seven ") == "seven"
+    assert last_boxed("\\boxed{open") is None
+    assert last_number("from 3 to -1,000.5") == -1000.5
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "score"),
+    [
+        (GOOD, "1085", 1.0),
+        ("so it is 1085.", "1085", 1.0),
+        ("<answer>12</answer> 1085", "1085", 0.0),
+        ("<answer></answer> 1085", "1085", 0.0),
+        ("nothing", "1085", 0.0),
+        ("72", "2*36=72 #### 72", 1.0),
+        ("0.5", "1/2", 1.0),
+        ("5", "five", None),
+    ],
+)
+def test_numeric_answer_compares_numbers(text: str, answer: str, score: float | None) -> None:
+    assert one(correctness.numeric_answer, text, answer=answer) == score
+
+
+def test_numeric_answer_can_ask_for_a_marked_answer_and_gives_its_reason() -> None:
+    said: dict[str, Any] = {}
+    scores = correctness.numeric_answer(
+        ["p"], ["so 5"], ["5"], log_extra=said.__setitem__, anywhere=False
+    )
+    assert scores == [0.0]
+    assert said == {"reason": ["found nothing, expected 5"]}
+
+
+def test_a_prefill_counts_as_part_of_the_answer() -> None:
+    prompt = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>"}]
+    completion = [{"role": "assistant", "content": "so</think><answer>5</answer>"}]
+    assert shape.format_all([prompt], [completion]) == [0.5]
+    assert shape.format_all([prompt[:1]], [completion]) == [0.0]
+
+
+def test_exact_answer_ignores_case_spaces_and_a_full_stop() -> None:
+    assert one(correctness.exact_answer, "<answer> The  Moon.</answer>", answer="the moon") == 1
+    assert one(correctness.exact_answer, "<answer>the moons</answer>", answer="the moon") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "score"),
+    [
+        ("so \\boxed{\\frac{2}{4}}", "0.5", 1.0),
+        ("<answer>x^2 + 2x + 1</answer>", "(x+1)^2", 1.0),
+        ("<answer>x^2</answer>", "(x+1)^2", 0.0),
+    ],
+)
+def test_math_equal_knows_algebra(text: str, answer: str, score: float) -> None:
+    pytest.importorskip("math_verify")
+    assert one(correctness.math_equal, text, answer=answer) == score
+    assert one(correctness.math_equal, text, solution=answer) == score
+
+
+def test_contains_looks_for_the_option_or_the_column() -> None:
+    assert one(correctness.contains, "is (B)", answer="(B)") == 1
+    assert one(correctness.contains, "is (b)", answer="(B)") == 0
+    assert correctness.contains(["xyz"], text="Y", ignore_case=True) == [1.0]
+    with pytest.raises(RewardError, match="give the option `text` or a column `answer`"):
+        correctness.contains(["x"])
+
+
+def test_regex_searches_or_matches_all() -> None:
+    assert correctness.regex(["p"], ["a\nb"], pattern="a.b") == [1.0]
+    assert correctness.regex(["p"], ["a\nbc"], pattern="a.b", full=True) == [0.0]
+    with pytest.raises(RewardError, match=r"pattern '\(' is not valid"):
+        correctness.regex(["p"], ["x"], pattern="(")
+
+
+def test_json_valid_reads_text_or_a_fenced_block() -> None:
+    texts = ['{"a": 1}', '<think>x</think>```json\n{"b": 2}\n```', "{a: 1}", "[" * 90_000]
+    assert correctness.json_valid(["p"] * 4, texts) == [1.0, 1.0, 0.0, 0.0]
+    assert correctness.json_valid(["p"] * 2, texts[:2], keys=["a"]) == [1.0, 0.0]
+
+
+def test_format_parts_gives_a_tenth_for_each_tag_that_is_there_once() -> None:
+    texts = [GOOD, "<think>a</think>", "<think><think></think>", ""]
+    assert shape.format_parts(["p"] * 4, texts) == [0.4, 0.2, 0.1, 0.0]
+
+
+def test_format_all_wants_both_parts_and_nothing_else() -> None:
+    texts = [GOOD, f" {GOOD}\n", f"{GOOD} so", GOOD.replace("7", "<answer>"), "<think></think>"]
+    assert shape.format_all(["p"] * 5, texts) == [0.5, 0.5, 0.0, 0.0, 0.0]
+
+
+def test_think_format_wants_one_thought_at_the_start() -> None:
+    texts = [
+        "<think>\na\n</think>\nb",
+        "<think>\na\nb",
+        " <think></think>",
+        "<think><think></think>",
+    ]
+    assert shape.think_format(["p"] * 4, texts) == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_soft_overlong_falls_over_the_buffer() -> None:
+    # L = 100, C = 20: 80 -> 0, 90 -> (80 - 90)/20 = -.5, 100 -> -1, 130 -> -1
+    ids = [[1] * n for n in (80, 90, 100, 130)]
+    assert shape.soft_overlong(ids, max_length=100, buffer=20) == [0.0, -0.5, -1.0, -1.0]
+    with pytest.raises(RewardError, match=r"buffer must be in 1\.\.max_length \(10\), got 0"):
+        shape.soft_overlong(ids, max_length=10, buffer=0)
+
+
+def test_repetition_is_minus_the_share_of_repeated_n_grams() -> None:
+    # 1 2 3 4 has no bigram twice; 5 5 5 5 5 has one distinct of four: -(1 - 1/4)
+    assert shape.repetition([[1, 2, 3, 4], [5] * 5, [1]], n=2) == [0.0, -0.75, 0.0]
+
+
+def test_length_falls_in_a_line() -> None:
+    assert shape.length([[], [1] * 5, [1] * 20], longest=10) == [1.0, 0.5, 0.0]
+    assert shape.length([[1] * 4], shortest=4, longest=8) == [1.0]
+
+
+def test_equation_steps_score_each_equation_and_then_the_answer() -> None:
+    text = "<think>7+8=15, carry 1, 4+3+1=9</think><answer>85</answer>"
+    (steps,) = correctness.equation_steps(["p"], [text], answer=["85"])
+    assert steps == [(text.index("=15") + 3, 1.0), (text.index("=9") + 2, 0.0), (len(text), 1.0)]
+    (pieces,) = correctness.equation_steps(["p"], [text], per_equation=False)
+    assert pieces == [(text.index("<answer>"), 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("equation", "holds"),
+    [
+        ("2 + 3*4 = 14", 1.0), ("7-3-2=2", 1.0), ("12/4=3", 1.0), ("1/0=5", 0.0),
+        ("-5+3 = -2", 1.0), ("3 x 4 = 12", 1.0), ("40*7=281", 0.0), ("8/4*2=4", 1.0),
+    ],
+)  # fmt: skip
+def test_equations_are_worked_out_with_products_first(equation: str, holds: float) -> None:
+    ((step,),) = correctness.equation_steps(["p"], [equation])
+    assert step[1] == holds
+
+
+def test_steps_end_at_blank_lines_and_after_the_thought() -> None:
+    text = "a\nb\n\nc</think>d"
+    assert [text[i:j] for i, j in split_steps(text)] == ["a\nb\n\n", "c</think>", "d"]
+
+
+def test_rewards_add_up_over_the_functions_that_apply() -> None:
+    # 1·1 + .5·.4 = 1.2;  only the second: .5·.2 = .1
+    assert total([[1.0, None, None], [0.4, 0.2, None]], [1.0, 0.5]) == [1.2, 0.1, None]
+
+
+def test_outcome_scores_are_a_step_at_the_end_of_the_completion() -> None:
+    steps = process_steps(
+        [[0.5, None], [1.0, 0.0]], [[[(3, 1.0), (99, 0.0)], None], [None, None]], [2.0, 1.0], [9, 4]
+    )
+    assert steps == [[(3, 2.0), (9, 0.0), (9, 1.0)], [(4, 0.0)]]
+
+
+def test_arrays_and_scalars_of_other_libraries_are_scores() -> None:
+    import numpy as np
+
+    assert read_scores(np.array([1, 0.5]), 2).values == [1.0, 0.5]
+    assert read_scores([np.float32(1), True], 2).values == [1.0, 1.0]
+    assert read_scores((x for x in (1, None)), 2).values == [1.0, None]
+    assert read_scores({"a": 1}, 1).odd[0][1] == "type"
+    assert read_scores([[(1, 2, 3)]], 1).odd[0][1] == "type"
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_every_built_in_reward_loads_and_takes_trls_keywords(name: str) -> None:
+    loaded = load_reward(name, {})
+    assert loaded.name == name
+    assert loaded.takes_all
+
+
+@contextmanager
+def served(status: int, body: Any) -> Iterator[tuple[str, list[Any]]]:
+    asked: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/models/judge", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_an_endpoint_is_a_reward_function() -> None:
+    with served(200, {"rewards": [0.5, None]}) as (url, asked):
+        loaded = load_reward(url, {})
+        assert loaded.name == "judge"
+        scores = loaded.function(
+            prompts=["p", "p"], completions=["a", "b"], completion_ids=[[1], [2]], answer=["x", "y"]
+        )
+    assert scores == [0.5, None]
+    assert asked == [
+        {
+            "prompts": ["p", "p"],
+            "completions": ["a", "b"],
+            "completion_ids": [[1], [2]],
+            "columns": {"answer": ["x", "y"]},
+            "step": 0,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (500, {"error": "out of memory"}, "answered 500 Internal Server Error: {"),
+        (200, b"<html>", "answered '<html>', which is not JSON"),
+        (200, {"scores": []}, 'answered {scores} without "rewards"'),
+    ],
+)
+def test_an_endpoint_that_answers_badly_is_named(status: int, body: Any, message: str) -> None:
+    with served(status, body) as (url, _), pytest.raises(RewardError) as caught:
+        Endpoint(url)(["p"], ["c"], [[1]])
+    assert message in str(caught.value)
+
+
+def test_an_endpoint_that_is_not_there_is_named() -> None:
+    with pytest.raises(RewardError, match="cannot be reached .*; is it running"):
+        Endpoint("http://127.0.0.1:9/x")(["p"], ["c"], [[1]])
