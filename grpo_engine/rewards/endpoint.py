@@ -54,7 +54,8 @@ class Endpoint:
             with self._open(request, timeout=SOCKET_TIMEOUT) as reply:
                 data = reply.read(LARGEST_ANSWER)
         except HTTPError as error:
-            said = error.read(500).decode("utf-8", "replace").strip()
+            with error:
+                said = error.read(500).decode("utf-8", "replace").strip()
             raise RewardError(f"{self.url} answered {error.code} {error.reason}: {said}") from None
         except (URLError, OSError) as error:
             reason = getattr(error, "reason", error)
