@@ -13,6 +13,7 @@ SORT_KEYS: tuple[SortKey, ...] = ("prompt", "surprise", "reward", "length", "kl"
 
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 DIFF_LIMIT = 4000  # words; a longer text is compared line by line
+DIFF_LENGTH = 40_000  # characters; what lies beyond is not compared
 
 
 def surprisal(row: TokenRow) -> float:
@@ -101,9 +102,10 @@ class Change:
 
 def word_diff(older: str, newer: str) -> tuple[Change, ...]:
     """Compare two answers word by word; the new and the same parts spell the newer one."""
-    a, b = WORDS.findall(older), WORDS.findall(newer)
+    a, b = WORDS.findall(older[:DIFF_LENGTH]), WORDS.findall(newer[:DIFF_LENGTH])
     if len(a) + len(b) > DIFF_LIMIT:
-        a, b = older.splitlines(keepends=True), newer.splitlines(keepends=True)
+        a = older[:DIFF_LENGTH].splitlines(keepends=True)
+        b = newer[:DIFF_LENGTH].splitlines(keepends=True)
     changes: list[Change] = []
     for tag, a1, a2, b1, b2 in difflib.SequenceMatcher(a=a, b=b, autojunk=False).get_opcodes():
         if tag == "equal":

@@ -1,28 +1,12 @@
 """One token's numbers as short sentences: why the push stops, and its term written out."""
 
 from app.inspector.values import TokenTerm, UpdateTotals
+from app.numbers import MINUS, short, signed
 from grpo_engine.recipes import Recipe
 
 # A ratio this near to 1 is 1: float32 log-probabilities are no more exact than that.
 ONE = 1e-5
 FAR = 1e6
-
-
-def number(value: float, digits: int = 2) -> str:
-    """A short number: `.034`, `1.35`, `3e-05`."""
-    if value != value:
-        return "NaN"
-    if 0 < abs(value) < 10**-digits / 2 or abs(value) >= FAR:
-        return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")
-    text = f"{value:.{digits}f}"
-    return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
-
-
-def signed(value: float, digits: int = 2) -> str:
-    """A short number with its sign, `−` for minus."""
-    if value == 0 or value != value:
-        return number(value, digits)
-    return ("+" if value > 0 else "−") + number(abs(value), digits)
 
 
 def why(term: TokenTerm, recipe: Recipe, *, first_pass: bool) -> str:
@@ -36,11 +20,11 @@ def why(term: TokenTerm, recipe: Recipe, *, first_pass: bool) -> str:
     if recipe.ratio == "none":
         return f"{who}: pushed {'up' if better else 'down'}, with no ratio and no bound"
     if term.side == "high":
-        return f"{who}, already beyond {number(term.high)}: {_stop(recipe)}"
+        return f"{who}, already beyond {short(term.high)}: {_stop(recipe)}"
     if term.side == "low":
-        return f"{who}, already below {number(term.low)}: {_stop(recipe)}"
+        return f"{who}, already below {short(term.low)}: {_stop(recipe)}"
     if term.side == "ceiling":
-        return f"{who}, ratio beyond the ceiling {number(recipe.delta or 0)}: {_stop(recipe)}"
+        return f"{who}, ratio beyond the ceiling {short(recipe.delta or 0)}: {_stop(recipe)}"
     if abs(term.ratio - 1) < ONE and first_pass:
         return f"{who}: pushed {'up' if better else 'down'}; ratio is 1 by construction"
     return _free(term, who, better)
@@ -59,7 +43,7 @@ def _free(term: TokenTerm, who: str, better: bool) -> str:
         bound = ", no bound on this side" if term.high < FAR else ""
         return f"{who} that became likelier: pushed down in full{bound}"
     limit = term.high if better else term.low
-    room = f", may go to {number(limit)}" if 1 / FAR < limit < FAR else ""
+    room = f", may go to {short(limit)}" if 1 / FAR < limit < FAR else ""
     return f"{who}: pushed {'up' if better else 'down'}{room}"
 
 
@@ -68,16 +52,17 @@ def written_out(term: TokenTerm, recipe: Recipe, totals: UpdateTotals, length: i
     parts = [_objective(term, recipe), *_divisors(recipe, totals, length)]
     text = " ".join(part for part in parts if part)
     if recipe.anchor != "none" and recipe.anchor_place == "loss" and term.anchor:
-        text = f"({_objective(term, recipe)} − {number(recipe.beta)} × {number(term.anchor, 4)}) "
+        leash = f"{recipe.beta:g}".replace("0.", ".", 1) + f" × {_fixed(term.anchor).lstrip('+')}"
+        text = f"({_objective(term, recipe)} − {leash}) "
         text += " ".join(_divisors(recipe, totals, length))
-    return f"{text.strip()} = {signed(term.contribution, 4)}"
+    return f"{text.strip()} = {_fixed(term.contribution)}"
 
 
 def _objective(term: TokenTerm, recipe: Recipe) -> str:
     if recipe.trust in ("none", "clip") and recipe.ratio != "none" and term.advantage:
         used = term.objective / term.advantage
-        return f"{number(used)} × {signed(term.advantage)}"
-    return signed(term.objective, 3)
+        return f"{short(used)} × {signed(term.advantage)}"
+    return _fixed(term.objective)
 
 
 def _divisors(recipe: Recipe, totals: UpdateTotals, length: int) -> list[str]:
@@ -95,3 +80,10 @@ def _divisors(recipe: Recipe, totals: UpdateTotals, length: int) -> list[str]:
             return [f"÷ {totals.max_length} tokens at most", rows]
         case _:
             return []
+
+
+def _fixed(value: float) -> str:
+    """Four decimals with a sign, `+.0076`; smaller ones as a power of ten."""
+    if value == 0 or abs(value) < 0.00005 or abs(value) >= 1 or value != value:
+        return signed(value)
+    return ("+" if value > 0 else MINUS) + f"{abs(value):.4f}"[1:]

@@ -6,7 +6,7 @@ import pytest
 
 from app.inspector.terms import group_advantages, group_terms
 from app.inspector.values import TokenTerm, UpdateTotals
-from app.inspector.words import number, signed, why, written_out
+from app.inspector.words import why, written_out
 from experiments.values import GroupView, RewardView, RolloutView, TokenRow, TokenView
 from grpo_engine.recipes import recipe
 
@@ -63,13 +63,6 @@ def test_each_weight_has_its_own_divisors(name: str, divisors: str) -> None:
 )
 def test_why_says_side_and_bound(changes: dict[str, object], words: str) -> None:
     assert words in why(term(**changes), recipe("grpo"), first_pass=True)
-
-
-def test_numbers_are_short() -> None:
-    assert [number(x) for x in (0.034, 1.35, -0.5, 3e-5, 0.0, math.nan)] == [
-        ".03", "1.35", "-.50", "3.0e-5", ".00", "NaN",
-    ]  # fmt: skip
-    assert [signed(x) for x in (1.2, -0.69, 0.0)] == ["+1.20", "−.69", ".00"]
 
 
 def row(index: int, old: float, new: float, advantage: float) -> TokenRow:

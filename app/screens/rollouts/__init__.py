@@ -1,4 +1,4 @@
-"""Rollouts."""
+"""Rollouts: any step, any group, any answer, down to the numbers of one token."""
 
 from app.screens.rollouts.screen import RolloutsScreen
 

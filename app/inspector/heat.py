@@ -1,0 +1,81 @@
+"""What a token is shaded by: one number per token, signed or not, from its term."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.inspector.values import TokenTerm
+from experiments.values import TokenRow
+
+HeatMode = Literal["push", "change", "kl", "entropy", "clip"]
+HEAT_MODES: tuple[HeatMode, ...] = ("push", "change", "kl", "entropy", "clip")
+HEAT_NAMES: dict[HeatMode, str] = {
+    "push": "advantage × ratio",
+    "change": "change of log-probability",
+    "kl": "KL to the reference",
+    "entropy": "entropy",
+    "clip": "clip state",
+}
+
+
+LEAST = 0.15  # what the least pushed token of a pushed answer is shaded with
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heat:
+    """A shade per token: −1 to 1 where signed, 0 to 1 where not, None where nothing is known."""
+
+    mode: HeatMode
+    signed: bool
+    shades: tuple[float | None, ...]
+    values: tuple[float | None, ...]
+    largest: float
+
+
+def heat(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm], at: int = -1) -> Heat:
+    """Shade one answer's tokens; shades are relative to the largest value of the answer."""
+    values = _values(mode, row, terms, at)
+    finite = [abs(v) for v in values if v is not None and math.isfinite(v)]
+    largest = max(finite, default=0.0)
+    # ratios are all near 1: what tells tokens apart is how far each is above the smallest
+    floor = min(finite, default=0.0) if mode == "push" else 0.0
+    span = 1.0 if mode == "clip" else largest - floor
+
+    def shade(value: float | None) -> float | None:
+        if value is None or not math.isfinite(value):
+            return None
+        size = (abs(value) - floor) / span if span else 0.0
+        return math.copysign(LEAST + (1 - LEAST) * size if floor else size, value)
+
+    shades = tuple(shade(value) for value in values)
+    signed = mode in ("push", "change", "clip")
+    return Heat(mode=mode, signed=signed, shades=shades, values=values, largest=largest)
+
+
+def _values(
+    mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm], at: int
+) -> tuple[float | None, ...]:
+    count = len(row.ids)
+    match mode:
+        case "push":
+            return _padded([term.advantage * term.ratio for term in terms], count)
+        case "change":
+            return _padded([b - a for a, b in zip(row.old, _newest(row, at), strict=True)], count)
+        case "kl":
+            return _padded([term.kl for term in terms], count)
+        case "entropy":
+            return _padded(row.entropy, count)
+        case "clip":
+            signs = {"high": 1.0, "low": -1.0, "ceiling": -1.0, "free": 0.0}
+            return _padded([signs[term.side] for term in terms], count)
+
+
+def _padded(values: Sequence[float | None], count: int) -> tuple[float | None, ...]:
+    return (*values, *(None,) * count)[:count]
+
+
+def _newest(row: TokenRow, at: int) -> tuple[float, ...]:
+    if at >= 0 and at < len(row.passes):
+        return row.passes[at]
+    return row.after or (row.passes[-1] if row.passes else row.old)

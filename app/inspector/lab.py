@@ -1,0 +1,125 @@
+"""The lab: what a stored group would have done under other choices, from its own numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from app.inspector.terms import group_advantages, group_terms
+from app.inspector.values import TokenTerm, UpdateTotals
+from experiments.values import GroupView, TokenView
+from grpo_engine.errors import RecipeError
+from grpo_engine.recipes import RECIPES, Recipe, recipe
+
+# What can be asked "what if" of: choices that stored log-probabilities and rewards can answer.
+KNOBS: dict[str, tuple[Any, ...]] = {
+    "name": tuple(RECIPES),
+    "clip_low": (0.0003, 0.05, 0.1, 0.2, 0.3, 0.5),
+    "clip_high": (0.0004, 0.05, 0.1, 0.2, 0.28, 0.3, 0.5, 1.0),
+    "delta": (None, 1.5, 2.0, 4.0),
+    "beta": (0.0, 0.001, 0.01, 0.02, 0.04, 0.1, 0.3),
+    "signal": ("group_standard", "group_mean", "leave_one_out", "batch_standard", "group_sign"),
+    "ratio": ("token", "sequence_mean", "sequence_sum"),
+    "trust": ("none", "clip", "cispo", "sapo"),
+    "anchor": ("none", "k1", "k2", "k3"),
+    "weight": ("per_sequence", "per_completion", "per_token", "constant", "sum"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerEffect:
+    """One answer's part in the update: its worth, how much of it was clipped, its total push."""
+
+    advantage: float
+    clipped: float
+    kl: float | None
+    push: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """A group under one recipe: an effect per answer and the terms of every token."""
+
+    recipe: Recipe
+    answers: tuple[AnswerEffect, ...]
+    terms: tuple[tuple[TokenTerm, ...], ...]
+
+    @property
+    def clipped(self) -> float:
+        """The share of the group's tokens that a bound stops."""
+        tokens = [term for answer in self.terms for term in answer]
+        return sum(term.side != "free" for term in tokens) / len(tokens) if tokens else 0.0
+
+
+def what_if(
+    tokens: TokenView, groups: Sequence[GroupView], group: GroupView, how: Recipe,
+    totals: UpdateTotals, *, at: int = -1,
+) -> WhatIf:  # fmt: skip
+    """Compute the group's terms under `how`; advantages come from the whole step's rewards."""
+    place = next(i for i, other in enumerate(groups) if other.key == group.key)
+    worth = {
+        rollout.index: values
+        for rollout, values in zip(
+            group.rollouts, group_advantages(groups, how)[place], strict=True
+        )
+    }
+    given = [worth.get(row.index, list(row.advantages)) for row in tokens.rows]
+    if how.signal in ("process", "gae"):
+        given = [list(row.advantages) for row in tokens.rows]
+    last = max((len(row.passes) for row in tokens.rows), default=1) - 1
+    terms = group_terms(tokens, how, totals, at=last if at < 0 else at, advantages=given)
+    return WhatIf(recipe=how, answers=tuple(_effect(answer) for answer in terms), terms=terms)
+
+
+def _effect(terms: Sequence[TokenTerm]) -> AnswerEffect:
+    count = max(1, len(terms))
+    kls = [term.kl for term in terms if term.kl is not None]
+    return AnswerEffect(
+        advantage=sum(term.advantage for term in terms) / count,
+        clipped=sum(term.side != "free" for term in terms) / count,
+        kl=sum(kls) / len(kls) if kls else None,
+        push=sum(term.contribution for term in terms),
+    )
+
+
+def turn(how: Recipe, knob: str, by: int) -> Recipe:
+    """Turn one knob by some notches; a combination that excludes itself is skipped over."""
+    notches = KNOBS[knob]
+    now = getattr(how, knob)
+    start = notches.index(now) if now in notches else _nearest(notches, now)
+    step = 1 if by > 0 else -1
+    for place in range(start + by, len(notches) if step > 0 else -1, step):
+        try:
+            return changed(how, knob, notches[place])
+        except RecipeError:
+            continue
+    return how
+
+
+def changed(how: Recipe, knob: str, value: Any) -> Recipe:
+    """The recipe with one choice changed, and with it what would exclude the change."""
+    if knob == "name":
+        return recipe(value)
+    extra: dict[str, Any] = {}
+    if knob == "anchor":
+        extra["beta"] = 0.0 if value == "none" else how.beta or recipe("grpo").beta
+    if knob == "beta" and how.anchor == "none" and value:
+        extra["anchor"] = "k3"
+    if knob == "beta" and not value:
+        extra["anchor"] = "none"
+    return recipe(how, **{knob: value, **extra})
+
+
+def _nearest(notches: Sequence[Any], value: Any) -> int:
+    if not isinstance(value, int | float):
+        return 0
+    numbers = [(abs(n - value), i) for i, n in enumerate(notches) if isinstance(n, int | float)]
+    return min(numbers)[1] if numbers else 0
+
+
+def differences(one: Recipe, other: Recipe) -> tuple[str, ...]:
+    """The choices in which two recipes differ, the name apart."""
+    return tuple(
+        field.name
+        for field in fields(Recipe)
+        if field.name != "name" and getattr(one, field.name) != getattr(other, field.name)
+    )

@@ -1,0 +1,174 @@
+"""The lab's screen: turn a choice with ←→ and see the group's push change."""
+
+import asyncio
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.reactive import reactive
+from textual.screen import ModalScreen
+
+from app.inspector.lab import KNOBS, WhatIf, changed, turn, what_if
+from app.screens.lab.lines import answers_lines, knob_lines, legend, token_lines
+from app.screens.rollouts.view import View
+from app.widgets.key_bar import KeyBar
+from app.widgets.panel import Line, Panel
+from grpo_engine.errors import EngineError
+from grpo_engine.recipes import Recipe
+
+
+class KnobsPanel(Panel):
+    """The choices that can be turned."""
+
+    how: reactive[Recipe | None] = reactive(None, repaint=False)
+    chosen: reactive[int] = reactive(0, repaint=False)
+
+    def __init__(self, base: Recipe) -> None:
+        super().__init__("1", "what if", id="knobs")
+        self.base = base
+
+    def watch_how(self) -> None:
+        """Draw the turned knob."""
+        self.repaint()
+
+    def watch_chosen(self) -> None:
+        """Draw the cursor."""
+        self.repaint()
+
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the knobs always fit
+        """A line per knob."""
+        return knob_lines(self.base, self.how or self.base, self.chosen, width, self.palette)
+
+
+class EffectPanel(Panel):
+    """What the group did, and what it would have done."""
+
+    effects: reactive[tuple[WhatIf, WhatIf] | None] = reactive(None, repaint=False)
+    answer: reactive[int] = reactive(0, repaint=False)
+
+    def __init__(self, view: View) -> None:
+        super().__init__("2", "this group under both", id="effect")
+        self.view = view
+
+    def watch_effects(self) -> None:
+        """Draw the new effect."""
+        self.repaint()
+
+    def watch_answer(self) -> None:
+        """Draw the other answer's tokens."""
+        self.repaint()
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The answers as a table, one answer's tokens, and what this is."""
+        if self.effects is None:
+            return [[("computing", None)]]
+        was, now = self.effects
+        lines = answers_lines(was, now, self.answer, self.palette)
+        foot = legend(was, now, width, self.palette)
+        texts = self.view.at_row(self.answer)
+        room = height - len(lines) - len(foot) - 2
+        tokens = token_lines(
+            texts, was.terms[self.answer], now.terms[self.answer], width, room, self.palette
+        )
+        return [*lines, [], *tokens, [], *foot]
+
+
+class LabScreen(ModalScreen[None]):
+    """One stored group under the recipe of the run and under another one."""
+
+    DEFAULT_CSS = """
+    LabScreen { background: $background; }
+    LabScreen #knobs { width: 38; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "knob(1)", "choice", id="lab.knob", key_display="↑↓",
+                tooltip="Go to the next choice"),
+        Binding("up,k", "knob(-1)", "choice before", id="lab.knob_before", show=False,
+                tooltip="Go to the choice before"),
+        Binding("right,l", "turn(1)", "change", id="lab.turn", key_display="←→",
+                tooltip="Turn this choice up"),
+        Binding("left,h", "turn(-1)", "change back", id="lab.turn_back", show=False,
+                tooltip="Turn this choice down"),
+        Binding("J", "answer(1)", "answer", id="lab.answer", key_display="J K",
+                tooltip="Show the next answer's tokens"),
+        Binding("K", "answer(-1)", "answer before", id="lab.answer_before", show=False,
+                tooltip="Show the tokens of the answer before"),
+        Binding("backspace", "reset", "as it was", id="lab.reset",
+                tooltip="Put this choice back to the run's"),
+        Binding("escape,q,v", "close", "close", id="lab.close", tooltip="Back to the rollouts"),
+    ]  # fmt: skip
+
+    def __init__(self, view: View) -> None:
+        super().__init__()
+        if view.step is None or view.shown is None or view.shown.tokens is None:
+            raise ValueError("the lab needs a group with token numbers")
+        self._view, self._step, self._tokens = view, view.step, view.shown.tokens
+        self._group = view.shown.group
+        self._base = self._how = view.step.run.recipe
+        self._was: WhatIf | None = None
+
+    def compose(self) -> ComposeResult:
+        """Knobs beside their effect."""
+        with Vertical(), Horizontal():
+            yield KnobsPanel(self._base)
+            yield EffectPanel(self._view)
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Compute the group as it was."""
+        self.query_one(EffectPanel).answer = min(self._view.answer, len(self._tokens.rows) - 1)
+        self._turned(self._how)
+
+    def _turned(self, how: Recipe) -> None:
+        self._how = how
+        self.query_one(KnobsPanel).how = how
+        self.run_worker(self._compute(how), exclusive=True, group="lab")
+
+    async def _compute(self, how: Recipe) -> None:
+        from app.app import Workbench
+
+        app = self.app
+        assert isinstance(app, Workbench)
+
+        def run(recipe: Recipe) -> WhatIf:
+            return what_if(self._tokens, self._step.groups, self._group, recipe, self._step.totals)
+
+        try:
+            if self._was is None:
+                self._was = await app.reader.ask(lambda _reader: run(self._base), "lab.was")
+            now = await app.reader.ask(lambda _reader: run(how), "lab.now")
+        except (EngineError, ImportError) as error:
+            self.notify(str(error), severity="error")
+            return
+        except asyncio.CancelledError:
+            return
+        self.query_one(EffectPanel).effects = (self._was, now)
+
+    def action_knob(self, by: int) -> None:
+        """Go to another choice."""
+        panel = self.query_one(KnobsPanel)
+        panel.chosen = (panel.chosen + by) % len(KNOBS)
+
+    def action_turn(self, by: int) -> None:
+        """Turn the choice under the cursor."""
+        knob = list(KNOBS)[self.query_one(KnobsPanel).chosen]
+        self._turned(turn(self._how, knob, by))
+
+    def action_reset(self) -> None:
+        """Put the choice under the cursor back."""
+        knob = list(KNOBS)[self.query_one(KnobsPanel).chosen]
+        value = getattr(self._base, knob)
+        try:
+            self._turned(self._base if knob == "name" else changed(self._how, knob, value))
+        except EngineError as error:
+            self.notify(str(error), severity="warning")
+
+    def action_answer(self, by: int) -> None:
+        """Show another answer's tokens."""
+        panel = self.query_one(EffectPanel)
+        panel.answer = (panel.answer + by) % len(self._tokens.rows)
+
+    def action_close(self) -> None:
+        """Back to the rollouts."""
+        self.dismiss(None)

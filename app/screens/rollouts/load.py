@@ -1,0 +1,126 @@
+"""What the Rollouts screen reads: one step's groups, one group's tokens and their history.
+
+Called on the reader thread, which is also the one that computes terms.
+"""
+
+from dataclasses import dataclass
+
+from app.inspector.terms import group_terms
+from app.inspector.values import TokenTerm, UpdateTotals
+from experiments.reader import StoreReader
+from experiments.values import GroupView, PassView, SearchHit, TokenView
+from grpo_engine.errors import EngineError, RecipeError
+from grpo_engine.events import Origin
+from grpo_engine.recipes import Recipe, recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What the screen needs to know of a run's settings."""
+
+    key: int
+    id: str
+    name: str
+    recipe: Recipe
+    max_length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGroups:
+    """The groups of a step of one origin, and the steps there are."""
+
+    run: RunFacts
+    step: int
+    origin: Origin
+    steps: tuple[int, ...]
+    groups: tuple[GroupView, ...]
+    passes: tuple[PassView, ...]
+    counts: dict[str, int]
+
+    @property
+    def totals(self) -> UpdateTotals:
+        """The denominators of the step's update."""
+        rollouts = [r for group in self.groups for r in group.rollouts]
+        minibatches = max((p.minibatch for p in self.passes), default=0) + 1
+        share = max(1, minibatches)
+        return UpdateTotals(
+            rows=max(1, len(rollouts) // share),
+            tokens=max(1, sum(r.tokens for r in rollouts) // share),
+            max_length=self.run.max_length,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDetail:
+    """One group with its token numbers, the terms of each pass, and the same prompt over time."""
+
+    group: GroupView
+    tokens: TokenView | None
+    terms: tuple[tuple[tuple[TokenTerm, ...], ...], ...]
+    history: tuple[GroupView, ...]
+    missing: str
+
+
+def run_facts(reader: StoreReader, run: int) -> RunFacts:
+    """Read the recipe and the sampling limits of a run."""
+    detail = reader.run(run)
+    algorithm = dict(detail.config.get("algorithm", {}))
+    name = str(algorithm.pop("recipe", "grpo"))
+    changes = {key: value for key, value in algorithm.items() if value is not None}
+    try:
+        chosen = recipe(name, **changes)
+    except (RecipeError, TypeError):
+        chosen = recipe("grpo")
+    rollout = detail.config.get("rollout", {})
+    return RunFacts(
+        key=run,
+        id=detail.summary.id,
+        name=detail.summary.name or detail.summary.id,
+        recipe=chosen,
+        max_length=int(rollout.get("max_new_tokens", 1)),
+    )
+
+
+def load_step(
+    reader: StoreReader, run: RunFacts, step: int | None, origin: Origin = "train"
+) -> StepGroups:
+    """Read the groups of a step; without one, of the newest step that has any."""
+    steps = reader.group_steps(run.key, origin)
+    chosen = steps[-1] if step is None and steps else (step or 0)
+    groups = reader.groups(run.key, chosen, origin) if steps else ()
+    return StepGroups(
+        run=run,
+        step=chosen,
+        origin=origin,
+        steps=steps,
+        groups=groups,
+        passes=reader.passes(run.key, chosen),
+        counts={name: len(reader.group_steps(run.key, name)) for name in ("eval", "pinned")},
+    )
+
+
+def load_group(reader: StoreReader, step: StepGroups, group: GroupView) -> GroupDetail:
+    """Read one group's tokens, score them as each pass saw them, and find its history."""
+    tokens = reader.tokens(step.run.key, group.key) if group.has_tokens else None
+    history = reader.history(step.run.key, group.prompt_hash)
+    terms: list[tuple[tuple[TokenTerm, ...], ...]] = []
+    missing = "" if tokens else "token numbers were not recorded for this group (record.tokens)"
+    if tokens is not None and not all(row.old for row in tokens.rows):
+        missing = "the step ended before its tokens were scored"
+    elif tokens is not None and group.origin == "train":
+        passes = max((len(row.passes) for row in tokens.rows), default=0)
+        try:
+            for at in range(max(1, passes)):
+                terms.append(group_terms(tokens, step.run.recipe, step.totals, at=at))
+        except (EngineError, ImportError) as error:
+            missing = str(error)
+    return GroupDetail(
+        group=group, tokens=tokens, terms=tuple(terms), history=history, missing=missing
+    )
+
+
+def load_hits(
+    reader: StoreReader, run: RunFacts, text: str, most: int = 50
+) -> tuple[SearchHit, ...]:
+    """The newest answers and prompts of the run that hold the text."""
+    return tuple(reader.search(text, run=run.key, limit=most))

@@ -1,0 +1,95 @@
+"""A small run in a real store: two passes, pinned prompts, token numbers; every screen's data."""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from experiments.recorder import Recorder
+from grpo_engine import events as ev
+from grpo_engine.settings import build
+from tests.app.script import CONFIG, Script, answer, scored, skill_at
+
+PINNED = ((17, 25), (31, 9))
+STEPS = 6
+
+
+def with_ends(group: ev.Group) -> ev.Group:
+    """The group with tokens of three characters, the last one longer."""
+    completions = []
+    for one in group.completions:
+        count = len(one.ids)
+        ends = (*(3 * (t + 1) for t in range(count - 1)), len(one.text))
+        completions.append(replace(one, ends=ends))
+    return replace(group, completions=tuple(completions))
+
+
+def numbers(rng: random.Random, group: ev.Group, passes: int) -> tuple[ev.TokenNumbers, ...]:
+    """Token numbers of a group: near the old ones, a few beyond the clip range."""
+    found = []
+    for one in group.completions:
+        count = len(one.ids)
+        old = tuple(math.log(rng.uniform(0.05, 0.99)) for _ in range(count))
+        new = tuple(min(-1e-4, x + rng.gauss(0, 0.12)) for x in old)
+        found.append(
+            ev.TokenNumbers(
+                index=one.index, old=old, reference=tuple(x - 0.02 for x in old),
+                passes=(old, new)[:passes], after=new,
+                entropy=tuple(rng.random() for _ in range(count)),
+                advantages=tuple([one.advantage or 0.0] * count), clip_fraction=0.1, kl=0.02,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def pinned_groups(rng: random.Random, step: int) -> Iterator[ev.Group]:
+    """The followed prompts as they are answered at this step."""
+    for index, prompt in enumerate(PINNED):
+        answers = [answer(rng, prompt, skill_at(step * 40)) for _ in range(4)]
+        group = scored(step, index, prompt, answers).group
+        yield with_ends(replace(group, origin="pinned"))
+
+
+def run_events(steps: int = STEPS, seed: int = 3, prompts: int = 4) -> Iterator[ev.Event]:
+    """The scripted run with pinned prompts at every second step and all token numbers."""
+    rng = random.Random(seed)
+    script = Script(
+        steps=steps, total_steps=steps, prompts=prompts, group=4, seed=seed, progress=False,
+        finished=True,
+    )  # fmt: skip
+    waiting: list[ev.Group] = []
+    for event in script.events():
+        if isinstance(event, ev.GroupScored):
+            group = with_ends(event.group)
+            waiting.append(group)
+            yield replace(event, group=group)
+            continue
+        if isinstance(event, ev.StepFinished):
+            for group in waiting:
+                yield ev.TokensScored(
+                    step=event.step, group=group.index, origin="train",
+                    numbers=numbers(rng, group, 2),
+                )  # fmt: skip
+            waiting.clear()
+            if event.step % 2 == 0:
+                for group in pinned_groups(rng, event.step):
+                    yield ev.GroupScored(step=event.step, group=group)
+                    yield ev.TokensScored(
+                        step=event.step, group=group.index, origin="pinned",
+                        numbers=numbers(rng, group, 0),
+                    )  # fmt: skip
+        yield event
+
+
+def record(path: Path, events: Iterator[ev.Event] | None = None, **changes: Any) -> int:
+    """Write a run into the store and give its key; `changes` are sections of its config."""
+    tree = {**CONFIG, **changes}
+    recorder = Recorder(path)
+    handle = recorder.start_run(build(tree), name=str(tree.get("name", "")))
+    for event in events if events is not None else run_events():
+        handle.put(event)
+    handle.close()
+    recorder.close()
+    return handle.key

@@ -1,0 +1,207 @@
+"""Rollouts on a stored run: what the screen says is what the store holds."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.app import Workbench
+from app.messages import RolloutOpened
+from app.palette import PALETTES
+from app.preferences import Preferences
+from app.screens.rollouts import RolloutsScreen
+from app.screens.rollouts.texts import as_csv, as_json, as_markdown
+from app.screens.rollouts.token_lines import probability
+from experiments.reader import StoreReader
+from grpo_engine import events as ev
+from tests.app import frames
+from tests.app.script import hostile_group, started
+from tests.app.stored import record, with_ends
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "runs.db"
+    record(path)
+    return path
+
+
+async def opened(app: Workbench, pilot: Pilot[int], step: int = 4, origin: str = "train",
+                 group: int = 1, answer: int = 1) -> RolloutsScreen:  # fmt: skip
+    """Bring the screen to the front on one answer and wait for its numbers."""
+    await app.hand_over(
+        "rollouts", RolloutOpened(run=1, step=step, origin=origin, group=group, answer=answer)
+    )
+    screen = app.screen
+    assert isinstance(screen, RolloutsScreen)
+    await settled(pilot, screen)
+    return screen
+
+
+async def settled(pilot: Pilot[int], screen: RolloutsScreen) -> None:
+    """Wait until what the screen asked of the store is there."""
+    for _ in range(200):
+        await pilot.pause(0.01)
+        busy = [w for w in screen.workers if not w.is_finished]
+        if not busy and (screen.view.chosen is None or screen.view.shown is not None):
+            break
+    await pilot.pause()
+
+
+def workbench(store: Path, theme: str = "dark") -> Workbench:
+    preferences = Preferences()
+    preferences.remember(theme=theme)
+    return Workbench(store, preferences=preferences)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("theme", list(PALETTES))
+async def test_frames_are_whole_at_every_size_and_theme(
+    size: tuple[int, int], theme: str, store: Path
+) -> None:
+    app = workbench(store, theme)
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(app, pilot)
+        frames.check(app)
+        text = frames.text(app)
+        assert "step 4" in text
+        assert "token 1 of" in text
+        await pilot.press("D")
+        frames.check(app)
+        await pilot.press("D", "v")
+        await settled(pilot, screen)
+        frames.check(app)
+
+
+async def test_the_shown_probability_is_the_stored_one(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(app, pilot)
+        await pilot.press("right", "right")
+        reader = StoreReader(store)
+        group = reader.groups(1, 4, "train")[1]
+        tokens = reader.tokens(1, group.key)
+        reader.close()
+        assert tokens is not None
+        row = tokens.rows[1]
+        text = frames.text(app)
+        assert f"old {probability(row.old[2])}" in text
+        assert f"new {probability(row.passes[1][2])}" in text
+        ratio = math.exp(row.passes[1][2] - row.old[2])
+        assert f"2: ratio {ratio:.3f}".replace("0.", ".", 1) in text
+
+
+async def test_a_clipped_token_says_on_which_side_and_why(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        places = [
+            (g, a, t)
+            for g in range(len(screen.view.groups))
+            for a in range(4)
+            for t, term in enumerate(await terms_at(screen, pilot, g, a))
+            if term == "high"
+        ]
+        group, answer, token = places[0]
+        screen.view = screen.view.at_answer(group, answer)
+        await settled(pilot, screen)
+        screen.view = screen.view.at_token(token)
+        await pilot.pause()
+        text = frames.text(app)
+        assert "CLIPPED high" in text
+        assert "already beyond 1.2" in text
+
+
+async def terms_at(screen: RolloutsScreen, pilot: Pilot[int], group: int, answer: int) -> list[str]:
+    screen.view = screen.view.at_answer(group, answer)
+    await settled(pilot, screen)
+    return [term.side for term in screen.view.terms[-1]]
+
+
+async def test_the_same_prompt_is_followed_over_three_steps(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=2, origin="pinned", group=0, answer=0)
+        seen = [screen.view.chosen]
+        for _ in range(2):
+            await pilot.press("right_square_bracket")
+            await settled(pilot, screen)
+            seen.append(screen.view.chosen)
+        assert [group.step for group in seen if group] == [2, 4, 6]
+        assert len({group.prompt_hash for group in seen if group}) == 1
+        assert "[6 " in frames.text(app)
+
+
+async def test_kinds_of_prompts_take_turns(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("t")
+        await settled(pilot, screen)
+        assert screen.view.step is not None
+        assert screen.view.step.origin == "pinned"
+        assert "no push: sampled outside the gradient" in frames.text(app)
+
+
+async def test_search_finds_answers_and_opens_them(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        screen.find("numbers")
+        await settled(pilot, screen)
+        assert screen.view.hits
+        assert "1 found" in frames.text(app)
+        await pilot.press("J")
+        await settled(pilot, screen)
+        assert screen.view.hit == 1
+        hit = screen.view.hits[1]
+        assert screen.view.chosen is not None
+        assert (screen.view.chosen.step, screen.view.chosen.index) == (hit.step, hit.group_index)
+
+
+async def test_the_lab_turns_a_choice_and_shows_what_it_would_have_changed(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("v")
+        await settled(pilot, screen)
+        await pilot.press("down", "down", "right", "right")
+        await pilot.pause(0.2)
+        text = frames.text(app)
+        assert "was 0.2" in text
+        assert "clipped in the group" in text
+        await pilot.press("escape")
+        assert app.screen is screen
+
+
+async def test_hostile_answers_are_harmless(tmp_path: Path) -> None:
+    group = hostile_group(1)
+    path = tmp_path / "runs.db"
+    events: list[ev.Event] = [started(), replace(group, group=with_ends(group.group))]
+    record(path, iter(events))
+    for size in SIZES:
+        app = workbench(path)
+        async with app.run_test(size=size) as pilot:
+            screen = await opened(app, pilot, step=1, group=0, answer=0)
+            for _ in range(8 if size == SIZES[1] else 6):
+                frames.check(app)
+                await pilot.press("down", "D", "m")
+                await settled(pilot, screen)
+            assert "\x1b" not in as_json(screen.view) + as_markdown(screen.view)
+            assert "\x00" not in as_csv(screen.view)
+
+
+async def test_a_store_without_answers_says_what_would_fill_the_screen(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, iter([started()]))
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await app.hand_over(
+            "rollouts", RolloutOpened(run=1, step=0, origin="train", group=0, answer=0)
+        )
+        await pilot.pause(0.2)
+        assert "No answers are recorded yet" in frames.text(app)
