@@ -26,14 +26,14 @@ def term(**changes: object) -> TokenTerm:
 def test_a_clipped_token_is_written_out_as_arithmetic() -> None:
     # 1.2 x 1.21 / 24 / 8 = 1.452 / 192 = .00756
     text = written_out(term(), recipe("grpo", anchor="none", beta=0.0), TOTALS, length=24)
-    assert text == "1.20 × +1.21 ÷ 24 tokens ÷ 8 answers = +.0076"
+    assert text == "1.2 × +1.21 ÷ 24 tokens ÷ 8 answers = +.0076"
 
 
 def test_the_anchor_is_in_the_arithmetic_where_it_is_in_the_loss() -> None:
     # (1.452 - .04 x .5) / 192 = .00746
     one = term(anchor=0.5, contribution=(1.452 - 0.02) / 192)
     text = written_out(one, recipe("grpo"), TOTALS, length=24)
-    assert text == "(1.20 × +1.21 − .04 × .5000) ÷ 24 tokens ÷ 8 answers = +.0075"
+    assert text == "(1.2 × +1.21 − .04 × .5000) ÷ 24 tokens ÷ 8 answers = +.0075"
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_each_weight_has_its_own_divisors(name: str, divisors: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "better answer, already beyond 1.20: the push stops here"),
-        ({"side": "low", "advantage": -0.7, "ratio": 0.5}, "worse answer, already below .80"),
+        ({}, "better answer, already beyond 1.2: the push stops here"),
+        ({"side": "low", "advantage": -0.7, "ratio": 0.5}, "worse answer, already below .8"),
         ({"side": "free", "ratio": 1.0}, "pushed up; ratio is 1 by construction"),
         ({"side": "free", "ratio": 0.9}, "became less likely: pushed up in full"),
         ({"side": "free", "ratio": 1.4, "advantage": -1.0}, "pushed down in full, no bound"),
-        ({"side": "free", "ratio": 1.1}, "better answer: pushed up, may go to 1.20"),
+        ({"side": "free", "ratio": 1.1}, "better answer: pushed up, may go to 1.2"),
         ({"advantage": 0.0, "side": "free"}, "no push"),
         ({"updated": False}, "left out of the loss"),
     ],
