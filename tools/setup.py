@@ -21,7 +21,8 @@ TEST_EXTRAS = ("tasks", "parquet", "serve")
 GIB = 1 << 30
 NEEDED = {"cuda12": 7 * GIB, "cuda13": 7 * GIB}
 NEEDED_OTHERWISE = 3 * GIB // 2
-GLIBC = (2, 35)  # MLX's wheels for Linux are built against it
+MACOS = 14
+GLIBC = (2, 35)  # MLX's wheels are built for these
 NO_SPACE = ("no space left", "disk quota exceeded")
 NO_NETWORK = (
     "name or service not known",
@@ -56,6 +57,8 @@ def backend() -> str | None:
     if sys.platform == "darwin":
         if platform.machine() != "arm64":
             fail(f"MLX needs Apple silicon on macOS; this Python runs on {platform.machine()}")
+        if int(platform.mac_ver()[0].split(".")[0]) < MACOS:
+            fail(f"MLX needs macOS {MACOS} or later; this is {platform.mac_ver()[0]}")
         return None
     if sys.platform != "linux":
         fail(f"MLX runs on macOS and Linux; this is {sys.platform}")
