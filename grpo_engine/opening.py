@@ -8,7 +8,8 @@ from pathlib import Path
 import mlx.core as mx
 
 from grpo_engine import checkpoint, optimizer, persist, preflight
-from grpo_engine.alerts import Alerts, Limits
+from grpo_engine.alert_rules import Finding
+from grpo_engine.alerts import Alerts, Limits, raised
 from grpo_engine.config import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError
@@ -51,6 +52,11 @@ def open_run(
         dataset_fingerprint=task.fingerprint,
         recipe=config.algorithm.recipe,
     )
+    multiplies = blas.state()
+    if multiplies is not None and multiplies.problem:
+        yield raised(step, "slow_products", Finding(
+            severity="warning", explanation=multiplies.problem, remedy=multiplies.remedy,
+        ))  # fmt: skip
     for text in (*task.notes, *problems):
         yield NoteWritten(step=step, text=text, severity="warning" if text in problems else "info")
     run = yield from load_run(config, control, folder, stack, task, step, threads=threads)

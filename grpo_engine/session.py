@@ -13,6 +13,7 @@ from grpo_engine.clock import Clock
 from grpo_engine.config import RunConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.events import Event, RunPaused, RunResumed
+from grpo_engine.platform.guard import ThreadGuard
 from grpo_engine.policy import Policy
 from grpo_engine.prompts import PromptRenderer
 from grpo_engine.recipes import Recipe
@@ -62,6 +63,7 @@ class Run:
     lagged: dict[str, mx.array] | None = None  # the sampling policy where it is renewed rarely
     seen: dict[str, Example] = field(default_factory=dict)  # training problems, to pin by key
     clock: Clock = field(default_factory=Clock)
+    thread_guard: ThreadGuard = field(default_factory=ThreadGuard)
     saved_step: int | None = None  # of the newest checkpoint
     last: dict[str, float] = field(default_factory=dict)  # metrics for the summary
 

@@ -273,6 +273,7 @@ def _between_steps(run: Run, outcome: Outcome | None, samples: Samples | None) -
     """What happens between two steps: the guard, controllers, the reference, looks, checkpoints."""
     config, progress, step = run.config, run.progress, run.step
     yield from _guard(run, outcome, samples)
+    yield from _cores(run)
     if run.recipe.entropy_target is not None and outcome is not None and outcome.entropy[1]:
         entropy = outcome.entropy[0] / outcome.entropy[1]
         progress.entropy_control, progress.entropy_bonus = entropy_control(
@@ -317,6 +318,17 @@ def _guard(run: Run, outcome: Outcome | None, samples: Samples | None) -> Iterat
             f"({outcome.not_finite}); the last good checkpoint is in {run.folder}. Lower "
             "optimizer.learning_rate and start from there"
         )
+
+
+def _cores(run: Run) -> Iterator[Event]:
+    """Give a core up where other programs keep it, and say so."""
+    given_up = run.thread_guard.check()
+    if given_up is not None:
+        run.threads = given_up.after
+        yield raised(run.step, "busy_machine", Finding(
+            severity="warning", explanation=given_up.explanation, remedy=given_up.remedy,
+            value=given_up.milliseconds, limit=given_up.usual,
+        ))  # fmt: skip
 
 
 def _evaluate(run: Run, step: int, moment: Moment) -> Generator[Event, None, bool]:

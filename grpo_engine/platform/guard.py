@@ -1,5 +1,6 @@
 """Notices when products stall because other programs want the same cores, and gives a core up."""
 
+from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
@@ -9,6 +10,30 @@ COLLAPSE: Final = 5.0
 STRIKES: Final = 3
 EVERY: Final = 5.0  # seconds between looks, each a few milliseconds long
 GLANCE: Final = 0.003
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreGivenUp:
+    """Products stalled, and one thread less does them from here on."""
+
+    milliseconds: float
+    usual: float
+    before: int
+    after: int
+
+    @property
+    def explanation(self) -> str:
+        """What happened, for a person."""
+        return (
+            f"Other programs want this machine's cores: a small matrix product took "
+            f"{self.milliseconds:.1f} ms instead of {self.usual:.2f}. From here on {self.after} of "
+            f"{self.before} threads do them; numbers may differ in their last digits."
+        )
+
+    @property
+    def remedy(self) -> str:
+        """What would have avoided it."""
+        return f"Close what else computes, or start with GRPO_TUI_THREADS={self.after}."
 
 
 class ThreadGuard:
@@ -23,28 +48,21 @@ class ThreadGuard:
         self.looked = -EVERY
         self.fewer = 0.0
 
-    def check(self) -> str:
-        """What was changed and why, for an alert; empty where nothing had to be."""
+    def check(self) -> CoreGivenUp | None:
+        """What was changed, where products stalled three times in a row."""
         state = blas.state()
         if state is None or state.threads < 2 or monotonic() - self.looked < EVERY:
-            return ""
+            return None
         used = state.threads
-        now = speed.measure(speed.SKINNY, GLANCE).milliseconds
-        if now > COLLAPSE * (self.fewer or now):
-            self.strikes += 1
-        elif not self.fewer:
+        if not self.fewer:
             blas.set_threads(used - 1)
             self.fewer = speed.measure(speed.SKINNY, GLANCE).milliseconds
             blas.set_threads(used)
-        else:
-            self.strikes = 0
+        now = speed.measure(speed.SKINNY, GLANCE).milliseconds
+        self.strikes = self.strikes + 1 if now > COLLAPSE * self.fewer else 0
         self.looked = monotonic()
         if self.strikes < STRIKES:
-            return ""
-        blas.set_threads(used - 1)
+            return None
         self.strikes = 0
-        return (
-            f"Other programs use this machine's cores: a small product took {now:.1f} ms instead "
-            f"of {self.fewer:.2f}. Going on with {used - 1} of {used} threads for matrix products; "
-            f"set GRPO_TUI_THREADS={used - 1} to start so."
-        )
+        after = blas.set_threads(used - 1)
+        return CoreGivenUp(milliseconds=now, usual=self.fewer, before=used, after=after)

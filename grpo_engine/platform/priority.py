@@ -11,8 +11,11 @@ QOS_CLASS_UTILITY = 0x11
 def lower_priority(niceness: int = 5) -> bool:
     """Lower the calling thread's priority; threads that it starts inherit it. False: refused.
 
-    Linux keeps a nice value per thread, macOS a quality-of-service class.
+    Nothing changes for a niceness of 0. Linux keeps a nice value per thread, macOS a
+    quality-of-service class.
     """
+    if niceness <= 0:
+        return True
     try:
         if sys.platform == "darwin":
             system = ctypes.CDLL(None)

@@ -212,17 +212,20 @@ def scripted_guard(
 
 
 def test_three_stalls_in_a_row_give_one_core_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Two threads .2 ms, one .3; then a stall, a good look, and three stalls.
-    found, changes = scripted_guard(monkeypatch, [0.2, 0.3, 16.0, 0.2, 16.0, 16.0, 16.0])
+    # One thread takes .3 ms. With two: fine, a stall, fine, and three stalls.
+    found, changes = scripted_guard(monkeypatch, [0.3, 0.2, 16.0, 0.2, 16.0, 16.0, 16.0])
     said = [found.check() for _ in range(6)]
-    assert said[:5] == [""] * 5
-    assert "1 of 2 threads" in said[5]
+    assert said[:5] == [None] * 5
+    expected = guard.CoreGivenUp(milliseconds=16.0, usual=0.3, before=2, after=1)
+    assert said[5] == expected
+    assert "1 of 2 threads" in expected.explanation
+    assert "GRPO_TUI_THREADS=1" in expected.remedy
     assert changes == [1, 2, 1]
-    assert found.check() == ""
+    assert found.check() is None
 
 
 def test_a_single_thread_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     found, changes = scripted_guard(monkeypatch, [])
     blas.set_threads(1)
-    assert found.check() == ""
+    assert found.check() is None
     assert changes == [1]
