@@ -1,9 +1,11 @@
 """The command `grpo-tui`: finds the verb, loads that one alone, and turns errors into one line."""
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -77,21 +79,30 @@ def show_version(wanted: bool) -> None:
 @root.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
+    db: Path | None = typer.Option(
+        None, "--db", metavar="FILE", help="The store to use, for every verb."
+    ),
     _version: bool = typer.Option(
         False, "--version", callback=show_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
     """Without a verb: open the workbench."""
+    if db is not None:
+        # The environment, so that detached runs and workers find the same store.
+        os.environ["GRPO_TUI_DB"] = str(db.absolute())
     if context.invoked_subcommand is None:
         raise typer.Exit(open_workbench())
 
 
 def open_workbench() -> int:
     """Open the screens, or train the starter without one where there are none."""
-    if find_spec("app.app"):
-        return int(import_module("app.app").main() or exit_codes.OK)
-    typer.echo("No workbench is installed; training the starter without a screen.", err=True)
-    return main(["train", "--preset", "starter", "--steps", "20"])
+    if find_spec("app.screens.runs") is None:
+        typer.echo("No workbench is installed; training the starter without a screen.", err=True)
+        return main(["train", "--preset", "starter", "--steps", "20"])
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        typer.echo("grpo-tui: the workbench needs a terminal; see grpo-tui --help", err=True)
+        return exit_codes.USAGE
+    return int(import_module("app.app").main() or exit_codes.OK)
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -1,6 +1,7 @@
 """The command line: fast help, lazy verbs, honest exit codes."""
 
 import importlib.util
+import io
 import resource
 import subprocess
 import sys
@@ -135,3 +136,21 @@ def test_the_table_names_modules_inside_the_commands_package() -> None:
         assert attribute.isidentifier()
         if importlib.util.find_spec(module):
             assert load(verb).name == verb.name
+
+
+def test_the_store_named_before_the_verb_is_the_store_of_the_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GRPO_TUI_DB", "")
+    failing_verb(tmp_path, monkeypatch, "import os; print(os.environ['GRPO_TUI_DB'])")
+    assert main(["--db", str(tmp_path / "a.db"), "doctor"]) == exit_codes.OK
+    assert capsys.readouterr().out == f"{tmp_path / 'a.db'}\n"
+
+
+def test_the_workbench_without_a_terminal_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("app.main.find_spec", lambda _: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert main([]) == exit_codes.USAGE
+    assert "needs a terminal" in capsys.readouterr().err
