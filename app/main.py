@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -79,12 +79,13 @@ def show_version(wanted: bool) -> None:
 @root.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
-    db: Path | None = typer.Option(
-        None, "--db", metavar="FILE", help="The store to use, for every verb."
-    ),
-    _version: bool = typer.Option(
-        False, "--version", callback=show_version, is_eager=True, help="Print the version."
-    ),
+    db: Annotated[
+        Path | None, typer.Option("--db", metavar="FILE", help="The store to use, for every verb.")
+    ] = None,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Print the version."),
+    ] = False,
 ) -> None:
     """Without a verb: open the workbench."""
     if db is not None:
