@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from textual import events, on
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
 
+from app import leaving, terminal
 from app import messages as msg
-from app import terminal
 from app.feed import Feed
-from app.preferences import Preferences
+from app.guardian import guarded
+from app.lifecycle import RunKeeper
+from app.preferences import Preferences, preferences_path
 from app.reader import ReaderThread
-from app.run_state import Asked, Snapshot
+from app.run_state import Snapshot
 from app.screens.base import WorkbenchScreen
-from app.session import Session
 from app.themes import THEMES, ExactXterm
 from experiments.paths import store_path
 
@@ -40,7 +41,7 @@ def load(target: str) -> Screen[Any]:
     return cast(Screen[Any], getattr(import_module(module), name)())
 
 
-class Workbench(App[int]):
+class Workbench(RunKeeper):
     """grpo-tui on a terminal."""
 
     TITLE = "grpo-tui"
@@ -82,7 +83,7 @@ class Workbench(App[int]):
         self.preferences = preferences or Preferences()
         self.read_only = read_only
         self.clock = clock
-        self.session: Session | None = Session(feed) if feed is not None else None
+        self.keep_runs(self.store, feed)
         self._first_mode = mode
         self._last_key = 0.0
         self._last_frame = 0.0
@@ -102,6 +103,9 @@ class Workbench(App[int]):
             self.animation_level = "none"
         if self._first_mode != "runs":
             await self.switch_mode(self._first_mode)
+        if not self.is_headless:
+            leaving.listen(self)
+            self.begin_capture_print(self)
         self.set_interval(FAST, self._governor, name="frames")
 
     def on_unmount(self) -> None:
@@ -128,29 +132,12 @@ class Workbench(App[int]):
         """Draw what is new on the screen in front."""
         now = self._last_frame = self.clock()
         snapshot = self.session.pull() if self.session is not None else self._idle
+        if self.live is not None and self.live is not self.session:
+            self.live.pull()
         screen = self.screen
         if isinstance(screen, WorkbenchScreen) and screen.is_mounted:
             with self.batch_update():
                 screen.frame(snapshot, now, self.session.feed.mark if self.session else "")
-
-    # -- the shown run ----------------------------------------------------------------------
-
-    def show_feed(self, feed: Feed) -> None:
-        """Show this run from now on."""
-        if self.session is not None:
-            self.session.close()
-        self.session = Session(feed)
-        self.frame_now()
-
-    def control(self, verb: Asked) -> None:
-        """Ask something of the shown run; it shows at once."""
-        if self.session is None:
-            self.notify("No run is open. Choose one on Runs.", severity="warning")
-        elif self.read_only or not self.session.feed.may_control:
-            self.notify("This view is read-only.", severity="warning")
-        else:
-            self.session.ask(verb)
-            self.frame_now()
 
     # -- actions ----------------------------------------------------------------------------
 
@@ -170,8 +157,9 @@ class Workbench(App[int]):
             self.push_screen(JumpScreen(self.screen))
 
     def action_ask_quit(self) -> None:
-        """Leave, after asking where a run would be lost sight of."""
-        self.exit(0)
+        """Leave, after asking."""
+        if isinstance(self.screen, WorkbenchScreen):
+            leaving.ask(self)
 
     async def action_quit(self) -> None:
         """Textual's own key for quitting asks as well."""
@@ -254,6 +242,24 @@ class Workbench(App[int]):
             screen.receive(message)
 
 
+def open_workbench(
+    store: Path | None = None, *, feed: Callable[[], Feed] | None = None, mode: str = "runs",
+    read_only: bool = False,
+) -> int:  # fmt: skip
+    """Run the workbench on this terminal, with a parent that repairs it after a native crash."""
+
+    def work() -> int:
+        app = Workbench(
+            store, feed=feed() if feed is not None else None, mode=mode, read_only=read_only,
+            preferences=Preferences(preferences_path()),
+        )  # fmt: skip
+        code = app.run()
+        leaving.finish(app)
+        return code or 0
+
+    return guarded(work)
+
+
 def main() -> int:
     """Open the workbench, as `grpo-tui` without a verb does."""
-    return Workbench().run() or 0
+    return open_workbench()

@@ -1,38 +1,61 @@
-"""The engine's one thread: all of MLX happens on it; events leave it in order."""
+"""The process's one permanent engine thread: all of MLX happens on it, one job after another."""
 
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 from grpo_engine.config import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import Event, RunFailed
 
+Work = Callable[[], None]
+
 
 class EngineThread(threading.Thread):
-    """Runs one run and hands each event to `put`; `done` is called last, whatever happened."""
+    """Does jobs in their order; lowers its own priority before the first loads BLAS and MLX."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        control: Control,
-        folder: Path,
-        *,
-        resume: bool,
-        put: Callable[[Event], None],
-        done: Callable[[], None],
-        niceness: int = 0,
-    ) -> None:
+    def __init__(self, niceness: int = 0) -> None:
         super().__init__(name="engine", daemon=True)
-        self._config, self._control, self._folder = config, control, folder
-        self._resume, self._put, self._done, self._niceness = resume, put, done, niceness
+        self._niceness = niceness
+        self._jobs: SimpleQueue[Work | None] = SimpleQueue()
+
+    def submit(self, work: Work) -> None:
+        """Do this after what was submitted before."""
+        self._jobs.put(work)
+
+    def finish(self) -> None:
+        """End after the jobs that were submitted."""
+        self._jobs.put(None)
 
     def run(self) -> None:
+        """Wait for jobs; the thread's own entry."""
+        from grpo_engine.platform import enter_engine
+
+        enter_engine(self._niceness)
+        while (work := self._jobs.get()) is not None:
+            work()
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One run as a job: hands each event to `put`; `done` is called last, whatever happened."""
+
+    config: RunConfig
+    control: Control
+    folder: Path
+    resume: bool
+    put: Callable[[Event], None]
+    done: Callable[[], None]
+
+    def __call__(self) -> None:
+        """Train; called on the engine thread."""
         try:
             self._train()
         except BaseException as error:  # an import that fails, or a consumer
-            self._put(
+            self.put(
                 RunFailed(
                     step=0,
                     error=type(error).__name__,
@@ -41,13 +64,10 @@ class EngineThread(threading.Thread):
                 )
             )
         finally:
-            self._done()
+            self.done()
 
     def _train(self) -> None:
-        from grpo_engine.platform import enter_engine
-
-        enter_engine(self._niceness)
         from grpo_engine.trainer import run
 
-        for event in run(self._config, self._control, folder=self._folder, resume=self._resume):
-            self._put(event)
+        for event in run(self.config, self.control, folder=self.folder, resume=self.resume):
+            self.put(event)

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from app import exit_codes
-from app.engine_thread import EngineThread
+from app.engine_thread import EngineThread, Training
 from app.progress import Printer, printer
 from app.run_log import RunLog, fault_log
 from grpo_engine import errors
@@ -90,9 +90,10 @@ class Watcher:
         """Start the engine, show what happens until it ends, close everything."""
         job = self._job
         self._say(f"run {job.name} in {job.folder}")
-        engine = EngineThread(
-            job.config, job.control, job.folder, resume=job.resume, put=self._put,
-            done=lambda: self._queue.put(None),
+        engine = EngineThread()
+        engine.submit(
+            Training(job.config, job.control, job.folder, job.resume, put=self._put,
+                     done=lambda: self._queue.put(None))
         )  # fmt: skip
         engine.start()
         while (event := self._next()) is not None:

@@ -89,6 +89,27 @@ class LaunchRefused(Message):
 
 
 @dataclass
+class RunBegan(Message):
+    """A run began in this process; its feed can be shown."""
+
+    feed: Any
+
+
+@dataclass
+class Detached(Message):
+    """A run was started in a process of its own."""
+
+    name: str
+
+
+@dataclass
+class Queued(Message):
+    """A run waits in the queue."""
+
+    name: str
+
+
+@dataclass
 class EngineEnded(Message):
     """The engine thread is done with a run; `error` is what broke it, if anything did."""
 

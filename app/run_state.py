@@ -9,135 +9,30 @@ import dataclasses
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from app.series import SMOOTHING, Series, SeriesView
+from app.series import SMOOTHING, Series
+from app.snapshot import (
+    PHASES,
+    Alert,
+    Asked,
+    Card,
+    Cell,
+    Head,
+    LogLine,
+    Snapshot,
+    Status,
+)
 from experiments.values import BoardView
 from grpo_engine import events as ev
 
-Status = Literal[
-    "empty", "loading", "running", "paused", "completed", "stopped", "aborted", "failed", "lost"
-]
-Asked = Literal["", "pause", "continue", "stop_after_step", "stop_now", "checkpoint"]
-
-PHASES = ("generate", "score", "logprobs", "update")
-EMPTY_BOARD = BoardView()
 LOG_LINES = 500
 SIGNAL_STEPS = 64
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One answer of a group as panels show it."""
-
-    index: int
-    text: str
-    tokens: int
-    finish: ev.Finish | None = None
-    reward: float | None = None
-    advantage: float | None = None
-    scored: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """One prompt with its answers, sampling or scored."""
-
-    index: int
-    origin: ev.Origin
-    prompt: str
-    target: str
-    cells: tuple[Cell, ...]
-    mean: float | None = None
-    std: float | None = None
-    no_signal: str = ""
-    scored: bool = False
-    step: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
-    """A rule that held, with how long and what to try."""
-
-    rule: str
-    severity: ev.Severity
-    first_step: int
-    last_step: int
-    count: int
-    explanation: str
-    remedy: str
-    value: float | None = None
-    limit: float | None = None
-    group: int | None = None
-    at: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogLine:
-    """A line of the log; `at` is wall time, None where it is not known."""
-
-    at: float | None
-    step: int
-    severity: ev.Severity
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """What names a run at the top of a screen."""
-
-    id: str = ""
-    name: str = ""
-    model: str = ""
-    task: str = ""
-    recipe: str = ""
-    passes: int = 0
-    total_steps: int = 0
-    device: str = ""
-    config: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """A run as it is at one moment; panels draw it and nothing else."""
-
-    version: int = 0
-    head: Head = field(default_factory=Head)
-    status: Status = "empty"
-    asked: Asked = ""
-    step: int = 0
-    current_step: int = 0
-    pace: str = ""
-    board: BoardView = EMPTY_BOARD
-    step_seconds: float | None = None
-    eta: float | None = None
-    tokens: int = 0
-    elapsed: float = 0.0
-    tokens_per_second: float = 0.0
-    memory_gb: float | None = None
-    memory_limit_gb: float | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    series: Mapping[str, SeriesView] = field(default_factory=dict)
-    cards: tuple[Card, ...] = ()
-    signal: tuple[float, ...] = ()
-    passes: tuple[ev.PassFinished, ...] = ()
-    evaluation: ev.EvaluationFinished | None = None
-    alerts: tuple[Alert, ...] = ()
-    log: tuple[LogLine, ...] = ()
-    failure: ev.RunFailed | None = None
-    summary: Mapping[str, float] = field(default_factory=dict)
-    skipped: str = ""
-
-    @property
-    def active(self) -> bool:
-        """Whether an engine is at work on the run."""
-        return self.status in ("loading", "running", "paused")
-
-    @property
-    def open_alerts(self) -> tuple[Alert, ...]:
-        """Alerts that held in one of the last ten steps."""
-        return tuple(alert for alert in self.alerts if alert.last_step >= self.step - 10)
+__all__ = [
+    "PHASES", "Alert", "Asked", "Card", "Cell", "Head", "LogLine", "RunState", "Snapshot",
+    "Status", "clock",
+]  # fmt: skip
 
 
 class RunState:
@@ -177,6 +72,17 @@ class RunState:
         if board is not None and board is not self._board:
             self._board = board
             self._dirty = True
+
+    def name(self, head: Head) -> None:
+        """Take what names the run, where it became known after the first events."""
+        old = self._head
+        self._head = dataclasses.replace(
+            head, passes=head.passes or old.passes or _passes(head.config),
+            total_steps=old.total_steps or head.total_steps, config=old.config or head.config,
+            model=old.model or head.model, task=old.task or head.task,
+            recipe=old.recipe or head.recipe, device=old.device or head.device,
+        )  # fmt: skip
+        self._dirty = True
 
     def ask(self, verb: Asked) -> None:
         """Note what a person asked of the run, so that it shows before the engine answers."""
@@ -249,7 +155,7 @@ class RunState:
             model=_text(config, "model", "path"),
             task=_text(config, "task", "name"),
             recipe=event.recipe,
-            passes=int(_get(config, "algorithm", "passes") or self._head.passes),
+            passes=_passes(config) or self._head.passes,
             total_steps=event.total_steps,
             device=event.device,
             config=config,
@@ -380,6 +286,17 @@ _HANDLERS: Mapping[type, Any] = {
 def _get(config: Mapping[str, Any], section: str, name: str) -> Any:
     inner = config.get(section)
     return inner.get(name) if isinstance(inner, Mapping) else None
+
+
+def _passes(config: Mapping[str, Any]) -> int:
+    """Passes over the rollouts as the settings or the recipe say; 0 where neither does."""
+    own = _get(config, "algorithm", "passes")
+    if own:
+        return int(own)
+    from grpo_engine.recipes import RECIPES
+
+    recipe = RECIPES.get(_text(config, "algorithm", "recipe"))
+    return recipe.passes if recipe is not None else 0
 
 
 def _text(config: Mapping[str, Any], section: str, name: str) -> str:

@@ -7,10 +7,10 @@ from app.run_state import Asked, RunState, Snapshot
 class Session:
     """One shown run."""
 
-    def __init__(self, feed: Feed, memory_limit_gb: float | None = None) -> None:
+    def __init__(self, feed: Feed) -> None:
         self.feed = feed
-        self.state = RunState(feed.head())
-        self._memory_limit_gb = memory_limit_gb
+        self._head = feed.head()
+        self.state = RunState(self._head)
 
     @property
     def run(self) -> int:
@@ -19,6 +19,10 @@ class Session:
 
     def pull(self) -> Snapshot:
         """Take in what happened since the last call; the same object if nothing did."""
+        head = self.feed.head()
+        if head is not self._head:
+            self._head = head
+            self.state.name(head)
         for at, event in self.feed.facts():
             self.state.apply(event, at)
         self.state.look(self.feed.board())

@@ -21,17 +21,25 @@ _SOURCES = (
 class FactQuestions(MetricQuestions, RolloutQuestions):
     """The events of a run, read back."""
 
-    def facts(self, run: int, *, after: int = 0, limit: int = 500) -> tuple[v.Fact, ...]:
+    def facts(
+        self, run: int, *, after: int = 0, limit: int = 500, groups_from: int = 0,
+        tokens: bool = True,
+    ) -> tuple[v.Fact, ...]:  # fmt: skip
         """Recorded events beyond sequence number `after`, as the live feed shows them.
 
-        Rows that a later attempt did again are left out.
+        Rows that a later attempt did again are left out, and so are groups and passes of steps
+        before `groups_from`, and token numbers unless they are wanted.
         """
         found: list[tuple[int, str, str, int]] = []
         for table, column in _SOURCES:
+            if column == "tokens_seq" and not tokens:
+                continue
+            late = groups_from if table in ("rollout_group", "update_pass") else -1
             rows = self._all(
                 f"SELECT {column}, id FROM {table} WHERE run_id = ? AND {column} > ? "
-                f"AND hidden = 0 ORDER BY {column} LIMIT ?",
-                (run, after, limit),
+                f"AND hidden = 0 {'AND step >= ?' if late > 0 else ''} "
+                f"ORDER BY {column} LIMIT ?",
+                (run, after, *((late,) if late > 0 else ()), limit),
             )
             found += [(seq, table, column, key) for seq, key in rows]
         found.sort()

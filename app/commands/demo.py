@@ -1,0 +1,28 @@
+"""`grpo-tui demo`: the recorded run that comes with the program; needs no MLX."""
+
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    speed: Annotated[
+        float, typer.Option(min=0.1, max=1000, help="How many times as fast as it was.")
+    ] = 1.0,
+) -> None:
+    """Play the bundled recording of a starter run. All screens work on it; nothing is kept.
+
+    Example: grpo-tui demo --speed 4
+    """
+    import tempfile
+    from pathlib import Path
+
+    from app.app import open_workbench
+    from app.demo import RUN, unpack
+    from app.replay import ReplayFeed
+
+    with tempfile.TemporaryDirectory(prefix="grpo-tui-demo-") as folder:
+        store = unpack(Path(folder))
+        raise typer.Exit(
+            open_workbench(store, feed=lambda: ReplayFeed(store, RUN, speed=speed), mode="watch")
+        )

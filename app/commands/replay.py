@@ -1,0 +1,34 @@
+"""`grpo-tui replay`: a recorded run again, with a clock."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def replay(
+    run: Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")] = "@last",
+    speed: Annotated[
+        float, typer.Option(min=0.1, max=1000, help="How many times as fast as it was.")
+    ] = 1.0,
+    db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
+) -> None:
+    """Play a recorded run again. Needs no MLX; `.` holds the replay.
+
+    Example: grpo-tui replay @last --speed 4
+    """
+    from contextlib import closing
+
+    from app.app import open_workbench
+    from app.replay import ReplayFeed
+    from experiments.paths import store_path
+    from experiments.reader import StoreReader
+
+    store = store_path(db)
+    with closing(StoreReader(store)) as reader:
+        found = reader.resolve(run)
+    raise typer.Exit(
+        open_workbench(
+            store, feed=lambda: ReplayFeed(store, found.uid, speed=speed), mode="watch"
+        )
+    )

@@ -1,0 +1,26 @@
+"""`grpo-tui serve`: the workbench, read-only, in a browser on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def serve(
+    run: Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")] = "@last",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on the loopback.")] = 8765,
+    db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
+) -> None:
+    """Show a run in a browser, to look at only, at an address with a secret token.
+
+    It listens on 127.0.0.1 alone. From another machine, use a tunnel:
+    ssh -L 8765:127.0.0.1:8765 HOST, then open the printed address.
+
+    Example: grpo-tui serve @last --port 8765
+    """
+    try:
+        from app.server import serve_run
+    except ImportError as error:
+        typer.echo(f"grpo-tui: serving needs {error.name}; pip install 'grpo-tui[serve]'", err=True)
+        raise typer.Exit(1) from error
+    raise typer.Exit(serve_run(run, db, port))

@@ -1,0 +1,37 @@
+"""`grpo-tui watch`: the live screen on any run of the store."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def watch(
+    run: Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")] = "@last",
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Only look: no control, no export, no new runs.")
+    ] = False,
+    db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
+) -> None:
+    """Attach the live screen to a run: in the background, on another terminal, or long ended.
+
+    Example: grpo-tui watch @last
+    """
+    from contextlib import closing
+
+    from app.app import open_workbench
+    from app.store_feed import StoreFeed
+    from experiments.paths import store_path
+    from experiments.reader import StoreReader
+
+    store = store_path(db)
+    with closing(StoreReader(store)) as reader:
+        found = reader.resolve(run)
+    raise typer.Exit(
+        open_workbench(
+            store,
+            feed=lambda: StoreFeed(store, found.uid, may_control=not read_only),
+            mode="watch",
+            read_only=read_only,
+        )
+    )

@@ -1,0 +1,58 @@
+"""Starting runs outside this process: detached, and handed over when the workbench is left."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from app.detach import environment
+
+PATIENCE = 600.0
+
+
+class LaunchError(RuntimeError):
+    """A run could not be started in a process of its own."""
+
+
+def detached(config: Any, store: Path, parent: str = "") -> str:
+    """Start a run with these settings in the background and give its name; blocks until then."""
+    from grpo_engine.settings import write_yaml
+
+    with tempfile.TemporaryDirectory(prefix="grpo-tui-") as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_text(write_yaml(config, only_changed=False), encoding="utf-8")
+        more = ["--tag", f"clone-of:{parent}"] if parent else []
+        return _start(["train", str(path), *more], store)
+
+
+def resume_detached(ref: str, store: Path) -> str:
+    """Go on with a stored run in the background and give its name; blocks until it is on."""
+    return _start(["resume", ref], store)
+
+
+def _start(arguments: list[str], store: Path) -> str:
+    command = [sys.executable, "-P", "-m", "app", *arguments, "--detach", "--json"]
+    done = subprocess.run(
+        [*command, "--db", str(store)], capture_output=True, text=True, timeout=PATIENCE,
+        stdin=subprocess.DEVNULL, env=environment(), check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise LaunchError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else
+                          f"the new process ended with status {done.returncode}")  # fmt: skip
+    return str(json.loads(done.stdout.strip().splitlines()[-1])["name"])
+
+
+def enqueue(config: Any, store: Path) -> str:
+    """Put a run into the queue and give its name."""
+
+    from experiments.store import ExperimentStore
+
+    opened = ExperimentStore(store)
+    try:
+        key = import_module("experiments.queue").RunQueue(opened).add(config, name=getattr(config, "name", ""))
+    finally:
+        opened.close()
+    return getattr(config, "name", "") or f"run {key}"

@@ -1,0 +1,250 @@
+"""What becomes of runs: started, watched, ended, handed over; the app's part of the wiring."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from textual import events, on
+from textual.app import App
+from textual.message import Message
+
+from app import leaving, terminal
+from app import messages as msg
+from app.bridge import Bridge
+from app.feed import Feed
+from app.numbers import short
+from app.run_state import Asked
+from app.screens.dialogs import Choice
+from app.session import Session
+
+
+class RunKeeper(App[int]):
+    """Holds the bridge to the engine and the run on screen."""
+
+    store: Path
+    session: Session | None
+    read_only: bool
+
+    def keep_runs(self, store: Path, feed: Feed | None) -> None:
+        """Set up; nothing is started before a run is."""
+        self.bridge = Bridge(store, self._tell)
+        self.session = Session(feed) if feed is not None else None
+        self.live: Session | None = None
+        self.plan: leaving.Plan = ""
+        self.handed_over = ""
+        self.dark = False
+
+    def _tell(self, message: Message) -> None:
+        """Take a message from the engine thread."""
+        if self.is_running:
+            self.post_message(message)
+
+    # -- the shown run ----------------------------------------------------------------------
+
+    def frame_now(self) -> None:
+        """Draw what is new; the workbench says how."""
+        raise NotImplementedError
+
+    def show_feed(self, feed: Feed) -> Session:
+        """Show this run from now on; a run of this process is kept up to date behind it."""
+        if self.session is not None and self.session is not self.live:
+            self.session.close()
+        self.session = Session(feed)
+        self.frame_now()
+        return self.session
+
+    def control(self, verb: Asked) -> None:
+        """Ask something of the shown run; it shows at once."""
+        if self.session is None:
+            self.notify("No run is open. Choose one on Runs.", severity="warning")
+        elif self.read_only or not self.session.feed.may_control:
+            self.notify("This view is read-only.", severity="warning")
+        elif not self.session.state.snapshot().active:
+            self.notify("This run has ended.", severity="warning")
+        else:
+            self.session.ask(verb)
+            self.frame_now()
+
+    def ask_engine(self, verb: Asked) -> None:
+        """Ask something of the run in this process, shown or not."""
+        if self.live is not None:
+            self.live.ask(verb)
+        elif self.bridge.control is not None and verb:
+            self.bridge.control.ask(verb)
+        if self.is_running:
+            self.frame_now()
+
+    def _open(self, ref: str) -> None:
+        from app.store_feed import StoreFeed
+
+        if self.live is not None and ref in (self.bridge.run, self.bridge.name):
+            if self.session is not None and self.session is not self.live:
+                self.session.close()
+            self.session = self.live
+        else:
+            self.show_feed(StoreFeed(self.store, ref, may_control=not self.read_only))
+
+    @on(msg.RunOpened)
+    async def open_run(self, message: msg.RunOpened) -> None:
+        """Show a stored run, or the one of this process."""
+        self._open(message.ref)
+        if message.screen:
+            await self.run_action(f"mode('{message.screen}')")
+
+    # -- starting ---------------------------------------------------------------------------
+
+    @on(msg.LaunchRequested)
+    def launch(self, message: msg.LaunchRequested) -> None:
+        """Start a run here, detached or in the queue; ask where one goes on already."""
+        if self.read_only:
+            self.notify("This view is read-only.", severity="warning")
+        elif message.where == "detached":
+            self._in_background(lambda: self._start_detached(message))
+        elif message.where == "queue":
+            self._in_background(lambda: self._enqueue(message))
+        elif self.bridge.running:
+            self.push_screen(BusyDialog(self.bridge.name), partial(self._launch_elsewhere, message))
+        else:
+            self.bridge.launch(message.config, message.parent)
+
+    def _launch_elsewhere(self, message: msg.LaunchRequested, where: str | None) -> None:
+        if where in ("detached", "queue"):
+            message = msg.LaunchRequested(message.config, where, message.parent)  # type: ignore[arg-type]
+            self.launch(message)
+
+    @on(msg.ResumeRequested)
+    def resume(self, message: msg.ResumeRequested) -> None:
+        """Go on with a stored run, here or detached."""
+        if self.read_only:
+            self.notify("This view is read-only.", severity="warning")
+        elif message.where == "detached" or self.bridge.running:
+            self._in_background(lambda: self._resume_detached(message.ref))
+        else:
+            self.bridge.resume(message.ref)
+
+    def _in_background(self, work: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as error:
+                self._tell(msg.LaunchRefused(" ".join(str(error).split()) or repr(error)))
+
+        self.run_worker(guarded, thread=True, exit_on_error=False)
+
+    def _start_detached(self, message: msg.LaunchRequested) -> None:
+        from app.launch import detached
+        from grpo_engine.settings import build
+
+        config = build(message.config) if isinstance(message.config, dict) else message.config
+        self._tell(msg.Detached(detached(config, self.store, message.parent)))
+
+    def _resume_detached(self, ref: str) -> None:
+        from app.launch import resume_detached
+
+        self._tell(msg.Detached(resume_detached(ref, self.store)))
+
+    def _enqueue(self, message: msg.LaunchRequested) -> None:
+        from app.launch import enqueue
+
+        self._tell(msg.Queued(enqueue(message.config, self.store)))
+
+    @on(msg.RunBegan)
+    async def show_live(self, message: msg.RunBegan) -> None:
+        """A run began in this process: watch it."""
+        self.live = self.show_feed(message.feed)
+        await self.run_action("mode('watch')")
+
+    @on(msg.Detached)
+    async def show_detached(self, message: msg.Detached) -> None:
+        """A run began in a process of its own: watch it."""
+        self.notify(f"{message.name} runs in the background.", markup=False)
+        await self.open_run(msg.RunOpened(message.name))
+
+    @on(msg.Queued)
+    def say_queued(self, message: msg.Queued) -> None:
+        """A run waits for its turn."""
+        self.notify(f"{message.name} waits in the queue; Q on Runs shows it.", markup=False)
+
+    @on(msg.LaunchRefused)
+    def say_refused(self, message: msg.LaunchRefused) -> None:
+        """Say why a run was not started."""
+        self.notify(message.reason, title="not started", severity="error", markup=False,
+                    timeout=12)  # fmt: skip
+
+    # -- ending -----------------------------------------------------------------------------
+
+    @on(msg.EngineEnded)
+    def end(self, message: msg.EngineEnded) -> None:
+        """The run of this process is over: say so, and leave if that was asked for."""
+        live = self.live
+        snapshot = live.pull() if live is not None else None
+        self.live = None
+        self.frame_now()
+        if self.plan in ("hand_over", "stop", "now"):
+            self._leave(snapshot.status if snapshot is not None else "")
+            return
+        name = self.bridge.name
+        if message.error and snapshot is not None:
+            from app.screens.crash import CrashScreen
+
+            terminal.notify_end(self, f"{name} failed")
+            self.push_screen(CrashScreen(snapshot, message.error, message.traceback))
+        elif snapshot is not None:
+            reward = snapshot.series.get("reward")
+            text = f"{name} {snapshot.status} at step {snapshot.step}"
+            text += f", reward {short(reward.value)}" if reward is not None else ""
+            terminal.notify_end(self, text)
+            self.notify(text, markup=False)
+
+    def _leave(self, status: str) -> None:
+        if self.plan != "hand_over" or status != "stopped":
+            self.exit(0)
+            return
+
+        def hand_over() -> None:
+            from app.launch import resume_detached
+
+            try:
+                self.handed_over = resume_detached(self.bridge.run, self.store)
+            except Exception as error:
+                self.plan = ""
+                self._tell(msg.LaunchRefused(str(error)))
+            else:
+                self.call_from_thread(self.exit, 0)
+
+        self.notify("Handing the run over to a process of its own.")
+        self.run_worker(hand_over, thread=True, exit_on_error=False)
+
+    def panic(self, *renderables: Any) -> None:
+        """A terminal that is gone takes the screen, not the run."""
+        if not self.dark and not self.is_headless and leaving.terminal_is_lost():
+            leaving.lose_terminal(self)
+        elif not self.dark:
+            super().panic(*renderables)
+
+    def on_print(self, event: events.Print) -> None:
+        """What libraries print goes to the log of the run that is on screen."""
+        text = event.text.strip()
+        session = self.live or self.session
+        if text and session is not None:
+            session.state.note(text, at=None)
+
+
+class BusyDialog(Choice[str]):
+    """What to do with a new run while one goes on."""
+
+    def __init__(self, name: str) -> None:
+        from experiments.machine import memory_now
+
+        held, free = memory_now()
+        super().__init__(
+            "a run goes on",
+            f"{name} trains in this process, and one process runs one at a time.",
+            [
+                ("queue", "q", "queue it", "it starts when its turn comes"),
+                ("detached", "d", "start it beside",
+                 f"in the background; this one holds {held:.1f} GB, {free:.1f} GB are free"),
+                ("", "n", "do not start it", ""),
+            ],
+        )  # fmt: skip

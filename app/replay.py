@@ -1,0 +1,290 @@
+"""Replay: a stored run played again at its own pace, or faster; the board is rebuilt from tokens.
+
+Nothing is invented: within a step, sampling takes the share of time that it took, and answers
+grow token by token at an even pace, which is why the screen says "replayed pace".
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, Full, Queue
+
+from app.feed import Fact
+from app.run_state import Asked, Head, Status
+from experiments.board import Board
+from experiments.errors import StoreError
+from experiments.reader import StoreReader
+from experiments.values import BoardView
+from grpo_engine import events as ev
+
+MARK = "replayed pace"
+SLICES = 24
+LONGEST_STEP, SHORTEST_STEP, START_S = 30.0, 0.05, 0.5
+PAGE, AHEAD = 200, 4000
+PHASES: tuple[ev.Phase, ...] = ("generate", "score", "logprobs", "update")
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """An event with the second of the replay at which it is due; progress is for the board only."""
+
+    due: float
+    at: float | None
+    event: ev.Event
+    progress: bool = False
+
+
+def timed(facts: Iterator[tuple[float | None, ev.Event]]) -> Iterator[Timed]:
+    """Lay recorded facts on a time line, with the progress between them rebuilt."""
+    now = 0.0
+    before: float | None = None
+    held: list[tuple[float | None, ev.Event]] = []
+    for at, event in facts:
+        if isinstance(event, ev.StepFinished):
+            length = _length(before, at, event)
+            yield from _step(now, length, event, held, at)
+            now += length
+            before = at
+            held = []
+        elif isinstance(event, ev.GroupScored | ev.PassFinished | ev.StepSkipped | ev.AlertRaised):
+            held.append((at, event))
+        else:
+            if isinstance(event, ev.RunStarted | ev.ModelLoaded):
+                now += START_S
+            before = at if at is not None else before
+            yield Timed(now, at, event)
+    for at, event in held:
+        yield Timed(now, at, event)
+
+
+def _length(before: float | None, at: float | None, event: ev.StepFinished) -> float:
+    seconds = event.metrics.get("step_time")
+    if seconds is None or seconds != seconds:
+        seconds = at - before if at is not None and before is not None else 1.0
+    return max(SHORTEST_STEP, min(LONGEST_STEP, seconds))
+
+
+def _step(
+    start: float, length: float, last: ev.StepFinished,
+    held: list[tuple[float | None, ev.Event]], at: float | None,
+) -> Iterator[Timed]:  # fmt: skip
+    spans = _spans(length, last)
+    groups = [e.group for _, e in held if isinstance(e, ev.GroupScored)]
+    yield from _sampling(start, spans[0], last.step, groups)
+    due = start + spans[0]
+    yield Timed(due, at, ev.PhaseStarted(step=last.step, phase="score"), True)
+    due += spans[1]
+    for moment, event in held:
+        if isinstance(event, ev.GroupScored):
+            yield Timed(due, moment, event)
+    if spans[2]:
+        yield Timed(due, at, ev.PhaseStarted(step=last.step, phase="logprobs"), True)
+        due += spans[2]
+    passes = [(m, e) for m, e in held if isinstance(e, ev.PassFinished)]
+    total = len(passes)
+    yield Timed(due, at, ev.PhaseStarted(step=last.step, phase="update", total=total), True)
+    for done, (moment, event) in enumerate(passes, 1):
+        moved = ev.PhaseAdvanced(step=last.step, phase="update", done=done, total=total)
+        due += spans[3] / total
+        yield Timed(due, at, moved, True)
+        yield Timed(due, moment, event)
+    end = start + length
+    for moment, event in held:
+        if not isinstance(event, ev.GroupScored | ev.PassFinished):
+            yield Timed(end, moment, event)
+    yield Timed(end, at, last)
+
+
+def _spans(length: float, last: ev.StepFinished) -> list[float]:
+    parts = [last.metrics.get(f"time/{phase}", 0.0) for phase in PHASES]
+    parts = [part if part == part and part > 0 else 0.0 for part in parts]
+    total = sum(parts)
+    if total <= 0:
+        return [0.6 * length, 0.05 * length, 0.1 * length, 0.2 * length]
+    return [part / max(total, 1e-9) * length * 0.98 for part in parts]
+
+
+def _sampling(
+    start: float, length: float, step: int, groups: list[ev.Group]
+) -> Iterator[Timed]:  # fmt: skip
+    rows = sum(len(group.completions) for group in groups)
+    opening = ev.PhaseStarted(step=step, phase="generate", total=rows)
+    yield Timed(start, None, opening, True)
+    prompts = tuple(
+        ev.PromptStarted(group=g.index, origin=g.origin, prompt_text=g.prompt_text,
+                         target=g.target, rows=len(g.completions))
+        for g in groups
+    )  # fmt: skip
+    yield Timed(start, None, ev.PromptsStarted(step=step, prompts=prompts), True)
+    longest = max((_tokens(c) for g in groups for c in g.completions), default=0)
+    if not longest:
+        return
+    slices = min(SLICES, longest)
+    edges = [round(longest * i / slices) for i in range(slices + 1)]
+    made = ended = 0
+    for place, (low, high) in enumerate(itertools.pairwise(edges), 1):
+        deltas = []
+        for group in groups:
+            for completion in group.completions:
+                delta = _delta(group.index, completion, low, high)
+                if delta is not None:
+                    deltas.append(delta)
+                    made += delta.tokens
+                    ended += delta.finish is not None
+        due = start + length * place / slices
+        speed = made / max(1e-9, length * place / slices)
+        yield Timed(due, None, ev.RolloutsAdvanced(
+            step=step, rows=tuple(deltas), tokens=made, finished=ended, total=rows,
+            tokens_per_second=speed,
+        ), True)  # fmt: skip
+
+
+def _tokens(completion: ev.Completion) -> int:
+    return len(completion.ids) or max(1, len(completion.text) // 3)
+
+
+def _delta(group: int, completion: ev.Completion, low: int, high: int) -> ev.RowDelta | None:
+    count = _tokens(completion)
+    if low >= count:
+        return None
+    high = min(high, count)
+    ends = completion.ends
+    if len(ends) == count:
+        start, end = (ends[low - 1] if low else 0), ends[high - 1]
+    else:
+        length = len(completion.text)
+        start, end = low * length // count, high * length // count
+    finish = completion.finish if high == count else None
+    return ev.RowDelta(group=group, index=completion.index, text=completion.text[start:end],
+                       tokens=high - low, finish=finish)  # fmt: skip
+
+
+class ReplayFeed:
+    """Plays a stored run; pause holds the replay, and nothing is asked of the run itself."""
+
+    mark = MARK
+
+    def __init__(
+        self, path: Path, ref: str, *, speed: float = 1.0,
+        clock: Callable[[], float] = time.monotonic, name_as: str = "",
+    ) -> None:  # fmt: skip
+        self.run = 0
+        self.may_control = True
+        self._path, self._ref, self._speed = path, ref, speed
+        self._clock = clock
+        self._head = Head(name=name_as or ref)
+        self._queue: Queue[Timed | None] = Queue(maxsize=AHEAD)
+        self._next: Timed | None = None
+        self._board = Board()
+        self._started: float | None = None
+        self._held: float | None = None
+        self._stop = threading.Event()
+        threading.Thread(target=self._work, name="replay", daemon=True).start()
+
+    def head(self) -> Head:
+        """What names the run."""
+        return self._head
+
+    def facts(self) -> list[Fact]:
+        """What is due by now."""
+        found: list[Fact] = []
+        now = self._now()
+        while (item := self._peek()) is not None and item.due <= now:
+            self._next = None
+            self._board.apply(item.event)
+            if not item.progress:
+                found.append((item.at, item.event))
+        if self._held_event is not None:
+            found.append((time.time(), self._held_event))
+            self._held_event = None
+        return found
+
+    _held_event: ev.Event | None = None
+
+    def board(self) -> BoardView | None:
+        """The rebuilt progress."""
+        return self._board.snapshot()
+
+    def status(self) -> Status | None:
+        """The events say all of it."""
+        return None
+
+    def ask(self, verb: Asked) -> None:
+        """Hold the replay, or let it go on; nothing else can be asked of the past."""
+        step = self._board.snapshot().step
+        if verb == "pause" and self._held is None:
+            self._held = self._clock()
+            self._held_event = ev.RunPaused(step=step)
+        elif self._held is not None and self._started is not None:
+            self._started += self._clock() - self._held
+            self._held = None
+            self._held_event = ev.RunResumed(step=step)
+
+    def pin(self, example_key: str) -> None:
+        """Nothing can be asked of the past."""
+
+    def close(self) -> None:
+        """End the reading thread."""
+        self._stop.set()
+
+    def _now(self) -> float:
+        clock = self._held if self._held is not None else self._clock()
+        if self._started is None:
+            self._started = clock
+        return (clock - self._started) * self._speed
+
+    def _peek(self) -> Timed | None:
+        if self._next is None:
+            try:
+                self._next = self._queue.get_nowait()
+            except Empty:
+                return None
+        return self._next
+
+    # -- the thread -------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            reader = StoreReader(self._path)
+        except (StoreError, OSError) as error:
+            self._put(Timed(0.0, None, ev.RunFailed(step=0, error="StoreError",
+                                                    message=str(error))))  # fmt: skip
+            return
+        try:
+            summary = reader.resolve(self._ref)
+            self.run = summary.key
+            self._head = Head(
+                id=summary.id, name=summary.name, model=summary.model, task=summary.task,
+                recipe=summary.recipe, total_steps=summary.total_steps, device=summary.device,
+                config=reader.run(summary.key).config,
+            )  # fmt: skip
+            for item in timed(self._pages(reader)):
+                if not self._put(item):
+                    return
+        except (StoreError, OSError) as error:
+            self._put(Timed(0.0, None, ev.NoteWritten(step=0, text=str(error), severity="error")))
+        finally:
+            reader.close()
+
+    def _pages(self, reader: StoreReader) -> Iterator[tuple[float | None, ev.Event]]:
+        last = 0
+        while True:
+            page = reader.facts(self.run, after=last, limit=PAGE)
+            if not page:
+                return
+            for fact in page:
+                last = fact.seq
+                if not isinstance(fact.event, ev.TokensScored | ev.RunPaused | ev.RunResumed):
+                    yield fact.at, fact.event
+
+    def _put(self, item: Timed) -> bool:
+        while not self._stop.is_set():
+            try:
+                self._queue.put(item, timeout=0.2)
+            except Full:
+                continue
+            return True
+        return False

@@ -1,0 +1,94 @@
+"""The workbench in a browser: textual-serve on the loopback, behind a token that all parts check."""
+
+import secrets
+import shlex
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from textual_serve.server import Server
+
+from app import exit_codes
+from experiments.paths import store_path
+from experiments.reader import StoreReader
+
+COOKIE, PARAMETER = "grpo_tui_token", "token"
+HERE = ("127.0.0.1", "localhost", "[::1]")
+TUNNEL = "From another machine: ssh -L {port}:127.0.0.1:{port} HOST, then open the same address."
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def local_host(host: str) -> bool:
+    """Whether a Host header names this machine, so that no foreign page reaches it by a name."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    return name in HERE
+
+
+def guard(token: str) -> Any:
+    """A middleware that lets page, static files and websocket through only with the token."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not local_host(request.host):
+            raise web.HTTPForbidden(text="This address is not served here.")
+        origin = request.headers.get("Origin", "")
+        if origin and origin.partition("://")[2] != request.host:
+            raise web.HTTPForbidden(text="Another site may not look in here.")
+        given = request.query.get(PARAMETER) or request.cookies.get(COOKIE) or ""
+        if not secrets.compare_digest(given.encode(), token.encode()):
+            raise web.HTTPUnauthorized(text="The address must hold the token that was printed.")
+        response = await handler(request)
+        if not response.prepared:
+            response.set_cookie(COOKIE, token, httponly=True, samesite="Strict")
+            response.headers["Referrer-Policy"] = "no-referrer"
+            response.headers["X-Frame-Options"] = "DENY"
+        return response
+
+    return check
+
+
+class Served(Server):
+    """textual-serve with the guard in front, and addresses as the browser wrote them."""
+
+    def __init__(self, command: str, port: int, token: str) -> None:
+        super().__init__(command, host="127.0.0.1", port=port, title="grpo-tui")
+        self.token = token
+
+    async def _make_app(self) -> web.Application:
+        app = await super()._make_app()
+        app.middlewares.append(guard(self.token))
+        return app
+
+    async def handle_index(self, request: web.Request) -> Any:
+        """The page, with links to the host it was asked from, which may be a tunnel's end."""
+        self.public_url = f"http://{request.host}"
+        return await super().handle_index(request)
+
+    async def on_startup(self, _app: web.Application) -> None:
+        """Print where to look."""
+        sys.stderr.write(f"{self.address}\n{TUNNEL.format(port=self.port)}\n"
+                         "Read-only; Ctrl-C ends it.\n")  # fmt: skip
+
+    @property
+    def address(self) -> str:
+        """The address with its token."""
+        return f"http://127.0.0.1:{self.port}/?{PARAMETER}={self.token}"
+
+
+def command_for(ref: str, store: Path) -> str:
+    """What each browser window runs."""
+    words = [sys.executable, "-P", "-m", "app", "watch", ref, "--read-only", "--db", str(store)]
+    return shlex.join(words)
+
+
+def serve_run(run: str, db: Path | None, port: int) -> int:
+    """Serve until Ctrl-C."""
+    store = store_path(db).resolve()
+    with closing(StoreReader(store)) as reader:
+        found = reader.resolve(run)
+    Served(command_for(found.uid, store), port, secrets.token_urlsafe(24)).serve()
+    return exit_codes.OK

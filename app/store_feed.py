@@ -1,0 +1,202 @@
+"""A feed from the store: the tail of a run that another process works on, or that has ended."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from app.feed import Fact
+from app.run_state import Asked, Head, Status
+from experiments.errors import StoreError
+from experiments.reader import StoreReader
+from experiments.values import BoardView, RunSummary
+from grpo_engine import events as ev
+
+POLL_S, QUIET_S, LEASE_S, LEASE_EVERY_S = 0.25, 1.0, 10.0, 4.0
+PAGE, MOST_AT_ONCE = 500, 1500
+GONE: dict[str, Status] = {"lost": "lost", "unknown": "lost"}
+ANSWER_S = 6.0
+
+
+class StoreFeed:
+    """Reads one run on a thread of its own; every method returns at once."""
+
+    mark = ""
+
+    def __init__(self, path: Path, ref: str, *, may_control: bool = True) -> None:
+        self.run = 0
+        self.may_control = may_control
+        self._path, self._ref = path, ref
+        self._head = Head(name=ref)
+        self._facts: SimpleQueue[Fact] = SimpleQueue()
+        self._asks: SimpleQueue[tuple[str, str]] = SimpleQueue()
+        self._board: BoardView | None = None
+        self._status: Status | None = None
+        self._stop = threading.Event()
+        self.caught_up = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="store feed", daemon=True)
+        self._thread.start()
+
+    def head(self) -> Head:
+        """What names the run, once it was found."""
+        return self._head
+
+    def facts(self) -> list[Fact]:
+        """What was read since the last call, in slices where a long past comes in."""
+        found: list[Fact] = []
+        while len(found) < MOST_AT_ONCE:
+            try:
+                found.append(self._facts.get_nowait())
+            except Empty:
+                break
+        return found
+
+    def board(self) -> BoardView | None:
+        """The board as the run's process last wrote it."""
+        return self._board
+
+    def status(self) -> Status | None:
+        """`lost` where the run's process is gone."""
+        return self._status
+
+    def ask(self, verb: Asked) -> None:
+        """Leave a request in the store; the run's process polls them."""
+        if verb:
+            self._asks.put((verb, ""))
+
+    def pin(self, example_key: str) -> None:
+        """Leave a request to follow one more prompt."""
+        self._asks.put(("pin", example_key))
+
+    def close(self) -> None:
+        """Let go; the thread ends by itself."""
+        self._stop.set()
+
+    # -- the thread -------------------------------------------------------------------------
+
+    def _say(self, text: str, severity: ev.Severity = "warning") -> None:
+        step = self._board.step if self._board is not None else 0
+        self._facts.put((time.time(), ev.NoteWritten(step=step, text=text, severity=severity)))
+
+    def _work(self) -> None:
+        try:
+            reader = self._open()
+            if reader is None:
+                return
+            try:
+                self._follow(reader)
+            finally:
+                reader.close()
+        except (StoreError, InterruptedError, OSError) as error:
+            self._say(str(error), "error")
+        finally:
+            self.caught_up.set()
+
+    def _open(self) -> StoreReader | None:
+        while not self._stop.is_set():
+            try:
+                return StoreReader(self._path)
+            except StoreError:
+                if self._path.exists():
+                    raise
+            self._stop.wait(QUIET_S)
+        return None
+
+    def _follow(self, reader: StoreReader) -> None:
+        summary = reader.resolve(self._ref)
+        self.run = summary.key
+        self._tell_head(reader, summary)
+        groups_from = summary.step
+        last = 0
+        leased = asked_status = 0.0
+        writer = _Writer(self._path, summary.key, self._say)
+        while not self._stop.is_set():
+            now = time.monotonic()
+            if summary.active and now - leased > LEASE_EVERY_S and self.caught_up.is_set():
+                leased = now
+                writer.hold_lease()
+            last = self._read_facts(reader, last, groups_from)
+            if not self.caught_up.is_set():
+                self.caught_up.set()
+                continue
+            if summary.active:
+                self._board = reader.board(self.run) or self._board
+            if now - asked_status > QUIET_S:
+                asked_status = now
+                summary = reader.resolve(summary.uid)
+                self._status = GONE.get(summary.status)
+            self._pass_on_asks(writer, reader)
+            self._stop.wait(POLL_S if summary.active or writer.waiting else QUIET_S)
+
+    def _tell_head(self, reader: StoreReader, summary: RunSummary) -> None:
+        config = reader.run(summary.key).config
+        self._head = Head(
+            id=summary.id, name=summary.name, model=summary.model, task=summary.task,
+            recipe=summary.recipe, total_steps=summary.total_steps, device=summary.device,
+            config=config,
+        )  # fmt: skip
+
+    def _read_facts(self, reader: StoreReader, last: int, groups_from: int) -> int:
+        """Read all there is beyond `last`; of the past only the last step's groups."""
+        while not self._stop.is_set():
+            page = reader.facts(
+                self.run, after=last, limit=PAGE, groups_from=groups_from, tokens=False
+            )
+            for fact in page:
+                self._facts.put((fact.at, fact.event))
+                last = fact.seq
+            if not page:
+                break
+        return last
+
+    def _pass_on_asks(self, writer: "_Writer", reader: StoreReader) -> None:
+        while True:
+            try:
+                verb, argument = self._asks.get_nowait()
+            except Empty:
+                break
+            writer.request(verb, argument)
+        writer.look(reader)
+
+
+class _Writer:
+    """The little that a viewer writes: its lease and its requests."""
+
+    def __init__(self, path: Path, run: int, say: Callable[[str], None]) -> None:
+        self._path, self._run, self._say = path, run, say
+        self._store: object | None = None
+        self.waiting: dict[int, float] = {}
+
+    def _open(self) -> "object":
+        if self._store is None:
+            from experiments.store import ExperimentStore
+
+            self._store = ExperimentStore(self._path)
+        return self._store
+
+    def hold_lease(self) -> None:
+        """Have the run's process write its board for a while."""
+        try:
+            self._open().hold_lease(self._run, LEASE_S)  # type: ignore[attr-defined]
+        except (StoreError, OSError) as error:
+            self._say(f"progress is not shown: {error}")
+
+    def request(self, verb: str, argument: str) -> None:
+        """Leave a request."""
+        try:
+            key = self._open().request(self._run, verb, argument=argument)  # type: ignore[attr-defined]
+        except (StoreError, OSError) as error:
+            self._say(str(error))
+        else:
+            self.waiting[key] = time.monotonic()
+
+    def look(self, reader: StoreReader) -> None:
+        """Say what became of requests that are overdue."""
+        for key, since in list(self.waiting.items()):
+            view = reader.control(key)
+            if view.state in ("done", "taken"):
+                del self.waiting[key]
+            elif view.state in ("expired", "no answer") or time.monotonic() - since > ANSWER_S:
+                del self.waiting[key]
+                self._say(view.message)
