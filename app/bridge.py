@@ -142,7 +142,7 @@ class Bridge:
         log.close()
         self.control = None
         self._tell(
-            EngineEnded(handle.id, failure.message, failure.traceback)
+            EngineEnded(handle.id, f"{failure.error}: {failure.message}", failure.traceback)
             if failure is not None
             else EngineEnded(handle.id)
         )

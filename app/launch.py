@@ -52,7 +52,11 @@ def enqueue(config: Any, store: Path) -> str:
 
     opened = ExperimentStore(store)
     try:
-        key = import_module("experiments.queue").RunQueue(opened).add(config, name=getattr(config, "name", ""))
+        key = (
+            import_module("experiments.queue")
+            .RunQueue(opened)
+            .add(config, name=getattr(config, "name", ""))
+        )
     finally:
         opened.close()
     return getattr(config, "name", "") or f"run {key}"

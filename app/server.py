@@ -1,4 +1,4 @@
-"""The workbench in a browser: textual-serve on the loopback, behind a token that all parts check."""
+"""The workbench in a browser: textual-serve on the loopback, never without its token."""
 
 import secrets
 import shlex

@@ -28,7 +28,5 @@ def replay(
     with closing(StoreReader(store)) as reader:
         found = reader.resolve(run)
     raise typer.Exit(
-        open_workbench(
-            store, feed=lambda: ReplayFeed(store, found.uid, speed=speed), mode="watch"
-        )
+        open_workbench(store, feed=lambda: ReplayFeed(store, found.uid, speed=speed), mode="watch")
     )

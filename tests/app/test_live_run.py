@@ -1,0 +1,112 @@
+"""Real runs of a tiny model inside the workbench, and the same run through every feed."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.app import Workbench
+from app.messages import LaunchRequested, ResumeRequested
+from app.replay import ReplayFeed
+from app.session import Session
+from app.snapshot import Snapshot
+from app.store_feed import StoreFeed
+from tests.app import frames
+from tests.engine.runs import settings, write_world
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+async def until(app: Workbench, holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until it holds, drawing frames."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, frames.text(app)
+        await asyncio.sleep(0.05)
+
+
+def shown(app: Workbench) -> Snapshot:
+    assert app.session is not None
+    return app.session.state.snapshot()
+
+
+def settled(session: Session, seconds: float = 20.0) -> Snapshot:
+    """Pull a feed until the run it shows has ended."""
+    end = time.monotonic() + seconds
+    while session.pull().status != "completed":
+        assert time.monotonic() < end, session.pull()
+        time.sleep(0.02)
+    return session.pull()
+
+
+async def test_a_run_inside_the_app_is_recorded_shown_and_read_back_the_same(
+    world: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "grpo.db"
+    app = Workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.post_message(LaunchRequested(settings(world, name="quick-hare")))
+        await until(app, lambda: app.live is not None)
+        await until(app, lambda: not app.bridge.running and app.live is None)
+        await pilot.pause()
+        live = shown(app)
+        assert live.status == "completed"
+        assert live.step == 4
+        assert "run is complete after 4 steps" in frames.text(app)
+        frames.check(app)
+    assert app.bridge.wait(10.0)
+
+    stored = settled(Session(StoreFeed(store, "quick-hare")))
+    replayed = settled(Session(ReplayFeed(store, "quick-hare", speed=1000.0)))
+    for other in (stored, replayed):
+        assert other.metrics == live.metrics
+        assert other.cards == live.cards
+        assert other.series.keys() == live.series.keys()
+        assert other.series["reward"].smooth == live.series["reward"].smooth
+        assert [line.text for line in other.log] == [line.text for line in live.log]
+
+
+async def test_pause_stop_and_resume_reach_the_engine(world: Path, tmp_path: Path) -> None:
+    store = tmp_path / "grpo.db"
+    app = Workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.post_message(LaunchRequested(settings(world, name="slow-hare", steps=400)))
+        await until(app, lambda: app.live is not None and shown(app).step >= 1)
+        await pilot.press("full_stop")
+        assert shown(app).asked == "pause"
+        await until(app, lambda: shown(app).status == "paused")
+        assert "paused" in frames.text(app)
+        await pilot.press("full_stop")
+        await until(app, lambda: shown(app).status == "running")
+        await pilot.press("s")
+        await pilot.press("s")
+        await until(app, lambda: not app.bridge.running and app.live is None)
+        step = shown(app).step
+        assert shown(app).status == "stopped"
+        app.post_message(ResumeRequested("slow-hare"))
+        await until(app, lambda: app.live is not None and shown(app).step > step)
+        await pilot.press("ctrl+c")
+        assert "trains in this process" in frames.text(app)
+        await pilot.press("s")
+        await until(app, lambda: not app.is_running)
+    assert app.bridge.wait(30.0)
+    assert not app.bridge.running
+
+
+async def test_an_engine_that_fails_shows_why_and_what_to_do(world: Path, tmp_path: Path) -> None:
+    app = Workbench(tmp_path / "grpo.db")
+    broken = settings(world, model={"path": str(world / "nowhere"), "lora_rank": 4})
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.post_message(LaunchRequested(broken))
+        await until(app, lambda: "the run failed" in frames.text(app))
+        frames.check(app)
+        assert "nowhere" in frames.text(app)
+        assert "last checkpoint" in frames.text(app)
+        await pilot.press("escape")
+        assert shown(app).status == "failed"
+    assert app.bridge.wait(10.0)
