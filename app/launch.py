@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +47,12 @@ def _start(arguments: list[str], store: Path) -> str:
 def enqueue(config: Any, store: Path) -> str:
     """Put a run into the queue and give its name."""
 
+    from experiments.queue import RunQueue
     from experiments.store import ExperimentStore
 
     opened = ExperimentStore(store)
     try:
-        key = (
-            import_module("experiments.queue")
-            .RunQueue(opened)
-            .add(config, name=getattr(config, "name", ""))
-        )
+        key = RunQueue(opened).add(config, name=getattr(config, "name", ""))
     finally:
         opened.close()
     return getattr(config, "name", "") or f"run {key}"

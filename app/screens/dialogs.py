@@ -2,6 +2,7 @@
 
 from typing import ClassVar, Generic, TypeVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -57,11 +58,12 @@ class Choice(ModalScreen[T | None], Generic[T]):
         """Arrows work at once."""
         self.query_one(OptionList).focus()
 
-    def on_key(self, event: object) -> None:
+    def on_key(self, event: events.Key) -> None:
         """The first key of an answer chooses it."""
-        character = getattr(event, "character", None)
         for value, key, _, _ in self._answers:
-            if character == key:
+            if event.character == key:
+                event.stop()
+                event.prevent_default()
                 self.dismiss(value)
                 return
 
