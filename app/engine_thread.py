@@ -9,6 +9,7 @@ from queue import SimpleQueue
 
 from grpo_engine.config import RunConfig
 from grpo_engine.control import Control
+from grpo_engine.errors import EngineError
 from grpo_engine.events import Event, RunFailed
 
 Work = Callable[[], None]
@@ -60,7 +61,7 @@ class Training:
                     step=0,
                     error=type(error).__name__,
                     message=str(error),
-                    traceback=traceback.format_exc(),
+                    traceback="" if isinstance(error, EngineError) else traceback.format_exc(),
                 )
             )
         finally:

@@ -2,7 +2,9 @@
 
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,9 +59,24 @@ def load(verb: Verb) -> Any:
         function, target = target, typer.Typer(**STYLE)
         target.command(verb.name)(function)
     target.rich_markup_mode = None
-    command = typer.main.get_command(target)
+    command: Any = typer.main.get_command(target)
+    if verb.needs_engine:
+        command.callback = after_asking_for_mlx(command.callback)
     command.name = verb.name
     return command
+
+
+def after_asking_for_mlx(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """The command, refused before it leaves anything behind where MLX cannot be loaded."""
+
+    @wraps(callback)
+    def checked(*args: Any, **options: Any) -> Any:
+        from grpo_engine.platform.device import require_backend
+
+        require_backend()
+        return callback(*args, **options)
+
+    return checked
 
 
 root = typer.Typer(
@@ -108,6 +125,7 @@ def open_workbench() -> int:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
+    warnings.formatwarning = lambda message, *_, **__: f"grpo-tui: {message}\n"
     command = typer.main.get_command(root)
     try:
         command.main(list(args) if args is not None else None, prog_name="grpo-tui")

@@ -12,7 +12,13 @@ class Verb(NamedTuple):
     help: str
     section: str
 
+    @property
+    def needs_engine(self) -> bool:
+        """True where nothing at all works without MLX's back end."""
+        return self.name in NEEDS_ENGINE
 
+
+NEEDS_ENGINE: Final = frozenset({"train", "resume", "sweep", "eval"})
 TRAIN, LOOK, KEEP, KNOW = "Train", "Look", "Keep", "Know"
 
 VERBS: Final = tuple(

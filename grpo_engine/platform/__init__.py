@@ -14,8 +14,9 @@ def enter_engine(niceness: int = 5) -> None:
 
     The order matters: threads that BLAS and MLX start inherit the priority of this one.
     """
-    from grpo_engine.platform import blas, priority, threads
+    from grpo_engine.platform import blas, device, priority, threads
 
+    device.require_backend()
     priority.lower_priority(niceness)
     threads.claim_engine()
     if blas.ensure().loaded:

@@ -154,3 +154,15 @@ def test_the_workbench_without_a_terminal_is_a_usage_error(
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main([]) == exit_codes.USAGE
     assert "needs a terminal" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["train", "resume", "sweep", "eval"])
+def test_a_verb_that_needs_mlx_names_the_missing_extra_before_anything_else(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("grpo_engine.platform.device.backends", dict)
+    monkeypatch.setattr("grpo_engine.platform.device.nvidia_driver", lambda: None)
+    assert main([verb, *(() if verb == "train" else ("x",))]) == exit_codes.FAILED
+    assert "pip install 'grpo-tui[cpu]'" in capsys.readouterr().err
+    assert main([verb, "--help"]) == exit_codes.OK
