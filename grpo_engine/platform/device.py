@@ -4,6 +4,7 @@ import subprocess
 import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from platform import machine
 from typing import Final
@@ -67,6 +68,14 @@ def uses_gpu() -> bool:
     return has_cuda and Path("/proc/driver/nvidia/version").exists()
 
 
+def has_library() -> bool:
+    """True where MLX's library is there without a package of ours, as conda and builds have it."""
+    spec = find_spec("mlx")
+    places = list(spec.submodule_search_locations or []) if spec else []
+    folders = [Path(place) / "lib" for place in places] + [Path(sys.prefix) / "lib"]
+    return any((folder / "libmlx.so").exists() for folder in folders)
+
+
 def require_backend() -> None:
     """Raise where `mlx` is installed without a back end, and say which extra brings one."""
     if sys.platform == "darwin" and machine() != "arm64":
@@ -74,7 +83,7 @@ def require_backend() -> None:
             f"MLX needs Apple silicon on macOS; this processor is {machine()}. "
             "Use a Mac with Apple silicon or Linux."
         )
-    if sys.platform == "linux" and not backends():
+    if sys.platform == "linux" and not backends() and not has_library():
         extra = wanted_extra()
         raise MissingPackageError(
             "MLX has no back end here, so models cannot be loaded. "

@@ -8,6 +8,7 @@ import fcntl
 import json
 import math
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from grpo_engine.platform.cgroup import limits
 
 ASKED: Final = ("GRPO_TUI_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
-_claims: list[int] = []  # open descriptors; the lock on each is the claim
+_claims: dict[str, int] = {}  # open descriptors by file name; the lock on each is the claim
 
 
 def usable_processors() -> frozenset[int]:
@@ -76,35 +77,50 @@ def ranks_here(env: Mapping[str, str] = os.environ) -> int:
         return 1
 
 
-def claims_folder() -> Path:
-    """Where the engines of this user on this host keep their locks."""
-    return Path(tempfile.gettempdir()) / f"grpo-tui-{os.getuid()}" / "engines"
+def claims_folder() -> Path | None:
+    """Where the engines of this user on this host keep their locks; None where there is none.
+
+    Everyone may write beside it, so a folder that belongs to someone else is not ours.
+    """
+    folder = Path(tempfile.gettempdir()) / f"grpo-tui-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return None
+    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return folder if mine else None
 
 
 def claim_engine() -> None:
     """Count this process as an engine until it ends; a second call does nothing."""
-    if _claims:
+    folder = claims_folder()
+    if _claims or folder is None:
         return
-    try:
-        folder = claims_folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        claim = os.open(folder / str(os.getpid()), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return  # no temporary folder: this engine counts only itself
-    fcntl.flock(claim, fcntl.LOCK_EX)
-    _claims.append(claim)
+    for _ in range(3):  # another engine may count between the two calls and take ours for ended
+        try:
+            # A name of its own: containers that share the folder may have the same process number.
+            descriptor, path = tempfile.mkstemp(prefix="engine-", dir=folder)
+        except OSError:
+            return  # such an engine counts only itself
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            continue
+        _claims[Path(path).name] = descriptor
+        return
 
 
 def engines_here() -> int:
     """How many engines run on this host, this process counted once; forgets those that ended."""
+    folder = claims_folder()
     others = 0
-    try:
-        files = [file for file in claims_folder().iterdir() if file.name != str(os.getpid())]
-    except OSError:
-        return 1
-    for file in files:
+    for file in folder.glob("engine-*") if folder else ():
+        if file.name in _claims:
+            continue
         try:
-            descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
             continue
         try:

@@ -96,7 +96,20 @@ def test_engines_divide_the_cores_and_one_that_ended_counts_no_more(
         other.kill()
     assert threads.engines_here() == 1
     assert threads.share() == 4
-    assert list(threads.claims_folder().iterdir()) == []
+    folder = threads.claims_folder()
+    assert folder is not None
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_of_claims_that_is_not_ours_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"grpo-tui-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    threads.claim_engine()
+    assert threads.engines_here() == 1
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_the_environment_may_lower_the_threads_but_not_raise_them(
@@ -158,7 +171,8 @@ def test_only_the_engines_thread_and_those_it_starts_lose_priority() -> None:
 def test_mlx_without_a_back_end_names_the_extra_that_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(device, "backends", lambda: {})
+    monkeypatch.setattr(device, "backends", dict)
+    monkeypatch.setattr(device, "has_library", lambda: False)
     monkeypatch.setattr(device, "nvidia_driver", lambda: "580.65.06")
     with pytest.raises(MissingPackageError, match=r"pip install 'grpo-tui\[cuda13\]'"):
         device.require_backend()
@@ -168,12 +182,24 @@ def test_mlx_without_a_back_end_names_the_extra_that_is_missing(
 def test_importing_mlx_without_a_back_end_raises_that_error() -> None:
     code = (
         "from grpo_engine.platform import device\n"
-        "device.backends = lambda: {}\n"
+        "device.backends, device.has_library = dict, lambda: False\n"
         "try:\n    import mlx.core\n"
         "except Exception as error:\n    print(type(error).__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "MissingPackageError\n"
+
+
+@linux
+def test_mlx_that_was_built_here_needs_no_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "backends", dict)
+    monkeypatch.setattr(device, "find_spec", lambda _: None)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert not device.has_library()
+    write(tmp_path, {"lib/libmlx.so": ""})
+    device.require_backend()
 
 
 @pytest.mark.parametrize(
