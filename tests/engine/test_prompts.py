@@ -15,33 +15,13 @@ from grpo_engine.prompts import (
     reward_prompt,
 )
 from grpo_engine.tasks.base import Example, Task, user_message
+from tests.engine.byte_tokenizer import CHATML, byte_tokenizer
 
-CHATML = (
-    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% if think %}<think>{% endif %}{% endif %}"
-)
 TRIMMING = CHATML.replace("m.content }}", "m.content | trim }}")
 NO_SYSTEM = (
     "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     + CHATML
 )
-
-
-def byte_tokenizer(template: str | None = CHATML) -> Any:
-    """One token per byte and some special tokens: characters can be split between tokens."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(letters)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    marks = ["<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
-    tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in marks])
-    kind: Any = PreTrainedTokenizerFast
-    made = kind(tokenizer_object=tokenizer, eos_token="<|end|>")
-    made.chat_template = template
-    return made
 
 
 def task(**fields: Any) -> Task:

@@ -1,0 +1,215 @@
+"""`grpo-tui rewards`: the reward functions there are, and one tried on a completion."""
+
+import inspect
+import json
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app import exit_codes
+
+app = typer.Typer(
+    help="List the reward functions there are; show one.", invoke_without_command=True
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback()
+def default(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the reward functions there are; show one; try one.
+
+    Example: grpo-tui rewards test numeric_answer --completion "so 7" --column answer=7
+    """
+    if context.invoked_subcommand is None:
+        list_(as_json)
+
+
+@app.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """List the built-in reward functions.
+
+    Example: grpo-tui rewards list --json
+    """
+    from app.output import print_rows
+    from grpo_engine.rewards.builtins import BUILT_IN
+
+    rows = [
+        {"reward": name, "scores": row.scores, "what": row.summary}
+        for name, row in BUILT_IN.items()
+    ]
+    print_rows(rows, as_json=as_json, as_csv=False)
+    if not as_json:
+        typer.echo(
+            "\nYour own: file.py:function, module:function, http://host/path, model:folder.\n"
+            "grpo-tui rewards show NAME: what it does and its options\n"
+            'grpo-tui rewards test NAME --completion "…": what it gives'
+        )
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="A reward function, built in or your own.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show what a reward function does, which columns it needs and its options.
+
+    Example: grpo-tui rewards show soft_overlong
+    """
+    from grpo_engine.rewards.load import GIVEN, load_reward
+
+    loaded = load_reward(name, {})
+    parameters = {}
+    if loaded.requires or loaded.accepts:
+        parameters = dict(inspect.signature(loaded.function).parameters)
+    needs = [each for each in loaded.requires if each not in GIVEN]
+    options = {
+        key: parameter.default
+        for key, parameter in parameters.items()
+        if key not in GIVEN and parameter.default is not parameter.empty
+    }
+    text = inspect.getdoc(loaded.function) or "It has no docstring."
+    if as_json:
+        found = {"name": loaded.name, "help": text, "needs": needs, "file": loaded.file}
+        options = {key: value if _is_json(value) else str(value) for key, value in options.items()}
+        typer.echo(json.dumps({**found, "options": options}, indent=2))
+        return
+    typer.echo(f"{loaded.name}\n\n{text}\n")
+    typer.echo(f"needs    {', '.join(needs) or 'no column or option'}")
+    for key, value in options.items():
+        typer.echo(f"option   {key} = {value!r}")
+    if loaded.file:
+        typer.echo(f"file     {loaded.file}")
+
+
+def _is_json(value: object) -> bool:
+    return value is None or isinstance(value, str | int | float | bool | list)
+
+
+@app.command("test")
+def try_(
+    name: Annotated[str, typer.Argument(help="file.py:function, module:function or a built-in.")],
+    completion: Annotated[
+        list[str], typer.Option("--completion", "-c", help="An answer; may be repeated.")
+    ],
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="The prompt.")] = "",
+    column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A column of the data; JSON, else text."),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Take prompt and columns of this task's first problem.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the function.")
+    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Give messages, as for chat prompts, and not text.")
+    ] = False,
+    time_limit: Annotated[float, typer.Option(help="Longest call, in seconds.", min=0.1)] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Try a reward function on completions, in a worker process as in a run.
+
+    Exit status 1 where it failed. Example: grpo-tui rewards test mine.py:brevity -c "Yes."
+    """
+    from grpo_engine.rewards.outcome import ScoredRewards
+    from grpo_engine.rewards.worker import RewardWorker
+    from grpo_engine.tasks.base import RewardSpec
+
+    prompts, columns = _inputs(prompt, _pairs(column, "--column"), task, chat)
+    count = len(completion)
+    texts: list[Any] = list(completion)
+    if not isinstance(prompts, str):
+        texts = [[{"role": "assistant", "content": text}] for text in completion]
+    spec = RewardSpec(name=name, options=_pairs(option, "--option"))
+    with tempfile.TemporaryDirectory() as folder:
+        with RewardWorker([spec], Path(folder), time_limit) as worker:
+            worker.check(list(columns), "the data given")
+            # A later step, so that what is wrong with it is reported beside what works.
+            scored: ScoredRewards = worker.score(
+                [prompts] * count,
+                texts,
+                [list(text.encode("utf-8", "surrogatepass")) for text in completion],
+                {key: [value] * count for key, value in columns.items()},
+                {"global_step": 1, "max_steps": 1, "epoch": 0.0},
+            )
+        log = Path(folder) / "rewards.log"
+        printed = log.read_text(errors="replace") if log.exists() else ""
+    report(scored, completion, printed, as_json)
+    if scored.problems:
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def _inputs(
+    prompt: str, columns: dict[str, Any], task: str | None, chat: bool
+) -> tuple[Any, dict[str, Any]]:
+    """The prompt in the form that the function gets, and the columns."""
+    if task is not None:
+        from grpo_engine.config import TaskConfig
+        from grpo_engine.prompts import conversation, reward_prompt
+        from grpo_engine.tasks.base import load_task
+
+        loaded = load_task(TaskConfig(name=task, held_out_size=1))
+        first = loaded.train[0]
+        return reward_prompt(conversation(loaded, first)), {**first.columns, **columns}
+    return ([{"role": "user", "content": prompt}] if chat else prompt), columns
+
+
+def _pairs(words: list[str] | None, flag: str) -> dict[str, Any]:
+    """NAME=VALUE words; a value is JSON where it is, else text."""
+    from grpo_engine.errors import ConfigError
+
+    pairs: dict[str, Any] = {}
+    for word in words or []:
+        name, sign, text = word.partition("=")
+        if not sign:
+            raise ConfigError(f"{flag} {word!r} has no `=`; write {flag} NAME=VALUE")
+        try:
+            value = json.loads(text)
+            # A number stays text, as a column of a JSONL file would often have it.
+            pairs[name] = text if flag == "--column" and isinstance(value, int | float) else value
+        except ValueError:
+            pairs[name] = text
+    return pairs
+
+
+def report(scored: Any, completions: list[str], printed: str, as_json: bool) -> None:
+    """Say what the function gave for each completion, what it logged, and what went wrong."""
+    values, reasons, steps = scored.values[0], scored.reasons[0], scored.steps[0]
+    if as_json:
+        rows = [
+            {"completion": text, "score": value, "reason": reason, "steps": step}
+            for text, value, reason, step in zip(completions, values, reasons, steps, strict=True)
+        ]
+        problems = [
+            {"kind": p.kind, "completion": p.completion, "line": p.line, "message": p.message}
+            for p in scored.problems
+        ]
+        found = {"function": scored.names[0], "scores": rows, "problems": problems}
+        logged = {"extras": scored.extras, "metrics": scored.metrics, "printed": printed}
+        typer.echo(json.dumps({**found, **logged}, indent=2, ensure_ascii=False))
+        return
+    from app.output import print_table
+    from app.safe_text import clip, safe
+
+    table = [
+        {"score": "None" if value is None else f"{value:g}", "completion": clip(text, 40),
+         "reason": clip(reason, 60)}
+        for text, value, reason in zip(completions, values, reasons, strict=True)
+    ]  # fmt: skip
+    print_table(table)
+    for step in steps:
+        for end, score in step or ():
+            typer.echo(f"step     {score:g} up to character {end}")
+    for key, column in scored.extras.items():
+        typer.echo(f"logged   {safe(key)} = {safe(str(list(column)))}")
+    for key, number in scored.metrics.items():
+        typer.echo(f"metric   {safe(key)} = {number:g}")
+    if printed.strip():
+        typer.echo(f"printed  {safe(printed.strip()[:2000])}")
+    for problem in scored.problems:
+        typer.echo(f"{safe(str(problem))}\n{safe(problem.traceback, chr(10))}".strip(), err=True)
+    typer.echo(f"{scored.names[0]}: {scored.seconds[0]:.3f} s", err=True)

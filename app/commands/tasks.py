@@ -1,0 +1,147 @@
+"""`grpo-tui tasks`: the tasks there are, and examples exactly as the model sees them."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="List the tasks there are; show one.", invoke_without_command=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="a.b=c", help="Change one setting, like task.options.numbers=4."),
+]
+
+
+@app.callback()
+def default(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the tasks there are; show one.
+
+    Example: grpo-tui tasks show countdown
+    """
+    if context.invoked_subcommand is None:
+        list_(as_json=as_json)
+
+
+@app.command("list")
+def list_(
+    as_json: AsJson = False,
+    gym: Annotated[bool, typer.Option("--gym", help="List reasoning-gym's generators.")] = False,
+) -> None:
+    """List the built-in tasks, or every generator of reasoning-gym.
+
+    Example: grpo-tui tasks list --gym
+    """
+    from app.output import print_rows
+    from grpo_engine.tasks.base import BUILT_IN
+
+    if gym:
+        from grpo_engine.tasks.gym import names
+
+        rows = [{"task": f"reasoning-gym:{name}"} for name in names()]
+    else:
+        rows = [{"task": name, "what": what} for name, (_, what) in BUILT_IN.items()]
+    print_rows(rows, as_json=as_json, as_csv=False)
+    if not (as_json or gym):
+        typer.echo(
+            "\nA data file, a folder or a hub id is a task as well.\n"
+            "grpo-tui tasks show NAME: three examples exactly as the model sees them"
+        )
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="A task, a data file, a folder or a hub id.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model whose chat template is used: `starter`, a folder or a hub id."),
+    ] = None,
+    count: Annotated[int, typer.Option(help="How many examples.", min=1, max=1000)] = 3,
+    held_out: Annotated[bool, typer.Option("--held-out", help="Show held-out examples.")] = False,
+    sets: Sets = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print three examples exactly as the model sees them.
+
+    Example: grpo-tui tasks show gsm8k --model starter --set task.options.path=gsm8k/
+    """
+    from grpo_engine.prompts import PromptRenderer
+    from grpo_engine.settings import build, merge, parse_sets
+    from grpo_engine.tasks.base import draw, load_task
+
+    config = build(merge({"task": {"name": name}}, parse_sets(sets or [])), "the command line")
+    task = load_task(config.task)
+    tokenizer = load_tokenizer(model or config.model.path)
+    render = PromptRenderer(tokenizer, task, config.task, model or config.model.path)
+    some = task.held_out[:count] if held_out else draw(task, config.seed, 0, count)
+    shown = [(example, render(example)) for example in some]
+    if as_json:
+        typer.echo(json.dumps(as_page(task, shown), indent=2, ensure_ascii=False))
+        return
+    typer.echo("\n".join(page(task, shown)))
+
+
+def load_tokenizer(model: str) -> Any:
+    """The tokenizer alone, with its chat template; weights are not read."""
+    from mlx_lm.utils import load_tokenizer as load
+
+    from grpo_engine.errors import ModelError
+    from grpo_engine.policy.source import find_folder
+
+    folder: Path = find_folder(model)
+    try:
+        return load(folder)
+    except (OSError, ValueError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(f"the tokenizer in {folder} cannot be loaded: {first}") from error
+
+
+def as_page(task: Any, shown: Any) -> dict[str, Any]:
+    """The task and its examples, for programs."""
+    return {
+        "name": task.name,
+        "description": task.description,
+        "train": len(task.train),
+        "held_out": len(task.held_out),
+        "fingerprint": task.fingerprint,
+        "system_prompt": task.system_prompt,
+        "prefill": task.prefill,
+        "rewards": [{"name": s.name, "weight": s.weight} for s in task.default_rewards],
+        "accuracy": task.accuracy,
+        "notes": list(task.notes),
+        "examples": [
+            {
+                "key": example.key,
+                "where": example.where,
+                "text": prompt.text,
+                "ids": list(prompt.ids),
+                "prompt": prompt.prompt,
+                "target": example.target,
+                "columns": dict(example.columns),
+            }
+            for example, prompt in shown
+        ],
+    }
+
+
+def page(task: Any, shown: Any) -> list[str]:
+    """The task and its examples, for people; what the model sees stands between rules."""
+    from app.output import dim
+    from app.safe_text import safe
+
+    rewards = ", ".join(f"{s.name} x {s.weight:g}" for s in task.default_rewards) or "none"
+    size = f"{len(task.train)} for training, {len(task.held_out)} held out"
+    lines = [task.name, task.description, "", f"problems     {size}", f"rewards      {rewards}"]
+    lines += [f"fingerprint  {task.fingerprint}", *(f"note         {n}" for n in task.notes)]
+    for number, (example, prompt) in enumerate(shown, 1):
+        lines += ["", dim(f"── example {number} of {len(shown)}: {example.key} ".ljust(72, "─"))]
+        lines += [safe(prompt.text, "\n"), dim("─" * 72)]
+        lines += [f"target       {safe(example.target)}", f"tokens       {len(prompt.ids)}"]
+        columns = [name for name in example.columns if name != "answer"]
+        if columns:
+            lines.append(f"columns      {', '.join(columns)}")
+        if example.where:
+            lines.append(f"from         {example.where}")
+    return lines

@@ -1,0 +1,291 @@
+"""TRL's GRPOConfig as our settings: what carries over, and a line for each thing that does not.
+
+Reads YAML, JSON, or a Python file with a literal `GRPOConfig(…)` or `dict`, which is parsed and
+never run. Settings that the file leaves out get TRL's defaults, not ours, so that the run is the
+same one.
+"""
+
+import ast
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grpo_engine.errors import ConfigError
+from grpo_engine.trl_names import ALIASES, DEFAULTS, MACHINE, PLAIN, REWARDS, UNLIKE
+
+Tree = dict[str, Any]
+
+
+def from_trl(path: Path) -> tuple[Tree, list[str]]:
+    """Give the tree of settings and the notes: what was changed, dropped or needs a decision."""
+    given = read(path)
+    return translate(given)
+
+
+def translate(given: Mapping[str, Any]) -> tuple[Tree, list[str]]:
+    """Translate settings that are already read."""
+    notes: list[str] = []
+    known = {*DEFAULTS, *ALIASES, *PLAIN, *MACHINE, *UNLIKE}
+    values: Tree = {**DEFAULTS}
+    for name, value in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            notes.append(f"{name}: not a setting of TRL's GRPOConfig that is known here{hint}")
+        is_text = isinstance(DEFAULTS.get(name, ""), str)
+        values[name] = value if is_text else _number(value)
+    tree: Tree = {}
+
+    def put(path: str, value: Any) -> None:
+        *sections, leaf = path.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[leaf] = value
+
+    for name, path in PLAIN.items():
+        if values.get(name) is not None:
+            put(path, values[name])
+    for step in (_algorithm, _batch, _optimizer, _model, _reference, _rewards, _task):
+        step(values, put, notes)
+    for name in given:
+        if name in UNLIKE and given[name] not in (None, False, DEFAULTS.get(name)):
+            notes.append(f"{name}: {UNLIKE[name]}")
+        elif name in MACHINE:
+            notes.append(f"{name}: no equivalent, and none needed ({MACHINE[name]})")
+    return tree, notes
+
+
+def read(path: Path) -> Tree:
+    """Read the file into names and values."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    try:
+        if path.suffix == ".py":
+            found: Any = _python(text, path)
+        elif path.suffix == ".json":
+            found = json.loads(text)
+        else:
+            found = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, SyntaxError) as error:
+        kind = {".py": "Python", ".json": "JSON"}.get(path.suffix, "YAML")
+        raise ConfigError(f"{path} is not {kind}: {error}") from error
+    if not isinstance(found, dict) or not found:
+        raise ConfigError(
+            f"{path} holds no settings; give GRPOConfig's names and values as YAML, JSON, or a "
+            "Python file with GRPOConfig(…)"
+        )
+    return found
+
+
+def _python(text: str, path: Path) -> Tree:
+    """The literal keywords of the first GRPOConfig(…), else the first literal dict."""
+    nodes = list(ast.walk(ast.parse(text)))
+    for node in nodes:
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("GRPOConfig"):
+            return _keywords(node, path)
+    for node in nodes:
+        if isinstance(node, ast.Dict):
+            value = ast.literal_eval(node)
+            return value if isinstance(value, dict) else {}
+    return {}
+
+
+def _keywords(call: ast.Call, path: Path) -> Tree:
+    values: Tree = {}
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            raise ConfigError(
+                f"{path}:{call.lineno}: GRPOConfig(**…) cannot be read; write its values out"
+            )
+        try:
+            values[keyword.arg] = ast.literal_eval(keyword.value)
+        except ValueError as error:
+            shown = ast.unparse(keyword.value)[:60]
+            raise ConfigError(
+                f"{path}:{keyword.value.lineno}: {keyword.arg}={shown} is not a literal; write the "
+                "value itself"
+            ) from error
+    return values
+
+
+def _number(value: Any) -> Any:
+    """YAML reads 1e-5 as text, because its floats need a point."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+Put = Callable[[str, Any], None]
+
+
+def _algorithm(values: Tree, put: Put, notes: list[str]) -> None:
+    """Loss, scaling, ratio, clipping and entropy."""
+    loss = values["loss_type"]
+    shapes = {
+        "grpo": ("grpo", "clip", "per_sequence"),
+        "dapo": ("grpo", "clip", "per_token"),
+        "dr_grpo": ("dr-grpo", "clip", "constant"),
+        "bnpo": ("bnpo", "clip", "per_batch_token"),
+        "cispo": ("cispo", "cispo", "per_token"),
+        "sapo": ("sapo", "sapo", "per_sequence"),
+    }
+    if loss not in shapes:
+        notes.append(f"loss_type {loss}: no equivalent; translated as grpo, choose a recipe")
+    recipe, trust, weight = shapes.get(loss, shapes["grpo"])
+    put("algorithm.recipe", recipe)
+    put("algorithm.trust", trust)
+    put("algorithm.weight", weight)
+    scale = {True: "group", False: "none"}.get(values["scale_rewards"], values["scale_rewards"])
+    signals = {"group": "group_standard", "batch": "batch_standard", "none": "group_mean"}
+    if scale not in signals:
+        raise ConfigError(f"scale_rewards must be group, batch or none, got {scale!r}")
+    put("algorithm.signal", signals[scale])
+    level = values["importance_sampling_level"]
+    put("algorithm.ratio", "sequence_mean" if level == "sequence" else "token")
+    if trust == "clip":
+        high = values["epsilon_high"]
+        put("algorithm.clip_low", values["epsilon"])
+        put("algorithm.clip_high", values["epsilon"] if high is None else high)
+        if values["delta"] is not None:
+            put("algorithm.delta", values["delta"])
+    elif trust == "cispo":
+        put("algorithm.cispo_cap", values["epsilon_high"] or values["epsilon"])
+    else:
+        put("algorithm.sapo_tau_pos", values["sapo_temperature_pos"])
+        put("algorithm.sapo_tau_neg", values["sapo_temperature_neg"])
+    put("algorithm.anchor", "k3" if values["beta"] else "none")
+    put("algorithm.beta", values["beta"])
+    put("algorithm.passes", values["num_iterations"])
+    if scale != "none" or values["multi_objective_aggregation"] != "sum_then_normalize":
+        put("algorithm.combine", values["multi_objective_aggregation"])
+    if values["use_adaptive_entropy"]:
+        put("algorithm.entropy_target", values["entropy_target"])
+
+
+def _batch(values: Tree, put: Put, notes: list[str]) -> None:
+    """Prompts and minibatches: our step is one generation batch with all its updates."""
+    rows, accumulated = values["per_device_train_batch_size"], values["gradient_accumulation_steps"]
+    generated = values["steps_per_generation"] or accumulated
+    if values["generation_batch_size"]:
+        generated = max(1, values["generation_batch_size"] // rows)
+    group = values["num_generations"]
+    batch = rows * generated
+    if batch % group:
+        raise ConfigError(
+            f"a generation batch of {batch} is not whole groups of num_generations {group}; "
+            "TRL refuses it as well"
+        )
+    put("rollout.prompts", batch // group)
+    put("optimizer.micro_rows", rows)
+    minibatches = max(1, generated // accumulated)
+    put("algorithm.minibatches", minibatches)
+    updates = minibatches * values["num_iterations"]
+    if values["max_steps"] and values["max_steps"] > 0:
+        put("steps", -(-int(values["max_steps"]) // updates))
+        if updates > 1:
+            notes.append(
+                f"max_steps: a step here is one generation batch with {updates} updates, so "
+                f"{values['max_steps']} became {-(-int(values['max_steps']) // updates)}"
+            )
+    else:
+        notes.append(
+            f"num_train_epochs {values['num_train_epochs']:g}: runs are counted in steps; set "
+            f"steps to epochs x rows / {batch // group} prompts per step"
+        )
+
+
+def _optimizer(values: Tree, put: Put, notes: list[str]) -> None:
+    """Optimiser, schedule and warm-up."""
+    name = str(values["optim"]).partition("_")[0]
+    known = ("adamw", "adafactor", "sgd", "lion", "muon", "adam")
+    if name not in known:
+        notes.append(f"optim {values['optim']}: no equivalent; adamw is used")
+    put("optimizer.name", name if name in known else "adamw")
+    schedule = str(values["lr_scheduler_type"])
+    shape = schedule.removesuffix("_with_warmup")
+    if shape not in ("linear", "cosine", "constant"):
+        notes.append(f"lr_scheduler_type {schedule}: no equivalent; linear is used")
+        shape = "linear"
+    put("optimizer.schedule", shape)
+    warmup = values["warmup_steps"] or values.get("warmup_ratio") or 0
+    if 0 < warmup < 1:
+        notes.append(f"warm-up of {warmup:g} of the run: set optimizer.warmup_steps to its steps")
+        warmup = 0
+    put("optimizer.warmup_steps", int(warmup))
+
+
+def _model(values: Tree, put: Put, notes: list[str]) -> None:
+    """LoRA's rank, and alpha / r as the scale that multiplies directly."""
+    lora = values.get("use_peft") or values.get("lora_r") or values.get("lora_alpha")
+    put("model.tuning", "lora" if lora else "full")
+    if lora:
+        rank, alpha = values.get("lora_r") or 16, values.get("lora_alpha") or 32
+        put("model.lora_rank", rank)
+        put("model.lora_scale", alpha / rank)
+        if isinstance(values.get("lora_target_modules"), list):
+            notes.append(
+                "lora_target_modules: set model.lora_keys to mlx-lm's layer names, like "
+                "self_attn.q_proj; all linear layers are used"
+            )
+    elif "use_peft" not in values:
+        notes.append("no PEFT settings: all weights are trained; set model.tuning to lora for LoRA")
+
+
+def _reference(values: Tree, put: Put, notes: list[str]) -> None:
+    """A reference that follows the policy: copied for LoRA, mixed for full fine-tuning."""
+    if not values["sync_ref_model"]:
+        return
+    if not values["beta"]:
+        notes.append("sync_ref_model: without beta there is no reference; dropped")
+        return
+    put("algorithm.ref_refresh_every", values["ref_model_sync_steps"])
+    lora = values.get("use_peft") or values.get("lora_r") or values.get("lora_alpha")
+    if lora and values["ref_model_mixup_alpha"] != 1:
+        notes.append(
+            f"ref_model_mixup_alpha {values['ref_model_mixup_alpha']}: LoRA's matrices cannot be "
+            "mixed; the reference is replaced by the policy"
+        )
+    elif not lora:
+        put("algorithm.ref_mix", values["ref_model_mixup_alpha"])
+
+
+def _rewards(values: Tree, put: Put, notes: list[str]) -> None:
+    """Reward functions by TRL's names or dotted paths."""
+    functions = values.get("reward_funcs") or []
+    functions = [functions] if isinstance(functions, str) else functions
+    names = []
+    for name in functions:
+        module, dot, leaf = str(name).rpartition(".")
+        names.append(REWARDS.get(str(name), f"{module}:{leaf}" if dot else str(name)))
+    if names:
+        put("rewards.functions", names)
+    weights = values["reward_weights"]
+    if weights and len(weights) == len(names):
+        put("rewards.weights", weights)
+    elif weights:
+        notes.append(
+            f"reward_weights {weights}: set rewards.functions to your functions "
+            "(file.py:function) and rewards.weights to these"
+        )
+    if not names:
+        notes.append("reward functions are arguments in TRL: set rewards.functions to yours")
+
+
+def _task(values: Tree, put: Put, notes: list[str]) -> None:
+    """The data set, with its subset after a colon."""
+    name = values.get("dataset_name")
+    if name:
+        subset = values.get("dataset_config")
+        put("task.name", f"{name}:{subset}" if subset else name)
+    else:
+        notes.append("the data set is an argument in TRL: set task.name to a file or hub id")

@@ -1,0 +1,129 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from app.main import main
+from tests.engine.byte_tokenizer import byte_tokenizer
+
+CASES = Path(__file__).parents[1] / "engine" / "rewards_cases.py"
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = main(list(words))
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_tasks_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "tasks", "list", "--json")
+    assert status == 0
+    assert {"arithmetic", "countdown", "gsm8k"} <= {row["task"] for row in json.loads(out)}
+    _, out, _ = run(capsys, "tasks")
+    assert "grpo-tui tasks show NAME" in out
+
+
+def test_every_reasoning_gym_generator_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("reasoning_gym")
+    _, out, _ = run(capsys, "tasks", "list", "--gym")
+    assert "reasoning-gym:gsm_symbolic" in out
+    assert len(out.splitlines()) > 100
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "d.jsonl"
+    path.write_text(
+        "\n".join(json.dumps({"prompt": f"What is 1+{i}?", "answer": str(i + 1)}) for i in range(9))
+    )
+    return path
+
+
+def test_three_examples_are_shown_as_the_model_sees_them(
+    capsys: pytest.CaptureFixture[str], rows: Path
+) -> None:
+    byte_tokenizer().save_pretrained(rows.parent / "model")
+    model = str(rows.parent / "model")
+    words = ["tasks", "show", str(rows), "--set", "task.options.chat=true", "--model", model]
+    status, out, _ = run(capsys, *words)
+    assert status == 0
+    assert out.count("── example") == 3
+    assert "target       " in out
+    _, text, _ = run(
+        capsys, *words, "--json", "--count", "2", "--held-out", "--set", "task.held_out_size=2"
+    )  # fmt: skip
+    page = json.loads(text)
+    assert (page["train"], page["held_out"], len(page["examples"])) == (7, 2, 2)
+    first = page["examples"][0]
+    expected = f"<|user|>{first['prompt'][0]['content']}<|end|><|assistant|>"
+    assert first["text"] == expected
+    assert first["ids"] == byte_tokenizer().encode(expected, add_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("tasks", "show", "countdwn"), 2, "did you mean countdown?"),
+        (("tasks", "show", "x.jsonl"), 2, "there is no file or folder"),
+        (("rewards", "show", "numeric_anser"), 1, "did you mean numeric_answer?"),
+        (("rewards", "test", "length", "-c", "x", "--column", "a"), 2, "has no `=`"),
+        (("rewards", "test", f"{CASES}:needs_solution", "-c", "x"), 1, "needs the column"),
+    ],
+)
+def test_a_wrong_word_is_one_clear_line(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, message: str
+) -> None:
+    found, out, err = run(capsys, *words)
+    assert (found, out) == (status, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_rewards_lists_and_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "rewards", "--json")
+    assert "math_equal" in {row["reward"] for row in json.loads(out)}
+    _, out, _ = run(capsys, "rewards", "show", "soft_overlong")
+    assert "needs    max_length, buffer" in out
+    assert "DAPO" in out
+    _, out, _ = run(capsys, "rewards", "show", "regex", "--json")
+    assert json.loads(out)["options"] == {"full": False}
+
+
+def test_a_function_of_the_users_is_tried_on_completions(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status, out, _ = run(
+        capsys, "rewards", "test", f"{CASES}:only_some", "-c", "it is 5", "-c", "it is 6",
+        "--column", "answer=5", "--json",
+    )  # fmt: skip
+    assert status == 0
+    found = json.loads(out)
+    assert found["function"] == "only_some"
+    assert [row["score"] for row in found["scores"]] == [1.0, 0.0]
+
+
+def test_what_a_function_prints_logs_and_raises_is_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status, out, err = run(
+        capsys, "rewards", "test", f"{CASES}:fails_on_three", "-c", "2", "-c", "3"
+    )
+    assert status == 1
+    assert "None" in out
+    assert "reward fails_on_three on completion 1" in err
+    assert "ZeroDivisionError" in err
+    status, out, _ = run(
+        capsys, "rewards", "test", "numeric_answer", "-c", "so 7", "--column", "answer=7"
+    )
+    assert status == 0
+    assert "found 7, expected 7" in out
+
+
+def test_a_tasks_first_problem_gives_prompt_and_columns(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status, out, _ = run(
+        capsys, "rewards", "test", "countdown", "--task", "countdown", "-c", "no", "--json"
+    )
+    assert status == 0
+    assert json.loads(out)["scores"][0]["score"] == 0.0

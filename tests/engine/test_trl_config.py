@@ -1,0 +1,156 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_engine.errors import ConfigError
+from grpo_engine.settings import build
+from grpo_engine.trl_config import from_trl, translate
+from grpo_engine.trl_names import DEFAULTS, MACHINE, PLAIN, UNLIKE
+
+
+def config(**given: Any) -> Any:
+    return build(translate(given)[0])
+
+
+def test_what_the_file_leaves_out_is_as_trl_has_it() -> None:
+    made = config(learning_rate=1e-5)
+    recipe = made.algorithm.resolved()
+    assert made.optimizer.learning_rate == 1e-5
+    assert (made.optimizer.schedule, made.seed, made.rollout.max_new_tokens) == ("linear", 42, 512)
+    assert (recipe.weight, recipe.beta, recipe.anchor) == ("per_token", 0.0, "none")
+    assert (recipe.clip_low, recipe.clip_high, recipe.refill_rounds) == (0.2, 0.2, 0)
+    assert (made.rollout.prompts, made.rollout.group_size) == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("loss", "weight", "trust"),
+    [
+        ("grpo", "per_sequence", "clip"), ("dapo", "per_token", "clip"),
+        ("dr_grpo", "constant", "clip"), ("bnpo", "per_batch_token", "clip"),
+        ("cispo", "per_token", "cispo"), ("sapo", "per_sequence", "sapo"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("scale", ["group", "batch", "none", True, False])
+def test_every_loss_and_scaling_is_a_legal_recipe(
+    loss: str, weight: str, trust: str, scale: Any
+) -> None:
+    recipe = config(loss_type=loss, scale_rewards=scale, epsilon_high=0.3).algorithm.resolved()
+    assert (recipe.weight, recipe.trust) == (weight, trust)
+    signals = {"group": "group_standard", "batch": "batch_standard", "none": "group_mean"}
+    assert recipe.signal == signals[{True: "group", False: "none"}.get(scale, scale)]
+
+
+def test_gspo_in_trls_words_is_the_sequence_ratio() -> None:
+    recipe = config(
+        loss_type="grpo", importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4
+    ).algorithm.resolved()
+    assert (recipe.ratio, recipe.clip_low, recipe.clip_high) == ("sequence_mean", 3e-4, 4e-4)
+
+
+def test_batches_become_prompts_minibatches_and_steps() -> None:
+    # 4 rows x 8 steps per generation = 32 rows = 4 groups of 8; 8 / 2 = 4 updates, twice over
+    tree, notes = translate(
+        {
+            "per_device_train_batch_size": 4,
+            "gradient_accumulation_steps": 2,
+            "steps_per_generation": 8,
+            "num_generations": 8,
+            "num_iterations": 2,
+            "max_steps": 100,
+        }
+    )
+    made = build(tree)
+    assert made.rollout.prompts == 4
+    assert (made.algorithm.minibatches, made.algorithm.passes) == (4, 2)
+    assert made.steps == 13  # 100 updates of 8 a step
+    assert any(note.startswith("max_steps: a step here") for note in notes)
+
+
+def test_lora_alpha_becomes_the_scale_that_multiplies_directly() -> None:
+    made = config(use_peft=True, lora_r=16, lora_alpha=32, model_name_or_path="org/m")
+    assert (made.model.tuning, made.model.lora_rank, made.model.lora_scale) == ("lora", 16, 2.0)
+    assert made.model.path == "org/m"
+
+
+def test_rewards_and_data_of_trls_command_line_carry_over() -> None:
+    made = config(
+        reward_funcs=["accuracy_reward", "my.rewards.brevity"],
+        reward_weights=[1.0, 0.5],
+        dataset_name="openai/gsm8k",
+        dataset_config="main",
+    )
+    assert made.rewards.functions == ("math_equal", "my.rewards:brevity")
+    assert made.rewards.weights == (1.0, 0.5)
+    assert made.task.name == "openai/gsm8k:main"
+
+
+def test_a_reference_that_follows_is_mixed_for_full_tuning_and_copied_for_lora() -> None:
+    given = {"beta": 0.04, "sync_ref_model": True, "ref_model_sync_steps": 64}
+    full, lora = config(**given), config(**given, use_peft=True)
+    assert (full.algorithm.ref_refresh_every, full.algorithm.ref_mix) == (64, 0.6)
+    assert lora.algorithm.resolved().ref_mix == 1.0
+
+
+def test_what_has_no_equivalent_is_listed_once_with_what_to_do() -> None:
+    _, notes = translate(
+        {
+            "use_vllm": True,
+            "bf16": True,
+            "vespo_k_pos": 3.0,
+            "num_generatons": 8,
+            "loss_type": "vespo",
+        }
+    )
+    text = "\n".join(notes)
+    assert "use_vllm: MLX samples in the same process" in text
+    assert "bf16: no equivalent, and none needed" in text
+    assert "vespo_k_pos: no equivalent; there is no VESPO recipe" in text
+    assert "did you mean num_generations?" in text
+    assert "loss_type vespo: no equivalent; translated as grpo" in text
+
+
+def test_every_name_has_one_meaning() -> None:
+    assert not set(UNLIKE) & set(MACHINE)
+    assert not (set(UNLIKE) | set(MACHINE)) & (set(PLAIN) | set(DEFAULTS))
+
+
+def test_the_same_settings_are_read_from_yaml_json_and_python(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("learning_rate: 1e-5\nnum_generations: 4\n")
+    (tmp_path / "a.json").write_text(json.dumps({"learning_rate": 1e-5, "num_generations": 4}))
+    (tmp_path / "a.py").write_text(
+        "import os\nargs = trl.GRPOConfig(\n    learning_rate=1e-5,\n    num_generations=4,\n)\n"
+    )
+    trees = [from_trl(tmp_path / name)[0] for name in ("a.yaml", "a.json", "a.py")]
+    assert trees[0] == trees[1] == trees[2]
+    assert trees[0]["rollout"]["group_size"] == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.py", "c = GRPOConfig(beta=compute())", "a.py:1: beta=compute() is not a literal"),
+        ("a.py", "c = GRPOConfig(**x)", "a.py:1: GRPOConfig(**…) cannot be read"),
+        ("a.py", "x = 1", "holds no settings"),
+        ("a.py", "x = (", "a.py is not Python"),
+        ("a.json", "{", "a.json is not JSON"),
+        ("a.yaml", "a: [", "a.yaml is not YAML"),
+        ("a.yaml", "scale_rewards: everything", "scale_rewards must be group, batch or none"),
+        ("a.yaml", "num_generations: 7", "is not whole groups of num_generations 7"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_an_error_with_its_place(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        from_trl(tmp_path / name)
+    assert message in str(caught.value)
+
+
+def test_a_python_file_is_parsed_and_never_run(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(f"open({str(tmp_path / 'made')!r}, 'w')\nGRPOConfig(beta=0.1)\n")
+    assert from_trl(path)[0]["algorithm"]["beta"] == 0.1
+    assert not (tmp_path / "made").exists()
