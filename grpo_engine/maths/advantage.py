@@ -125,7 +125,7 @@ def from_critic(
     scored = ~mx.isnan(reward)
     known = inside & scored[:, None]
     taken = mx.zeros(inside.shape) if penalty is None else penalty
-    per_token = critic.token_rewards(mx.where(scored, reward, 0.0), taken, known)
+    per_token = critic.token_rewards(reward, taken, known)
     worth, returns = critic.gae(per_token, valued, known, how.gamma, how.lam)
     whitened = critic.whiten(worth, known) if how.whiten else worth
     return whitened, mx.where(known, returns, valued)

@@ -19,7 +19,7 @@ def gae(
     Swept backwards, V after the last token 0; positions off the mask are stepped over and get 0.
     λ = 0 is one-step TD, λ = γ = 1 with V = 0 the return. (arXiv:1506.02438, eq. 16)
     """
-    ahead = value_ahead = mx.zeros(rewards.shape[:1])
+    ahead = value_ahead = mx.zeros(rewards.shape[0])
     swept = []
     for t in reversed(range(rewards.shape[1])):
         delta = rewards[:, t] + gamma * value_ahead - values[:, t]

@@ -84,7 +84,7 @@ def _terms(
         entropy=batch.entropy,
         value_loss=value,
         target=None if targets is None else targets.probability,
-        per_row=batch.per_row and how.ratio.startswith("sequence"),
+        per_row=batch.per_row and how.ratio.startswith("sequence_"),
     )
 
 
@@ -123,12 +123,12 @@ def _top_entropy(batch: Batch, how: Recipe, whole: Totals) -> mx.array:
     floor = whole.entropy_floor
     if floor is None:
         floor = entropy_floor(batch.entropy, batch.mask, how.entropy_top_quantile)
-    return batch.mask & (batch.entropy >= mx.stop_gradient(mx.array(floor)))
+    return batch.mask & (batch.entropy >= floor)
 
 
 def _entropy_bonus(batch: Batch, how: Recipe, top: mx.array, whole: Totals) -> mx.array:
     """c_H·H_t/n with n the tokens of the update that have a push: sums to c_H·mean(H). [B,T]"""
-    if how.entropy_bonus == 0 or batch.entropy is None:
+    if batch.entropy is None:
         return mx.zeros(batch.mask.shape)
     if how.entropy_top_quantile == 1:
         count = whole.tokens

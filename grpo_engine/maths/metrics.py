@@ -56,7 +56,7 @@ def over_ratios(terms: Terms, flags: mx.array) -> Pair:
 def share_by_completion(terms: Terms, flags: mx.array) -> tuple[mx.array, mx.array]:
     """The share of flagged tokens of each completion [B], and whether it has any tokens [B]."""
     if terms.per_row:
-        return flags.any(axis=1).astype(mx.float32), mx.ones(flags.shape[:1], dtype=mx.bool_)
+        return flags.any(axis=1).astype(mx.float32), mx.ones(flags.shape[0], dtype=mx.bool_)
     tokens = terms.mask.astype(mx.float32).sum(axis=1)
     flagged = (flags & terms.mask).astype(mx.float32).sum(axis=1)
     return flagged / mx.maximum(tokens, 1.0), tokens > 0
@@ -64,8 +64,7 @@ def share_by_completion(terms: Terms, flags: mx.array) -> tuple[mx.array, mx.arr
 
 def clip_metrics(terms: Terms) -> dict[str, Pair]:
     """How often a bound is active: low on tokens pushed down, high on tokens pushed up."""
-    low = (terms.side == AT_LOW) & (terms.advantage < 0)
-    high = (terms.side == AT_HIGH) & (terms.advantage > 0)
+    low, high = terms.side == AT_LOW, terms.side == AT_HIGH
     low_share, counts = share_by_completion(terms, low)
     high_share, _ = share_by_completion(terms, high)
     some = counts.any().astype(mx.float32)

@@ -28,7 +28,7 @@ def group_mean(own: Siblings, _recipe: Recipe) -> mx.array:
 
 def standard(deviation: mx.array, std: mx.array, eps: float) -> mx.array:
     """(r - mean)/(std + ε), and a literal 0 where no two rewards differ. [B]"""
-    return mx.where(std > 0, deviation / mx.where(std > 0, std + eps, 1.0), 0.0)
+    return mx.where(std > 0, deviation / (std + eps), 0.0)
 
 
 def group_standard(own: Siblings, recipe: Recipe) -> mx.array:

@@ -64,7 +64,7 @@ def cispo(ratio: mx.array, advantage: mx.array, logprob: mx.array, cap: float) -
     CISPO (arXiv:2506.13585, eq. 4); sg is stop_gradient.
     """
     weight = mx.stop_gradient(mx.minimum(ratio, cap))
-    side = mx.where((ratio > cap) & (advantage != 0), AT_HIGH, FREE)
+    side = mx.where(ratio > cap, AT_HIGH, FREE)
     return Push(weight * advantage * logprob, mx.array(1 / FARTHEST), mx.array(cap), side)
 
 

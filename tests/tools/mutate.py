@@ -152,10 +152,22 @@ def mutants(source: str) -> Iterator[Mutant]:
         edit(target)
         text = ast.unparse(ast.fix_missing_locations(Unwrap().visit(changed)))
         lines = text.splitlines()
-        pair = next(
-            ((a, b) for a, b in zip(plain, lines, strict=False) if a != b),
-            ("", ""),
-        )
-        if text.splitlines() != plain:
-            line = getattr(node, "lineno", 0)
-            yield Mutant(kind, line, pair[0].strip(), pair[1].strip(), text)
+        pair = next(((a, b) for a, b in zip(plain, lines, strict=False) if a != b), None)
+        if pair is not None:
+            yield Mutant(kind, getattr(node, "lineno", 0), *around(*pair), text)
+
+
+def around(before: str, after: str, room: int = 36) -> tuple[str, str]:
+    """The part of two lines that differs, with a little of what stands on both sides."""
+    before, after = before.strip(), after.strip()
+    start = next((k for k, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), 0)
+    tail = 0
+    while tail < min(len(before), len(after)) - start and before[-1 - tail] == after[-1 - tail]:
+        tail += 1
+    first = max(0, start - room)
+    return tuple(  # type: ignore[return-value]
+        ("…" if first else "")
+        + line[first : len(line) - tail + room if tail > room else len(line)]
+        + ("…" if tail > room else "")
+        for line in (before, after)
+    )

@@ -66,8 +66,8 @@ def test_the_batch_deviation_is_that_of_the_raw_rewards() -> None:
 
 
 def test_a_sign_ignores_what_is_within_a_tenth_of_the_deviation() -> None:
-    # rewards 0 .5 .52 1: mean .505, sample std .4085: .1·std = .0409; .5 and .52 are within it
-    found = advantages([[0.0], [0.5], [0.52], [1.0]], [0] * 4, "how-much").values
+    # rewards 0 .5 .53 1: mean .5075, sample std .4084: .1·std = .0408; .5 and .53 are within it
+    found = advantages([[0.0], [0.5], [0.53], [1.0]], [0] * 4, "how-much").values
     assert numbers(found) == [-1, 0, 0, 1]
     # rewards 0 .4 .6 1: mean .5, std .4163: .0416; .4 and .6 are not
     found = advantages([[0.0], [0.4], [0.6], [1.0]], [0] * 4, "how-much").values
@@ -182,6 +182,9 @@ def test_rewards_of_any_size_have_finite_advantages(scale: float) -> None:
             found = advantages([[scale], [-scale], [0.0], [scale]], [0] * 4, how).values
             assert np.isfinite(np.array(found)).all()
     how = recipe("grpo", signal_eps=0.0)
+    assert np.isfinite(np.array(advantages([[scale], [0.0]], [0, 0], how).group_std)).all()
+    equal = advantages([[scale], [scale]], [0, 0], how)
+    assert (numbers(equal.values), numbers(equal.group_std)) == ([0, 0], [0, 0])
     # scaled 1 -1 0 1: mean .25, deviations .75 -1.25 -.25 .75, std √(2.75/3) = .9574
     if scale > 1e-40:
         found = advantages([[scale], [-scale], [0.0], [scale]], [0] * 4, how).values

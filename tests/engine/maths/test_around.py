@@ -84,6 +84,12 @@ def test_the_entropy_bonus_is_a_mean_over_the_tokens_of_the_update() -> None:
     assert_close(gradient_of(batch, how, "entropy", totals=twice), np.array(expected) / 4)
 
 
+def test_the_entropy_bonus_of_one_token_is_its_own() -> None:
+    batch = random_batch(2, rows=1, columns=2) | {"mask": mx.array([[1, 0]])}
+    how = recipe("dr-grpo", entropy_bonus=0.5)
+    assert_close(gradient_of(batch, how, "entropy"), [[-0.5, 0]])
+
+
 def test_micro_batches_without_a_common_floor_average_their_entropy() -> None:
     batch = random_batch(3, rows=1, columns=4) | {"mask": mx.ones((1, 4))}
     batch["entropy"] = mx.array([[1.0, 2.0, 3.0, 4.0]])

@@ -133,5 +133,7 @@ def test_parts_of_an_update_add_up_and_extremes_stay_extremes() -> None:
         "clip_ratio/high_max": (0.5, 1.0),
         "entropy": (1.0, 1.0),
     }
+    nought = {"clip_ratio/low_min": (0.0, 1.0)}
+    assert merged([parts[0], nought])["clip_ratio/low_min"] == (0.0, 1.0)
     assert merged(parts[2:])["clip_ratio/low_min"] == (0.0, 0.0)
     assert merged([]) == {}

@@ -36,6 +36,8 @@ def test_kl_is_compared_per_token() -> None:
         (0.9, 1.0, True),  # it fell
         (0.02, 0.0, False),  # from nothing, as after a first pass
         (0.0, 0.0, True),
+        (1.0, 0.99005, True),
+        (1.0, 0.98995, False),
         (-0.98, -1.0, False),  # .02 > .01·1
         (-0.995, -1.0, True),
         (-1.1, -1.0, True),

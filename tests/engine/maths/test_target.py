@@ -161,6 +161,13 @@ def test_what_moved_the_wrong_way_is_counted_and_what_is_left_alone_is_not() -> 
     assert numbers(gradient_of(batch, "how-much")[:, 0])[2:] == [0, 0]
 
 
+def test_tokens_that_have_not_moved_did_not_move_the_wrong_way() -> None:
+    found = loss_of(batch_of([0.25, 0.25], [0.25, 0.25], [1, -1]), "how-much", old=None)
+    measured = metrics(found.terms, "how-much")
+    for name in ("reached", "overshot", "wrong_way"):
+        assert numbers(mx.stack(list(measured[f"target/{name}"]))) == [0, 2]
+
+
 def test_the_tolerance_is_relative_to_the_target() -> None:
     # target of one good token at .04: .2; .19 is 5 % away
     for tolerance, reached in ((0.04, 0), (0.06, 1)):
