@@ -66,6 +66,7 @@ class Scorer:
         )
         self._tokenizer = tokenizer
         self._total = config.steps
+        self._prompts = config.rollout.prompts
         self._process = config.algorithm.resolved().signal == "process"
         self._task = task
 
@@ -109,7 +110,11 @@ class Scorer:
                 ],
                 [list(rollout.ids) for rollout in rollouts],
                 columns_of(examples),
-                {"global_step": finished, "max_steps": self._total},
+                {
+                    "global_step": finished,
+                    "max_steps": self._total,
+                    "epoch": finished * self._prompts / max(1, len(self._task.train)),
+                },
             )
         except ScoringInterruptedError as error:
             raise StopNow(str(error)) from None

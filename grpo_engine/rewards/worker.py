@@ -7,6 +7,7 @@ or a crash of the process gives None for that function's whole call at any step,
 A function that fails altogether in `PATIENCE` calls in a row ends the run.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,16 +203,20 @@ class RewardWorker:
     def _call(self, index: int) -> Outcome:
         function, count = self.functions[index], len(self._batch["batch"]["completions"])
         frame = {"do": "call", "functions": [index], "limit": self.time_limit}
+        begun = time.monotonic()
         try:
             found = self._ask(frame)[0]
         except TimedOutError as error:
             self._abandon()
-            return self._failed(function, count, "timeout", self._late(), error.where)
+            lost = self._failed(function, count, "timeout", self._late(), error.where)
         except DiedError as error:
             self._abandon()
             message = f"ended the worker process, which {error.how}; scored None"
-            return self._failed(function, count, "crash", message, error.where)
-        return self._outcome(index, found, count)
+            lost = self._failed(function, count, "crash", message, error.where)
+        else:
+            return self._outcome(index, found, count)
+        lost.seconds = time.monotonic() - begun
+        return lost
 
     def _call_together(self, indices: list[int]) -> dict[int, Outcome]:
         """Several async functions at once; nothing where the process was lost."""
@@ -230,7 +235,9 @@ class RewardWorker:
         function = self.functions[index]
         if not found["ok"]:
             if found.get("timeout"):
-                return self._failed(function, count, "timeout", self._late(), found["where"])
+                late = self._failed(function, count, "timeout", self._late(), found["where"])
+                late.seconds = found["seconds"]
+                return late
             return self._raised(index, found, count)
         problems = [
             RewardProblem(
@@ -290,7 +297,7 @@ class RewardWorker:
         completion: int | None = None,
     ) -> Outcome:
         problem = self._problem(function, completion, kind, message, where, found)
-        return Outcome([None] * count, [None] * count, problems=[problem], seconds=self.time_limit)
+        return Outcome([None] * count, [None] * count, problems=[problem])
 
     def _problem(
         self,

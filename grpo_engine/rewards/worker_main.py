@@ -28,11 +28,18 @@ HERE = str(Path(__file__).parent)
 GRACE = 5.0
 
 
+# What TRL's state has besides; a run here has one process and no log of its own to read.
+AS_TRL = {
+    "epoch": 0.0, "global_step": 0, "max_steps": 0, "num_train_epochs": 1, "log_history": (),
+    "best_metric": None, "is_local_process_zero": True, "is_world_process_zero": True,
+}  # fmt: skip
+
+
 class TrainerState:
     """A read-only snapshot of how far the run is; attributes as TRL's `TrainerState` names them."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self.__dict__.update(values)
+        self.__dict__.update({**AS_TRL, **values})
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"trainer_state has no {name!r}; it has {', '.join(self.__dict__)}")

@@ -231,7 +231,7 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "endings": (
         "grpo_engine.tasks.endings:build",
-        "Choose the more sensible of two story endings; the answer is prefilled.",
+        "Choose the ending that fits out of four; the answer's start is prefilled.",
     ),
     "reasoning-gym": (
         "grpo_engine.tasks.gym:build",

@@ -1,6 +1,9 @@
 """Data sets of the Hugging Face hub, or of its cache on this machine, as rows."""
 
+import os
+import socket
 from typing import Any
+from urllib.parse import urlsplit
 
 from grpo_engine.config import TaskConfig
 from grpo_engine.errors import DataError, MissingPackageError
@@ -10,9 +13,10 @@ from grpo_engine.tasks.rows import Row
 def hub_splits(config: TaskConfig, name: str) -> dict[str, list[Row]]:
     """The rows of the splits that the task uses; `org/name:subset` names a subset."""
     repository, _, subset = name.partition(":")
+    setting = "task.name" if config.name == name else "task.options.path"
     remedy = (
         f"fetch it where there is a network (`hf download --repo-type dataset {repository} "
-        "--local-dir FOLDER`) and set task.name to FOLDER, or use a task that needs none: "
+        f"--local-dir FOLDER`) and set {setting} to FOLDER, or use a task that needs none: "
         "arithmetic, countdown, reasoning-gym:gsm_symbolic"
     )
     try:
@@ -22,6 +26,7 @@ def hub_splits(config: TaskConfig, name: str) -> dict[str, list[Row]]:
             f"there is no file or folder {name!r}, and data sets of the hub need the package "
             f"datasets; `pip install 'grpo-tui[hub]'`, or {remedy}"
         ) from error
+    _stay_offline_where_there_is_no_network()
     try:
         loaded: Any = datasets.load_dataset(repository, subset or None)
     except Exception as error:  # the package's errors have no common base
@@ -39,3 +44,22 @@ def hub_splits(config: TaskConfig, name: str) -> dict[str, list[Row]]:
         for split, part in loaded.items()
         if split in wanted or split in ("valid", "validation", "test", "dev", "eval")
     }
+
+
+def _stay_offline_where_there_is_no_network() -> None:
+    """Look in the cache alone where the hub cannot be reached, and do not retry for half a minute.
+
+    Behind a proxy nothing is tried: the name of the hub need not resolve here.
+    """
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
+        return
+    try:
+        from datasets import config
+        from huggingface_hub import constants
+    except ImportError:
+        return
+    address = urlsplit(constants.ENDPOINT)
+    try:
+        socket.create_connection((address.hostname or "", address.port or 443), 5).close()
+    except OSError:
+        config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
