@@ -1,5 +1,6 @@
 """The process's one permanent engine thread: all of MLX happens on it, one job after another."""
 
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -36,8 +37,13 @@ class EngineThread(threading.Thread):
         from grpo_engine.platform import enter_engine
 
         enter_engine(self._niceness)
-        while (work := self._jobs.get()) is not None:
-            work()
+        try:
+            while (work := self._jobs.get()) is not None:
+                work()
+        finally:
+            # MLX keeps streams for each thread, and must not find them when the thread is gone
+            if (mlx := sys.modules.get("mlx.core")) is not None:
+                mlx.clear_streams()
 
 
 @dataclass(frozen=True, slots=True)

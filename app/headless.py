@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -85,6 +86,7 @@ class Watcher:
         self._deadline = float("inf")
         self._ended: ev.RunFinished | ev.RunFailed | None = None
         self._facts = job.handle.facts if job.handle else None
+        self._noted: deque[ev.NoteWritten] = deque(maxlen=200)
 
     def watch(self) -> int:
         """Start the engine, show what happens until it ends, close everything."""
@@ -95,10 +97,12 @@ class Watcher:
             Training(job.config, job.control, job.folder, job.resume, put=self._put,
                      done=lambda: self._queue.put(None))
         )  # fmt: skip
+        engine.finish()
         engine.start()
         while (event := self._next()) is not None:
             self._announce(event)
             self._show(event)
+        engine.join(PATIENCE)
         self._close()
         return self._status()
 
@@ -136,12 +140,14 @@ class Watcher:
                 continue
             if stored is None or stored == event:
                 return
-            if isinstance(stored, ev.NoteWritten):  # the store's own
-                self._show(stored)
+            if isinstance(stored, ev.NoteWritten) and stored not in self._noted:
+                self._show(stored)  # the store's own
 
     def _show(self, event: ev.Event) -> None:
         if isinstance(event, ev.RunFinished | ev.RunFailed):
             self._ended = event
+        if isinstance(event, ev.NoteWritten):
+            self._noted.append(event)
         self._log.write(event)
         try:
             self._printer.show(event)
@@ -166,7 +172,7 @@ class Watcher:
         """Tell whoever started a detached run that it is on its way, or what went wrong."""
         if self._job.ready is None:
             return
-        if isinstance(event, ev.ModelLoaded | ev.RunFailed | ev.RunFinished):
+        if isinstance(event, ev.PromptsStarted | ev.RunFailed | ev.RunFinished):
             failed = event.message if isinstance(event, ev.RunFailed) else ""
             write_ready(self._job, failed)
 

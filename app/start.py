@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.headless import Job
-from experiments.paths import runs_folder, store_path
+from experiments.paths import run_folder, runs_folder, store_path
+from experiments.values import RunDetail
 from grpo_engine.checkpoint import latest, newest_step
 from grpo_engine.config import RunConfig
 from grpo_engine.control import Control
@@ -48,18 +49,34 @@ def resumed_job(run: str, *, db: Path | None, folder: Path | None) -> Job:
         return Job(config=build(saved.state["config"], str(folder)), folder=folder, resume=True)
     from experiments.recorder import Recorder
 
-    control = Control()
-    recorder = Recorder(store_path(db))
+    control, path = Control(), store_path(db)
+    found = find_run(run, path)
+    recorder = Recorder(path)
     with closing_on_error(recorder):
-        key = recorder.store.key_of(run)
-        row = recorder.store.run_row(key)
-        config = build(recorder.store.config_of(key), f"run {row.short}")
-        place = runs_folder(recorder.path) / row.short
-        handle = recorder.resume_run(key, from_step=newest_step(place), control=control)
+        config = build(found.config, f"run {found.summary.name}")
+        step = newest_step(run_folder(path, found.summary.id))
+        handle = recorder.resume_run(found.summary.id, from_step=step, control=control)
     return Job(
         config=config, folder=handle.folder, resume=True, recorder=recorder, handle=handle,
         control=control,
     )  # fmt: skip
+
+
+def find_run(run: str, path: Path) -> RunDetail:
+    """The stored run of a name or id; one that is being worked on cannot be resumed."""
+    from experiments.reader import StoreReader
+
+    reader = StoreReader(path)
+    try:
+        found = reader.run(reader.resolve(run).key)
+    finally:
+        reader.close()
+    summary = found.summary
+    if summary.active:
+        raise CheckpointError(
+            f"run {summary.name} is {summary.status}: `grpo-tui stop {summary.name}` first"
+        )
+    return found
 
 
 def loose_folder(config: RunConfig, db: Path | None) -> Path:

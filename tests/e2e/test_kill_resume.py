@@ -1,0 +1,85 @@
+"""kill -9 at any moment: `grpo-tui resume` goes on as if nothing had happened, bit for bit."""
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.reader import StoreReader
+from tests.e2e.training import (
+    events_in,
+    facts_by_step,
+    grpo_tui,
+    kill,
+    start,
+    write_config,
+)
+from tests.engine.runs import write_world
+
+CASES: dict[str, dict[str, Any]] = {
+    "grpo": {"recipe": "grpo", "passes": 2, "minibatches": 2},
+    "dapo": {"recipe": "dapo", "refill_rounds": 2},
+    "grpo-iterative": {"recipe": "grpo-iterative", "ref_refresh_every": 4},
+    "grpo-sequence": {"recipe": "grpo-sequence", "sampler_sync_every": 4},
+    "ppo": {"recipe": "ppo", "passes": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def write_case(world: Path, tmp_path: Path, name: str, steps: int) -> Path:
+    changes: dict[str, Any] = {"steps": steps, "algorithm": CASES[name], "checkpoint": {"every": 3}}
+    if name == "dapo":
+        changes["rewards"] = {"functions": [f"{world}/rewards.py:accuracy"]}
+    return write_config(world, tmp_path / f"{name}.yaml", **changes)
+
+
+def check(world: Path, tmp_path: Path, name: str, *, steps: int, kills: int, seed: int) -> None:
+    """Kill a run at random moments, resume it each time, and compare it with an unbroken one."""
+    config = write_case(world, tmp_path, name, steps)
+    whole = grpo_tui(tmp_path / "whole", "train", config, "--json")
+    assert whole.returncode == 0, whole.stderr
+    expected = facts_by_step(events_in(whole.stdout))
+    dice, home, found = random.Random(seed), tmp_path / "cut", {}
+    words: list[str | Path] = ["train", config, "--json", "--name", "cut"]
+    for turn in range(kills):
+        out = tmp_path / f"out{turn}.jsonl"
+        process = start(home, *words, out=out)
+        deadline = time.monotonic() + 60
+        while not out.read_text() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(dice.uniform(0.2, 1.5))
+        kill(process)
+        for step, facts in facts_by_step(events_in(out.read_text())).items():
+            found[step] = facts
+            assert facts == expected[step], f"step {step} in turn {turn}"
+        words = ["resume", "cut", "--json"]
+    last = grpo_tui(home, *words)
+    assert last.returncode == 0, last.stderr
+    found |= facts_by_step(events_in(last.stdout))
+    assert found[steps] == expected[steps]
+    reader = StoreReader(home / "store.db")
+    run = reader.resolve("cut")
+    assert (run.status, run.step) == ("completed", steps)
+    assert [step.step for step in reader.steps(run.key)] == list(range(1, steps + 1))
+    reader.close()
+
+
+def test_a_killed_run_resumes_bit_for_bit(world: Path, tmp_path: Path) -> None:
+    for home in ("whole", "cut"):
+        (tmp_path / home).mkdir()
+    check(world, tmp_path, "grpo", steps=12, kills=2, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind_of_state_survives_four_kills(world: Path, tmp_path: Path, name: str) -> None:
+    for home in ("whole", "cut"):
+        (tmp_path / home).mkdir()
+    check(world, tmp_path, name, steps=40, kills=4, seed=len(name))

@@ -1,0 +1,145 @@
+"""`grpo-tui train` as its users see it: output, exit status, signals, the background."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from experiments.reader import StoreReader
+from grpo_engine import checkpoint
+from grpo_engine.events import RunFinished, from_json
+from tests.e2e.training import events_in, grpo_tui, start, wait_for, write_config
+from tests.engine.runs import write_world
+
+SLOW = """
+import time
+def slow(completions, **_):
+    time.sleep(0.5)
+    return [float(len(set(text))) for text in completions]
+"""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def test_a_run_is_told_in_lines_recorded_and_summed_up_in_a_table(
+    world: Path, tmp_path: Path
+) -> None:
+    evaluation = {"problems": 4, "pinned": 1, "before_and_after": True}
+    config = write_config(world, tmp_path / "c.yaml", steps=2, evaluation=evaluation)
+    marker = tmp_path / "ended"
+    done = grpo_tui(
+        tmp_path, "train", config, "--name", "first", "--tag", "t1",
+        "--on-end", f'echo "$GRPO_TUI_RUN_NAME $GRPO_TUI_STATUS" > {marker}',
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "step 2/2  reward" in done.stderr
+    assert "before (step 0)" in done.stdout
+    assert "after (step 2)" in done.stdout
+    assert "adapter: " in done.stdout
+    assert marker.read_text() == "first completed\n"
+    reader = StoreReader(tmp_path / "store.db")
+    run = reader.resolve("first")
+    assert (run.status, run.step, run.tags) == ("completed", 2, ("t1",))
+    assert [step.step for step in reader.steps(run.key)] == [1, 2]
+    assert len(reader.groups(run.key, 1, "train")) == 2
+    reader.close()
+    log = tmp_path / "runs" / run.id / "log.txt"
+    assert "completed at step 2" in log.read_text()
+
+
+def test_json_lines_are_the_events_themselves(world: Path, tmp_path: Path) -> None:
+    config = write_config(world, tmp_path / "c.yaml", steps=1)
+    done = grpo_tui(tmp_path, "train", config, "--json", "--no-store", "--folder", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    events = [from_json(json.loads(line)) for line in done.stdout.splitlines()]
+    assert isinstance(events[-1], RunFinished)
+    kinds = {type(event).__name__ for event in events}
+    assert {"RunStarted", "RolloutsAdvanced", "GroupScored", "TokensScored"} <= kinds
+    assert not (tmp_path / "store.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["--set", "rollout.prompt=3"], 2, "did you mean rollout.prompts"),
+        (["--preset", "startr"], 3, "did you mean starter"),
+        (["--set", "rollout.prompts=none"], 2, "rollout.prompts"),
+        (["--folder", "x"], 2, "--no-store"),
+    ],
+)
+def test_bad_input_is_one_line_with_the_remedy(
+    tmp_path: Path, words: list[str], status: int, message: str
+) -> None:
+    done = grpo_tui(tmp_path, "train", *words)
+    assert done.returncode == status
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_once_stops_after_the_step_with_a_checkpoint(world: Path, tmp_path: Path) -> None:
+    (world / "slow.py").write_text(SLOW)
+    config = write_config(
+        world, tmp_path / "c.yaml", steps=50, rewards={"functions": [f"{world}/slow.py:slow"]},
+        checkpoint={"every": 0},
+    )  # fmt: skip
+    folder, out = tmp_path / "run", tmp_path / "out.txt"
+    process = start(tmp_path, "train", config, "--no-store", "--folder", folder, out=out)
+    wait_for(out, "step 2/50")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    assert "stopped at step" in out.read_text()
+    (step,) = checkpoint.steps(folder)
+    assert step >= 3
+
+
+def test_ctrl_c_twice_stops_at_once_and_writes_nothing(world: Path, tmp_path: Path) -> None:
+    (world / "slow.py").write_text(SLOW)
+    config = write_config(
+        world, tmp_path / "c.yaml", steps=50, rewards={"functions": [f"{world}/slow.py:slow"]},
+        checkpoint={"every": 2},
+    )  # fmt: skip
+    folder, out = tmp_path / "run", tmp_path / "out.txt"
+    process = start(tmp_path, "train", config, "--no-store", "--folder", folder, out=out)
+    wait_for(out, "step 3/50")
+    process.send_signal(signal.SIGINT)
+    wait_for(out, "stopping after this step")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert checkpoint.latest(folder)[0] is not None
+    assert checkpoint.steps(folder) == [2]
+
+
+def test_a_detached_run_prints_its_name_and_goes_on_alone(world: Path, tmp_path: Path) -> None:
+    config = write_config(world, tmp_path / "c.yaml", steps=2)
+    done = grpo_tui(tmp_path, "train", config, "--detach", "--name", "apart")
+    assert (done.returncode, done.stdout) == (0, "apart\n"), done.stderr
+    reader = StoreReader(tmp_path / "store.db")
+    run = reader.resolve("apart")
+    reader.close()
+    wait_for(tmp_path / "runs" / run.id / "log.txt", "completed at step 2")
+
+
+def test_a_detached_run_that_cannot_start_says_why(world: Path, tmp_path: Path) -> None:
+    config = write_config(
+        world, tmp_path / "c.yaml", rewards={"functions": [f"{world}/none.py:reward"]}
+    )
+    done = grpo_tui(tmp_path, "train", config, "--detach")
+    assert done.returncode != 0
+    assert "none.py" in done.stderr
+
+
+def test_events_of_a_failed_run_end_with_the_reason(world: Path, tmp_path: Path) -> None:
+    (world / "bad.py").write_text("def bad(completions, **_):\n    return [1 / 0]\n")
+    config = write_config(
+        world, tmp_path / "c.yaml", rewards={"functions": [f"{world}/bad.py:bad"]}
+    )
+    done = grpo_tui(tmp_path, "train", config, "--json", "--name", "failing")
+    assert done.returncode == 1
+    last = events_in(done.stdout)[-1]
+    assert last["event"] == "RunFailed"
+    assert "ZeroDivisionError" in last["message"]
+    assert f"{world}/bad.py:2" in last["message"]

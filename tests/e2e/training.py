@@ -1,0 +1,94 @@
+"""Runs of the real command for tests: a tiny world, the program in a process, facts by step."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_engine.settings import write_yaml
+from tests.engine.runs import settings
+
+ROOT = Path(__file__).resolve().parents[2]
+FACTS = {"GroupScored", "TokensScored", "PassFinished", "StepFinished"}
+TIMED = ("time/", "memory/", "step_time", "tokens_per_second")
+
+
+def write_config(world: Path, file: Path, **changes: Any) -> Path:
+    """Write the settings of a small run as YAML."""
+    file.write_text(write_yaml(settings(world, **changes)))
+    return file
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-P", "-m", "app", *map(str, words)]
+
+
+def environment(home: Path) -> dict[str, str]:
+    """One thread, the tree's packages, and a store of its own."""
+    return {
+        **os.environ, "PYTHONPATH": str(ROOT), "GRPO_TUI_DB": str(home / "store.db"),
+        "OPENBLAS_NUM_THREADS": "1", "HOME": str(home),
+    }  # fmt: skip
+
+
+def grpo_tui(home: Path, *words: str | Path) -> "subprocess.CompletedProcess[str]":
+    """Run the command to its end."""
+    return subprocess.run(
+        command(*words), capture_output=True, text=True, env=environment(home), timeout=240,
+        check=False,
+    )  # fmt: skip
+
+
+def start(home: Path, *words: str | Path, out: Path) -> "subprocess.Popen[bytes]":
+    """Start the command with its output in a file."""
+    with out.open("wb") as file:
+        return subprocess.Popen(
+            command(*words), stdout=file, stderr=subprocess.STDOUT, env=environment(home)
+        )
+
+
+def wait_for(file: Path, text: str, seconds: float = 60) -> None:
+    """Wait until a growing file holds the text."""
+    deadline = time.monotonic() + seconds
+    while text not in file.read_text(errors="replace"):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"no {text!r} in:\n{file.read_text(errors='replace')}")
+        time.sleep(0.02)
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    """kill -9."""
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def events_in(text: str) -> list[dict[str, Any]]:
+    """The events of JSON lines; a last line that was cut short is left out."""
+    found = []
+    for line in text.splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return [event for event in found if isinstance(event, dict) and "event" in event]
+
+
+def facts_by_step(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Any]]:
+    """What must be equal of each step that was finished: all facts but times and memory."""
+    found: dict[int, list[Any]] = {}
+    finished = {event["step"] for event in events if event["event"] == "StepFinished"}
+    for event in events:
+        if event["event"] not in FACTS or event["step"] not in finished or event["step"] == 0:
+            continue
+        kept = {key: value for key, value in event.items() if key != "elapsed"}
+        if "metrics" in kept:
+            kept["metrics"] = {
+                name: value for name, value in kept["metrics"].items() if not name.startswith(TIMED)
+            }
+        found.setdefault(event["step"], []).append(kept)
+    return found

@@ -1,0 +1,304 @@
+"""Whole runs on a tiny model: every recipe trains, and what the events say is true."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from grpo_engine import trainer
+from grpo_engine.control import Control
+from grpo_engine.events import (
+    AlertRaised,
+    CheckpointSaved,
+    EvaluationFinished,
+    Event,
+    GroupScored,
+    ModelLoaded,
+    PassFinished,
+    RunFailed,
+    RunFinished,
+    RunPaused,
+    RunResumed,
+    StepFinished,
+    StepSkipped,
+    TokensScored,
+)
+from grpo_engine.recipes import RECIPES
+from tests.engine.runs import events_of, settings, write_world
+
+Kind = TypeVar("Kind")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def of(kind: type[Kind], events: list[Event]) -> list[Kind]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def recipe_settings(world: Path, name: str) -> dict[str, object]:
+    changes: dict[str, object] = {"steps": 2, "algorithm": {"recipe": name}}
+    if name == "grpo-process":
+        changes["rewards"] = {"functions": [f"{world}/rewards.py:steps"]}
+    if name == "grpo-iterative":
+        changes["algorithm"] = {"recipe": name, "ref_refresh_every": 1}
+    return changes
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_trains(world: Path, tmp_path: Path, name: str) -> None:
+    events = events_of(settings(world, **recipe_settings(world, name)), tmp_path)
+    end = events[-1]
+    assert isinstance(end, RunFinished), end
+    assert (end.reason, end.step) == ("completed", 2)
+    steps = of(StepFinished, events)
+    assert [event.step for event in steps] == [1, 2]
+    assert all(math.isfinite(value) for event in steps for value in event.metrics.values())
+    updates = [event for event in of(PassFinished, events) if event.learning_rate > 0]
+    assert {event.step for event in updates if event.grad_norm > 0} == {1, 2}
+    recipe = RECIPES[name]
+    most = recipe.passes * recipe.minibatches
+    assert 2 <= len(updates) <= 2 * most
+    assert any(token for group in of(TokensScored, events) for token in _moved(group))
+
+
+def _moved(group: TokensScored) -> Iterator[bool]:
+    for numbers in group.numbers:
+        yield from (a != b for a, b in zip(numbers.old, numbers.after, strict=False))
+
+
+def test_events_carry_ids_text_and_log_probabilities_of_every_answer(
+    world: Path, tmp_path: Path
+) -> None:
+    events = events_of(settings(world, steps=2), tmp_path)
+    model = of(ModelLoaded, events)[0]
+    assert 0 < model.trainable < model.parameters
+    groups = [e.group for e in of(GroupScored, events) if e.group.origin == "train"]
+    assert [(len(g.completions), g.index) for g in groups] == [(4, 0), (4, 1)] * 2
+    for group in groups:
+        for answer in group.completions:
+            assert len(answer.ids) == len(answer.sampler_logprobs) > 0
+            assert all(value <= 0 for value in answer.sampler_logprobs)
+            assert [reward.name for reward in answer.rewards] == ["letters", "accuracy"]
+            assert answer.reward == pytest.approx(sum(r.value or 0 for r in answer.rewards))
+    scored = {(e.step, e.group): e for e in of(TokensScored, events) if e.origin == "train"}
+    for event in of(GroupScored, events):
+        if event.group.origin != "train":
+            continue
+        numbers = scored[event.step, event.group.index].numbers
+        for answer, own in zip(event.group.completions, numbers, strict=True):
+            assert own.old == pytest.approx(answer.sampler_logprobs, abs=1e-3)
+            assert own.passes == (own.old,)  # one pass over fresh answers: ratio 1
+            assert len(own.reference) == len(own.entropy) == len(answer.ids)
+
+
+def test_second_pass_sees_another_policy_than_the_first(world: Path, tmp_path: Path) -> None:
+    events = events_of(settings(world, steps=1, algorithm={"passes": 2}), tmp_path)
+    first, second = of(PassFinished, events)
+    assert first.kl_to_old == 0
+    assert second.kl_to_old > 0
+    for event in of(TokensScored, events):
+        if event.origin == "train":
+            assert all(own.passes[0] == own.old != own.passes[1] for own in event.numbers)
+
+
+def test_learning_rate_zero_changes_nothing(world: Path, tmp_path: Path) -> None:
+    events = events_of(
+        settings(world, steps=3, optimizer={"learning_rate": 0.0, "micro_rows": 4}), tmp_path
+    )
+    assert [event.metrics["kl"] for event in of(StepFinished, events)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("weight", ["per_sequence", "per_token"])
+def test_micro_batches_do_not_change_the_update(world: Path, tmp_path: Path, weight: str) -> None:
+    found = []
+    for rows in (1, 3):
+        changes = {"steps": 1, "algorithm": {"weight": weight}}
+        config = settings(world, **changes, optimizer={"learning_rate": 1e-3, "micro_rows": rows})
+        events = events_of(config, tmp_path / str(rows))
+        found.append(of(PassFinished, events)[0])
+    assert [f.grad_norm for f in found] == pytest.approx([found[0].grad_norm] * 2, rel=1e-4)
+    assert [f.loss for f in found] == pytest.approx([found[0].loss] * 2, abs=1e-6)
+
+
+EQUAL = "def same(completions, **_):\n    return [1.0 for _ in completions]\n"
+
+
+def test_groups_without_signal_skip_the_update_and_say_so(world: Path, tmp_path: Path) -> None:
+    (world / "same.py").write_text(EQUAL)
+    rewards = {"functions": [f"{world}/same.py:same"]}
+    events = events_of(
+        settings(world, steps=1, rewards=rewards, algorithm={"recipe": "dr-grpo"}), tmp_path
+    )
+    assert "no group had a signal" in of(StepSkipped, events)[0].reason
+    assert of(PassFinished, events) == []
+    metrics = of(StepFinished, events)[0].metrics
+    assert (metrics["groups/skipped"], metrics["frac_reward_zero_std"]) == (2, 1)
+    with_leash = events_of(settings(world, steps=1, rewards=rewards), tmp_path / "leash")
+    assert of(StepSkipped, with_leash) == []
+    assert len(of(PassFinished, with_leash)) == 1
+
+
+def test_refills_replace_groups_without_variance_and_give_up_in_time(
+    world: Path, tmp_path: Path
+) -> None:
+    (world / "same.py").write_text(EQUAL)
+    rewards = {"functions": [f"{world}/same.py:same"]}
+    algorithm = {"recipe": "dapo", "refill_rounds": 2, "overlong_buffer": 0.0}
+    events = events_of(settings(world, steps=1, rewards=rewards, algorithm=algorithm), tmp_path)
+    groups = [e.group for e in of(GroupScored, events) if e.group.origin == "train"]
+    assert [(g.index, g.attempt) for g in groups] == [
+        (0, 0),
+        (1, 0),
+        (2, 1),
+        (3, 1),
+        (4, 2),
+        (5, 2),
+    ]
+    assert len({g.example_key for g in groups}) == 6
+    assert all("replaced" in g.no_signal for g in groups)
+    assert of(StepFinished, events)[0].metrics["groups/refilled"] == 6
+    assert "refills_exhausted" in [alert.rule for alert in of(AlertRaised, events)]
+
+
+def test_pinned_prompts_are_the_same_and_followed_with_the_same_noise(
+    world: Path, tmp_path: Path
+) -> None:
+    events = events_of(settings(world, optimizer={"learning_rate": 0.0, "micro_rows": 4}), tmp_path)
+    pinned = [e for e in of(GroupScored, events) if e.group.origin == "pinned"]
+    assert [event.step for event in pinned] == [0, 2, 4]
+    assert len({event.group.example_key for event in pinned}) == 1
+    ids = [tuple(answer.ids for answer in event.group.completions) for event in pinned]
+    assert ids[0] == ids[1] == ids[2]
+    scored = {e.step: e for e in of(TokensScored, events) if e.origin == "pinned"}
+    assert scored[0].numbers[0].after == ()
+    assert scored[2].numbers[0].after == scored[2].numbers[0].old  # learning rate 0
+
+
+def test_a_prompt_can_be_pinned_while_the_run_goes_on(world: Path, tmp_path: Path) -> None:
+    control = Control()
+    pinned = set()
+    for event in trainer.run(settings(world), control, folder=tmp_path):
+        if isinstance(event, GroupScored):
+            if event.step == 1 and event.group.origin == "train":
+                control.pin(event.group.example_key)
+            if event.step == 4 and event.group.origin == "pinned":
+                pinned.add(event.group.example_key)
+    assert len(pinned) == 3
+
+
+def test_evaluation_before_during_and_after(world: Path, tmp_path: Path) -> None:
+    evaluation = {"before_and_after": True, "every": 2, "samples": 3, "problems": 4, "pinned": 0}
+    events = events_of(settings(world, evaluation=evaluation), tmp_path)
+    found = of(EvaluationFinished, events)
+    assert [(e.step, e.moment, e.mode) for e in found] == [
+        (0, "before", "greedy"), (0, "before", "sampled"), (2, "during", "greedy"),
+        (2, "during", "sampled"), (4, "after", "greedy"), (4, "after", "sampled"),
+    ]  # fmt: skip
+    sampled = found[1]
+    assert (sampled.problems, sampled.samples) == (4, 3)
+    right = sum(row.correct for row in sampled.rows)
+    assert sampled.metrics["eval/accuracy"] == pytest.approx(right / 12)
+    assert {"eval/pass@2", "eval/pass@3", "eval/accuracy_low", "eval/rewards/letters"} <= set(
+        sampled.metrics
+    )
+    trained = {e.group.example_key for e in of(GroupScored, events) if e.group.origin == "train"}
+    held_out = {row.example_key for row in sampled.rows}
+    assert not trained & held_out
+    assert of(CheckpointSaved, events)[-1].step == 4
+
+
+def test_stop_after_step_leaves_with_a_checkpoint(world: Path, tmp_path: Path) -> None:
+    control, steps = Control(), []
+    for event in trainer.run(settings(world), control, folder=tmp_path):
+        if isinstance(event, PassFinished) and event.step == 3:
+            control.ask("stop_after_step")
+        steps.append(event)
+    end = steps[-1]
+    assert isinstance(end, RunFinished)
+    assert (end.reason, end.step) == ("stopped", 3)
+    assert of(CheckpointSaved, steps)[-1].step == 3
+
+
+@pytest.mark.parametrize("moment", ["RolloutsAdvanced", "PassFinished", "PhaseStarted"])
+def test_stop_now_drops_the_step_and_writes_nothing(
+    world: Path, tmp_path: Path, moment: str
+) -> None:
+    control, seen = Control(), []
+    for event in trainer.run(settings(world), control, folder=tmp_path):
+        if type(event).__name__ == moment and event.step == 3:
+            control.ask("stop_now")
+        seen.append(event)
+    end = seen[-1]
+    assert isinstance(end, RunFinished)
+    assert end.reason == "aborted"
+    assert [event.step for event in of(StepFinished, seen)] == [1, 2]
+    assert [event.step for event in of(CheckpointSaved, seen)] == [2]
+
+
+def test_a_pause_holds_the_run_and_its_clock(world: Path, tmp_path: Path) -> None:
+    control, seen = Control(), []
+    control.ask("pause")
+    events = trainer.run(settings(world, steps=1), control, folder=tmp_path)
+    for event in events:
+        seen.append(event)
+        if isinstance(event, RunPaused):
+            control.ask("continue")
+    assert len(of(RunPaused, seen)) == len(of(RunResumed, seen)) == 1
+    assert isinstance(seen[-1], RunFinished)
+
+
+def test_a_checkpoint_that_is_asked_for_is_written(world: Path, tmp_path: Path) -> None:
+    control, seen = Control(), []
+    config = settings(world, checkpoint={"every": 0})
+    for event in trainer.run(config, control, folder=tmp_path):
+        if isinstance(event, StepFinished) and event.step == 1:
+            control.ask("checkpoint")
+        seen.append(event)
+    assert [event.step for event in of(CheckpointSaved, seen)] == [1, 4]
+
+
+def test_a_gradient_that_is_not_finite_is_left_out_and_its_group_named(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlx.core as mx
+
+    from grpo_engine import loss as loss_module
+
+    plain = loss_module.policy_loss
+
+    def poisoned(new: mx.array, *rest: object, **named: object) -> object:
+        ids = named["group_ids"]
+        factor = mx.where(ids == 1, mx.inf, 0.0)[:, None]  # type: ignore[call-overload]
+        return plain(new + new * factor, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loss_module, "policy_loss", poisoned)
+    events = events_of(settings(world, steps=5), tmp_path)
+    alerts = [alert for alert in of(AlertRaised, events) if alert.rule == "not_finite"]
+    assert [alert.group for alert in alerts] == [1, 1, 1]
+    end = events[-1]
+    assert isinstance(end, RunFailed)
+    assert end.error == "NotFiniteError"
+    assert end.step == 3
+    assert len(of(StepSkipped, events)) == 3
+
+
+def test_a_folder_that_holds_a_run_is_not_trained_over(world: Path, tmp_path: Path) -> None:
+    config = settings(world, steps=1, checkpoint={"every": 1})
+    events_of(config, tmp_path)
+    end = events_of(config, tmp_path)[-1]
+    assert isinstance(end, RunFailed)
+    assert (end.error, str(tmp_path) in end.message) == ("CheckpointError", True)
+
+
+def test_a_run_keeps_its_settings_when_it_is_resumed(world: Path, tmp_path: Path) -> None:
+    for event in trainer.run(settings(world), Control(), folder=tmp_path):
+        if isinstance(event, CheckpointSaved):
+            break
+    end = events_of(settings(world, seed=6), tmp_path, resume=True)[-1]
+    assert isinstance(end, RunFailed)
+    assert "seed 5 -> 6" in end.message

@@ -1,0 +1,105 @@
+"""A run that was cut anywhere and resumed equals one that never stopped, bit for bit."""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_engine import trainer
+from grpo_engine.config import RunConfig
+from grpo_engine.control import Control
+from grpo_engine.events import (
+    Event,
+    GroupScored,
+    PassFinished,
+    RunFailed,
+    RunStarted,
+    StepFinished,
+    TokensScored,
+)
+from tests.engine.runs import events_of, settings, write_world
+
+CASES: dict[str, dict[str, Any]] = {
+    "grpo": {"recipe": "grpo", "passes": 2, "minibatches": 2},
+    "dapo": {"recipe": "dapo", "refill_rounds": 2},
+    "grpo-iterative": {"recipe": "grpo-iterative", "ref_refresh_every": 2},
+    "grpo-sequence": {"recipe": "grpo-sequence", "sampler_sync_every": 4},
+    "ppo": {"recipe": "ppo", "passes": 2},
+    "entropy": {"recipe": "grpo", "entropy_bonus": 0.01, "entropy_target": 3.0},
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def config_of(world: Path, name: str) -> RunConfig:
+    changes: dict[str, Any] = {
+        "steps": 6, "algorithm": CASES[name], "checkpoint": {"every": 3},
+        "rollout": {"prompts": 2, "group_size": 4, "max_new_tokens": 8},
+    }  # fmt: skip
+    if name == "dapo":  # few different scores, so that groups are refilled
+        changes["rewards"] = {"functions": [f"{world}/rewards.py:accuracy"]}
+    return settings(world, **changes)
+
+
+def facts(events: list[Event], after: int) -> list[Any]:
+    """What must be equal: answers, token numbers, updates, and metrics but times and memory."""
+    found: list[Any] = []
+    for event in events:
+        if event.step <= after:
+            continue
+        if isinstance(event, StepFinished):
+            found.append((event.step, event.tokens, timeless(event.metrics)))
+        elif isinstance(event, GroupScored | TokensScored | PassFinished):
+            found.append(event)
+    return found
+
+
+def timeless(metrics: Mapping[str, float]) -> dict[str, float]:
+    apart = ("time/", "memory/", "step_time", "tokens_per_second")
+    return {name: value for name, value in metrics.items() if not name.startswith(apart)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_resumed_run_equals_the_unbroken_one(world: Path, tmp_path: Path, name: str) -> None:
+    config = config_of(world, name)
+    unbroken = events_of(config, tmp_path / "whole")
+    assert not isinstance(unbroken[-1], RunFailed), unbroken[-1]
+    at_step_four = [i for i, event in enumerate(unbroken) if event.step == 4]
+    cut = random.Random(name).choice(at_step_four)
+    events = trainer.run(config, Control(), folder=tmp_path / "cut")
+    for _ in range(cut):
+        next(events)
+    events.close()  # type: ignore[attr-defined]
+    resumed = events_of(config, tmp_path / "cut", resume=True)
+    assert isinstance(resumed[0], RunStarted)
+    assert resumed[0].step == 3
+    assert facts(resumed, 3) == facts(unbroken, 3)
+
+
+def test_dapo_case_does_refill(world: Path, tmp_path: Path) -> None:
+    events = events_of(config_of(world, "dapo"), tmp_path)
+    refilled = [e.metrics["groups/refilled"] for e in events if isinstance(e, StepFinished)]
+    assert sum(refilled) > 0
+
+
+def test_a_run_cut_before_its_first_checkpoint_starts_anew(world: Path, tmp_path: Path) -> None:
+    config = config_of(world, "grpo")
+    events = trainer.run(config, Control(), folder=tmp_path / "cut")
+    for _ in range(30):
+        next(events)
+    events.close()  # type: ignore[attr-defined]
+    resumed = events_of(config, tmp_path / "cut", resume=True)
+    assert facts(resumed, 0) == facts(events_of(config, tmp_path / "whole"), 0)
+
+
+def test_a_finished_run_has_nothing_to_resume(world: Path, tmp_path: Path) -> None:
+    config = config_of(world, "grpo")
+    events_of(config, tmp_path)
+    again = events_of(config, tmp_path, resume=True)
+    assert [event for event in again if isinstance(event, StepFinished)] == []
+    assert type(again[-1]).__name__ == "RunFinished"
