@@ -28,7 +28,7 @@ def test_more_rows_and_longer_answers_need_more(policy: Policy) -> None:
     assert rows.update == 2 * small.update
     assert rows.sampling > small.sampling
     assert longer.update > small.update
-    assert small.weights == 26_944 * 4  # all parameters in float32
+    assert small.weights == (26_944 + 4_096) * 4  # the model and its adapter in float32
     assert small.optimizer == 4_096 * 4 * 3  # gradients and two moments of what is trained
 
 
