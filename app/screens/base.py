@@ -106,7 +106,10 @@ class WorkbenchScreen(Screen[None]):
 
     def frame(self, snapshot: Snapshot, now: float, mark: str) -> None:
         """One governed frame: hand on what is new."""
-        bar = self.query_one(TopBar)
+        bars = self.query(TopBar)
+        if not bars or not self.is_mounted:
+            return
+        bar = bars.first()
         bar.mark = mark
         bar.now = now
         if snapshot is not self.snapshot:

@@ -1,4 +1,4 @@
-"""Runs."""
+"""Runs: every run kept; find, mark, open, steer."""
 
 from app.screens.runs.screen import RunsScreen
 

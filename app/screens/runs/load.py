@@ -1,0 +1,62 @@
+"""What the Runs screen reads: rows, sparklines of the rows in sight, the preview of one run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from experiments.reader import StoreReader
+from experiments.values import (
+    AlertView,
+    EvaluationView,
+    MetricSeries,
+    PostMortem,
+    RunDetail,
+    RunSummary,
+)
+from grpo_engine.config import RunConfig
+from grpo_engine.settings import flatten
+
+PREVIEWED = ("reward", "kl", "eval/accuracy", "eval/greedy/accuracy")
+POINTS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """One run at a glance."""
+
+    detail: RunDetail
+    changed: tuple[tuple[str, str], ...]
+    series: tuple[MetricSeries, ...]
+    alert: AlertView | None
+    evaluations: tuple[EvaluationView, ...]
+    post_mortem: PostMortem | None
+
+
+def load_sparks(reader: StoreReader, runs: Sequence[RunSummary]) -> dict[int, tuple[float, ...]]:
+    """The reward of each run, thinned to what a sparkline shows."""
+    found = {}
+    for run in runs:
+        values = reader.metric_series(run.key, "reward").values
+        stride = max(1, len(values) // POINTS)
+        found[run.key] = values[::stride]
+    return found
+
+
+def load_preview(reader: StoreReader, run: RunSummary) -> Preview:
+    """Curves, settings that are not the defaults, the last alert; what is known of a lost run."""
+    detail = reader.run(run.key)
+    defaults = flatten(RunConfig())
+    changed = tuple(
+        (path, str(value))
+        for path, value in detail.settings.items()
+        if value != defaults.get(path) and value is not None and path != "name"
+    )
+    alerts = reader.alerts(run.key)
+    keys = set(reader.metric_keys(run.key))
+    return Preview(
+        detail=detail,
+        changed=changed,
+        series=tuple(reader.metric_series(run.key, key) for key in PREVIEWED if key in keys),
+        alert=next((alert for alert in alerts if not alert.muted), None),
+        evaluations=reader.evaluations(run.key),
+        post_mortem=reader.post_mortem(run.key) if run.status in ("lost", "failed") else None,
+    )

@@ -1,0 +1,51 @@
+"""What Runs writes into the store; called on a worker thread, which loads SQLModel."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.values import RunSummary
+
+if TYPE_CHECKING:
+    from experiments.store import ExperimentStore
+
+
+@contextmanager
+def _opened(path: Path) -> "Iterator[ExperimentStore]":
+    from experiments.store import ExperimentStore
+
+    store = ExperimentStore(path)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def set_archived(path: Path, runs: Sequence[RunSummary], archived: bool) -> None:
+    """Hide runs from the list, or bring them back."""
+    with _opened(path) as store:
+        for run in runs:
+            store.set_archived(run.key, archived)
+
+
+def change_tags(path: Path, runs: Sequence[RunSummary], text: str) -> None:
+    """Add the named tags; those with a `-` in front go."""
+    words = text.replace(",", " ").split()
+    add = [word for word in words if not word.startswith("-")]
+    remove = [word[1:] for word in words if word.startswith("-")]
+    with _opened(path) as store:
+        for run in runs:
+            store.tag(run.key, add=add, remove=remove)
+
+
+def rename(path: Path, run: RunSummary, name: str) -> None:
+    """Give a run another name."""
+    with _opened(path) as store:
+        store.rename(run.key, name)
+
+
+def annotate(path: Path, run: RunSummary, note: str) -> None:
+    """Write a note on a run."""
+    with _opened(path) as store:
+        store.set_note(run.key, note)

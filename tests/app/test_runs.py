@@ -1,0 +1,198 @@
+"""Runs on real stores: the table, filters, marks, groups, writing, and the empty card."""
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app import messages as msg
+from app.app import Workbench
+from app.palette import PALETTES
+from app.preferences import Preferences
+from app.screens.runs import RunsScreen
+from app.screens.runs.columns import fitting
+from app.screens.runs.texts import as_csv, records
+from experiments.reader import StoreReader
+from experiments.store import ExperimentStore
+from tests.app import frames
+from tests.app.script import CONFIG
+from tests.app.stored import record, run_events
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "runs.db"
+    for seed in range(3):
+        algorithm = {**CONFIG["algorithm"], "beta": 0.04 if seed else 0.1}  # type: ignore[dict-item]
+        record(path, run_events(steps=4, seed=seed), name=f"otter-{seed}", seed=seed,
+               algorithm=algorithm)  # fmt: skip
+    return path
+
+
+def workbench(store: Path, theme: str = "dark", *, read_only: bool = False) -> Workbench:
+    preferences = Preferences()
+    preferences.remember(theme=theme)
+    return Workbench(store, preferences=preferences, read_only=read_only)
+
+
+async def ready(app: Workbench, pilot: Pilot[int]) -> RunsScreen:
+    screen = app.screen
+    assert isinstance(screen, RunsScreen)
+    for _ in range(300):
+        await pilot.pause(0.01)
+        preview = screen.view.preview
+        chosen = screen.view.chosen
+        if screen.view.loaded and (
+            chosen is None or (preview and preview.detail.summary.key == chosen.key)
+        ):
+            break
+    await pilot.pause()
+    return screen
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("theme", list(PALETTES))
+async def test_frames_are_whole_at_every_size_and_theme(
+    size: tuple[int, int], theme: str, store: Path
+) -> None:
+    app = workbench(store, theme)
+    async with app.run_test(size=size) as pilot:
+        await ready(app, pilot)
+        frames.check(app)
+        assert "otter-2" in frames.text(app)
+        await pilot.press("g")
+        await ready(app, pilot)
+        frames.check(app)
+        assert "recipe grpo  (3)" in frames.text(app)
+
+
+async def test_the_table_shows_the_best_reward_and_its_step(store: Path) -> None:
+    app = workbench(store)
+    reader = StoreReader(store)
+    summary = reader.resolve("otter-1")
+    reader.close()
+    best = summary.metrics["reward"]
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        line = next(line for line in frames.frame(app) if "otter-1" in line)
+        assert best.best is not None
+        assert f"{best.best:.2f}"[1:].rstrip("0") in line
+        assert f"@{best.best_step}" in line
+        assert records(screen.view)[1]["best reward"] == best.best
+
+
+async def test_a_filter_is_typed_and_ended(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        await pilot.press("slash", *"cfg.algorithm.beta>0.05".replace(">", ">"))
+        await ready(app, pilot)
+        await pilot.pause(0.1)
+        assert [run.name for run in screen.view.runs] == ["otter-0"]
+        await pilot.press("escape")
+        await pilot.pause(0.1)
+        assert len(screen.view.runs) == 3
+
+
+async def test_a_filter_that_is_wrong_says_so(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        screen.find("(")
+        await pilot.pause(0.2)
+        assert "filter" in screen.view.problem
+        frames.check(app)
+
+
+async def test_marked_runs_go_to_compare_with_the_baseline_first(store: Path) -> None:
+    app = workbench(store)
+    asked: list[msg.CompareRequested] = []
+    async with app.run_test(
+        size=(120, 40),
+        message_hook=lambda m: asked.append(m) if isinstance(m, msg.CompareRequested) else None,
+    ) as pilot:
+        screen = await ready(app, pilot)
+        newest = screen.view.runs[0]
+        await pilot.press("b", "home", "down", "space", "d")
+        await pilot.pause(0.1)
+        assert asked[0].refs[0] == newest.id == asked[0].baseline
+        assert len(asked[0].refs) == 2
+
+
+async def test_archive_hides_and_undo_brings_back(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=1))
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        await pilot.press("x")
+        for _ in range(100):
+            await pilot.pause(0.02)
+            if not screen.view.runs:
+                break
+        assert screen.view.runs == ()
+        await pilot.press("u")
+        for _ in range(100):
+            await pilot.pause(0.02)
+            if screen.view.runs:
+                break
+        assert len(screen.view.runs) == 1
+
+
+async def test_tags_are_asked_for_and_written(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=1))
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app, pilot)
+        await pilot.press("t", *"good", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause(0.1)
+    reader = StoreReader(path)
+    assert reader.resolve("@last").tags == ("good",)
+    reader.close()
+
+
+async def test_a_read_only_view_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=1))
+    app = workbench(path, read_only=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        await pilot.press("x")
+        await pilot.pause(0.2)
+        assert len(screen.view.runs) == 1
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_an_empty_store_shows_one_card_that_starts_a_run(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    path = tmp_path / "runs.db"
+    ExperimentStore(path).close()
+    app = workbench(path)
+    async with app.run_test(size=size) as pilot:
+        await ready(app, pilot)
+        frames.check(app)
+        text = frames.text(app)
+        assert "two-minute starter run" in text
+        assert "play the bundled recorded run" in text
+
+
+@pytest.mark.parametrize("width", range(30, 220, 7))
+def test_columns_fit_their_room(width: int) -> None:
+    columns = fitting(width, ("last kl",))
+    assert 2 + sum(column.width + 1 for column in columns) <= width
+
+
+def test_csv_guards_names_that_look_like_formulas(tmp_path: Path) -> None:
+    from app.screens.runs.view import View
+
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=1), name="=1+1")
+    reader = StoreReader(path)
+    text = as_csv(View(runs=reader.runs()))
+    reader.close()
+    assert "'=1+1" in text
