@@ -248,6 +248,9 @@ class Recording:
         """Move what was spilled into the store; what was moved already is skipped."""
         with contextlib.suppress(sqlite3.Error, StoreError, OSError):
             self.recorder.reopen()
+            # gives the log's space back, which on a full disk may be all that is needed
+            self.recorder.connection.execute("PRAGMA busy_timeout = 0")
+            self.recorder.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             last = self.recorder.store.run_row(self.run).last_seq
             count = drain(self._spill, self.writer, last)
             self._spilling = False
@@ -263,7 +266,7 @@ class Recording:
         if self._spilling:
             if self._pending:
                 self._spill_pending()
-            if not self._pending and now - self._retried >= RETRY_S:
+            if now - self._retried >= RETRY_S:
                 self._take_in()
                 self._retried = time.monotonic()
             return

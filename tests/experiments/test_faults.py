@@ -1,0 +1,316 @@
+"""What can go wrong with a file while a run goes on: nothing is lost and training never stops."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from experiments.leftovers import take_in_leftovers
+from experiments.paths import spill_file
+from experiments.reader import StoreReader
+from experiments.recorder import Recorder
+from experiments.store import ExperimentStore
+from grpo_engine import events as ev
+from tests.experiments.made import (
+    CONFIG,
+    ended,
+    finished,
+    put_all,
+    record_run,
+    started,
+    step_events,
+)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give up on the store after 0.3 s and try again every 0.1 s."""
+    monkeypatch.setattr("experiments.recording.SPILL_AFTER_S", 0.3)
+    monkeypatch.setattr("experiments.recording.RETRY_S", 0.1)
+    monkeypatch.setattr("experiments.recording.LOCK_LIMIT_S", 0.05)
+
+
+def wait_until_stored(path: Path, step: int, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with closing(StoreReader(path)) as reader:
+            if reader.resolve("@last").step >= step:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"step {step} never came into the store")
+
+
+def steps_of(path: Path) -> list[int]:
+    with closing(StoreReader(path)) as reader:
+        return [view.step for view in reader.steps(reader.resolve("@last").key)]
+
+
+def check(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as conn:
+        assert conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert conn.execute("PRAGMA foreign_key_check").fetchall() == []
+        conn.execute("INSERT INTO rollout_words (rollout_words) VALUES ('integrity-check')")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another process's transaction that is never finished."""
+    code = (
+        "import sqlite3, sys, time\n"
+        "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "c.execute('BEGIN IMMEDIATE'); print('locked', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        yield
+        other.kill()
+
+
+@pytest.mark.parametrize(
+    "held", [1.0, pytest.param(60.0, marks=[pytest.mark.slow, pytest.mark.timeout(180)])]
+)
+def test_a_store_locked_by_another_process_spills_and_is_caught_up(
+    tmp_path: Path, held: float
+) -> None:
+    path = tmp_path / "s.db"
+    recorder = Recorder(path)
+    handle = recorder.start_run(CONFIG)
+    facts = handle.facts
+    put_all(handle, started(), *step_events(1))
+    assert handle.flush(10)
+    with locked(path):
+        end = time.monotonic() + held
+        step = 1
+        while time.monotonic() < end or not handle.trouble:
+            step += 1
+            start = time.perf_counter()
+            put_all(handle, *step_events(step))
+            assert time.perf_counter() - start < 0.2, "training had to wait for the store"
+            time.sleep(0.1)
+        assert "taken in later" in handle.trouble
+        assert spill_file(path, handle.id).exists()
+        assert handle.board.snapshot().store_warning == handle.trouble
+    wait_until_stored(path, step)
+    put_all(handle, finished(step + 1), ended(step + 1))
+    assert handle.close(), handle.trouble
+    recorder.close()
+    assert steps_of(path) == list(range(1, step + 2))
+    assert not spill_file(path, handle.id).exists()
+    shown = []
+    while (event := facts.get(timeout=5)) is not None:
+        if isinstance(event, ev.StepFinished):
+            shown.append(event.step)
+    assert shown == list(range(1, step + 2))
+    check(path)
+
+
+def test_a_full_disk_keeps_events_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    recorder = Recorder(path)
+    handle = recorder.start_run(CONFIG)
+    put_all(handle, started(), *step_events(1))
+    assert handle.flush(10)
+    pages = recorder.connection.execute("PRAGMA page_count").fetchone()[0]
+    recorder.connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    for step in range(2, 40):
+        put_all(handle, *step_events(step, groups=4))
+    end = time.monotonic() + 10
+    while not handle.trouble and time.monotonic() < end:
+        time.sleep(0.05)
+    assert "full" in handle.trouble
+    # the recorder opens the file anew when it tries again, which lifts the limit
+    wait_until_stored(path, 39)
+    assert handle.close()
+    recorder.close()
+    assert steps_of(path) == list(range(1, 40))
+    check(path)
+
+
+@pytest.mark.skipif(not shutil.which("mount") or os.getuid() != 0, reason="mounting needs root")
+def test_a_full_file_system_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small)], capture_output=True,
+        check=False,
+    )  # fmt: skip
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs here: {mounted.stderr.decode().strip()}")
+    # the second place for spilled events is on the same full file system
+    monkeypatch.setattr("tempfile.tempdir", str(small))
+    path = small / "s.db"
+    try:
+        recorder = Recorder(path)
+        handle = recorder.start_run(CONFIG)
+        put_all(handle, started(), *step_events(1))
+        assert handle.flush(10)
+        ballast = small / "ballast"
+        _fill(ballast)
+        for step in range(2, 12):
+            put_all(handle, *step_events(step, groups=8))
+        end = time.monotonic() + 20
+        while "memory" not in handle.trouble and time.monotonic() < end:
+            time.sleep(0.05)
+        assert "make room" in handle.trouble
+        ballast.unlink()
+        wait_until_stored(path, 11)
+        assert handle.close(), handle.trouble
+        recorder.close()
+        assert steps_of(path) == list(range(1, 12))
+        check(path)
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=False)
+
+
+def _fill(ballast: Path) -> None:
+    with ballast.open("wb", buffering=0) as out:
+        try:
+            while True:
+                out.write(b"x" * 4096)
+        except OSError:
+            pass
+
+
+@pytest.mark.parametrize("tails", [True, False])
+def test_a_deleted_store_is_written_again(
+    tmp_path: Path, tails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.recorder.FILE_CHECK_S", 0.1)
+    path = tmp_path / "s.db"
+    before = record_run(path, steps=2)
+    recorder = Recorder(path)
+    handle = recorder.start_run(CONFIG)
+    put_all(handle, started(), *step_events(1))
+    assert handle.flush(10)
+    path.unlink()
+    if tails:
+        for tail in ("-wal", "-shm"):
+            path.with_name(path.name + tail).unlink(missing_ok=True)
+    put_all(handle, *step_events(2))
+    end = time.monotonic() + 10
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    put_all(handle, *step_events(3))
+    assert handle.close()
+    recorder.close()
+    with closing(StoreReader(path)) as reader:
+        assert reader.resolve(before).step == 2
+        run = reader.resolve(handle.id).key
+        assert [view.step for view in reader.steps(run)] == [1, 2, 3]
+        assert any("deleted" in line for line in reader.log_lines(run))
+    check(path)
+
+
+def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.recorder.FILE_CHECK_S", 0.1)
+    path, other = tmp_path / "s.db", tmp_path / "other" / "s.db"
+    record_run(other, name="theirs")
+    recorder = Recorder(path)
+    handle = recorder.start_run(CONFIG, name="ours")
+    put_all(handle, started(), *step_events(1))
+    assert handle.flush(10)
+    for tail in ("-wal", "-shm"):
+        path.with_name(path.name + tail).unlink(missing_ok=True)
+    other.replace(path)
+    rescued = tmp_path / "s.rescued-1.db"
+    end = time.monotonic() + 10
+    while not rescued.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    put_all(handle, *step_events(2))
+    assert handle.close()
+    recorder.close()
+    with closing(StoreReader(path)) as reader:
+        assert [run.name for run in reader.runs()] == ["theirs"]
+    with closing(StoreReader(rescued)) as reader:
+        assert [run.name for run in reader.runs()] == ["ours"]
+        assert reader.resolve("ours").step == 2
+
+
+def test_a_half_written_spill_file_is_taken_in_up_to_the_break(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    short = record_run(path, steps=2)
+    store = ExperimentStore(path)
+    last = store.run_row(store.key_of(short)).last_seq
+    spill = spill_file(path, short)
+    spill.parent.mkdir(parents=True, exist_ok=True)
+    lines = [
+        json.dumps({"seq": last + 1 + place, "at": 1.0, "event": ev.to_json(event)})
+        for place, event in enumerate([*step_events(3), finished(4)])
+    ]
+    # what the store has already, then whole lines, then one that a killed process left half
+    doubled = json.dumps({"seq": last, "at": 1.0, "event": ev.to_json(finished(2, reward=9.0))})
+    spill.write_text("\n".join([doubled, *lines]) + "\n" + lines[0][:50])
+    assert take_in_leftovers(store) == len(lines)
+    assert not spill.exists()
+    store.close()
+    assert steps_of(path) == [1, 2, 3, 4]
+    with closing(StoreReader(path)) as reader:
+        assert reader.metrics_at(reader.resolve(short).key, 2)["reward"] == 0.2
+    check(path)
+
+
+def test_events_that_the_store_refuses_for_good_do_not_stop_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    recorder = Recorder(path)
+    handle = recorder.start_run(CONFIG)
+    handle.put(started())
+    handle.put(ev.StepFinished(step=1, metrics={"reward": 0.0}, tokens=2**70, elapsed=1.0))
+    assert handle.flush(10)
+    assert "do not fit" in handle.trouble
+    handle.put(finished(2))
+    assert handle.close()
+    recorder.close()
+    assert steps_of(path) == [2]
+    assert spill_file(path, f"{handle.id}.refused").exists()
+
+
+@pytest.mark.parametrize(
+    "kills", [3, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
+def test_kill_9_loses_no_step_that_was_shown(tmp_path: Path, kills: int) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    path = tmp_path / "s.db"
+    resume = "-"
+    for _ in range(kills):
+        writer = subprocess.Popen(
+            [sys.executable, "-m", "tests.experiments.writer_process", str(path), "100000",
+             "0.002", resume],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert writer.stdout is not None
+        resume = json.loads(writer.stdout.readline())["id"]
+        time.sleep(chance.uniform(0.0, 0.7))
+        writer.send_signal(signal.SIGKILL)
+        shown = [line for line in writer.stdout.read().split("\n")[:-1] if line]
+        writer.stdout.close()
+        writer.wait()
+        check(path)
+        with closing(StoreReader(path)) as reader:
+            summary = reader.resolve(resume)
+            assert summary.status == "lost"
+            assert reader.post_mortem(summary.key).last_step == summary.step
+            stored = {view.step for view in reader.steps(summary.key)}
+            for event in (ev.from_json(json.loads(line)) for line in shown):
+                assert isinstance(event, ev.StepFinished)
+                assert event.step in stored
+                assert reader.metrics_at(summary.key, event.step) == event.metrics
+                view = reader.groups(summary.key, event.step)[0]
+                assert reader.tokens(summary.key, view.key) is not None
+            assert sorted(stored) == list(range(1, len(stored) + 1))

@@ -1,0 +1,178 @@
+"""Which runs there are and which one is meant: filters, columns, sort keys, names."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from experiments.errors import NoStoreError, QueryError, RunNotFoundError
+from experiments.reader import StoreReader
+from experiments.store import ExperimentStore
+from grpo_engine.events import CheckpointSaved
+from tests.experiments.made import config, evaluated, finished, record_run
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reader") / "s.db"
+    record_run(path, steps=2, name="low", tree=config(seed=1))
+    record_run(
+        path, steps=5, name="high beta", last=(evaluated(5, (1, 1)),),
+        tree=config(seed=2, algorithm={"recipe": "dapo", "beta": 0.4}),
+    )  # fmt: skip
+    record_run(path, steps=8, name="other-task", tree=config(task={"name": "gsm8k"}))
+    store = ExperimentStore(path)
+    store.tag(1, ["good", "50%"])
+    store.set_note(2, "a note on KL")
+    store.set_archived(3, True)
+    store.close()
+    return path
+
+
+@pytest.fixture
+def reader(path: Path) -> Iterator[StoreReader]:
+    with closing(StoreReader(path)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", ["high beta", "low"]),
+        ("low", ["low"]),
+        ("LOW", ["low"]),
+        ("50%", ["low"]),
+        ("%", ["low"]),
+        ('"note on"', ["high beta"]),
+        ("tag:good", ["low"]),
+        ("!tag:good", ["high beta"]),
+        ("status:completed", ["high beta", "low"]),
+        ("status:running", []),
+        ("recipe:dapo", ["high beta"]),
+        ("recipe:dapo | tag:good", ["high beta", "low"]),
+        ("!(recipe:dapo | tag:good)", []),
+        ("cfg.optimizer.learning_rate>=1e-5", ["high beta", "low"]),
+        ("cfg.algorithm.beta>0.1", ["high beta"]),
+        ("cfg.optimizer.name=adamw seed=1", ["low"]),
+        ("reward>0.25", ["high beta"]),
+        ("last.kl<=0.02", ["low"]),
+        ("eval/accuracy>0.9", ["high beta"]),
+        ("step>=2 step<5", ["low"]),
+        ("name~beta", ["high beta"]),
+        ("created>=2020-01-01", ["high beta", "low"]),
+    ],
+)
+def test_filters(reader: StoreReader, text: str, names: list[str]) -> None:
+    assert [run.name for run in reader.runs(text)] == names
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rewrd>1", "did you mean reward"),
+        ("cfg.optimizer.lr=1", "no setting 'optimizer.lr'"),
+        ("reward>many", "'many' is no number"),
+        ("(low", "not closed"),
+        ("low)", "too much"),
+        ("low |", "nothing beside"),
+        ("!", "ends with"),
+    ],
+)
+def test_a_filter_that_is_unclear_says_what_is_wrong(
+    reader: StoreReader, text: str, words: str
+) -> None:
+    with pytest.raises(QueryError, match=words.replace("(", r"\(")):
+        reader.runs(text)
+
+
+def test_columns_take_settings_metrics_and_labels(reader: StoreReader) -> None:
+    columns = "best reward, last kl as k, =algorithm.beta as beta, task.name, recipe"
+    run = reader.runs("high", columns=columns)[0]
+    assert run.columns == {
+        "best reward": 0.5, "k": 0.05, "beta": 0.4, "task.name": "arithmetic", "recipe": "dapo",
+    }  # fmt: skip
+    with pytest.raises(QueryError, match=r"did you mean algorithm\.beta"):
+        reader.runs(columns="=algorithm.betta")
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"),
+    [("-created", "high beta"), ("created", "low"), ("-best reward", "high beta"),
+     ("=algorithm.beta", "low"), ("-eval/accuracy", "high beta"), ("eval/accuracy", "high beta"),
+     ("name", "high beta")],
+)  # fmt: skip
+def test_sorting_puts_runs_without_the_value_last(
+    reader: StoreReader, sort: str, first: str
+) -> None:
+    assert reader.runs(sort=sort)[0].name == first
+
+
+def test_a_run_is_named_by_id_prefix_name_last_and_best(reader: StoreReader) -> None:
+    low = reader.resolve("low")
+    for ref in (low.id, low.id[:5], low.uid, "lo"):
+        assert reader.resolve(ref).key == low.key
+    assert reader.resolve("@last").name == "other-task"
+    assert reader.resolve("@best").name == "other-task"
+    with pytest.raises(RunNotFoundError, match="did you mean high beta"):
+        reader.resolve("hihg beta")
+    with pytest.raises(RunNotFoundError, match=r"@last and @best"):
+        reader.resolve("@first")
+
+
+def test_best_is_by_held_out_accuracy_and_within_the_task_of_the_last_run(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    record_run(path, name="accurate", steps=1, last=(evaluated(1, (1, 1)),))
+    record_run(path, name="rewarded", steps=9, last=(evaluated(9, (1, 0)),))
+    with closing(StoreReader(path)) as reader:
+        assert reader.resolve("@best").name == "accurate"
+
+
+def test_an_ambiguous_prefix_lists_the_candidates(tmp_path: Path) -> None:
+    record_run(tmp_path / "s.db", name="run-a", steps=1)
+    record_run(tmp_path / "s.db", name="run-b", steps=1)
+    with (
+        closing(StoreReader(tmp_path / "s.db")) as reader,
+        pytest.raises(RunNotFoundError, match=r"could be 2 runs.*run-a.*run-b"),
+    ):
+        reader.resolve("run-")
+
+
+def test_two_runs_of_one_name_are_numbered(tmp_path: Path) -> None:
+    for _ in range(2):
+        record_run(tmp_path / "s.db", name="same", steps=1)
+    with closing(StoreReader(tmp_path / "s.db")) as reader:
+        assert sorted(run.name for run in reader.runs()) == ["same", "same-2"]
+
+
+def test_there_is_no_store_before_the_first_run(tmp_path: Path) -> None:
+    with pytest.raises(NoStoreError, match="a first run will make it"):
+        StoreReader(tmp_path / "s.db")
+
+
+def test_the_history_of_a_prompt_follows_it_over_the_steps(reader: StoreReader) -> None:
+    views = reader.history(reader.resolve("low").key, "hash-1")
+    assert [view.step for view in views] == [1, 2]
+    assert [item.text for item in views[0].rollouts] == ["yes", "no"]
+    assert views[0].rollouts[0].rewards[0].reason == "as computed"
+
+
+def test_a_lost_run_opens_with_what_is_known(tmp_path: Path) -> None:
+    saved = tmp_path / "checkpoint"
+    saved.mkdir()
+    path = tmp_path / "s.db"
+    short = record_run(
+        path, steps=5,
+        last=(CheckpointSaved(step=3, path=str(saved), best=False, seconds=0.1), finished(6)),
+    )  # fmt: skip
+    with closing(sqlite3.connect(path)) as conn, conn:
+        conn.execute("UPDATE run SET status = 'running'")
+        conn.execute("UPDATE attempt SET ended_at = NULL, pid_start = 'gone', rss_gb = 7.9, "
+                     "free_gb = 0.1")  # fmt: skip
+    with closing(StoreReader(path)) as reader:
+        run = reader.resolve(short)
+        mortem = reader.post_mortem(run.key)
+    assert run.status == "lost"
+    assert (mortem.last_step, mortem.checkpoint_step, mortem.steps_to_redo) == (6, 3, 3)
+    assert "out of memory" in mortem.cause

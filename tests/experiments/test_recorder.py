@@ -1,0 +1,341 @@
+"""Record first, show second: transactions, facts, attempts, status, the board, requests."""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from experiments.board import Board
+from experiments.errors import StoreUnusableError
+from experiments.reader import StoreReader
+from experiments.recorder import Recorder
+from experiments.status import LifeSigns, derive
+from experiments.store import ExperimentStore
+from experiments.texts import iso
+from grpo_engine import events as ev
+from grpo_engine.control import Control
+from tests.experiments.made import (
+    CONFIG,
+    NAN,
+    config,
+    ended,
+    finished,
+    group,
+    numbers,
+    put_all,
+    record_run,
+    started,
+    step_events,
+)  # fmt: skip
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    made = Recorder(tmp_path / "store.db")
+    yield made
+    made.close()
+
+
+def drain(queue: "SimpleQueue[ev.Event | None]") -> list[ev.Event]:
+    found = []
+    while (event := queue.get(timeout=10)) is not None:
+        found.append(event)
+    return found
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.01)
+
+
+def test_a_fact_is_delivered_only_after_its_commit(recorder: Recorder) -> None:
+    handle = recorder.start_run(CONFIG)
+    facts = handle.facts
+    put_all(handle, started(), *step_events(1))
+    reader = StoreReader(recorder.path)
+    while not isinstance(event := facts.get(timeout=10), ev.StepFinished):
+        assert event is not None
+    assert reader.metrics_at(handle.key, 1)["reward"] == 0.1
+    reader.close()
+
+
+def test_facts_keep_their_order_and_end_with_none(recorder: Recorder) -> None:
+    handle = recorder.start_run(CONFIG)
+    facts = handle.facts
+    wanted = [started(), *step_events(1), *step_events(2), ended(2)]
+    put_all(handle, *wanted)
+    handle.close()
+    assert drain(facts) == wanted
+
+
+def test_a_step_is_one_transaction(recorder: Recorder) -> None:
+    handle = recorder.start_run(CONFIG)
+    handle.put(started())
+    assert handle.flush(10)
+    before = len(handle.lock_waits)
+    put_all(handle, *step_events(1, groups=5))
+    assert handle.flush(10)
+    assert len(handle.lock_waits) - before == 1
+
+
+def test_progress_goes_to_the_board_and_not_into_the_record(recorder: Recorder) -> None:
+    handle = recorder.start_run(CONFIG)
+    handle.put(ev.PhaseStarted(step=1, phase="generate", total=2))
+    assert handle.board.snapshot().phase == "generate"
+    handle.close()
+    with closing(StoreReader(recorder.path)) as reader:
+        assert reader.facts(handle.key) == ()
+
+
+def test_summaries_hold_extremes_with_their_steps_and_count_what_is_not_finite(
+    recorder: Recorder,
+) -> None:
+    handle = recorder.start_run(CONFIG)
+    for step, value in enumerate([0.5, 0.9, NAN, 0.2], start=1):
+        handle.put(finished(step, reward=value))
+    handle.close()
+    with closing(StoreReader(recorder.path)) as reader:
+        line = reader.run(handle.key).summary.metrics["reward"]
+        series = reader.metric_series(handle.key, "reward")
+    assert (line.first, line.last, line.best, line.best_step) == (0.5, 0.2, 0.9, 2)
+    assert (line.min, line.min_step, line.count, line.nonfinite) == (0.2, 4, 4, 1)
+    assert line.mean == pytest.approx((0.5 + 0.9 + 0.2) / 3)
+    assert repr(series.values) == "(0.5, 0.9, nan, 0.2)"
+
+
+def test_infinity_is_stored_as_infinity(recorder: Recorder) -> None:
+    handle = recorder.start_run(CONFIG)
+    handle.put(finished(1, kl=float("-inf")))
+    handle.close()
+    with closing(StoreReader(recorder.path)) as reader:
+        assert reader.metrics_at(handle.key, 1)["kl"] == float("-inf")
+
+
+def test_resuming_hides_what_came_after_the_checkpoint_under_the_old_attempt(
+    recorder: Recorder,
+) -> None:
+    handle = recorder.start_run(CONFIG)
+    put_all(handle, started(), *step_events(1), *step_events(2), *step_events(3))
+    handle.close("killed")
+    again = recorder.resume_run(handle.id, from_step=1)
+    put_all(again, started(step=1), finished(2, reward=0.05), ended(2))
+    again.close()
+    with closing(StoreReader(recorder.path)) as reader:
+        run = handle.key
+        assert reader.metric_series(run, "reward").values == (0.1, 0.05)
+        assert reader.group_steps(run) == (1,)
+        steps = [(view.step, view.attempt) for view in reader.steps(run)]
+        assert steps == [(1, 1), (2, 2)]
+        line = reader.run(run).summary.metrics["reward"]
+        assert (line.max, line.max_step, line.count) == (0.1, 1, 2)
+        assert [view.until_step for view in reader.attempts(run)] == [1, None]
+        assert reader.run(run).summary.step == 2
+    with closing(sqlite3.connect(recorder.path)) as conn:
+        hidden = conn.execute("SELECT attempt, step FROM step WHERE hidden = 1").fetchall()
+        kept = conn.execute("SELECT count(*) FROM metric_hidden").fetchone()[0]
+    assert hidden == [(1, 2), (1, 3)]
+    assert kept == 4
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kept"), [("all", [1, 2]), ("every", [2]), ("pinned", []), ("none", [])]
+)
+def test_the_size_setting_decides_whose_tokens_are_kept(
+    recorder: Recorder, wanted: str, kept: list[int]
+) -> None:
+    handle = recorder.start_run(config(record={"tokens": wanted, "tokens_every": 2}))
+    for step in (1, 2):
+        put_all(handle, ev.GroupScored(step=step, group=group()), numbers(step=step))
+        handle.put(finished(step))
+    handle.close()
+    with closing(StoreReader(recorder.path)) as reader:
+        found = [view.step for view in reader.groups(handle.key, None) if view.has_tokens]
+        view = reader.groups(handle.key, 2)[0]
+        assert (reader.tokens(handle.key, view.key) is not None) == (2 in kept)
+        assert view.rollouts[0].clip_fraction == 0.25
+    assert found == kept
+
+
+def test_token_numbers_that_come_after_an_interruption_complete_their_group(
+    recorder: Recorder,
+) -> None:
+    handle = recorder.start_run(CONFIG)
+    handle.put(ev.GroupScored(step=1, group=group()))
+    handle.put(ev.RunPaused(step=1))
+    put_all(handle, ev.RunResumed(step=1), numbers(), finished(1))
+    handle.close()
+    with closing(StoreReader(recorder.path)) as reader:
+        view = reader.groups(handle.key, 1)[0]
+        tokens = reader.tokens(handle.key, view.key)
+    assert tokens is not None
+    assert tokens.rows[0].after == (-0.25, -0.5, -2.0)
+    assert view.rollouts[1].kl == 0.125
+
+
+def test_an_alert_is_one_line_that_counts(recorder: Recorder) -> None:
+    handle = recorder.start_run(CONFIG)
+    for step in (3, 4, 5):
+        handle.put(
+            ev.AlertRaised(
+                step=step, rule="kl", severity="warning", explanation="KL is high",
+                remedy="more beta", value=0.2, limit=0.1,
+            )
+        )  # fmt: skip
+    handle.close()
+    with closing(StoreReader(recorder.path)) as reader:
+        (alert,) = reader.alerts(handle.key)
+    assert (alert.rule, alert.first_step, alert.last_step, alert.count) == ("kl", 3, 5, 3)
+
+
+def test_a_reader_sees_that_something_was_committed(recorder: Recorder) -> None:
+    handle = recorder.start_run(CONFIG)
+    with closing(StoreReader(recorder.path)) as reader:
+        reader.changed()
+        assert not reader.changed()
+        handle.put(finished(1))
+        handle.flush(10)
+        assert reader.changed()
+
+
+def test_a_run_that_is_closed_without_a_word_is_aborted(recorder: Recorder) -> None:
+    handle = recorder.start_run(CONFIG)
+    handle.put(finished(1))
+    handle.close("the engine raised")
+    with closing(StoreReader(recorder.path)) as reader:
+        summary = reader.resolve(handle.id)
+    assert (summary.status, summary.error) == ("aborted", "the engine raised")
+
+
+# -- status --------------------------------------------------------------------------------------
+
+
+def signs(**changes: object) -> LifeSigns:
+    import os
+
+    from experiments.machine import boot_id, host_name, process_start
+
+    now = iso(time.time())
+    fields: dict[str, object] = {
+        "host": host_name(), "boot": boot_id(), "pid": os.getpid(),
+        "pid_start": process_start(os.getpid()), "heartbeat": now, "progress_at": now,
+        "ended_at": None,
+    }  # fmt: skip
+    return LifeSigns(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_status_never_lies() -> None:
+    long_ago = iso(time.time() - 3600)
+    assert derive("running", signs(), 1.0)[0] == "running"
+    assert derive("running", signs(progress_at=long_ago), 1.0) == ("stalled", long_ago)
+    assert derive("running", signs(progress_at=long_ago), 1000.0)[0] == "running"
+    assert derive("paused", signs(progress_at=long_ago), 1.0)[0] == "paused"
+    assert derive("running", signs(pid_start="another"), 1.0)[0] == "lost"
+    assert derive("running", signs(boot="before"), 1.0)[0] == "lost"
+    assert derive("running", signs(host="elsewhere"), 1.0)[0] == "running"
+    assert derive("running", signs(host="elsewhere", heartbeat=long_ago), 1.0) == (
+        "unknown",
+        long_ago,
+    )
+    assert derive("completed", signs(pid_start="another"), 1.0)[0] == "completed"
+
+
+def test_the_heartbeat_goes_on_while_nothing_is_put(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.heartbeat.PERIOD_S", 0.05)
+    handle = recorder.start_run(CONFIG)
+    with closing(StoreReader(recorder.path)) as reader:
+        first = reader.attempts(handle.key)[0]
+        wait_for(lambda: reader.attempts(handle.key)[0].heartbeat > first.heartbeat)
+        assert reader.attempts(handle.key)[0].progress_at == first.progress_at
+
+
+# -- viewers and requests ------------------------------------------------------------------------
+
+
+def test_the_board_is_written_only_while_someone_looks(recorder: Recorder) -> None:
+    handle = recorder.start_run(CONFIG)
+    handle.put(ev.PhaseStarted(step=1, phase="generate", total=2))
+    time.sleep(0.5)
+    with closing(StoreReader(recorder.path)) as reader:
+        assert reader.board(handle.key) is None
+        recorder.store.hold_lease(handle.key)
+        wait_for(lambda: reader.board(handle.key) is not None)
+        assert reader.board(handle.key) == handle.board.snapshot()
+
+
+def test_the_board_rebuilds_texts_and_takes_scores() -> None:
+    board = Board()
+    prompt = ev.PromptStarted(group=0, origin="train", prompt_text="p", target="2", rows=2)
+    board.apply(ev.PhaseStarted(step=1, phase="generate", total=2))
+    board.apply(ev.PromptsStarted(step=1, prompts=(prompt,)))
+    for text in ("ye", "s"):
+        delta = ev.RowDelta(group=0, index=0, text=text, tokens=1)
+        board.apply(
+            ev.RolloutsAdvanced(
+                step=1, rows=(delta,), tokens=2, finished=0, total=2, tokens_per_second=9.0
+            )
+        )
+    row = board.snapshot().groups[0].rows[0]
+    assert (row.text, row.tokens, row.scored) == ("yes", 2, False)
+    version = board.version
+    board.apply(ev.GroupScored(step=1, group=group()))
+    assert board.version > version
+    assert board.snapshot().groups[0].rows[0].reward == 1.0
+
+
+def test_requests_reach_the_control_and_say_when_they_are_done(recorder: Recorder) -> None:
+    control = Control()
+    handle = recorder.start_run(CONFIG, control=control)
+    with closing(StoreReader(recorder.path)) as reader:
+        request = recorder.store.request(handle.key, "pause")
+        assert reader.control(request).state in ("asked", "taken")
+        wait_for(lambda: control.paused)
+        wait_for(lambda: reader.control(request).state == "taken")
+        handle.put(ev.RunPaused(step=1))
+        wait_for(lambda: reader.control(request).state == "done")
+        recorder.store.request(handle.key, "pin", argument="example \x00")
+        wait_for(lambda: control.take_pins() == ["example \x00"])
+
+
+def test_an_old_stop_does_not_end_a_resumed_run(recorder: Recorder) -> None:
+    handle = recorder.start_run(CONFIG)
+    put_all(handle, finished(1))
+    handle.close("killed")
+    request = recorder.store.request(handle.key, "stop_now")
+    control = Control()
+    again = recorder.resume_run(handle.key, from_step=1, control=control)
+    time.sleep(0.5)
+    with closing(StoreReader(recorder.path)) as reader:
+        assert reader.control(request).state == "expired"
+    assert not control.stop_now
+    again.close()
+
+
+def test_a_request_that_nobody_takes_says_no_answer(tmp_path: Path) -> None:
+    record_run(tmp_path / "s.db")
+    store = ExperimentStore(tmp_path / "s.db")
+    with closing(StoreReader(tmp_path / "s.db")) as reader:
+        request = store.request(reader.resolve("@last").key, "pause")
+        with closing(sqlite3.connect(tmp_path / "s.db")) as conn, conn:
+            conn.execute("UPDATE control SET asked_at = ?", (iso(time.time() - 6),))
+        view = reader.control(request)
+    store.close()
+    assert view.state == "no answer"
+    assert "last sign of life" in view.message
+
+
+def test_a_store_that_cannot_be_opened_refuses_the_run(tmp_path: Path) -> None:
+    (tmp_path / "no.db").write_text("this is not a database, but a text of some length\n" * 50)
+    with pytest.raises(StoreUnusableError, match="not a SQLite file"):
+        Recorder(tmp_path / "no.db")
+    with closing(sqlite3.connect(tmp_path / "other.db")) as conn:
+        conn.execute("CREATE TABLE theirs (a)")
+    with pytest.raises(StoreUnusableError, match="another program"):
+        Recorder(tmp_path / "other.db")

@@ -1,0 +1,161 @@
+"""Any sequence of events that is written is read back equal."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from experiments.reader import StoreReader
+from experiments.recorder import Recorder
+from grpo_engine import events as ev
+from tests.experiments.made import CONFIG, same
+
+TEXT = st.text(st.characters(exclude_categories=()), max_size=12) | st.sampled_from(
+    ["", "\x00", "\\x00", '"', "'", "\r\n", "😀", "\ud800", "=1+1", "x" * 300]
+)
+NUMBER = st.floats(width=64)
+MAYBE = st.none() | NUMBER
+NAMES = st.text("abcdefgh/_", min_size=1, max_size=8)
+# differences to old are float16: multiples of 1/8 in a small range are exact in it
+LOGP = st.integers(-64, 0).map(lambda eighths: eighths / 8)
+
+
+@st.composite
+def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
+    origin: ev.Origin = draw(st.sampled_from(["train", "eval", "pinned"]))
+    completions, numbers = [], []
+    for place in range(draw(st.integers(0, 3))):
+        length = draw(st.integers(0, 4))
+
+        def row(length: int = length) -> tuple[float, ...]:
+            return tuple(draw(st.lists(LOGP, min_size=length, max_size=length)))
+
+        rewards = tuple(
+            ev.RewardValue(
+                name=draw(TEXT), value=draw(MAYBE), weight=draw(NUMBER), reason=draw(TEXT)
+            )
+            for _ in range(draw(st.integers(0, 2)))
+        )
+        completions.append(
+            ev.Completion(
+                index=place, ids=tuple(int(-8 * x) for x in row()), text=draw(TEXT),
+                finish=draw(st.sampled_from(["stop", "length", "stop_string"])), rewards=rewards,
+                reward=draw(MAYBE), advantage=draw(MAYBE), sampler_logprobs=row(),
+                ends=tuple(np.cumsum([int(-8 * x) for x in row()]).tolist()),
+            )
+        )  # fmt: skip
+        numbers.append(
+            ev.TokenNumbers(
+                index=place, old=row(), reference=draw(st.just(())) if place else row(),
+                passes=(row(), row()), after=row(), entropy=tuple(-x for x in row()),
+                advantages=row(), clip_fraction=draw(MAYBE), kl=draw(MAYBE),
+            )
+        )  # fmt: skip
+    group = ev.Group(
+        index=index, origin=origin, example_key=draw(TEXT), prompt_text=draw(TEXT),
+        prompt_ids=(1, 2), prompt_hash=draw(TEXT), target=draw(TEXT),
+        attempt=draw(st.integers(0, 3)), completions=tuple(completions), reward_mean=draw(MAYBE),
+        reward_std=draw(MAYBE), no_signal=draw(TEXT),
+        sampling=draw(st.dictionaries(NAMES, NUMBER, max_size=2)),
+    )  # fmt: skip
+    events: list[ev.Event] = [ev.GroupScored(step=step, group=group)]
+    if draw(st.booleans()):
+        events.append(
+            ev.TokensScored(step=step, group=index, origin=origin, numbers=tuple(numbers))
+        )
+    return events
+
+
+@st.composite
+def others(draw: st.DrawFn, step: int) -> ev.Event:
+    options: list[ev.Event] = [
+        ev.NoteWritten(step=step, text=draw(TEXT)),
+        ev.AlertRaised(step=step, rule=draw(TEXT), severity="warning", explanation=draw(TEXT),
+                       remedy=draw(TEXT), value=draw(MAYBE), limit=draw(MAYBE)),
+        ev.StepSkipped(step=step, reason=draw(TEXT)),
+        ev.CheckpointSaved(step=step, path=draw(TEXT), best=draw(st.booleans()),
+                           seconds=draw(NUMBER)),
+        ev.RunPaused(step=step),
+        ev.RunResumed(step=step),
+        ev.ModelLoaded(step=step, path=draw(TEXT), parameters=3, trainable=1, dtype="float32",
+                       notes=(draw(TEXT),), seconds=draw(NUMBER)),
+        ev.PassFinished(step=step, index=1, minibatch=0, loss=draw(NUMBER), clip_low=draw(NUMBER),
+                        clip_high=0.0, kl_to_old=draw(NUMBER), grad_norm=draw(NUMBER),
+                        learning_rate=1e-5, stop_reason=draw(TEXT)),
+        ev.EvaluationFinished(
+            step=step, moment="during", mode="sampled", problems=1, samples=1,
+            metrics=draw(st.dictionaries(NAMES.map(lambda name: f"eval/{name}"), NUMBER)),
+            rows=(ev.EvaluationSample(example_key=draw(TEXT), correct=1, samples=2,
+                                      rewards=draw(st.dictionaries(TEXT, NUMBER, max_size=2))),),
+            seconds=draw(NUMBER),
+        ),
+        ev.RunFailed(step=step, error=draw(TEXT), message=draw(TEXT), traceback=draw(TEXT)),
+    ]  # fmt: skip
+    return draw(st.sampled_from(options))
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> list[ev.Event]:
+    events: list[ev.Event] = [
+        ev.RunStarted(step=0, config={"a": draw(TEXT)}, total_steps=5, resumed=False,
+                      versions={draw(TEXT): draw(TEXT)}, device=draw(TEXT), threads=1,
+                      dataset_fingerprint=draw(TEXT), recipe=draw(TEXT))
+    ]  # fmt: skip
+    for step in range(1, draw(st.integers(1, 3)) + 1):
+        for index in range(draw(st.integers(0, 2))):
+            events += draw(groups(index, step))
+        events += [draw(others(step)) for _ in range(draw(st.integers(0, 3)))]
+        events.append(
+            ev.StepFinished(
+                step=step, metrics=draw(st.dictionaries(NAMES, NUMBER, max_size=3)),
+                tokens=draw(st.integers(0, 2**40)), elapsed=draw(NUMBER),
+            )
+        )  # fmt: skip
+    return events
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(scripts())
+def test_any_events_written_are_read_back_equal(events: list[ev.Event]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store.db"
+        recorder = Recorder(path)
+        handle = recorder.start_run(CONFIG)
+        for event in events:
+            handle.put(event)
+        assert handle.close(), handle.trouble
+        recorder.close()
+        reader = StoreReader(path)
+        found = [fact.event for fact in reader.facts(handle.key, limit=10_000)]
+        reader.close()
+    assert len(found) == len(events)
+    for got, wanted in zip(found, events, strict=True):
+        assert same(sorted_maps(got), sorted_maps(wanted))
+
+
+def sorted_maps(event: ev.Event) -> object:
+    """The event with its mappings in one order, which is no part of what they say."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: plain(value[key]) for key in sorted(value)}
+        return [plain(item) for item in value] if isinstance(value, list) else value
+
+    return plain(ev.to_json(event))
+
+
+def test_facts_come_in_pages_that_join_without_gap(tmp_path: Path) -> None:
+    from tests.experiments.made import record_run
+
+    record_run(tmp_path / "s.db", steps=3)
+    reader = StoreReader(tmp_path / "s.db")
+    run = reader.resolve("@last").key
+    whole = [fact.seq for fact in reader.facts(run, limit=1000)]
+    pages, after = [], 0
+    while page := reader.facts(run, after=after, limit=4):
+        pages += [fact.seq for fact in page]
+        after = page[-1].seq
+    reader.close()
+    assert pages == whole == list(range(1, len(whole) + 1))

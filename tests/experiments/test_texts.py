@@ -1,0 +1,62 @@
+"""Any text survives the store's escapes and the CSV guard."""
+
+import csv
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.csv_files import cell, json_text, read_csv, write_csv
+from experiments.texts import escape, guard, unescape, unguard
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=40) | st.from_regex(
+    r"(\\|x00|ud8[0-9a-f]{2}|\x00|[=+@'-]|\t|\r\n|\"|,|,){1,8}", fullmatch=True
+)
+
+
+@given(ANY_TEXT)
+def test_escape_is_undone_exactly_and_leaves_storable_text(text: str) -> None:
+    stored = escape(text)
+    assert "\x00" not in stored
+    stored.encode("utf-8")
+    assert unescape(stored) == text
+
+
+def test_escapes_read_as_the_design_says_and_ordinary_backslashes_stay() -> None:
+    assert escape("a\x00b") == "a\\x00b"
+    assert escape("\ud800") == "\\ud800"
+    assert escape("\\x00") == "\\\\x00"
+    assert escape("\\frac{1}{2}") == "\\frac{1}{2}"
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "'"])
+def test_a_cell_that_a_spreadsheet_would_run_gets_one_quote(start: str) -> None:
+    assert guard(start + "1") == "'" + start + "1"
+    assert unguard(guard(start + "1")) == start + "1"
+
+
+def test_numbers_are_not_guarded() -> None:
+    assert cell(-1.5) == "-1.5"
+    assert cell(float("nan")) == "NaN"
+    assert cell(0.1 + 0.2) == "0.30000000000000004"
+
+
+@given(st.lists(st.tuples(ANY_TEXT, ANY_TEXT), max_size=5), st.booleans())
+def test_any_text_survives_csv(rows: list[tuple[str, str]], raw: bool) -> None:
+    out = io.StringIO(newline="")
+    write_csv(out, ["a", "b"], [{"a": a, "b": b} for a, b in rows], raw=raw)
+    encoded = out.getvalue().encode("utf-8").decode("utf-8")
+    found = list(read_csv(io.StringIO(encoded, newline=""), raw=raw))
+    assert [(row["a"], row["b"]) for row in found] == rows
+
+
+def test_csv_has_one_header_row_and_newlines_inside_quotes() -> None:
+    out = io.StringIO(newline="")
+    write_csv(out, ["text", "n"], [{"text": "a\nb", "n": 1}])
+    assert out.getvalue() == 'text,n\r\n"a\nb",1\r\n'
+    assert len(list(csv.reader(io.StringIO(out.getvalue(), newline="")))) == 2
+
+
+def test_json_text_is_valid_utf8_and_names_what_json_lacks() -> None:
+    assert json_text({"a": float("nan"), "b": "\ud800é"}) == '{"a": "NaN", "b": "\\ud800é"}'

@@ -1,0 +1,103 @@
+"""The token codec: exact ids and old, small differences, and what does not fit."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.tokens import TokenFile, decode, encode, read_blob
+from experiments.values import TokenRow
+
+LOGP = st.floats(-30, 0, width=32)
+
+
+@st.composite
+def token_rows(draw: st.DrawFn, index: int = 0) -> TokenRow:
+    length = draw(st.integers(0, 6))
+
+    def values(source: st.SearchStrategy[float]) -> tuple[float, ...]:
+        return tuple(draw(st.lists(source, min_size=length, max_size=length)))
+
+    def maybe(source: st.SearchStrategy[float]) -> tuple[float, ...]:
+        return values(source) if draw(st.booleans()) else ()
+
+    return TokenRow(
+        index=index, ids=tuple(int(x) for x in values(st.integers(0, 200_000).map(float))),
+        ends=tuple(np.cumsum([int(x) for x in maybe(st.integers(0, 9).map(float))]).tolist()),
+        old=maybe(LOGP), sampler=maybe(LOGP), reference=maybe(LOGP), after=maybe(LOGP),
+        passes=tuple(values(LOGP) for _ in range(draw(st.integers(0, 2)))),
+        entropy=maybe(st.floats(0, 12, width=32)), advantages=maybe(st.floats(-3, 3, width=32)),
+    )  # fmt: skip
+
+
+def near(found: tuple[float, ...], wanted: tuple[float, ...], old: tuple[float, ...]) -> bool:
+    """Within half a unit of float16 at the size of what was stored: the difference to `old`."""
+    bases = old if len(old) == len(wanted) else (0.0,) * len(wanted)
+    return len(found) == len(wanted) and all(
+        abs(a - b) <= abs(b - base) * 2**-11 + 2**-24
+        for a, b, base in zip(found, wanted, bases, strict=True)
+    )
+
+
+@given(st.lists(token_rows(), max_size=4), st.lists(st.integers(0, 200_000), max_size=5))
+def test_a_group_comes_back_with_exact_ids_and_old(rows: list[TokenRow], prompt: list[int]) -> None:
+    found_prompt, found = decode(encode(prompt, rows))
+    assert found_prompt == tuple(prompt)
+    for got, row in zip(found, rows, strict=True):
+        assert (got.ids, got.ends, got.old) == (row.ids, row.ends, row.old)
+        assert got.advantages == row.advantages
+        for name in ("sampler", "reference", "after"):
+            assert near(getattr(got, name), getattr(row, name), row.old)
+        assert near(got.entropy, row.entropy, ())
+        assert len(got.passes) == len(row.passes)
+        assert all(map(near, got.passes, row.passes, [row.old] * len(row.passes)))
+
+
+def row(**numbers: tuple[float, ...]) -> TokenRow:
+    empty: dict[str, tuple[float, ...]] = dict.fromkeys(
+        ("ends", "sampler", "old", "reference", "passes", "after", "entropy", "advantages"), ()
+    )
+    return TokenRow(index=0, ids=(1, 2), **{**empty, **numbers})  # type: ignore[arg-type]
+
+
+def test_a_pass_equal_to_old_stays_at_ratio_one_exactly() -> None:
+    old = (float(np.float32(-3.3)), float(np.float32(-0.017)))
+    _, found = decode(encode((), [row(old=old, passes=(old,))]))  # type: ignore[arg-type]
+    assert found[0].passes[0] == old
+
+
+def test_clip_state_at_a_narrow_bound_survives() -> None:
+    # eps .02: log 1.02 = .0198; plain float16 near -9 has steps of .0078, differences of .00002
+    old = (-9.0, -9.0)
+    new = (-9.0 + 0.0197, -9.0 + 0.0199)
+    _, found = decode(encode((), [row(old=old, after=new)]))
+    clipped = [math.exp(a - b) > 1.02 for a, b in zip(found[0].after, old, strict=True)]
+    assert clipped == [False, True]
+
+
+@pytest.mark.parametrize("odd", [-math.inf, math.nan, -1e30])
+def test_what_float16_cannot_hold_is_kept_as_float32(odd: float) -> None:
+    _, found = decode(encode((), [row(old=(-1.0, -2.0), after=(odd, -2.0))]))
+    assert repr(found[0].after[0]) == repr(float(np.float32(odd)))
+    assert found[0].after[1] == -2.0
+
+
+def test_a_blob_of_a_newer_codec_says_so() -> None:
+    with pytest.raises(ValueError, match="codec 9"):
+        decode(b"", codec=9)
+
+
+def test_a_deleted_token_file_is_made_again(tmp_path: object) -> None:
+    from pathlib import Path
+
+    path = Path(str(tmp_path)) / "run" / "tokens.db"
+    tokens = TokenFile(path)
+    tokens.write([(1, encode((), [row()]))])
+    for file in path.parent.iterdir():
+        file.unlink()
+    tokens.write([(2, encode((5,), [row()]))])
+    tokens.close()
+    assert read_blob(path, 1) is None
+    assert read_blob(path, 2) == ((5,), (row(),))

@@ -1,0 +1,54 @@
+"""A process that records scripted steps and prints each stored step as a JSON line, as train does.
+
+Arguments: store, steps, seconds between steps, run to resume or `-`.
+"""
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+from experiments.reader import StoreReader
+from experiments.recorder import Recorder
+from grpo_engine import events as ev
+from tests.experiments.made import CONFIG, ended, started, step_events
+
+
+def main(path: Path, steps: int, pause: float, resume: str) -> None:
+    recorder = Recorder(path)
+    first = 0
+    if resume != "-":
+        reader = StoreReader(path)
+        first = reader.resolve(resume).step
+        reader.close()
+        handle = recorder.resume_run(resume, from_step=first)
+    else:
+        handle = recorder.start_run(CONFIG)
+    facts = handle.facts
+    print(json.dumps({"id": handle.id}), flush=True)
+
+    def show() -> None:
+        while (event := facts.get()) is not None:
+            if isinstance(event, ev.StepFinished):
+                print(json.dumps(ev.to_json(event)), flush=True)
+
+    shower = threading.Thread(target=show)
+    shower.start()
+    handle.put(started(step=first))
+    for step in range(first + 1, first + steps + 1):
+        for event in step_events(step, groups=1):
+            handle.put(event)
+        if pause:
+            time.sleep(pause)
+    handle.put(ended(first + steps))
+    stored = handle.close()
+    shower.join()
+    waits = sorted(handle.lock_waits)
+    print(json.dumps({"stored": stored, "trouble": handle.trouble, "transactions": len(waits),
+                      "p99": waits[int(0.99 * (len(waits) - 1))]}), flush=True)  # fmt: skip
+    recorder.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4])
