@@ -129,8 +129,12 @@ def record_run(
 
 
 def same(left: object, right: object) -> bool:
-    """Equality that takes NaN as equal to NaN."""
-    return repr(left) == repr(right)
+    """Equality that takes NaN as equal to NaN; zeros of either sign are equal, as in Python."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    return type(left) is type(right) and (left == right or repr(left) == repr(right) == "nan")
 
 
 NAN = math.nan
