@@ -1,0 +1,156 @@
+"""Sums with a carry, differences with a borrow, and small products: the embedded starter's task.
+
+A careful completion to "What is 47 + 38?" is
+`<think>7+8=15, carry 1, 4+3+1=8</think><answer>85</answer>`.
+
+A hash of the operands puts each problem, for ever, into one of three disjoint sets: `making` taught
+the embedded starter, `train` is for GRPO, `held_out` is for evaluation. `a + b` and `b + a`, and
+products alike, fall into the same set, so that neither is the other's answer sheet.
+"""
+
+import hashlib
+import random
+from dataclasses import dataclass
+from functools import cache
+from itertools import cycle
+from typing import Final
+
+from grpo_engine.config import TaskConfig
+from grpo_engine.errors import DataError
+from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of_examples, user_message
+from grpo_engine.tasks.options import read_options
+
+SYMBOLS: Final = {"add": "+", "subtract": "-", "multiply": "*"}
+# How often each kind comes, of five problems.
+TURNS: Final = ("add", "subtract", "add", "subtract", "multiply")
+WORDINGS: Final = ("What is {}?", "Work out {}.", "{} = ?")
+# The sets as shares of a hundred hash buckets.
+SPLITS: Final = {"making": range(45), "train": range(45, 75), "held_out": range(75, 100)}
+REWARDS: Final = (RewardSpec(name="numeric_answer"), RewardSpec(name="format_all"))
+DEFAULTS: Final = {"kinds": list(SYMBOLS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Two operands and what to do with them."""
+
+    kind: str
+    a: int
+    b: int
+
+    @property
+    def text(self) -> str:
+        """The problem as people write it: `47 + 38`."""
+        return f"{self.a} {SYMBOLS[self.kind]} {self.b}"
+
+    @property
+    def answer(self) -> int:
+        """The one right result."""
+        if self.kind == "add":
+            return self.a + self.b
+        return self.a - self.b if self.kind == "subtract" else self.a * self.b
+
+    @property
+    def bucket(self) -> int:
+        """A number below 100 that depends on the operands alone, whatever their order."""
+        low, high = sorted((self.a, self.b))
+        return _digest(f"{self.kind} {low} {high}") % 100
+
+    @property
+    def wording(self) -> int:
+        """Which of the wordings asks this problem."""
+        return _digest(self.text) % len(WORDINGS)
+
+
+def question(problem: Problem, wording: int | None = None) -> str:
+    """The user's message, in the problem's own wording or the one given."""
+    return WORDINGS[problem.wording if wording is None else wording].format(problem.text)
+
+
+def working(problem: Problem) -> str:
+    """The digit by digit steps that lead to the answer."""
+    a, b = problem.a, problem.b
+    if problem.kind == "multiply":
+        number, digit = max(a, b), min(a, b)
+        ones = number % 10
+        tens = number - ones
+        return (
+            f"{tens}*{digit}={tens * digit}, {ones}*{digit}={ones * digit}, "
+            f"{tens * digit}+{ones * digit}={number * digit}"
+        )
+    (x, i), (y, j) = divmod(a, 10), divmod(b, 10)
+    if problem.kind == "add":
+        return f"{i}+{j}={i + j}, carry 1, {x}+{y}+1={x + y + 1}"
+    return f"{i + 10}-{j}={i + 10 - j}, borrow 1, {x}-{y}-1={x - y - 1}"
+
+
+@cache
+def problems(kind: str, split: str) -> tuple[Problem, ...]:
+    """All problems of one kind in one set, in order.
+
+    Sums and differences have two-digit operands and need a carry or borrow; products have one
+    operand of two digits that is no multiple of ten, and one from 2 to 9, in either order.
+    """
+    numbers = range(10, 100)
+    if kind == "multiply":
+        pairs = [(a, b) for a in numbers if a % 10 for b in range(2, 10)]
+        pairs += [(b, a) for a, b in pairs]
+    elif kind == "add":
+        pairs = [(a, b) for a in numbers for b in numbers if a % 10 + b % 10 > 9]
+    else:
+        pairs = [(a, b) for a in numbers for b in numbers if a > b and a % 10 < b % 10]
+    found = (Problem(kind, a, b) for a, b in pairs)
+    return tuple(problem for problem in found if problem.bucket in SPLITS[split])
+
+
+def mixed(kinds: tuple[str, ...], split: str) -> list[Problem]:
+    """Different problems of a set in a fixed mixed order: kinds take turns until one runs out."""
+    left = {kind: list(problems(kind, split)) for kind in kinds}
+    for kind, found in left.items():
+        random.Random(f"arithmetic/{kind}/{split}").shuffle(found)
+    chosen: list[Problem] = []
+    for kind in cycle([turn for turn in TURNS if turn in kinds]):
+        if not left[kind]:
+            return chosen
+        chosen.append(left[kind].pop())
+    return chosen
+
+
+def example(problem: Problem) -> Example:
+    """The problem as a chat prompt, with its answer and kind as columns."""
+    return Example(
+        key=f"arithmetic {problem.text}",
+        prompt=user_message(question(problem)),
+        target=str(problem.answer),
+        columns={"answer": str(problem.answer), "kind": problem.kind},
+    )
+
+
+def build(config: TaskConfig) -> Task:
+    """Make the task; the option `kinds` chooses among add, subtract and multiply."""
+    chosen = read_options(config, DEFAULTS)["kinds"]
+    unknown = [kind for kind in chosen if kind not in SYMBOLS]
+    if unknown or not chosen:
+        raise DataError(
+            f"task.options.kinds must be a list of some of {', '.join(SYMBOLS)}, got {chosen!r}"
+        )
+    kinds = tuple(kind for kind in SYMBOLS if kind in chosen)
+    train = [example(problem) for problem in mixed(kinds, "train")]
+    held_out = [example(problem) for problem in mixed(kinds, "held_out")]
+    held_out = held_out[: config.held_out_size]
+    return Task(
+        name="arithmetic",
+        description="Sums with a carry, differences with a borrow, and small products.",
+        train=train[: config.train_size or None],
+        held_out=held_out,
+        fingerprint=digest_of_examples(train + held_out),
+        default_rewards=REWARDS,
+        accuracy="numeric_answer",
+        system_prompt=config.system_prompt or "",
+        prefill=config.prefill,
+        shuffle=config.shuffle,
+    )
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
