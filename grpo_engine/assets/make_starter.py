@@ -18,7 +18,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
 import numpy as np
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_map
 from mlx_lm.models import llama
 from mlx_lm.models.cache import KVCache
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -34,6 +34,7 @@ from grpo_engine.assets.demonstrations import (
     textbook,
     workbook,
 )
+from grpo_engine.policy.trees import flatten
 from grpo_engine.rewards.correctness import numeric_answer
 from grpo_engine.rewards.shape import well_formed
 from grpo_engine.tasks.arithmetic import SYMBOLS, Problem, mixed
@@ -57,12 +58,8 @@ LONGEST: Final = 48  # tokens of a completion
 
 BATCH, WARM_UP = 32, 30
 TEXTBOOK_STEPS = 600
-ROUND, FIRST_STEERED, FEWEST_ROUNDS, MOST_ROUNDS = (
-    60,
-    3,
-    4,
-    20,
-)  # steps between measurements of the workbooks phase
+ROUND = 60  # steps of the workbooks between measurements
+FIRST_STEERED, FEWEST_ROUNDS, MOST_ROUNDS = 3, 4, 20
 ACCURACY, FORMAT, TOLERANCE = 0.35, 0.40, 0.012  # targets on the check problems
 SAMPLES = 4  # completions per held-out problem
 CHECKED = 3000  # completions per measurement
@@ -117,7 +114,7 @@ def make_model(vocabulary: int, key: mx.array) -> llama.Model:
     """A small llama with normally distributed weights."""
     model = llama.Model(llama.ModelArgs.from_dict({**SHAPE, "vocab_size": vocabulary}))
     weights = []
-    for name, weight in tree_flatten(model.parameters()):
+    for name, weight in flatten(model.parameters()).items():
         if weight.ndim == 2:
             key, own = mx.random.split(key)
             weights.append((name, 0.04 * mx.random.normal(weight.shape, key=own)))
@@ -206,10 +203,11 @@ def sample(
             if not stay.size:
                 break
             if stay.size < rows.size:
+                kept = mx.array(stay)
                 for cache in caches:
-                    cache.keys, cache.values = (
-                        part[mx.array(stay)] for part in (cache.keys, cache.values)
-                    )
+                    assert cache.keys is not None
+                    assert cache.values is not None
+                    cache.keys, cache.values = cache.keys[kept], cache.values[kept]
             rows = rows[stay]
             logits = model(mx.array(tokens[stay])[:, None], cache=caches)[:, -1]
     return completions
@@ -238,7 +236,7 @@ def measure(
 
 def parameters_of(model: llama.Model) -> int:
     """How many numbers the model has learned."""
-    return sum(weight.size for _, weight in tree_flatten(model.parameters()))
+    return sum(weight.size for weight in flatten(model.parameters()).values())
 
 
 def make(seed: int) -> tuple[llama.Model, Tokenizer, list[str]]:
@@ -317,7 +315,7 @@ def save(model: llama.Model, tokenizer: Tokenizer, folder: Path) -> None:
     ):  # fmt: skip
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")
     tokenizer.save(str(folder / "tokenizer.json"))
-    weights = dict(tree_flatten(model.parameters()))
+    weights = flatten(model.parameters())
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
 
 

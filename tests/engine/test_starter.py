@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx_lm
 import pytest
 from mlx_lm.sample_utils import make_sampler
+from tokenizers import Tokenizer
 
 from grpo_engine.assets import demonstrations, make_starter
 from grpo_engine.assets.make_starter import STARTER
@@ -110,7 +111,7 @@ def test_it_learned_from_no_problem_that_it_is_trained_or_evaluated_on() -> None
 def test_held_out_accuracy_and_format_are_as_published(starter: tuple[Any, Any]) -> None:
     model, _ = starter
     asked = mixed(tuple(SYMBOLS), "held_out")
-    tokenizer = make_starter.Tokenizer.from_file(str(STARTER / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(STARTER / "tokenizer.json"))
 
     found = make_starter.measure(model, tokenizer, asked, seed=5)
     right, formed = float(found.right.mean()), float(found.formed.mean())
