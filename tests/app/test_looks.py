@@ -1,0 +1,149 @@
+"""Colours that hold in every terminal, numbers that read well, curves that do not wobble."""
+
+import math
+
+import pytest
+from rich.color import Color
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color as TextualColor
+
+from app.numbers import change, seconds, share, short, signed, sparkline
+from app.palette import PALETTES, hex_of, rgb, style
+from app.series import Series
+from app.themes import THEMES, ExactXterm
+from app.widgets.braille import Canvas, Curve, Frame, draw, limits, span_of
+
+# Machado, Oliveira and Fernandes 2009, severity 1: protanopia, deuteranopia, tritanopia
+SIMULATIONS = {
+    "protan": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216),
+               (-0.003882, -0.048116, 1.051998)),
+    "deutan": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413),
+               (-0.011820, 0.042940, 0.968881)),
+    "tritan": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602),
+               (0.004733, 0.691367, 0.303900)),
+}  # fmt: skip
+
+
+def seen(number: int, matrix: tuple[tuple[float, ...], ...]) -> tuple[float, ...]:
+    """An xterm colour as somebody with this kind of vision sees it, in linear light."""
+    linear = [(c / 255) ** 2.2 for c in rgb(number)]
+    return tuple(
+        max(0.0, min(1.0, sum(m * c for m, c in zip(row, linear, strict=True)))) ** (1 / 2.2)
+        for row in matrix
+    )
+
+
+@pytest.mark.parametrize("name", list(PALETTES))
+def test_exact_colours_survive_256_colours(name: str) -> None:
+    palette = PALETTES[name]
+    numbers = {palette.paper, palette.text, palette.label, palette.border, palette.headline,
+               palette.raw, palette.guide, *palette.advantage, *palette.cycle}  # fmt: skip
+    for number in numbers:
+        (segment,) = ExactXterm().apply([Segment("x", style(number))], TextualColor(0, 0, 0))
+        assert segment.style is not None
+        assert segment.style.color == Color.from_ansi(number)
+
+
+def test_other_colours_are_left_alone() -> None:
+    look = Style(color=Color.from_rgb(1, 2, 3))
+    assert ExactXterm().apply([Segment("x", look)], TextualColor(0, 0, 0)) == [Segment("x", look)]
+
+
+def test_the_dark_palette_is_the_one_that_was_designed() -> None:
+    dark = PALETTES["dark"]
+    assert (hex_of(dark.paper), hex_of(dark.text), hex_of(dark.label)) == (
+        "#121212", "#c6c6c6", "#8a8a8a",
+    )  # fmt: skip
+    assert [hex_of(n) for n in dark.advantage] == [
+        "#ffd700", "#d78700", "#875f00", "#3a3a3a", "#005f87", "#00afff", "#5fd7ff",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(PALETTES))
+@pytest.mark.parametrize("vision", list(SIMULATIONS))
+def test_opposite_advantages_stay_apart_for_the_colour_blind(name: str, vision: str) -> None:
+    if name == "safe-blue-yellow" and vision != "tritan":
+        pytest.skip("this palette is for tritanopia")
+    ramp = PALETTES[name].advantage
+    for step in (1, 2, 3):
+        one = seen(ramp[3 - step], SIMULATIONS[vision])
+        other = seen(ramp[3 + step], SIMULATIONS[vision])
+        assert math.dist(one, other) > 0.2
+
+
+def test_there_is_a_theme_for_every_palette() -> None:
+    assert [theme.name for theme in THEMES] == list(PALETTES)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.612, ".61"), (1.1, "1.1"), (1.0, "1"), (-0.69, "−.69"), (0.018, ".018"), (1e-5, "1e−5"),
+     (0.0012, ".0012"), (21.23, "21.2"), (420.0, "420"), (12_345.0, "12k"), (3.4e6, "3.4M"),
+     (0.0, "0"), (math.nan, "NaN"), (-math.inf, "−∞"), (None, "–"), (9.999, "10"),
+     (999.7, "1000"), (0.0999, ".1")],
+)  # fmt: skip
+def test_numbers_are_short(value: float | None, expected: str) -> None:
+    assert short(value) == expected
+
+
+def test_shares_signs_and_durations() -> None:
+    assert [share(v) for v in (0.012, 0.75, 0.0, 0.0001)] == ["1.2 %", "75 %", "0 %", "<.1 %"]
+    assert [signed(v) for v in (1.21, -0.69, 0.0)] == ["+1.21", "−.69", "0"]
+    assert [seconds(v) for v in (0.2, 12, 600, 9000)] == [".2s", "12s", "10 min", "2.5 h"]
+
+
+def test_a_change_is_shown_to_the_digits_of_its_value() -> None:
+    assert change(0.66, 0.04) == "▲.04"
+    assert change(0.66, -0.003) == "="
+    assert change(0.017, 0.002) == "▲.002"
+    assert change(0.5, math.nan) == ""
+
+
+def test_sparklines_keep_gaps_and_extremes() -> None:
+    assert sparkline([0.0, 1.0], 8) == "▁█"
+    assert sparkline([0.0, math.nan, 1.0], 8) == "▁ █"
+    assert len(sparkline(list(range(100)), 10)) == 10
+
+
+def pixels(canvas: Canvas) -> set[tuple[int, int]]:
+    return {(x, y) for y, row in enumerate(canvas.bits) for x, bits in enumerate(row) if bits}
+
+
+def test_a_curve_keeps_its_place_while_the_run_goes_on() -> None:
+    series = Series()
+    drawn = []
+    for step in range(1, 200):
+        series.push(step, math.sin(step / 9))
+        if step in (150, 190):
+            assert span_of(step, 10_000) == span_of(150, 10_000)
+            canvas = Canvas(40, 6)
+            draw(canvas, Curve(series.view(), 1), Frame(-1.2, 1.2, 0, span_of(step, 10_000)))
+            drawn.append(pixels(canvas))
+    assert len(drawn) == 2
+    assert drawn[0] < drawn[1]
+
+
+def test_not_a_number_is_a_gap() -> None:
+    series = Series(0.0)
+    for step in range(32):
+        series.push(step, math.nan if 10 <= step < 22 else 1.0)
+    canvas = Canvas(16, 2)
+    draw(canvas, Curve(series.view(), 1), Frame(0.0, 2.0, 0, 32))
+    columns = {x for x, _ in pixels(canvas)}
+    assert columns == set(range(16)) - set(range(5, 11))
+
+
+def test_the_range_takes_in_a_near_guide_line_and_leaves_out_a_far_one() -> None:
+    series = Series()
+    for step in range(50):
+        series.push(step, 0.05)
+    assert limits([series.view()], (0.1,))[1] >= 0.1
+    assert limits([series.view()], (10.0,))[1] < 1
+
+
+def test_the_width_grows_in_few_jumps_and_ends_at_the_total() -> None:
+    spans = [span_of(n, 500) for n in range(1, 501)]
+    assert spans[-1] == 500
+    assert len(set(spans)) < 14
+    assert all(span >= n for n, span in enumerate(spans, 1))

@@ -1,0 +1,170 @@
+"""Events folded into snapshots, without Textual."""
+
+import math
+import resource
+import sys
+
+import pytest
+
+from app.narrator import narrate
+from app.run_state import Head, RunState, Snapshot
+from app.series import MOST_BUCKETS, Series
+from experiments.board import Board
+from grpo_engine import events as ev
+from tests.app.script import Script, evaluation, started
+
+SHORT = Script(steps=24, total_steps=60)
+
+
+def folded(script: Script = SHORT, *, sampling: bool = False) -> Snapshot:
+    state, board = RunState(Head(id="k3f9", name="calm-otter")), Board()
+    for event in script.sampling() if sampling else script.events():
+        board.apply(event)
+        state.apply(event)
+    state.look(board.snapshot())
+    return state.snapshot()
+
+
+def test_a_run_is_loading_until_its_model_is_there_and_then_running() -> None:
+    state = RunState(Head(name="x"))
+    assert state.snapshot().status == "loading"
+    state.apply(started())
+    assert state.snapshot().status == "loading"
+    state.apply(ev.ModelLoaded(step=0, path="starter", parameters=10, trainable=1,
+                               dtype="float32", seconds=1))  # fmt: skip
+    assert state.snapshot().status == "running"
+
+
+def test_the_same_snapshot_is_given_until_something_happens() -> None:
+    state = RunState()
+    state.apply(started())
+    first = state.snapshot()
+    assert state.snapshot() is first
+    state.note("hello")
+    assert state.snapshot() is not first
+
+
+def test_a_finished_step_brings_its_metrics_and_the_time_left() -> None:
+    snapshot = folded()
+    assert snapshot.step == 24
+    assert snapshot.head.total_steps == 60
+    assert snapshot.series["reward"].last == snapshot.metrics["reward"]
+    assert snapshot.series["reward"].last_step == 24
+    assert snapshot.eta == pytest.approx(36 * snapshot.series["step_time"].value)
+
+
+def test_cards_are_the_latest_groups_with_their_advantages() -> None:
+    cards = folded().cards
+    assert [card.index for card in cards] == list(range(8))
+    assert all(card.scored and len(card.cells) == 8 for card in cards)
+    for card in cards:
+        assert sum(cell.advantage or 0.0 for cell in card.cells) == pytest.approx(0, abs=1e-3)
+
+
+def test_while_sampling_cards_come_from_the_board() -> None:
+    snapshot = folded(sampling=True)
+    assert snapshot.step == 24
+    assert snapshot.current_step == 25
+    assert not any(card.scored for card in snapshot.cards)
+    assert any(cell.text for card in snapshot.cards for cell in card.cells)
+
+
+def test_what_was_asked_shows_until_the_engine_answers() -> None:
+    state = RunState()
+    state.apply(started())
+    state.ask("pause")
+    assert state.snapshot().asked == "pause"
+    assert "Pause asked for" in narrate(state.snapshot())
+    state.apply(ev.RunPaused(step=3))
+    assert state.snapshot().asked == ""
+    assert state.snapshot().status == "paused"
+
+
+def test_alerts_of_a_rule_are_one_entry_that_says_for_how_long() -> None:
+    state = RunState()
+    for step in range(5, 9):
+        state.apply(ev.AlertRaised(step=step, rule="no_signal", severity="warning",
+                                   explanation="e", remedy="r"))  # fmt: skip
+    (alert,) = state.snapshot().alerts
+    assert (alert.first_step, alert.last_step, alert.count) == (5, 8, 4)
+
+
+def test_a_resumed_run_forgets_what_is_done_again() -> None:
+    state = RunState()
+    for event in SHORT.events():
+        state.apply(event)
+    state.apply(started(60, resumed_from=20))
+    assert state.snapshot().series["reward"].last_step == 20
+    assert len(state.snapshot().series["reward"].smooth) == 20
+
+
+def test_evaluations_are_series_of_their_own_and_sparse() -> None:
+    state = RunState()
+    for event in Script(steps=120, progress=False).events():
+        state.apply(event)
+    accuracy = state.snapshot().series["eval/accuracy"]
+    assert accuracy.count == 3
+    assert accuracy.sparse
+    assert accuracy.value == accuracy.last == evaluation(100, accuracy.last, "during").metrics[
+        "eval/accuracy"
+    ]  # fmt: skip
+
+
+def test_smoothing_is_a_debiased_average_of_all_values() -> None:
+    series = Series(0.9)
+    for step, value in enumerate((1.0, 2.0, math.nan, 4.0), 1):
+        series.push(step, value)
+    view = series.view()
+    # m = .9(.9(.1*1) + .1*2) + .1*4 = .661 and 1 - .9^3 = .271
+    assert view.value == pytest.approx(0.661 / 0.271)
+    assert view.smooth[0] == 1.0
+    assert math.isnan(view.smooth[2])
+    assert math.isnan(view.low[2])
+
+
+def test_buckets_lie_on_absolute_steps_and_keep_the_extremes() -> None:
+    series = Series()
+    for step in range(1, 3 * MOST_BUCKETS):
+        series.push(step, float(step % 100))
+    view = series.view()
+    assert len(view.low) <= MOST_BUCKETS
+    assert view.width == 4
+    assert [step % view.width for step in view.steps()[:5]] == [0] * 5
+    place = list(view.steps()).index(400)
+    assert (view.low[place], view.high[place]) == (0.0, 3.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads kilobytes, as Linux gives them")
+def test_memory_grows_little_from_step_1000_to_100000() -> None:
+    state = RunState()
+    names = [f"metric/{i}" for i in range(30)]
+
+    def play(first: int, last: int) -> None:
+        for step in range(first, last):
+            metrics = dict.fromkeys(names, step * 0.5)
+            state.apply(ev.StepFinished(step=step, metrics=metrics, tokens=step, elapsed=step))
+            if step % 10 == 0:
+                state.apply(ev.NoteWritten(step=step, text=f"note {step}"))
+                state.snapshot()
+
+    play(1, 1000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    play(1000, 20_000)
+    play(99_000, 100_000)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert grown < 60
+
+
+def test_the_narrator_speaks_from_the_numbers_of_the_step() -> None:
+    snapshot = folded()
+    for place, card in enumerate(snapshot.cards):
+        sentence = narrate(snapshot, place)
+        assert card.prompt in sentence
+        better = sum((cell.advantage or 0) > 0 for cell in card.cells)
+        if card.no_signal:
+            assert card.no_signal in sentence
+        else:
+            assert f"{better} of 8 did better" in sentence
+    dead = sum(bool(card.no_signal) for card in snapshot.cards)
+    if dead > 2:
+        assert f"{dead} of 8 prompts teach nothing" in narrate(snapshot, 0)

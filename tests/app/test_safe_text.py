@@ -1,0 +1,91 @@
+"""The one function that untrusted text passes: nothing obeyed, nothing hidden, widths right."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.safe_text import cell_len, clip, clip_start, pad, safe, wrap
+from tests.app.script import HOSTILE
+
+ANY_TEXT = st.text(st.characters(), max_size=200)
+FORBIDDEN = {"Cc", "Cf", "Cs", "Co"}
+
+
+@given(ANY_TEXT)
+def test_no_character_is_left_that_a_terminal_could_obey(text: str) -> None:
+    assert not [c for c in safe(text) if unicodedata.category(c) in FORBIDDEN]
+
+
+@given(ANY_TEXT, st.integers(1, 40))
+def test_cut_text_fits_and_says_that_it_was_cut(text: str, width: int) -> None:
+    for cut, mark in ((clip(text, width), -1), (clip_start(text, width), 0)):
+        assert cell_len(cut) <= width
+        assert cut == safe(text) or cut[mark] == "…"
+
+
+@given(ANY_TEXT, st.integers(2, 30), st.integers(1, 5), st.booleans())
+def test_wrapped_lines_fit_and_say_that_they_were_cut(
+    text: str, width: int, most: int, keep_end: bool
+) -> None:
+    lines = wrap(text, width, most, keep_end=keep_end)
+    assert len(lines) <= most
+    assert all(cell_len(line) <= width for line in lines)
+    full = wrap(text, width, 10_000)
+    if len(full) > most:
+        assert (lines[0][0] if keep_end else lines[-1][-1]) == "…"
+    else:
+        assert lines == full
+
+
+@given(ANY_TEXT, st.integers(1, 40), st.sampled_from("<>^"))
+def test_padded_text_is_as_wide_as_asked_for(text: str, width: int, align: str) -> None:
+    assert cell_len(pad(text, width, align)) in (width, width - 1)
+    assert cell_len(pad("abc", width, align)) == width
+
+
+def test_escapes_are_shown_not_obeyed() -> None:
+    assert safe("\x1b[31mred\x07\x00\x7f") == "␛[31mred␇␀␡"
+
+
+def test_bidirectional_overrides_and_invisible_characters_are_spelled_out() -> None:
+    assert safe("a\u202eb\u200bc\ufeff") == "a\\u202eb\\u200bc\\ufeff"
+
+
+def test_lone_surrogates_are_spelled_out() -> None:
+    assert safe("\ud83d!") == "\\ud83d!"
+
+
+def test_joined_emoji_and_flags_are_taken_apart() -> None:
+    assert safe("👨\u200d👩 👍🏽 🇩🇪 ❤\ufe0f") == "👨⁀👩 👍⁀🏽 ＤＥ ❤"
+
+
+def test_a_pile_of_marks_is_kept_to_two() -> None:
+    assert safe("e" + "\u0301" * 9) == "e\u0301\u0301"
+
+
+def test_wide_signs_are_cut_between_cells() -> None:
+    assert clip("日本語", 5) == "日本…"
+    assert cell_len(clip("日本語", 4)) == 3
+    assert pad("日本語", 5) == "日本…"
+
+
+def test_markup_is_only_text() -> None:
+    assert safe("[bold]x[/] \\[y]") == "[bold]x[/] \\[y]"
+
+
+def test_line_ends_and_tabs_are_shown_as_asked() -> None:
+    assert safe("a\r\nb\tc") == "a⏎b    c"
+    assert wrap("a\nb", 5, 3) == ["a", "b"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_texts_cost_little(text: str) -> None:
+    import time
+
+    start = time.perf_counter()
+    clip(text, 80)
+    wrap(text, 80, 6)
+    clip_start(text, 80)
+    assert time.perf_counter() - start < 0.05

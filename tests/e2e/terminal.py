@@ -1,0 +1,127 @@
+"""A real terminal for tests: a pty with a screen that can be read."""
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+import pexpect
+import pyte
+
+import app
+
+ROOT = Path(app.__file__).resolve().parent.parent
+
+# Opens the workbench on a store and starts a run in it, as New run does.
+LAUNCH = """
+import sys
+from pathlib import Path
+from app import app as workbench
+from app.messages import LaunchRequested
+from tests.engine.runs import settings
+
+store, world, steps, name = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+
+class Starting(workbench.Workbench):
+    async def on_mount(self):
+        await super().on_mount()
+        self.post_message(LaunchRequested(settings(world, steps=steps, name=name)))
+
+workbench.Workbench = Starting
+sys.exit(workbench.open_workbench(store))
+"""
+
+
+class Terminal:
+    """A program in a pty; `until` reads what it draws."""
+
+    def __init__(self, arguments: list[str], columns: int = 120, rows: int = 40) -> None:
+        self.screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self.screen)
+        self.raw = b""
+        environment = {
+            **os.environ, "TERM": "xterm-256color", "COLORTERM": "", "PYTHONPATH": str(ROOT),
+            "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "",
+        }  # fmt: skip
+        environment.pop("NO_COLOR")
+        self.child = pexpect.spawn(
+            sys.executable, arguments, dimensions=(rows, columns), env=environment, timeout=60,
+            cwd=str(ROOT),
+        )  # fmt: skip
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.child.close(force=True)
+
+    def text(self) -> str:
+        """What is on the screen now."""
+        return "\n".join(line.rstrip() for line in self.screen.display)
+
+    def _shows(self, text: str) -> bool:
+        return text in self.text()
+
+    def read(self, seconds: float = 0.05) -> bool:
+        """Take in what was drawn; False at the end of the program."""
+        try:
+            data = self.child.read_nonblocking(65536, timeout=seconds)
+        except pexpect.TIMEOUT:
+            return True
+        except pexpect.EOF:
+            return False
+        self.raw += data
+        # pyte does not know some private sequences and would print their ends
+        self._stream.feed(data)
+        return True
+
+    def until(self, holds: Callable[[], bool] | str, seconds: float = 60.0) -> None:
+        """Read until it holds, or until the text is on the screen."""
+        test = holds if callable(holds) else partial(self._shows, holds)
+        end = time.monotonic() + seconds
+        while not test():
+            alive = self.read()
+            if test():
+                return
+            assert alive, f"the program ended\n{self.text()}"
+            assert time.monotonic() < end, f"waited in vain for {holds}\n{self.text()}"
+
+    def until_step(self, step: int) -> None:
+        """Read until the top line shows this step or a later one."""
+
+        def reached() -> bool:
+            found = re.search(r"step (\d+)/", self.screen.display[0])
+            return found is not None and int(found.group(1)) >= step
+
+        self.until(reached, 90.0)
+
+    def press(self, keys: str) -> None:
+        """Type."""
+        self.child.send(keys)
+
+    def ended(self, seconds: float = 40.0) -> int:
+        """Read to the end and give the exit status."""
+        end = time.monotonic() + seconds
+        while self.read():
+            assert time.monotonic() < end, self.text()
+        if self.child.isalive():
+            self.child.wait()
+        status = self.child.exitstatus
+        return status if status is not None else -(self.child.signalstatus or 0)
+
+    def worker(self) -> int:
+        """The process that the parent guards."""
+        children = Path(f"/proc/{self.child.pid}/task/{self.child.pid}/children").read_text()
+        return int(children.split()[0])
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the guarded process."""
+        os.kill(self.worker(), number)

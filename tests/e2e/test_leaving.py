@@ -1,0 +1,116 @@
+"""The workbench in a real terminal: leaving it, losing it, killing it; no run is ever lost."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from experiments.reader import StoreReader
+from experiments.values import RunSummary
+from tests.e2e.terminal import LAUNCH, Terminal
+from tests.engine.runs import write_world
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the child in /proc")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def training(store: Path, world: Path, steps: int) -> Terminal:
+    return Terminal(["-c", LAUNCH, str(store), str(world), str(steps), "calm-otter"])
+
+
+def summary(store: Path) -> RunSummary:
+    with closing(StoreReader(store)) as reader:
+        return reader.resolve("calm-otter")
+
+
+def wait_for(store: Path, status: str, seconds: float = 60.0) -> RunSummary:
+    end = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(Exception):
+            found = summary(store)
+            if found.status == status:
+                return found
+        assert time.monotonic() < end, summary(store)
+        time.sleep(0.1)
+
+
+def test_without_a_run_the_workbench_opens_and_is_left_by_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRPO_TUI_DB", str(tmp_path / "none.db"))
+    with Terminal(["-m", "app"], 80, 24) as terminal:
+        terminal.until("1 Runs")
+        terminal.press("\x03")
+        terminal.until("Leave the workbench?")
+        terminal.press("y")
+        assert terminal.ended() == 0
+        assert b"\x1b[?1049l" in terminal.raw
+
+
+def test_checkpoint_and_stop_leaves_when_the_step_is_saved(world: Path, tmp_path: Path) -> None:
+    store = tmp_path / "grpo.db"
+    with training(store, world, 5000) as terminal:
+        terminal.until_step(3)
+        terminal.press("\x03")
+        terminal.until("trains in this process")
+        terminal.press("s")
+        assert terminal.ended() == 0
+    found = summary(store)
+    assert found.status == "stopped"
+    with closing(StoreReader(store)) as reader:
+        assert reader.checkpoints(found.key)[0].step == found.step
+
+
+def test_sigterm_is_checkpoint_and_stop(world: Path, tmp_path: Path) -> None:
+    store = tmp_path / "grpo.db"
+    with training(store, world, 5000) as terminal:
+        terminal.until_step(3)
+        os.kill(terminal.child.pid, signal.SIGTERM)
+        assert terminal.ended() == 0
+    assert summary(store).status == "stopped"
+
+
+def test_a_lost_terminal_takes_the_screen_and_not_the_run(world: Path, tmp_path: Path) -> None:
+    store = tmp_path / "grpo.db"
+    with training(store, world, 120) as terminal:
+        terminal.until_step(3)
+        terminal.child.close(force=False)
+    found = wait_for(store, "completed")
+    assert found.step == 120
+
+
+def test_a_native_crash_gives_the_terminal_back(world: Path, tmp_path: Path) -> None:
+    store = tmp_path / "grpo.db"
+    with training(store, world, 5000) as terminal:
+        terminal.until_step(3)
+        terminal.signal(signal.SIGSEGV)
+        assert terminal.ended() == 128 + signal.SIGSEGV
+        assert b"\x1b[?1049l\x1b[?25h" in terminal.raw
+        assert b"SIGSEGV" in terminal.raw
+    assert summary(store).step >= 3
+
+
+def test_handing_over_goes_on_in_the_background(world: Path, tmp_path: Path) -> None:
+    store = tmp_path / "grpo.db"
+    with training(store, world, 2000) as terminal:
+        terminal.until_step(3)
+        terminal.press("\x03")
+        terminal.until("trains in this process")
+        terminal.press("h")
+        assert terminal.ended(90) == 0
+        assert b"goes on in the background" in terminal.raw
+    found = wait_for(store, "running")
+    assert found.attempts == 2
+    with closing(StoreReader(store)) as reader:
+        attempt = reader.run(found.key).attempts[-1]
+    os.kill(attempt.pid, signal.SIGTERM)
+    assert wait_for(store, "stopped").step > 3
