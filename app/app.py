@@ -10,6 +10,7 @@ from typing import Any, ClassVar, cast
 from textual import events, on
 from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
 from textual.message import Message
 from textual.screen import Screen
 
@@ -71,6 +72,15 @@ class Workbench(RunKeeper):
         Binding("ctrl+c", "ask_quit", "copy, or quit", id="quit", show=False,
                 tooltip="Copy the selection; without one, ask whether to quit"),
     ]  # fmt: skip
+
+    def get_driver_class(self) -> type[Driver]:
+        """The driver that survives the loss of its terminal, unless the environment names one."""
+        found = super().get_driver_class()
+        if found.__name__ != "LinuxDriver":
+            return found
+        from app.steady_driver import SteadyDriver
+
+        return SteadyDriver
 
     def __init__(
         self, store: Path | None = None, *, feed: Feed | None = None, mode: str = "runs",

@@ -49,8 +49,10 @@ def _wait(child: int) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 
-    signal.signal(signal.SIGTERM, pass_on)
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTTOU):
+    # A terminal that hangs up tells the leader of its session alone.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, pass_on)
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
     while True:
         _, status = os.waitpid(child, os.WUNTRACED)

@@ -100,6 +100,8 @@ def terminate(app: "RunKeeper") -> None:
 
 def lose_terminal(app: "RunKeeper") -> None:
     """The terminal is gone: draw into the void, end the screen, let the engine finish."""
+    if app.dark:
+        return
     go_dark()
     app.dark = True
     app.exit(0)

@@ -36,6 +36,12 @@ workbench.Workbench = Starting
 sys.exit(workbench.open_workbench(store))
 """
 
+# Before it: no hang-up signal gets through, as where a wrapper keeps it.
+DEAF = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+"""
+
 
 class Terminal:
     """A program in a pty; `until` reads what it draws."""
@@ -61,7 +67,8 @@ class Terminal:
         self, _kind: type[BaseException] | None, _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        self.child.close(force=True)
+        if not self.child.closed:
+            self.child.close(force=True)
 
     def text(self) -> str:
         """What is on the screen now."""
@@ -116,6 +123,18 @@ class Terminal:
             self.child.wait()
         status = self.child.exitstatus
         return status if status is not None else -(self.child.signalstatus or 0)
+
+    def lose(self) -> None:
+        """Close the terminal under the program, as a dropped connection does."""
+        self.child.ptyproc.fileobj.close()
+        self.child.closed = self.child.ptyproc.closed = True
+
+    def gone(self, seconds: float = 40.0) -> None:
+        """Wait for the end of a program whose terminal was lost."""
+        end = time.monotonic() + seconds
+        while os.waitpid(self.child.pid, os.WNOHANG)[0] == 0:
+            assert time.monotonic() < end, "the program goes on"
+            time.sleep(0.05)
 
     def worker(self) -> int:
         """The process that the parent guards."""
