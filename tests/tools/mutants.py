@@ -47,6 +47,7 @@ FILES = (
     "gradients",
     "identities",
     "stability",
+    "edges",
 )
 FIRST = {
     "advantage": ("advantages", "critic"),

@@ -1,0 +1,123 @@
+"""Single tokens, lone completions, equal scores, exact ties: where a formula meets its limits."""
+
+import math
+from dataclasses import replace
+
+import mlx.core as mx
+import pytest
+
+from grpo_engine.maths import Totals, advantages, without_truncated
+from grpo_engine.maths.anchor import reward_penalty
+from grpo_engine.maths.arrays import FARTHEST
+from grpo_engine.maths.metrics import target_metrics
+from grpo_engine.maths.reuse import objective_flat
+from grpo_engine.maths.target import targets_of
+from grpo_engine.maths.trust import FREE, cispo, clip, free
+from grpo_engine.maths.weight import weights
+from grpo_engine.recipes import recipe
+from tests.engine.maths.helpers import assert_close, loss_of, number, numbers, random_batch
+
+
+@pytest.mark.parametrize("signal", ["group_standard", "group_mean", "leave_one_out"])
+def test_equal_scores_are_worth_exactly_nothing(signal: str) -> None:
+    rounded = 0
+    for count in range(3, 12):
+        for score in (0.1, 0.3, 0.7, 0.9):
+            ids = [0] * count + [1] * 2
+            how = recipe("grpo", signal=signal)
+            found = advantages([score] * count + [0.0, 1.0], ids, how)
+            rounded += numbers(found.group_mean)[0] != mx.array(score).item()
+            assert numbers(found.values)[:count] == [0.0] * count
+            assert numbers(found.group_std)[:count] == [0.0] * count
+    assert rounded, "some mean of equal float32 numbers must differ from them"
+
+
+def test_a_completion_without_siblings_is_its_own_mean() -> None:
+    found = advantages([3.0, 0.0, 1.0], [0, 1, 1], "grpo")
+    assert_close(found.group_mean, [3.0, 0.5, 0.5])
+    assert numbers(found.values)[0] == 0.0
+
+
+def test_a_group_that_no_function_tells_apart_is_worth_exactly_nothing() -> None:
+    how = recipe("reinforce-baseline", combine="normalize_then_sum")
+    found = numbers(advantages([[1.0], [1.0], [0.0], [1.0]], [0, 0, 1, 1], how).values)
+    assert found[:2] == [0.0, 0.0]
+    assert found[2] < 0 < found[3]
+
+
+def test_one_token_carries_its_whole_weight() -> None:
+    mask = mx.array([[1, 0]])
+    for kind in ("per_sequence", "per_completion", "per_token", "per_batch_token", "sum"):
+        found = weights(mask, kind, Totals(rows=1, tokens=1), None)
+        assert_close(found, [[1.0, 0.0]])
+
+
+def test_a_whole_completion_keeps_its_own_mask() -> None:
+    found = without_truncated(mx.array([[1, 0], [1, 1]]), mx.array([0, 1]))
+    assert numbers(found) == [[True, False], [False, False]]
+
+
+def test_log_ratios_are_clamped_at_sixty() -> None:
+    assert pytest.approx(math.exp(60), rel=1e-6) == FARTHEST
+
+
+def test_the_penalty_in_the_reward_is_a_constant() -> None:
+    reference = mx.array([[-1.0, -2.0]])
+
+    def penalty(old: mx.array) -> mx.array:
+        return reward_penalty(old, reference, "k2", "token", 0.5).sum()
+
+    assert numbers(mx.grad(penalty)(mx.array([[-0.5, -2.5]]))) == [[0.0, 0.0]]
+
+
+def test_what_never_stops_is_free_and_bounded_only_by_the_clamp() -> None:
+    push = free(mx.array([[0.5, 2.0]]), mx.array([[1.0, -1.0]]))
+    assert numbers(push.side) == [[FREE, FREE]]
+    capped = cispo(mx.array([[2.0]]), mx.array([[1.0]]), mx.array([[-1.0]]), 2.0)
+    assert numbers(capped.side) == [[FREE]]  # the cap is reached, not passed
+    assert_close(capped.low, math.exp(-60), atol=0)
+
+
+def test_a_ratio_on_its_bound_is_not_stopped() -> None:
+    push = clip(mx.array([[0.5, 1.5]]), mx.array([[-1.0, 1.0]]), 0.5, 1.5)
+    assert numbers(push.side) == [[FREE, FREE]]
+
+
+def test_small_gains_are_measured_by_the_larger_objective() -> None:
+    # From .9 to 1 is a gain of .1 = .1·1, and more than .1·.9.
+    assert objective_flat(1.0, 0.9, 0.1)
+    assert not objective_flat(1.0, 0.8, 0.1)
+
+
+def test_probabilities_above_one_by_rounding_are_one() -> None:
+    old, signs = mx.array([[1e-3], [-1.0]]), mx.array([1.0, -1.0])
+    found = targets_of(old, signs, mx.ones((2, 1)) > 0, mx.array([[1], [2]]), mx.array([0, 0]))
+    assert numbers(found.low)[0] == [1.0]
+
+
+def test_targets_are_constants_of_the_update() -> None:
+    signs, ids = mx.array([1.0, -1.0]), mx.array([[1], [2]])
+
+    def total(old: mx.array) -> mx.array:
+        found = targets_of(old, signs, mx.ones((2, 1)) > 0, ids, mx.array([0, 0]))
+        return found.probability.sum() + found.high.sum()
+
+    assert numbers(mx.grad(total)(mx.array([[-1.5], [-0.7]]))) == [[0.0], [0.0]]
+
+
+def test_a_token_that_is_left_alone_has_no_room() -> None:
+    # Both took the same token, one is good and one is bad: its signs cancel.
+    old, ids = mx.full((2, 1), -0.5), mx.array([[1], [1]])
+    found = targets_of(old, mx.array([1.0, -1.0]), mx.ones((2, 1)) > 0, ids, mx.array([0, 0]))
+    assert numbers(found.sign) == [[0.0], [0.0]]
+    assert_close(found.high, found.low)
+
+
+def test_a_target_hit_at_the_edge_of_its_tolerance_is_reached() -> None:
+    terms = loss_of(random_batch(0, rows=2, columns=1), "how-much").terms
+    one = mx.ones((2, 1))
+    # p = ratio·low = .5·1.5 = .75, t = .5: beyond it by .25 = .5·t.
+    exact = replace(
+        terms, mask=one > 0, advantage=one, ratio=1.5 * one, low=0.5 * one, target=0.5 * one
+    )
+    assert number(target_metrics(exact, 0.5)["target/reached"][0]) == 2.0
