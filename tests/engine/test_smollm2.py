@@ -1,0 +1,62 @@
+"""A real model: SmolLM2 as transformers has it, from import to adapter."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grpo_engine.config import ModelConfig
+from grpo_engine.policy import FastPaths, Policy, load_policy, micro_batches, token_scores
+from grpo_engine.rollouts import PromptRows, Sampling, sample_groups
+from grpo_engine.rollouts.oracle import sample_one_by_one
+from tests.engine.helpers_policy import Ids, drain
+from tests.smollm2 import model_folder
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+SAID = json.loads((Path(__file__).parent / "data" / "hf_smollm2.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return load_policy(ModelConfig(path=str(model_folder())), seed=0)
+
+
+@pytest.mark.parametrize("case", SAID["texts"], ids=lambda case: case["text"][:12])
+def test_ids_of_a_text_are_those_of_transformers(policy: Policy, case: dict[str, Any]) -> None:
+    assert policy.tokenizer.encode(case["text"], add_special_tokens=False) == case["ids"]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("rows_at_most", [1, 2, 5])
+@pytest.mark.parametrize("fast", [FastPaths(), FastPaths(bucket=32), FastPaths.plain()])
+def test_log_probabilities_are_those_of_transformers(
+    policy: Policy, temperature: float, rows_at_most: int, fast: FastPaths
+) -> None:
+    cases = [case for case in SAID["cases"] if case["temperature"] == temperature]
+    rows = [Ids(tuple(case["prompt"]), tuple(case["ids"])) for case in cases]
+    policy.fast = fast
+    for batch in micro_batches(rows, rows_at_most=rows_at_most, bucket=fast.bucket):
+        scores = token_scores(policy, batch, temperature=temperature, gradient=False)
+        found = np.array(scores.logprobs)
+        for place, row in enumerate(batch.rows):
+            length = len(rows[row].ids)
+            assert found[place, :length].tolist() == pytest.approx(cases[row]["logprobs"], abs=1e-3)
+            assert not found[place, length:].any()
+
+
+PROMPTS = [
+    PromptRows(key=f"p{group}", group=group, ids=tuple(case["prompt"]), rows=2)
+    for group, case in enumerate(SAID["cases"][2:4])
+]
+
+
+def test_batched_sampling_equals_one_row_at_a_time(policy: Policy) -> None:
+    policy.fast = FastPaths()
+    sampling = Sampling(max_new_tokens=16)
+    found = drain(sample_groups(policy, PROMPTS, sampling, seed=3, step=1))[1]
+    expected = sample_one_by_one(policy, PROMPTS, sampling, seed=3, step=1)
+    assert [rollout.ids for rollout in found] == [rollout.ids for rollout in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
