@@ -150,7 +150,7 @@ def _try_out(folder: Path, source: Path) -> None:
         tokenizer = load_tokenizer(folder)
         ids = tokenizer.encode("1 + 1 =", add_special_tokens=False)[:4] or [0]
         finite = mx.isfinite(model(mx.array([ids]))).all().item()
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, IndexError) as error:
+    except Exception as error:  # tokenizers raises no narrower one
         raise ModelError(f"what {source} holds makes no working model: {error}") from error
     if not finite or max(ids) >= config["vocab_size"]:
         raise ModelError(f"the weights in {source} are damaged: the model gives no finite numbers")

@@ -7,7 +7,7 @@ import math
 import mmap
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -147,14 +147,15 @@ def open_gguf(path: Path) -> Iterator[GgufFile]:
     try:
         if path.stat().st_size < len(MAGIC):
             raise ModelError(f"{path} is no GGUF file: it has {path.stat().st_size} bytes")
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
-            view = memoryview(held)
-            opened = GgufFile(path, view)
-            try:
-                opened.read_header()
-                yield opened
-            finally:
-                opened.data = memoryview(b"")
-                view.release()
+        with path.open("rb") as file:
+            held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        opened = GgufFile(path, memoryview(held))
+        try:
+            opened.read_header()
+            yield opened
+        finally:
+            opened.data.release()
+            with suppress(BufferError):  # arrays in a traceback keep the map until they go
+                held.close()
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error

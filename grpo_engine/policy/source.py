@@ -70,7 +70,7 @@ def load_parts(
         tokenizer = load_tokenizer(
             folder, {"trust_remote_code": trust}, eos_token_ids=settings.get("eos_token_id")
         )
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
+    except Exception as error:  # tokenizers raises no narrower one
         raise ModelError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from error
     notes = _settle_quantisation(model, config)
     notes += _settle_dtype(model, config)
