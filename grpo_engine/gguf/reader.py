@@ -154,8 +154,8 @@ def open_gguf(path: Path) -> Iterator[GgufFile]:
             opened.read_header()
             yield opened
         finally:
-            opened.data.release()
             with suppress(BufferError):  # arrays in a traceback keep the map until they go
+                opened.data.release()
                 held.close()
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error

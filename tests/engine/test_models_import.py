@@ -157,7 +157,7 @@ def test_a_disk_without_room_is_named_with_what_is_missing(
     class Full:
         free = 1000
 
-    monkeypatch.setattr(models_import.shutil, "disk_usage", lambda _: Full)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: Full)
     with pytest.raises(ModelError, match="use --dtype float16"):
         import_gguf(tiny[1], tmp_path / "made")
     assert not list(tmp_path.iterdir())
