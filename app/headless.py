@@ -239,6 +239,8 @@ class Watcher:
                 return exit_codes.exit_code(kind(self._ended.message))
             case ev.RunFinished(reason="aborted"):
                 return exit_codes.INTERRUPTED
+            case ev.RunFinished(reason="stopped") if self._asked > 1:
+                return exit_codes.INTERRUPTED
             case ev.RunFinished():
                 return exit_codes.OK
         return exit_codes.FAILED

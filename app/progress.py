@@ -5,11 +5,12 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import IO, Protocol
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
 
 from app.report_table import before_and_after
 from grpo_engine import events as ev
@@ -154,8 +155,24 @@ class LinePrinter:
         write_results(self._tally, self._data)
 
 
+class Bar(Progress):
+    """The bar, and a line of numbers below it; both stay clear of the right edge.
+
+    A terminal echoes `^C` behind the last line, which must not wrap.
+    """
+
+    numbers = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """What is drawn several times a second."""
+        yield from super().get_renderables()
+        if self.numbers:
+            width = max(1, self.console.width - len("^C^C") - 1)
+            yield Text(self.numbers[:width], no_wrap=True)
+
+
 class BarPrinter:
-    """A bar with phase, speed, reward, KL and time left; facts scroll by above it."""
+    """A bar with phase and steps, below it speed, reward, KL and time left; facts scroll by."""
 
     # every step has its line in a pipe; on a terminal the bar says it
     _IN_THE_BAR = ev.StepFinished | ev.CheckpointSaved
@@ -163,27 +180,26 @@ class BarPrinter:
     def __init__(self) -> None:
         self._tally = Tally()
         self._console = Console(stderr=True, highlight=False)
-        self._progress = Progress(
+        self._progress = Bar(
             TextColumn("{task.fields[phase]:<18}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}", markup=False),
             console=self._console,
             refresh_per_second=8,
         )
-        self._task = self._progress.add_task("run", total=None, phase="start", numbers="")
+        self._task = self._progress.add_task("run", total=None, phase="start")
         self._progress.start()
 
     def show(self, event: ev.Event) -> None:
         self._tally.add(event)
         if not isinstance(event, self._IN_THE_BAR) and (text := sentence(event, self._tally)):
             self.say(text)
+        self._progress.numbers = self._tally.numbers()
         self._progress.update(
             self._task,
             completed=self._tally.step,
             total=self._tally.total or None,
             phase=self._tally.phase + self._tally.share,
-            numbers=self._tally.numbers(),
         )
 
     def say(self, text: str) -> None:

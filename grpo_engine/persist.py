@@ -9,6 +9,7 @@ import mlx.core as mx
 from grpo_engine import checkpoint, optimizer
 from grpo_engine.checkpoint import Checkpoint
 from grpo_engine.config import RunConfig
+from grpo_engine.control import StopNow
 from grpo_engine.errors import CheckpointError
 from grpo_engine.events import CheckpointSaved, Event, NoteWritten, PhaseStarted
 from grpo_engine.session import Progress, Run
@@ -24,6 +25,8 @@ def save_checkpoint(run: Run) -> Iterator[Event]:
     """Write the state after the last finished step, then remove checkpoints that are not kept."""
     step = run.step
     yield PhaseStarted(step=step, phase="checkpoint")
+    if run.control.stop_now:
+        raise StopNow(f"the checkpoint of step {step} was left out")
     begun = run.clock.now()
     saved = checkpoint.save(
         run.folder, step, write=run.policy.save_adapter, tensors=_tensors(run), state=_state(run)

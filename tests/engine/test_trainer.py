@@ -240,6 +240,21 @@ def test_stop_now_drops_the_step_and_writes_nothing(
     assert [event.step for event in of(CheckpointSaved, seen)] == [2]
 
 
+@pytest.mark.parametrize("step", [1, 2])
+def test_stop_now_between_steps_writes_no_checkpoint(
+    world: Path, tmp_path: Path, step: int
+) -> None:
+    control, seen = Control(), []
+    for event in trainer.run(settings(world), control, folder=tmp_path):
+        if isinstance(event, StepFinished) and event.step == step:
+            control.ask("stop_now")
+        seen.append(event)
+    end = seen[-1]
+    assert isinstance(end, RunFinished)
+    assert (end.reason, end.step) == ("aborted", step)
+    assert of(CheckpointSaved, seen) == []
+
+
 def test_a_pause_holds_the_run_and_its_clock(world: Path, tmp_path: Path) -> None:
     control, seen = Control(), []
     control.ask("pause")
