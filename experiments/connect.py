@@ -67,7 +67,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
         try:
             _check(conn, path)
             conn.execute("PRAGMA query_only = ON")
-            conn.execute("PRAGMA cache_size = -16000")
+            conn.execute("PRAGMA cache_size = -64000")
         except sqlite3.OperationalError as found:
             conn.close()
             error = found

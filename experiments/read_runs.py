@@ -10,7 +10,7 @@ from experiments.configs import flat
 from experiments.errors import RunNotFoundError
 from experiments.filters import compile_filter
 from experiments.paths import run_folder
-from experiments.reading import Reading, marks, text
+from experiments.reading import Reading, marks, no_collection, text
 from experiments.status import Derived, LifeSigns, derive
 from grpo_engine.metrics import spec
 
@@ -26,7 +26,6 @@ _BASE = (
     "run.archived, run.parent_id, run.bytes, run.config_hash"
 )
 _LINE = "first, first_step, last, last_step, min, min_step, max, max_step, mean, count, nonfinite"
-CHUNK = 400
 
 
 class LazyMetrics(Mapping[str, v.MetricSummary]):
@@ -38,9 +37,9 @@ class LazyMetrics(Mapping[str, v.MetricSummary]):
     def __getitem__(self, key: str) -> v.MetricSummary:
         row = self._rows[key]
         return v.MetricSummary(
-            key=key, direction=spec(key).direction, first=row[0], first_step=row[1], last=row[2],
-            last_step=row[3], min=row[4], min_step=row[5], max=row[6], max_step=row[7],
-            mean=row[8], count=row[9], nonfinite=row[10],
+            key=key, direction=spec(key).direction, first=row[2], first_step=row[3], last=row[4],
+            last_step=row[5], min=row[6], min_step=row[7], max=row[8], max_step=row[9],
+            mean=row[10], count=row[11], nonfinite=row[12],
         )  # fmt: skip
 
     def __iter__(self) -> Iterator[str]:
@@ -74,14 +73,15 @@ class RunQuestions(Reading):
         extra = [column.sql(shown=True) for column in wanted]
         select = ", ".join([_BASE, *(sql for sql, _ in extra)])
         statuses = self._derive_active()
-        rows = self._all(
-            f"SELECT {select} FROM run WHERE {condition} ORDER BY {order} LIMIT ?",
-            [
-                *(value for _, found in extra for value in found),
-                *values, *order_values, -1 if limit is None else limit,
-            ],
-        )  # fmt: skip
-        return self._summaries(rows, wanted, statuses, metrics)
+        with no_collection():
+            rows = self._all(
+                f"SELECT {select} FROM run WHERE {condition} ORDER BY {order} LIMIT ?",
+                [
+                    *(value for _, found in extra for value in found),
+                    *values, *order_values, -1 if limit is None else limit,
+                ],
+            )  # fmt: skip
+            return self._summaries(rows, wanted, statuses, metrics)
 
     def known(self) -> Known:
         """The names of settings and metrics that the store has."""
@@ -206,21 +206,26 @@ class RunQuestions(Reading):
         keys = [row[0] for row in rows]
         lines = self._lines(keys, metrics)
         tags = self._by_run(
-            keys, "SELECT run_id, tag FROM run_tag WHERE run_id IN ({}) ORDER BY tag"
+            keys,
+            "SELECT run_id, tag FROM json_each(?) wanted CROSS JOIN run_tag "
+            "ON run_id = wanted.value",
         )
         attempts = self._by_run(
             keys,
-            "SELECT run_id, max(n), host, heartbeat FROM attempt WHERE run_id IN ({}) "
-            "GROUP BY run_id",
+            "SELECT run_id, n, host, heartbeat FROM json_each(?) wanted CROSS JOIN attempt "
+            "ON run_id = wanted.value",
         )
         parents = dict(
-            self._all("SELECT c.id, p.short FROM run c JOIN run p ON p.id = c.parent_id")
+            self._all(
+                "SELECT c.id, p.short FROM run c JOIN run p ON p.id = c.parent_id "
+                "WHERE c.parent_id IS NOT NULL"
+            )
         )
         sweeps = self._sweeps()
         found = []
         for row in rows:
             status, since = statuses.get(row[0], (row[4], None))
-            last = attempts.get(row[0], [(row[0], 0, "", None)])[0]
+            last = attempts.get(row[0], [(row[0], 0, "", None)])[-1]
             found.append(
                 v.RunSummary(
                     key=row[0], id=row[1], uid=row[2], name=text(row[3]),
@@ -247,7 +252,7 @@ class RunQuestions(Reading):
         if self.schema < 3:
             return {}
         return dict(
-            self._all("SELECT run.id, sweep.name FROM run JOIN sweep ON sweep.id = run.sweep_id")
+            self._all("SELECT run.id, sweep.name FROM sweep JOIN run ON run.sweep_id = sweep.id")
         )
 
     def _keys_of(self, run: int) -> list[str]:
@@ -264,24 +269,20 @@ class RunQuestions(Reading):
         ids = dict(
             self._all(f"SELECT id, name FROM metric_key WHERE name IN ({marks(metrics)})", metrics)
         )
-        found: dict[int, dict[str, tuple[Any, ...]]] = {}
-        for place in range(0, len(runs), CHUNK):
-            part = runs[place : place + CHUNK]
-            rows = self._all(
-                f"SELECT run_id, key_id, {_LINE} FROM metric_summary "
-                f"WHERE run_id IN ({marks(part)}) AND key_id IN ({marks(list(ids))})",
-                [*part, *ids],
-            )
-            for row in rows:
-                found.setdefault(row[0], {})[ids[row[1]]] = row[2:]
+        found: dict[int, dict[str, tuple[Any, ...]]] = {run: {} for run in runs}
+        rows = self._all(
+            f"SELECT run_id, key_id, {_LINE} FROM json_each(?) wanted CROSS JOIN metric_summary "
+            f"ON run_id = wanted.value AND key_id IN ({marks(list(ids))})",
+            [json.dumps(list(runs)), *ids],
+        )
+        for row in rows:
+            found[row[0]][ids[row[1]]] = row
         return found
 
     def _by_run(self, runs: Sequence[int], sql: str) -> dict[int, list[Any]]:
         found: dict[int, list[Any]] = {}
-        for place in range(0, len(runs), CHUNK):
-            part = runs[place : place + CHUNK]
-            for row in self._all(sql.format(marks(part)), part):
-                found.setdefault(row[0], []).append(row)
+        for row in self._all(sql, [json.dumps(list(runs))]):
+            found.setdefault(row[0], []).append(row)
         return found
 
 

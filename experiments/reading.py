@@ -1,7 +1,9 @@
 """The connection that all questions share, and the small helpers that they need."""
 
+import gc
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,18 @@ class Reading:
 def text(value: str | None) -> str:
     """A stored text as it was given."""
     return unescape(value) if value else ""
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keep the garbage collector from walking thousands of fresh rows that are no garbage."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def marks(values: Sequence[Any]) -> str:

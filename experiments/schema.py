@@ -14,7 +14,6 @@ CREATE TABLE run (
   task TEXT NOT NULL,
   recipe TEXT NOT NULL,
   seed INTEGER NOT NULL,
-  config TEXT NOT NULL,
   config_hash TEXT NOT NULL,
   code_version TEXT NOT NULL,
   versions TEXT NOT NULL,
@@ -29,10 +28,12 @@ CREATE TABLE run (
   error TEXT NOT NULL,
   note TEXT NOT NULL,
   archived INTEGER NOT NULL,
-  parent_id INTEGER REFERENCES run (id) ON DELETE SET NULL
+  parent_id INTEGER REFERENCES run (id) ON DELETE SET NULL,
+  config TEXT NOT NULL
 );
 CREATE INDEX run_name ON run (name);
 CREATE INDEX run_status ON run (status);
+CREATE INDEX run_parent ON run (parent_id) WHERE parent_id IS NOT NULL;
 
 CREATE TABLE attempt (
   id INTEGER PRIMARY KEY,
@@ -329,4 +330,5 @@ CREATE INDEX queue_item_sweep ON queue_item (sweep_id);
 
 CREATE INDEX run_config ON run (config_hash);
 ALTER TABLE run ADD COLUMN sweep_id INTEGER REFERENCES sweep (id) ON DELETE SET NULL;
+CREATE INDEX run_sweep ON run (sweep_id) WHERE sweep_id IS NOT NULL;
 """

@@ -1,0 +1,301 @@
+"""How fast the store is at scale: python -m benchmarks.store [PART...] [--folder F] [--out FILE].
+
+Parts are runs, steps, rollouts, starter; each makes its own store, measures, and says against
+which target. The folder needs 3 GB. Numbers are medians, with the slowest beside them.
+"""
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from benchmarks import store_data as data
+from experiments.compare import compare
+from experiments.reader import StoreReader
+from experiments.recorder import Recorder
+from grpo_engine import events as ev
+
+RUNS, STEPS, ROLLOUTS, STARTER = 10_000, 100_000, 1_000_000, 100
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of the table; a target of 0 is none."""
+
+    what: str
+    value: float
+    slowest: float
+    unit: str = "ms"
+    target: float = 0.0
+    processor: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the target is met."""
+        return not self.target or self.value < self.target
+
+    def line(self) -> str:
+        """The result as a row of a Markdown table."""
+        target = f"< {self.target:g}" if self.target else ""
+        slowest = f"{self.slowest:.3g}" if self.slowest else ""
+        mark = "" if self.ok else " **missed**"
+        processor = f"{self.processor:.3g}" if self.processor else ""
+        value = f"{self.value:.3g} {self.unit}{mark}"
+        return f"| {self.what} | {value} | {slowest} | {processor} | {target} |"
+
+
+def timed(what: str, act: Callable[[], object], *, target: float = 0.0, times: int = 7) -> Result:
+    """Milliseconds of an act."""
+    spans, works = [], []
+    for _ in range(times):
+        start, work = time.perf_counter(), time.process_time()
+        act()
+        spans.append(1e3 * (time.perf_counter() - start))
+        works.append(1e3 * (time.process_time() - work))
+    middle = statistics.median
+    return Result(what, middle(spans), max(spans), target=target, processor=middle(works))
+
+
+def say(text: str) -> None:
+    """Narrate on stderr."""
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+
+
+# -- many runs ------------------------------------------------------------------------------------
+
+
+def runs(folder: Path) -> Iterator[Result]:
+    """List and filter ten thousand runs."""
+    path = folder / "runs.db"
+    data.many_runs(path, RUNS)
+    say(f"{RUNS} runs in {path.stat().st_size / 1e6:.0f} MB")
+    with closing(StoreReader(path)) as reader:
+        yield timed(f"list all of {RUNS:,} runs", lambda: reader.runs(), target=300)
+        for text in (
+            "status:failed", "recipe:dapo reward>0.5", "cfg.algorithm.beta>=0.05",
+            "tag:tag-3 !status:failed", "run-99 | recipe:gspo",
+        ):  # fmt: skip
+            count = len(reader.runs(text))
+            yield timed(
+                f"filter `{text.replace('|', chr(92) + '|')}`: {count:,} runs",
+                lambda text=text: reader.runs(text), target=300,
+            )  # fmt: skip
+        yield timed("sort by `-best reward`, all", lambda: reader.runs(sort="-best reward"),
+                    target=300)  # fmt: skip
+        yield timed("sort by a setting, first 50",
+                    lambda: reader.runs(sort="algorithm.beta", limit=50), target=300)  # fmt: skip
+        yield timed("name a run by its prefix", lambda: reader.resolve("run-77"[:6] + "77"))
+    command = [sys.executable, "-m", "app", "runs", "--db", str(path), "--filter", "recipe:dapo",
+               "--limit", "50"]  # fmt: skip
+    yield timed(
+        "`grpo-tui runs --filter recipe:dapo --limit 50`, the whole command",
+        lambda: subprocess.run(command, check=True, capture_output=True), times=5,
+    )  # fmt: skip
+
+
+# -- long runs ------------------------------------------------------------------------------------
+
+
+def steps(folder: Path) -> Iterator[Result]:
+    """Record a hundred thousand steps, read a series, compare ten such runs."""
+    path = folder / "steps.db"
+    recorder = Recorder(path)
+    handle = recorder.start_run(data.config(), name="long-0")
+    handle.put(data.started())
+    chance = random.Random(0)
+    values = [data.metrics(step, chance) for step in range(1000)]
+    start = time.perf_counter()
+    for step in range(1, STEPS + 1):
+        handle.put(
+            ev.StepFinished(
+                step=step, metrics=values[step % 1000], tokens=step * 4096, elapsed=float(step)
+            )
+        )
+    assert handle.flush(300), handle.trouble
+    span = time.perf_counter() - start
+    handle.put(ev.RunFinished(step=STEPS, reason="completed", summary={}))
+    assert handle.close(), handle.trouble
+    recorder.close()
+    size = path.stat().st_size / 1e6
+    say(f"{STEPS} steps in {span:.1f} s and {size:.0f} MB")
+    yield Result(f"record one of {STEPS:,} steps x {data.METRICS} metrics", 1e3 * span / STEPS, 0.0,
+                 target=1.0)  # fmt: skip
+    yield Result("size of a step's metrics", 1e3 * size / STEPS, 0.0, "kB")
+    with closing(StoreReader(path)) as reader:
+        run = reader.resolve("long-0").key
+        yield timed(f"read one series of {STEPS:,} steps",
+                    lambda: reader.metric_series(run, "reward"), target=100)  # fmt: skip
+        yield timed("the last 1,000 steps of a series",
+                    lambda: reader.metric_series(run, "reward", after=STEPS - 1000))  # fmt: skip
+    data.copy_run(path, 9)
+    say(f"ten such runs in {path.stat().st_size / 1e6:.0f} MB")
+    with closing(StoreReader(path)) as reader:
+        found = [reader.resolve(f"long-{number}") for number in range(10)]
+        for axis in ("", "step", "tokens", "wall"):
+            yield timed(
+                "compare ten such runs" + (f", at equal {axis}" if axis else ""),
+                lambda axis=axis: compare(reader, found, baseline=found[0], axis=axis),
+                target=1000, times=3,
+            )  # fmt: skip
+
+
+# -- many rollouts --------------------------------------------------------------------------------
+
+
+def rollouts(folder: Path) -> Iterator[Result]:
+    """Search a million rollouts."""
+    path = folder / "rollouts.db"
+    _write_rollouts(path)
+    size = path.stat().st_size / 1e6
+    say(f"{ROLLOUTS} rollouts in {size:.0f} MB")
+    yield Result("size of a rollout with its index", 1e3 * size / ROLLOUTS, 0.0, "kB")
+    with closing(StoreReader(path)) as reader:
+        run = reader.resolve("@last").key
+        for name, text in (
+            ("a rare word", data.RARE), ("a common word", "the"), ("a phrase", data.PHRASE),
+            ("a rare phrase of common words", data.BURIED), ("`<answer>12`", "<answer>12"),
+            ("a word that is nowhere", "qwertz"),
+        ):  # fmt: skip
+            yield timed(f"50 newest hits of {name}", _search(reader, text), target=50)
+            yield timed(f"the same within the run, {name}", _search(reader, text, run=run),
+                        target=50)  # fmt: skip
+        for sort in ("reward", "advantage", "length", "kl"):
+            for text in ("the", data.RARE, data.PHRASE):
+                yield timed(
+                    f"first hit of `{text}`, sorted by {sort}",
+                    _search(reader, text, 1, run=run, sort=sort), target=300, times=3,
+                )  # fmt: skip
+        for text in ("w1", "ans", "zyz", "t", data.PHRASE[:-3]):
+            yield timed(f"first hit of the prefix `{text}`",
+                        _search(reader, text, 1, mode="prefix"), target=300, times=3)  # fmt: skip
+        for text in ("nswe", "yzzyv", "</answer>", "ZZYV"):
+            yield timed(f"first hit of the substring `{text}`",
+                        _search(reader, text, 1, mode="substring"),
+                        target=300, times=3)  # fmt: skip
+        yield timed("look for a substring that is nowhere, to the end",
+                    _search(reader, "q!w", mode="substring"), times=1)  # fmt: skip
+        yield _cancelled(reader, "q!w", mode="substring")
+        yield _cancelled(reader, "the qwertz", run=run, sort="kl")
+
+
+def _write_rollouts(path: Path) -> None:
+    recorder = Recorder(path)
+    handle = recorder.start_run(
+        data.config(record={"tokens": "none", "tokens_every": 10, "rollouts": True})
+    )
+    handle.put(data.started())
+    chance = random.Random(0)
+    number, step = 0, 0
+    while number < ROLLOUTS:
+        step += 1
+        for index in range(32):
+            texts = [data.words(chance, number + place, ROLLOUTS) for place in range(8)]
+            number += 8
+            handle.put(ev.GroupScored(step=step, group=data.group(index, texts, chance)))
+        handle.put(ev.StepFinished(step=step, metrics={"reward": 0.5}, tokens=step, elapsed=step))
+    assert handle.close(), handle.trouble
+    recorder.close()
+
+
+def _search(
+    reader: StoreReader, text: str, count: int = 50, **how: object
+) -> Callable[[], list[object]]:
+    return lambda: list(islice(reader.search(text, limit=50, **how), count))  # type: ignore[arg-type]
+
+
+def _cancelled(reader: StoreReader, text: str, **how: object) -> Result:
+    """How long a search goes on after another thread stopped it."""
+    at = 0.0
+
+    def stop() -> None:
+        nonlocal at
+        at = time.perf_counter()
+        reader.interrupt()
+
+    timer = threading.Timer(0.1, stop)
+    timer.start()
+    try:
+        _search(reader, text, **how)()
+        span = 0.0
+    except InterruptedError:
+        span = 1e3 * (time.perf_counter() - at)
+    timer.cancel()
+    return Result(f"a search for {how.get('mode', 'words')} stops after it was cancelled", span,
+                  0.0, target=300)  # fmt: skip
+
+
+# -- a starter's step -----------------------------------------------------------------------------
+
+
+def starter(folder: Path) -> Iterator[Result]:
+    """Record steps of the starter: metrics, 256 rollouts and their tokens."""
+    for tokens in (16, 64):
+        path = folder / f"starter-{tokens}.db"
+        recorder = Recorder(path)
+        handle = recorder.start_run(data.config())
+        handle.put(data.started())
+        assert handle.flush(10)
+        chance = random.Random(0)
+        spans, puts = [], []
+        for step in range(1, STARTER + 1):
+            events = list(data.starter_step(step, chance, tokens=tokens))
+            start = time.perf_counter()
+            for event in events:
+                handle.put(event)
+            puts.append(1e3 * (time.perf_counter() - start))
+            assert handle.flush(60), handle.trouble
+            spans.append(1e3 * (time.perf_counter() - start))
+        assert handle.close(), handle.trouble
+        recorder.close()
+        size = sum(
+            file.stat().st_size
+            for file in folder.rglob("*")
+            if file.is_file() and (path.stem in file.name or handle.id in str(file))
+        )
+        label = f"256 rollouts of {tokens} tokens"
+        yield Result(f"record a step: {data.METRICS} metrics, {label}, token numbers",
+                     statistics.median(spans), max(spans), target=25)  # fmt: skip
+        yield Result("of which the trainer waits", statistics.median(puts), max(puts))
+        yield Result(f"size of such a step, {label}", size / STARTER / 1e6, 0.0, "MB")
+
+
+PARTS: dict[str, Callable[[Path], Iterator[Result]]] = {
+    "runs": runs, "steps": steps, "rollouts": rollouts, "starter": starter
+}  # fmt: skip
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Measure, print the table, and say by the exit status whether every target is met."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[])
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args(args)
+    results: list[Result] = []
+    lines = [
+        "| what | median | slowest | processor | target |", "| --- | --- | --- | --- | --- |"
+    ]  # fmt: skip
+    for part in chosen.parts or PARTS:
+        with tempfile.TemporaryDirectory(dir=chosen.folder, prefix="store-") as folder:
+            for result in PARTS[part](Path(folder)):
+                results.append(result)
+                lines.append(result.line())
+                print(lines[-1], flush=True)
+    if chosen.out:
+        chosen.out.write_text("\n".join(lines) + "\n")
+    missed = [result.what for result in results if not result.ok]
+    say(f"{len(results)} measured, {len(missed)} missed")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
