@@ -59,6 +59,7 @@ def load(verb: Verb) -> Any:
         function, target = target, typer.Typer(**STYLE)
         target.command(verb.name)(function)
     target.rich_markup_mode = None
+    target._add_completion = False
     command: Any = typer.main.get_command(target)
     if verb.needs_engine:
         command.callback = after_asking_for_mlx(command.callback)

@@ -1,19 +1,23 @@
 """Runs, metrics, rollouts, tokens and evaluations as rows, and rows as files."""
 
 import io
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
 from experiments.csv_files import cell, json_text, plain, write_csv
-from experiments.errors import ExportError
+from experiments.errors import ExportError, StoreError
 from experiments.reader import StoreReader
 from experiments.texts import escape, iso
 from experiments.values import GroupView, RolloutView, RunSummary
 
 Row = dict[str, Any]
 PAGE = 200
+WINDOW = 2000
+METRIC_FIELDS = ("run", "name", "step", "at", "elapsed", "tokens")
 WHAT = ("runs", "metrics", "rollouts", "tokens", "evaluations")
 FORMATS = ("csv", "jsonl", "parquet", "md")
 RUN_FIELDS = (
@@ -57,20 +61,29 @@ def metric_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row
     """One row per finished step or evaluated step, one column per metric."""
     for run in runs:
         keys = reader.metric_keys(run.key)
-        steps = {view.step: view for view in reader.steps(run.key)}
-        values: dict[int, Row] = {step: {} for step in steps}
-        for key in keys:
-            series = reader.metric_series(run.key, key)
-            for step, value in zip(series.steps, series.values, strict=True):
-                values.setdefault(step, {})[key] = value
-        for step in sorted(values):
-            view = steps.get(step)
-            yield {
-                "run": run.id, "name": run.name, "step": step,
-                "at": iso(view.at) if view else None, "elapsed": view.elapsed if view else None,
-                "tokens": view.tokens if view else None,
-                **{key: values[step].get(key) for key in keys},
-            }  # fmt: skip
+        last = max((reader.last_metric_step(run.key), run.step))
+        for before in range(-1, last, WINDOW):
+            yield from _window(reader, run, keys, before, before + WINDOW)
+
+
+def _window(
+    reader: StoreReader, run: RunSummary, keys: Sequence[str], after: int, upto: int
+) -> Iterator[Row]:
+    """The rows of the steps beyond `after`, up to `upto`."""
+    steps = {view.step: view for view in reader.steps(run.key, after=after, upto=upto)}
+    values: dict[int, Row] = {step: {} for step in steps}
+    for key in keys:
+        series = reader.metric_series(run.key, key, after=after, upto=upto)
+        for step, value in zip(series.steps, series.values, strict=True):
+            values.setdefault(step, {})[key] = value
+    for step in sorted(values):
+        view = steps.get(step)
+        yield {
+            "run": run.id, "name": run.name, "step": step,
+            "at": iso(view.at) if view else None, "elapsed": view.elapsed if view else None,
+            "tokens": view.tokens if view else None,
+            **{key: values[step].get(key) for key in keys},
+        }  # fmt: skip
 
 
 def groups_of(
@@ -164,8 +177,20 @@ def header_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def header_for(what: str, reader: StoreReader, runs: Sequence[RunSummary]) -> list[str]:
-    """The columns of an export, from the first rows of each run."""
-    return header_of(chain.from_iterable(islice(rows_of(what, reader, [run]), 200) for run in runs))
+    """The columns of an export: from what is known of each run, and its first rows."""
+    if what == "metrics":
+        return header_of([dict.fromkeys((*METRIC_FIELDS, *reader.metric_keys(run.key)))
+                          for run in runs])  # fmt: skip
+    names = header_of(
+        chain.from_iterable(islice(rows_of(what, reader, [run]), PAGE) for run in runs)
+    )
+    if what != "tokens" or not names:
+        return names
+    # a step may have fewer passes than others, and evaluations have none
+    passes = max((reader.most_passes(run.key) for run in runs), default=0)
+    rest = [name for name in names if not name.startswith("pass_")]
+    at = rest.index("after")
+    return [*rest[:at], *(f"pass_{number}" for number in range(1, passes + 1)), *rest[at:]]
 
 
 def write_rows(
@@ -187,10 +212,26 @@ def write_rows(
     if format == "parquet":
         return _write_parquet(everything, names, out)
     if isinstance(out, Path):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with out.open("w", encoding="utf-8", newline="") as stream:
+        with _whole(out) as part, part.open("w", encoding="utf-8", newline="") as stream:
             return _write_text(everything, names, format, stream, raw)
     return _write_text(everything, names, format, out, raw)
+
+
+@contextmanager
+def _whole(out: Path) -> Iterator[Path]:
+    """A file beside `out` that takes its place once it is complete."""
+    part = out.with_name(f"{out.name}.{os.getpid()}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        yield part
+        part.replace(out)
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise ExportError(f"cannot write {out}: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def _checked(rows: Iterable[Row], names: set[str]) -> Iterator[Row]:
@@ -242,20 +283,20 @@ def _write_parquet(rows: Iterator[Row], names: list[str], out: Path | IO[str]) -
         ) from error
     if not isinstance(out, Path):
         raise ExportError("parquet is binary: give a file with --out")
-    out.parent.mkdir(parents=True, exist_ok=True)
     count = 0
-    writer = None
-    try:
-        while page := list(islice(rows, 10_000)):
-            table = _arrow_table(pa, page, names, writer.schema if writer else None)
-            writer = writer or pq.ParquetWriter(out, table.schema)
-            writer.write_table(table)
-            count += len(page)
-        if writer is None:
-            pq.write_table(pa.table({name: pa.array([], pa.string()) for name in names}), out)
-    finally:
-        if writer is not None:
-            writer.close()
+    with _whole(out) as part:
+        writer = None
+        try:
+            while page := list(islice(rows, 10_000)):
+                table = _arrow_table(pa, page, names, writer.schema if writer else None)
+                writer = writer or pq.ParquetWriter(part, table.schema)
+                writer.write_table(table)
+                count += len(page)
+            if writer is None:
+                pq.write_table(pa.table({name: pa.array([], pa.string()) for name in names}), part)
+        finally:
+            if writer is not None:
+                writer.close()
     return count
 
 

@@ -6,10 +6,12 @@ Words look in name, tags and note. `status:running`, `tag:good`, `reward>0.5`, `
 
 import re
 from dataclasses import dataclass
+from typing import get_args
 
-from experiments.columns import Known, parse_column
+from experiments.columns import Known, nearest, parse_column
 from experiments.errors import QueryError
 from experiments.texts import escape
+from experiments.values import Status
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<mark>[()|!])
@@ -101,8 +103,19 @@ class _Parser:
         column = parse_column(key, self.known)
         if token.op == ":" and column.kind != "field":
             raise QueryError(f"{key}: is for fields; compare {key} with = < > <= >= != or ~")
+        if column.path == "status" and token.op != "~":
+            _check_status(value)
         sql, values = column.sql()
         return _compare(sql, list(values), token, column.path in _CONTAINS)
+
+
+def _check_status(value: str) -> None:
+    statuses = get_args(Status)
+    if value.lower() not in statuses:
+        raise QueryError(
+            f"there is no status {value!r}{nearest(value, statuses)}; "
+            f"choose from {', '.join(statuses)}"
+        )
 
 
 def _tokens(text: str) -> list[_Token]:

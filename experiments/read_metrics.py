@@ -71,12 +71,24 @@ class MetricQuestions(Reading):
         )
         return {text(name): number(value) for name, value in rows}
 
-    def steps(self, run: int, *, after: int = -1) -> tuple[v.StepView, ...]:
+    def last_metric_step(self, run: int) -> int:
+        """The last step of any metric; evaluations may come after the last finished step."""
+        row = self._one("SELECT max(last_step) FROM metric_summary WHERE run_id = ?", (run,))
+        return int(row[0] or 0)
+
+    def most_passes(self, run: int) -> int:
+        """The largest number of passes over a step's rollouts."""
+        row = self._one("SELECT max(pass) FROM update_pass WHERE run_id = ?", (run,))
+        return int(row[0] or 0)
+
+    def steps(
+        self, run: int, *, after: int = -1, upto: int | None = None
+    ) -> tuple[v.StepView, ...]:
         """Finished steps beyond `after`."""
         rows = self._all(
             "SELECT step, attempt, at, elapsed, tokens, skipped FROM step "
-            "WHERE run_id = ? AND step > ? AND hidden = 0 ORDER BY step",
-            (run, after),
+            "WHERE run_id = ? AND step > ? AND step <= ? AND hidden = 0 ORDER BY step",
+            (run, after, upto if upto is not None else 2**62),
         )
         return tuple(
             v.StepView(

@@ -155,10 +155,22 @@ def spec(name: str) -> MetricSpec:
     if head == "rewards":
         return _reward_spec(name, rest)
     if head == "eval":
+        leaf = rest.rpartition("/")[2]
+        if leaf in ("truncated", "mean_length"):
+            return _held_out_length(name, leaf)
         return _spec(name, f"held-out {rest}", f"{rest} on held-out problems. It is measured "
                      "without training on them.", "up")  # fmt: skip
     return _spec(name, name, f"{name}, logged by a reward function or a newer engine. It has no "
                  "description of its own.")  # fmt: skip
+
+
+def _held_out_length(name: str, leaf: str) -> MetricSpec:
+    if leaf == "truncated":
+        return _spec(name, "held-out truncated", "Share of held-out answers that were cut at the "
+                     "longest length. A cut answer rarely holds its result.", "down",
+                     "share")  # fmt: skip
+    return _spec(name, "held-out length", "Mean length of held-out answers. Longer is neither "
+                 "better nor worse by itself.", "none", "tokens")  # fmt: skip
 
 
 def _reward_spec(name: str, rest: str) -> MetricSpec:

@@ -19,7 +19,8 @@ def wilson(successes: int, trials: int) -> Interval:
     share, z2n = successes / trials, Z * Z / trials
     middle = share + z2n / 2
     half = Z * sqrt(share * (1 - share) / trials + z2n / (4 * trials))
-    return (middle - half) / (1 + z2n), (middle + half) / (1 + z2n)
+    # rounding must not put an end outside
+    return max(0.0, (middle - half) / (1 + z2n)), min(1.0, (middle + half) / (1 + z2n))
 
 
 def bootstrap(values: Sequence[float], *, draws: int = 2000, seed: int = 0) -> Interval:

@@ -155,9 +155,11 @@ def print_page(result: "Comparison", all_settings: bool) -> None:
         print(f"\n{len(group.runs)} seeds ({', '.join(map(str, group.seeds))}): mean of best, 95 %")
         print_table([{"metric": one.key, "mean": one.mean, "std": one.std, "low": one.low,
                       "high": one.high} for one in group.best])  # fmt: skip
+    called = dict(zip([run.id for run in result.runs], names, strict=True))
     for test in result.tests:
         print(
-            f"\n{test.run} − {test.baseline}, {test.mode}, {test.problems} held-out problems: "
+            f"\n{called[test.run]} − {called[test.baseline]}, {test.mode}, "
+            f"{test.problems} held-out problems: "
             f"{test.difference:+.4f} [{shown(test.low)}, {shown(test.high)}], "
             f"p = {test.p_value:.3g} ({test.method})"
         )

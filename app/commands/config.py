@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from app import exit_codes
+from app.store_access import Csv, Db, Json, reading
 
 app = typer.Typer(no_args_is_help=True, help="Write, check and compare configuration files.")
 
@@ -101,19 +102,29 @@ def check(
 
 @app.command("diff")
 def diff(
-    one: Annotated[str, typer.Argument(help="File, preset, or `defaults`.")],
-    other: Annotated[str, typer.Argument(help="File, preset, or `defaults`.")] = "defaults",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    one: Annotated[str, typer.Argument(help="File, preset, run, or `defaults`.")],
+    other: Annotated[str, typer.Argument(help="File, preset, run, or `defaults`.")] = "defaults",
+    as_json: Json = False,
+    as_csv: Csv = False,
+    db: Db = None,
 ) -> None:
     """Show the settings in which two configurations differ; exit status 1 if any do.
 
     Example: grpo-tui config diff mine.yaml starter
     """
-    from grpo_engine.settings import flatten
+    from app.output import print_rows
 
-    left, right = flatten(named(one)), flatten(named(other))
-    changed = {p: (left[p], right[p]) for p in left if left[p] != right[p]}
-    if as_json:
+    left, right = settings_of(one, db), settings_of(other, db)
+    paths = [*left, *(path for path in right if path not in left)]
+    changed = {
+        path: (left.get(path), right.get(path))
+        for path in paths
+        if left.get(path) != right.get(path)
+    }
+    if as_csv:
+        rows = [{"setting": path, one: pair[0], other: pair[1]} for path, pair in changed.items()]
+        print_rows(rows, as_json=False, as_csv=True, header=["setting", one, other])
+    elif as_json:
         typer.echo(json.dumps({path: list(pair) for path, pair in changed.items()}, indent=1))
     else:
         for path, (ours, theirs) in changed.items():
@@ -122,9 +133,17 @@ def diff(
         raise typer.Exit(exit_codes.FAILED)
 
 
-def named(what: str) -> Any:
-    """A configuration by file, by preset, or the defaults."""
+def settings_of(what: str, db: str | None) -> dict[str, Any]:
+    """The flat settings of a configuration, as JSON values."""
+    from experiments.configs import config_tree, flat
+
+    return flat(config_tree(named(what, db)))
+
+
+def named(what: str, db: str | None = None) -> Any:
+    """A configuration by file, by preset, by run, or the defaults."""
     from app.run_config import assemble
+    from experiments.errors import NoStoreError, RunNotFoundError
     from experiments.presets import names, preset
     from grpo_engine.config import RunConfig
     from grpo_engine.errors import ConfigError
@@ -135,6 +154,11 @@ def named(what: str) -> Any:
         return assemble(Path(what), None, [])
     if what in names():
         return preset(what).config
-    raise ConfigError(
-        f"{what!r} is neither a file nor a preset ({', '.join(names())}) nor `defaults`"
-    )
+    try:
+        with reading(db) as reader:
+            return reader.run(reader.resolve(what).key).config
+    except (NoStoreError, RunNotFoundError) as error:
+        raise ConfigError(
+            f"{what!r} is neither a file nor a preset ({', '.join(names())}) nor `defaults`, and "
+            f"as a run: {error}"
+        ) from error

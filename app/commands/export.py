@@ -30,10 +30,21 @@ def export(
 
     Example: grpo-tui export @last --what rollouts --format parquet --out rollouts.parquet
     """
-    from experiments.export import header_for, rows_of, write_rows
+    from experiments.columns import nearest
+    from experiments.errors import ExportError
+    from experiments.export import FORMATS, WHAT, header_for, rows_of, write_rows
     from experiments.trackers import TRACKERS, export_to
 
     format = format or (_by_ending(out) if out else "csv")
+    if format not in (*FORMATS, *TRACKERS):
+        every = (*FORMATS, *TRACKERS)
+        raise ExportError(
+            f"there is no format {format!r}{nearest(format, every)}; choose from {', '.join(every)}"
+        )
+    if what not in WHAT:
+        raise ExportError(
+            f"{what!r} cannot be exported{nearest(what, WHAT)}; choose from {', '.join(WHAT)}"
+        )
     with reading(db) as reader:
         found = resolve_all(reader, runs)
         if format in TRACKERS:
@@ -53,4 +64,9 @@ def export(
 
 def _by_ending(out: Path) -> str:
     endings = {".csv": "csv", ".jsonl": "jsonl", ".parquet": "parquet", ".md": "md"}
-    return endings.get(out.suffix.lower(), "csv")
+    ending = out.suffix.lower()
+    if ending and ending not in endings:
+        raise typer.BadParameter(
+            f"--out {out}: {ending} is no known ending ({', '.join(endings)}); give --format"
+        )
+    return endings.get(ending, "csv")

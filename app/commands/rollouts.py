@@ -83,6 +83,11 @@ def _of_step(
         raise NothingStoredError(
             f"{run.name} has no rollouts stored at step {step}; its last step is {run.step}"
         )
+    if group is not None and group not in {view.index for view in groups}:
+        there = sorted({view.index for view in groups})
+        raise NothingStoredError(
+            f"{run.name} has no group {group} at step {step}; there are {there[0]} to {there[-1]}"
+        )
     return [
         rollout_row(run, view, rollout)
         for view in groups

@@ -11,6 +11,8 @@ from app.output import print_json, print_rows, print_table
 from app.store_access import Csv, Db, Json, Raw, RunRef, reading, resolve_all, say, writing
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from experiments.values import RunSummary
 
 app = typer.Typer(help="List runs; show, rename, tag, note, archive, delete, import.")
@@ -82,8 +84,17 @@ def _line(run: "RunSummary") -> dict[str, Any]:
 
 
 @app.command("show")
-def show(run: RunRef, as_json: Json = False, as_csv: Csv = False, db: Db = None) -> None:
-    """Show one run: status, settings, metrics, alerts, attempts.
+def show(
+    run: RunRef,
+    all_settings: Annotated[
+        bool, typer.Option("--all", help="Settings that are at their defaults too.")
+    ] = False,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    raw: Raw = False,
+    db: Db = None,
+) -> None:
+    """Show one run: status, settings that are not the defaults, metrics, alerts, attempts.
 
     Example: grpo-tui runs show @last --json
     """
@@ -98,7 +109,7 @@ def show(run: RunRef, as_json: Json = False, as_csv: Csv = False, db: Db = None)
     row = run_row(detail.summary)
     settings = {f"cfg.{path}": value for path, value in detail.settings.items()}
     if as_csv:
-        print_rows([row | settings], as_json=False, as_csv=True)
+        print_rows([row | settings], as_json=False, as_csv=True, raw=raw)
         return
     if as_json:
         import dataclasses
@@ -116,6 +127,8 @@ def show(run: RunRef, as_json: Json = False, as_csv: Csv = False, db: Db = None)
         name: value for name, value in row.items() if " " not in name and value not in ("", None)
     }
     print_table([{"field": name, "value": value} for name, value in plain.items()])
+    print()
+    _print_settings(detail.settings, all_settings)
     print()
     print_table(
         [
@@ -135,6 +148,22 @@ def show(run: RunRef, as_json: Json = False, as_csv: Csv = False, db: Db = None)
             f"last step {mortem.last_step}, checkpoint at {mortem.checkpoint_step}, "
             f"{mortem.steps_to_redo} steps to redo: grpo-tui resume {summary.id}"
         )
+
+
+def _print_settings(settings: "Mapping[str, Any]", all_settings: bool) -> None:
+    from experiments.csv_files import json_text, plain
+    from grpo_engine.config import RunConfig
+    from grpo_engine.settings import flatten
+
+    default = flatten(RunConfig())
+    rows = [
+        {"setting": path, "value": value if isinstance(value, str) else json_text(value)}
+        for path, value in settings.items()
+        if path != "name" and (all_settings or path not in default or value != plain(default[path]))
+    ]
+    print_table(rows)
+    if not rows:
+        print("all settings are the defaults")
 
 
 @app.command("rename")
