@@ -30,6 +30,7 @@ def first_version(path: Path) -> None:
         for table in ("rollout_words", "prompt_words", "queue_item"):
             conn.execute(f"DROP TABLE {table}")
         conn.execute("DROP INDEX run_config")
+        conn.execute("DROP INDEX run_sweep")
         conn.execute("ALTER TABLE run DROP COLUMN sweep_id")
         conn.execute("DROP TABLE sweep")
         conn.execute("DELETE FROM migration WHERE n > 1")
