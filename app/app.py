@@ -140,6 +140,8 @@ class Workbench(RunKeeper):
 
     def frame_now(self) -> None:
         """Draw what is new on the screen in front."""
+        if self._exit:
+            return
         now = self._last_frame = self.clock()
         snapshot = self.session.pull() if self.session is not None else self._idle
         if self.live is not None and self.live is not self.session:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import ClassVar
 
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -123,8 +124,9 @@ class LabScreen(ModalScreen[None]):
     def _turned(self, how: Recipe) -> None:
         self._how = how
         self.query_one(KnobsPanel).how = how
-        self.run_worker(self._compute(how), exclusive=True, group="lab")
+        self._compute(how)
 
+    @work(exclusive=True, group="lab")
     async def _compute(self, how: Recipe) -> None:
         from app.app import Workbench
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
@@ -132,10 +132,9 @@ class RolloutsScreen(WorkbenchScreen):
         self, run: int | None, step: int | None, origin: Origin = "train",
         at: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
-        self.run_worker(
-            self._read_step(run, step, origin, at), exclusive=True, group="step", exit_on_error=True
-        )
+        self._read_step(run, step, origin, at)
 
+    @work(exclusive=True, group="step")
     async def _read_step(
         self, run: int | None, step: int | None, origin: Origin, at: tuple[int, int] | None
     ) -> None:
@@ -167,8 +166,9 @@ class RolloutsScreen(WorkbenchScreen):
         for panel in self.query(ViewPanel):
             panel.view = new
         if new.chosen is not None and new.shown is None:
-            self.run_worker(self._read_group(new.chosen), exclusive=True, group="group")
+            self._read_group(new.chosen)
 
+    @work(exclusive=True, group="group")
     async def _read_group(self, group: GroupView) -> None:
         step = self.view.step
         if step is None:
@@ -280,8 +280,9 @@ class RolloutsScreen(WorkbenchScreen):
         if self._run is None or not text:
             self.view = replace(self.view, hits=(), hit=0)
             return
-        self.run_worker(self._search(self._run, text), exclusive=True, group="search")
+        self._search(self._run, text)
 
+    @work(exclusive=True, group="search")
     async def _search(self, run: RunFacts, text: str) -> None:
         try:
             hits = await self.workbench.reader.ask(

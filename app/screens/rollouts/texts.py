@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from textual.app import App
+from textual.app import App, SuspendNotSupported
 
 from app.inspector.groups import letter
 from app.safe_text import safe
@@ -70,12 +70,14 @@ def as_markdown(view: View) -> str:
 
 def show_in_pager(app: App[int] | App[None] | App[object], text: str) -> None:
     """Give the terminal to `$PAGER` until it is left; the text is safe already."""
-    command = shlex.split(os.environ.get("PAGER", "less"))
+    command = shlex.split(os.environ.get("PAGER") or "less")
     with tempfile.NamedTemporaryFile("w", suffix=".md", delete=False, encoding="utf-8") as file:
         file.write(text)
     try:
         with app.suspend():
             subprocess.run([*command, file.name], check=False)
+    except SuspendNotSupported:
+        app.notify("There is no pager here; y copies the answer.", severity="warning")
     except OSError as error:
         app.notify(f"{command[0]} did not start: {error.strerror}; set PAGER", severity="error")
     finally:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from typing import ClassVar
 
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
@@ -82,8 +83,9 @@ class QueueScreen(ModalScreen[None]):
         self.set_interval(1.0, self._look)
 
     def _look(self) -> None:
-        self.run_worker(self._read(), exclusive=True)
+        self._read()
 
+    @work(exclusive=True)
     async def _read(self) -> None:
         from app.app import Workbench
 

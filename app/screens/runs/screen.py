@@ -126,8 +126,9 @@ class RunsScreen(ControlActions, ChangeActions):
 
     def refresh_runs(self) -> None:
         """Read the table again."""
-        self.run_worker(self._read(), exclusive=True, group="runs")
+        self._read()
 
+    @work(exclusive=True, group="runs")
     async def _read(self) -> None:
         view = self.view
         ask = self.workbench.reader.ask
@@ -181,8 +182,9 @@ class RunsScreen(ControlActions, ChangeActions):
     def action_move(self, by: int) -> None:
         """Move the cursor; the preview follows once it rests."""
         self.view = self.view.moved(by)
-        self.run_worker(self._rest(), exclusive=True, group="rest")
+        self._rest()
 
+    @work(exclusive=True, group="rest")
     async def _rest(self) -> None:
         await asyncio.sleep(PREVIEW_DELAY_S)
         await self._read_sight()
@@ -213,7 +215,7 @@ class RunsScreen(ControlActions, ChangeActions):
     def action_mark(self) -> None:
         """Mark the run, or all of a group."""
         self.view = self.view.marked()
-        self.run_worker(self._rest(), exclusive=True, group="rest")
+        self._rest()
 
     def action_baseline(self) -> None:
         """Pin the run on top as what others are measured by, or let it go."""

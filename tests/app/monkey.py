@@ -1,0 +1,143 @@
+"""A monkey at the workbench: every key that is bound, any other key, clicks, sizes and themes.
+
+It prefers what it has done least on the screen in front, so that each action comes up often on
+each screen where it is bound. Where it leaves the workbench, it is given a new one on the same
+store; where no run goes on, it is given a run.
+"""
+
+import random
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from textual.pilot import Pilot
+
+from app.app import Workbench
+from app.messages import LaunchRequested
+from app.palette import PALETTES
+from app.preferences import Preferences
+from grpo_engine.config import RunConfig
+from tests.app import frames
+
+SIZES = ((80, 24), (120, 40), (200, 60), (100, 30), (40, 12), (81, 25))
+LOOSE = (
+    "enter", "escape", "tab", "shift+tab", "space", "backspace", "delete", "home", "end",
+    "pageup", "pagedown", "ctrl+u", "f1", "f5", "ctrl+home", "ctrl+end",
+)  # fmt: skip
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,/?*[]-=<>@#%"
+Done = Counter[tuple[str, str]]
+
+
+@dataclass
+class Monkey:
+    """What it did so far; `seed` gives the same deeds again, as far as the timing does."""
+
+    seed: int
+    done: Done = field(default_factory=Counter)
+    bound: set[tuple[str, str]] = field(default_factory=set)
+    deeds: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+
+    def choices(self, app: Workbench) -> list[tuple[str, tuple[str, str]]]:
+        """Keys that fire something now, each with the screen and the action."""
+        screen = app.screen
+        found = []
+        for key, active in screen.active_bindings.items():
+            if not active.enabled or not active.binding.id or active.node is screen.focused:
+                continue
+            name = (type(screen).__name__, active.binding.action)
+            found.append((key, name))
+        if screen.focused is not None:
+            for key, active in screen.active_bindings.items():
+                if active.node is screen.focused and active.enabled:
+                    name = (type(screen.focused).__name__, active.binding.action)
+                    found.append((key, name))
+        self.bound.update(name for _, name in found)
+        return found
+
+    async def act(self, app: Workbench, pilot: Pilot[int]) -> None:
+        """Do one thing."""
+        draw = self.rng.random()
+        if draw < 0.72:
+            await self._fire(app, pilot)
+        elif draw < 0.88:
+            await self._press(pilot, self.rng.choice([*LOOSE, *LETTERS]))
+        elif draw < 0.96:
+            size = app.size
+            place = (self.rng.randrange(size.width), self.rng.randrange(size.height))
+            self.deeds.append(f"click {place}")
+            await pilot.click(offset=place, times=self.rng.choice((1, 1, 2)))
+        elif draw < 0.99:
+            size_ = self.rng.choice(SIZES)
+            self.deeds.append(f"size {size_}")
+            await pilot.resize_terminal(*size_)
+        else:
+            name = self.rng.choice(list(PALETTES))
+            self.deeds.append(f"theme {name}")
+            app.change_theme(name)
+
+    async def _fire(self, app: Workbench, pilot: Pilot[int]) -> None:
+        choices = self.choices(app)
+        if not choices:
+            await self._press(pilot, self.rng.choice(LOOSE))
+            return
+        weights = [1.0 / (1 + self.done[name]) ** 1.5 for _, name in choices]
+        ((key, name),) = self.rng.choices(choices, weights)
+        self.done[name] += 1
+        await self._press(pilot, key)
+
+    async def _press(self, pilot: Pilot[int], key: str) -> None:
+        self.deeds.append(key)
+        await pilot.press(key)
+
+
+async def play(
+    monkey: Monkey, store: Path, config: Callable[[int], RunConfig], deeds: int, check_every: int
+) -> None:
+    """Let it do so many things; frames are checked from time to time."""
+    runs = 0
+    while len(monkey.deeds) < deeds:
+        app = Workbench(store, preferences=Preferences())
+        async with app.run_test(size=monkey.rng.choice(SIZES)) as pilot:
+            while len(monkey.deeds) < deeds and app.is_running and app._exit is False:
+                if not app.bridge.running:
+                    app.post_message(LaunchRequested(config(runs)))
+                    runs += 1
+                await monkey.act(app, pilot)
+                if len(monkey.deeds) % check_every == 0 and app.size.width >= 80:
+                    await pilot.pause()
+                    frames.check(app)
+            app.ask_engine("stop_now")
+        assert app.bridge.wait(60.0)
+
+
+@contextmanager
+def kept_at_home(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No process is started and no file is written outside the folder; no thread is left."""
+    patch.chdir(folder)
+    patch.setattr("app.launch._start", lambda *_: "calm-otter")
+    stub = SimpleNamespace(
+        Popen=_no_process, run=_no_process, DEVNULL=subprocess.DEVNULL,
+        SubprocessError=subprocess.SubprocessError,
+    )  # fmt: skip
+    for module in ("app.screens.runs.queue", "app.screens.runs.screen", "app.terminal"):
+        patch.setattr(f"{module}.subprocess", stub)
+    before = set(threading.enumerate())
+    yield
+    left = [t for t in threading.enumerate() if t not in before and t.is_alive()]
+    for thread in left:
+        thread.join(5.0)
+    kept = [t.name for t in left if t.is_alive() and not t.name.startswith("asyncio_")]
+    assert kept == []
+
+
+def _no_process(*_: object, **__: object) -> None:
+    """Start nothing; the monkey does not look at what came of it."""

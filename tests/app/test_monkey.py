@@ -1,0 +1,61 @@
+"""Random keys, clicks, sizes and themes while a run goes on: no exception, no leak, store whole."""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from grpo_engine.config import RunConfig
+from tests.app.monkey import Monkey, kept_at_home, play
+from tests.app.stored import record
+from tests.engine.runs import settings, write_world
+
+OFTEN = 20
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+async def romp(world: Path, folder: Path, patch: pytest.MonkeyPatch, deeds: int) -> Monkey:
+    """Let a monkey loose on a store with a few runs, and look at the store afterwards."""
+    store = folder / "grpo.db"
+    for name in ("calm-otter", "swift-heron"):
+        record(store, name=name)
+    monkey = Monkey(int(os.environ.get("MONKEY_SEED", "0")) or int.from_bytes(os.urandom(3)))
+    print(f"MONKEY_SEED={monkey.seed}")
+
+    def config(number: int) -> RunConfig:
+        return settings(world, name=f"busy-{number}", steps=10_000)
+
+    try:
+        with kept_at_home(folder, patch):
+            await play(monkey, store, config, deeds, check_every=25)
+    except BaseException:
+        print(f"last deeds: {monkey.deeds[-40:]}")
+        raise
+    with closing(sqlite3.connect(store)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+    return monkey
+
+
+@pytest.mark.timeout(200)
+async def test_a_short_romp_breaks_nothing(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkey = await romp(world, tmp_path, monkeypatch, 120)
+    assert len({screen for screen, _ in monkey.done}) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+async def test_ten_thousand_deeds_fire_every_action_often(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkey = await romp(world, tmp_path, monkeypatch, 10_000)
+    seldom = {name: monkey.done[name] for name in monkey.bound if monkey.done[name] < OFTEN}
+    assert seldom == {}
