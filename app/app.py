@@ -18,6 +18,7 @@ from app import leaving, terminal
 from app import messages as msg
 from app.feed import Feed
 from app.guardian import guarded
+from app.keys import deeds
 from app.lifecycle import RunKeeper
 from app.preferences import Preferences, preferences_path
 from app.reader import ReaderThread
@@ -46,11 +47,7 @@ class Workbench(RunKeeper):
     """grpo-tui on a terminal."""
 
     TITLE = "grpo-tui"
-    CSS = """
-    Screen { background: $background; color: $foreground; }
-    Screen.-maximized-view { hatch: " " $background; }
-    Toast { background: $panel; }
-    """
+    CSS_PATH = "workbench.tcss"
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
         mode: partial(load, target) for mode, target in SCREENS.items()
     }
@@ -100,6 +97,10 @@ class Workbench(RunKeeper):
         self._idle = Snapshot()
         self.abilities = terminal.abilities()
         self._filters.append(ExactXterm(enabled=self.console.color_system == "256"))
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Our own variables have values before a theme is put on; Textual's hook."""
+        return THEMES[0].variables
 
     # -- life -------------------------------------------------------------------------------
 
@@ -200,16 +201,12 @@ class Workbench(RunKeeper):
 
     def get_system_commands(self, screen: Screen[Any]) -> Any:
         """Every action of the screen, then themes, for the palette."""
-        seen = set()
-        for active in screen.active_bindings.values():
-            binding = active.binding
-            if not binding.description or not active.enabled or binding.action in seen:
-                continue
-            seen.add(binding.action)
-            run = partial(self.run_action, binding.action, active.node)
-            yield SystemCommand(binding.description, binding.tooltip or binding.description, run)
+        for deed in deeds(screen):
+            run = partial(self.run_action, deed.action, deed.node)
+            name = deed.name[:1].upper() + deed.name[1:]
+            yield SystemCommand(name, f"{deed.help}  ({deed.written})", run)
         for theme in THEMES:
-            yield SystemCommand(f"theme: {theme.name}", "Colours of the whole workbench",
+            yield SystemCommand(f"Theme: {theme.name}", "Colours of the whole workbench",
                                 partial(self.change_theme, theme.name))  # fmt: skip
 
     def change_theme(self, name: str) -> None:

@@ -88,7 +88,7 @@ def _group(card: Card) -> str:
     if not up and not down:
         why = card.no_signal or "all answers scored the same"
         return f"{head}: {why}, so none is pushed."
-    above = f"{count_up} of {len(cells)} did better than their siblings"
+    above = f"{count_up} of {len(cells)} did better"
     return f"{head}: {above} and {'is' if count_up == 1 else 'are'} pushed up ({_some(up)}), the rest down ({_some(down)})."  # noqa: E501
 
 

@@ -41,6 +41,21 @@ def style(
     )
 
 
+def luminance(number: int) -> float:
+    """How light a colour is, from 0 to 1, as WCAG 2 defines it."""
+    red, green, blue = (
+        part / 3294.6 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4
+        for part in rgb(number)
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: int, other: int) -> float:
+    """(lighter + .05) / (darker + .05); text needs at least 4.5 to be read easily."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Palette:
     """What each kind of mark is drawn in; numbers are xterm-256."""
@@ -62,6 +77,7 @@ class Palette:
     warn: int
     bad: int
     advantage: tuple[int, ...]
+    push: tuple[int, ...]
     series: Mapping[str, int] = field(default_factory=dict)
     cycle: tuple[int, ...] = ()
 
@@ -70,15 +86,22 @@ class Palette:
         return self.series.get(name) or self.cycle[index % len(self.cycle)]
 
     def of_advantage(self, value: float | None, largest: float = 1.5) -> int:
-        """The colour between the two ends for an advantage; grey where there is none."""
-        middle = len(self.advantage) // 2
+        """The colour between the two ends that shades an advantage; grey where there is none."""
+        return self._between(self.advantage, value, largest)
+
+    def of_push(self, value: float | None, largest: float = 1.5) -> int:
+        """The colour in which an advantage is written: readable at every strength."""
+        return self._between(self.push, value, largest)
+
+    def _between(self, ramp: tuple[int, ...], value: float | None, largest: float) -> int:
+        middle = len(ramp) // 2
         if value is None or value != value:
             return self.label
         share = max(-1.0, min(1.0, value / largest)) if largest else 0.0
         offset = round(abs(share) * middle)
         if offset == 0 and share:
             offset = 1
-        return self.advantage[middle + (offset if share > 0 else -offset)]
+        return ramp[middle + (offset if share > 0 else -offset)]
 
 
 _DARK_CYCLE = (158, 104, 209, 138, 189, 81, 220, 175, 149, 245)
@@ -91,24 +114,27 @@ PALETTES: dict[str, Palette] = {
             label=245, border=237, focus=189, raw=240, guide=237, accent=189,
             good=158, warn=214, bad=203,
             advantage=(220, 172, 94, 237, 24, 39, 81),
+            push=(220, 172, 137, 245, 67, 39, 81),
             series={"reward": 158, "kl": 104, "clip": 209, "entropy": 138, "length": 189,
                     "loss": 145, "gradient": 180, "rate": 109, "time": 110, "memory": 146},
             cycle=_DARK_CYCLE,
         ),
         Palette(
-            name=LIGHT, dark=False, paper=255, raised=254, cursor=252, text=236, headline=232,
-            label=242, border=250, focus=61, raw=248, guide=251, accent=61,
-            good=29, warn=130, bad=160,
+            name=LIGHT, dark=False, paper=231, raised=255, cursor=253, text=235, headline=16,
+            label=240, border=250, focus=61, raw=248, guide=252, accent=61,
+            good=23, warn=94, bad=124,
             advantage=(130, 172, 180, 251, 110, 32, 25),
-            series={"reward": 29, "kl": 61, "clip": 166, "entropy": 95, "length": 67,
-                    "loss": 240, "gradient": 94, "rate": 66, "time": 25, "memory": 60},
-            cycle=(29, 61, 166, 95, 67, 25, 130, 125, 64, 242),
+            push=(130, 94, 95, 240, 60, 25, 26),
+            series={"reward": 23, "kl": 61, "clip": 130, "entropy": 95, "length": 24,
+                    "loss": 240, "gradient": 94, "rate": 29, "time": 25, "memory": 60},
+            cycle=(23, 61, 130, 95, 24, 25, 94, 125, 58, 240),
         ),
         Palette(
             name=RED_GREEN, dark=True, paper=233, raised=234, cursor=236, text=251, headline=255,
             label=245, border=237, focus=189, raw=240, guide=237, accent=189,
             good=81, warn=214, bad=228,
             advantage=(220, 172, 94, 237, 24, 39, 81),
+            push=(220, 172, 137, 245, 67, 39, 81),
             series={"reward": 81, "kl": 228, "clip": 208, "entropy": 182, "length": 251,
                     "loss": 146, "gradient": 180, "rate": 110, "time": 110, "memory": 146},
             cycle=(81, 228, 208, 182, 251, 33, 223, 110, 136, 245),
@@ -118,9 +144,10 @@ PALETTES: dict[str, Palette] = {
             label=245, border=237, focus=224, raw=240, guide=237, accent=224,
             good=87, warn=217, bad=203,
             advantage=(203, 167, 95, 237, 23, 37, 87),
+            push=(203, 167, 138, 245, 66, 37, 87),
             series={"reward": 87, "kl": 217, "clip": 203, "entropy": 138, "length": 253,
                     "loss": 145, "gradient": 174, "rate": 73, "time": 73, "memory": 146},
-            cycle=(87, 217, 203, 138, 253, 37, 174, 131, 73, 245),
+            cycle=(87, 217, 203, 138, 253, 37, 174, 168, 73, 245),
         ),
     )
 }  # fmt: skip

@@ -34,7 +34,7 @@ def theme_of(palette: Palette) -> Theme:
             "border": h(palette.focus),
             "border-blurred": h(palette.border),
             "text-muted": h(palette.label),
-            "text-disabled": h(palette.raw),
+            "text-disabled": h(palette.label),
             "headline": h(palette.headline),
             "block-cursor-background": h(palette.cursor),
             "block-cursor-foreground": h(palette.headline),

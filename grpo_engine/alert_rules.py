@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from grpo_engine.config import AlertsConfig
 from grpo_engine.events import Severity
-from grpo_engine.metrics import METRICS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,7 @@ class Facts:
     accuracy: str | None
     sampler_gap: float
     memory_gb: float | None
+    limits: AlertsConfig
 
     def last(self, key: str, count: int, skip: int = 0) -> list[float]:
         """Give `count` values of a metric before the last `skip`; empty if there are fewer."""
@@ -57,7 +58,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def no_signal(facts: Facts) -> Finding | None:
     share = _mean(facts.last("frac_reward_zero_std", 5))
-    limit = METRICS["frac_reward_zero_std"].guides[0]
+    limit = facts.limits.no_signal
     if share <= limit:
         return None
     return Finding(
@@ -89,7 +90,7 @@ def format_hacking(facts: Facts) -> Finding | None:
 
 
 def kl_above_limit(facts: Facts) -> Finding | None:
-    values, limit = facts.last("kl", 5), METRICS["kl"].guides[0]
+    values, limit = facts.last("kl", 5), facts.limits.kl
     if _mean(values) <= limit:
         return None
     return Finding(
@@ -106,7 +107,7 @@ def kl_exploding(facts: Facts) -> Finding | None:
     now, before = facts.last("kl", 1), facts.last("kl", 20, skip=1)
     if not now or not before:
         return None
-    limit = max(0.02, 10 * statistics.median(before))
+    limit = max(0.02, facts.limits.kl_jump * statistics.median(before))
     if now[0] <= limit:
         return None
     return Finding(
@@ -122,7 +123,8 @@ def kl_exploding(facts: Facts) -> Finding | None:
 def entropy_collapse(facts: Facts) -> Finding | None:
     first = [row["entropy"] for row in facts.start if "entropy" in row]
     now = facts.last("entropy", 5)
-    if len(first) < 10 or not now or _mean(now) >= 0.1 * _mean(first):
+    limit = facts.limits.entropy * _mean(first)
+    if len(first) < 10 or not now or _mean(now) >= limit:
         return None
     return Finding(
         severity="warning",
@@ -131,7 +133,7 @@ def entropy_collapse(facts: Facts) -> Finding | None:
         remedy="Raise rollout.temperature, algorithm.clip_high or algorithm.entropy_bonus, or "
         "lower optimizer.learning_rate.",
         value=_mean(now),
-        limit=0.1 * _mean(first),
+        limit=limit,
     )
 
 
@@ -139,7 +141,8 @@ def length_growth(facts: Facts) -> Finding | None:
     now = _mean(facts.last("completions/mean_length", 10))
     before = _mean(facts.last("completions/mean_length", 10, skip=10))
     reward = facts.rise("reward")
-    if reward is None or reward > 0 or now <= 1.25 * before:
+    limit = facts.limits.length * before
+    if reward is None or reward > 0 or now <= limit:
         return None
     return Finding(
         severity="warning",
@@ -148,13 +151,13 @@ def length_growth(facts: Facts) -> Finding | None:
         remedy="Use algorithm.weight per_token or constant, or a soft length penalty "
         "(algorithm.overlong_buffer).",
         value=now,
-        limit=1.25 * before,
+        limit=limit,
     )
 
 
 def most_truncated(facts: Facts) -> Finding | None:
     share = _mean(facts.last("completions/clipped_ratio", 3))
-    limit = METRICS["completions/clipped_ratio"].guides[0]
+    limit = facts.limits.cut
     if share <= limit:
         return None
     return Finding(
@@ -169,7 +172,7 @@ def most_truncated(facts: Facts) -> Finding | None:
 
 def clip_too_much(facts: Facts) -> Finding | None:
     share = _mean(facts.last("clip_ratio/region_mean", 5))
-    limit = METRICS["clip_ratio/region_mean"].guides[0]
+    limit = facts.limits.clip
     if facts.updates_per_step < 2 or share <= limit:
         return None
     return Finding(
@@ -184,7 +187,8 @@ def clip_too_much(facts: Facts) -> Finding | None:
 
 def clip_never(facts: Facts) -> Finding | None:
     shares = facts.last("clip_ratio/region_mean", 10)
-    if facts.updates_per_step < 2 or not facts.has_bounds or not shares or max(shares) > 1e-4:
+    limit = facts.limits.clip_least
+    if facts.updates_per_step < 2 or not facts.has_bounds or not shares or max(shares) > limit:
         return None
     return Finding(
         severity="info",
@@ -192,21 +196,22 @@ def clip_never(facts: Facts) -> Finding | None:
         f"{facts.updates_per_step} updates: the bounds have no effect.",
         remedy="The learning rate may be raised, or passes lowered to save time.",
         value=max(shares),
-        limit=1e-4,
+        limit=limit,
     )
 
 
 def gradient_spike(facts: Facts) -> Finding | None:
     now, before = facts.last("grad_norm", 1), facts.last("grad_norm", 20, skip=1)
-    if not now or not before or now[0] <= 10 * statistics.median(before):
+    usual = statistics.median(before) if before else 0.0
+    if not now or not before or now[0] <= facts.limits.grad_norm * usual:
         return None
     return Finding(
         severity="warning",
-        explanation=f"The gradient norm was {now[0]:.3g}, ten times the usual "
-        f"{statistics.median(before):.3g}.",
+        explanation=f"The gradient norm was {now[0]:.3g}, more than "
+        f"{facts.limits.grad_norm:g} times the usual {usual:.3g}.",
         remedy="Look at this step's groups; lower optimizer.max_grad_norm if it comes again.",
         value=now[0],
-        limit=10 * statistics.median(before),
+        limit=facts.limits.grad_norm * usual,
     )
 
 
@@ -226,14 +231,15 @@ def sampler_disagrees(facts: Facts) -> Finding | None:
 
 def reward_slow(facts: Facts) -> Finding | None:
     score, step = facts.last("time/score", 3), facts.last("step_time", 3)
-    if not score or not step or sum(score) < 1.0 or sum(score) < 0.5 * sum(step):
+    limit = facts.limits.reward_time
+    if not score or not step or sum(score) < 1.0 or sum(score) < limit * sum(step):
         return None
     return Finding(
         severity="warning",
         explanation=f"Reward functions took {sum(score) / sum(step):.0%} of the last 3 steps.",
         remedy="Make the slow function faster or async, or lower rewards.time_limit.",
         value=sum(score) / sum(step),
-        limit=0.5,
+        limit=limit,
     )
 
 
@@ -256,7 +262,7 @@ def reward_constant(facts: Facts) -> Finding | None:
 
 def duplicates(facts: Facts) -> Finding | None:
     share = _mean(facts.last("completions/duplicates", 3))
-    if share <= 0.5:
+    if share <= facts.limits.duplicates:
         return None
     return Finding(
         severity="warning",
@@ -264,13 +270,13 @@ def duplicates(facts: Facts) -> Finding | None:
         "token: there is little exploration.",
         remedy="Raise rollout.temperature or use harder tasks.",
         value=share,
-        limit=0.5,
+        limit=facts.limits.duplicates,
     )
 
 
 def memory_near_limit(facts: Facts) -> Finding | None:
     peak = facts.last("memory/peak_gb", 1)
-    if not peak or facts.memory_gb is None or peak[0] <= 0.9 * facts.memory_gb:
+    if not peak or facts.memory_gb is None or peak[0] <= facts.limits.memory * facts.memory_gb:
         return None
     return Finding(
         severity="error",
@@ -278,7 +284,7 @@ def memory_near_limit(facts: Facts) -> Finding | None:
         remedy="Lower optimizer.micro_rows or rollout.max_new_tokens, or set "
         "model.grad_checkpoint.",
         value=peak[0],
-        limit=0.9 * facts.memory_gb,
+        limit=facts.limits.memory * facts.memory_gb,
     )
 
 
@@ -286,7 +292,7 @@ def step_time_doubled(facts: Facts) -> Finding | None:
     now, before = facts.last("step_time", 3), facts.last("step_time", 20, skip=3)
     if not now or not before:
         return None
-    limit = max(2 * statistics.median(before), 0.5)
+    limit = max(facts.limits.step_time * statistics.median(before), 0.5)
     if statistics.median(now) <= limit:
         return None
     return Finding(

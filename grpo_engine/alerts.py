@@ -5,10 +5,11 @@ state fits in a checkpoint. A rule that goes on to hold is raised again every `R
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from grpo_engine.alert_rules import RULES, Facts, Finding
+from grpo_engine.config import AlertsConfig
 from grpo_engine.events import AlertRaised, EvaluationFinished, Event, StepFinished
 
 WINDOW, REPEAT = 40, 10
@@ -23,6 +24,7 @@ class Limits:
     accuracy: str | None = None
     sampler_gap: float = 1e-3
     memory_gb: float | None = None
+    thresholds: AlertsConfig = field(default_factory=AlertsConfig)
 
 
 class Alerts:
@@ -58,6 +60,7 @@ class Alerts:
             accuracy=self._limits.accuracy,
             sampler_gap=self._limits.sampler_gap,
             memory_gb=self._limits.memory_gb,
+            limits=self._limits.thresholds,
         )
         for rule in RULES:
             finding = rule(facts)

@@ -243,6 +243,24 @@ class RecordConfig(Section):
     )
 
 
+class AlertsConfig(Section):
+    """From when on a run's numbers raise an alert; nothing of the training depends on it."""
+
+    no_signal: float = setting(0.5, "Share of prompts without signal over 5 steps.", gt=0, le=1)
+    kl: float = setting(0.1, "KL to the reference over 5 steps.", gt=0, unit="nats/token")
+    kl_jump: float = setting(10.0, "A step's KL as a multiple of the usual.", gt=1)
+    entropy: float = setting(0.1, "What is left of the first steps' entropy.", gt=0, lt=1)
+    length: float = setting(1.25, "Growth of answers in 20 steps, as a factor.", gt=1)
+    cut: float = setting(0.5, "Share of answers cut at the length limit over 3 steps.", gt=0, le=1)
+    clip: float = setting(0.3, "Share of tokens at their bound over 5 steps.", gt=0, le=1)
+    clip_least: float = setting(1e-4, "Share of clipped tokens that counts as none.", ge=0, lt=1)
+    grad_norm: float = setting(10.0, "A step's gradient norm as a multiple of the usual.", gt=1)
+    reward_time: float = setting(0.5, "Share of a step that rewards may take.", gt=0, le=1)
+    duplicates: float = setting(0.5, "Share of answers that equal a sibling.", gt=0, le=1)
+    memory: float = setting(0.9, "Share of the memory limit that a step may hold.", gt=0, le=1)
+    step_time: float = setting(2.0, "A step's time as a multiple of the usual.", gt=1)
+
+
 class RunConfig(Section):
     """All settings of a run."""
 
@@ -258,6 +276,7 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     record: RecordConfig = RecordConfig()
+    alerts: AlertsConfig = AlertsConfig()
 
     @model_validator(mode="after")
     def _check(self) -> "RunConfig":

@@ -143,6 +143,7 @@ def load_run(
                 accuracy=scorer.accuracy or None,
                 sampler_gap=limit_of(policy.dtype),
                 memory_gb=preflight.memory_limit() / preflight.GIGABYTE,
+                thresholds=config.alerts,
             )
         ),
         sampling=sampling,

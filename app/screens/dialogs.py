@@ -28,7 +28,7 @@ class Choice(ModalScreen[T | None], Generic[T]):
     }
     Choice Static { color: $foreground; margin-bottom: 1; }
     Choice OptionList { height: auto; border: none; background: $background; padding: 0; }
-    Choice OptionList:focus { border: none; }
+    Choice OptionList:focus { border: none; background-tint: $background 0%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "cancel", "leave it", id="choice.cancel", tooltip="Change nothing"),
@@ -51,8 +51,8 @@ class Choice(ModalScreen[T | None], Generic[T]):
 
     @staticmethod
     def _line(key: str, name: str, why: str) -> Content:
-        return Content.assemble((f" {key} ", "bold $headline"), (f" {name}  ", "$foreground"),
-                                (why, "$text-muted"))  # fmt: skip
+        return Content.assemble((f" {key} ", "bold $accent"), (f" {name}  ", "$headline"),
+                                (why, "$foreground"))  # fmt: skip
 
     def on_mount(self) -> None:
         """Arrows work at once."""

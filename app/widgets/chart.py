@@ -9,6 +9,7 @@ from app.safe_text import cell_len, clip
 from app.series import SeriesView
 from app.widgets.braille import GUIDE, Canvas, Curve, Frame, draw, limits, span_of
 from app.widgets.panel import Line, Span
+from grpo_engine.config import AlertsConfig
 from grpo_engine.metrics import spec
 
 LABELS = 5
@@ -44,7 +45,8 @@ FIXED = (
     Chart("peak memory", ("memory/peak_gb",), family=("memory",)),
 )  # fmt: skip
 
-GUIDES = {"kl": (0.1,), "clip_ratio/low_mean": (0.3,), "completions/clipped_ratio": (0.5,)}
+# The settings that the guide lines stand for: where an alert begins.
+GUIDES = {"kl": "kl", "clip_ratio/low_mean": "clip", "completions/clipped_ratio": "cut"}
 
 
 def charts_of(snapshot: Snapshot) -> tuple[Chart, ...]:
@@ -58,11 +60,21 @@ def charts_of(snapshot: Snapshot) -> tuple[Chart, ...]:
     return tuple(chart for chart in found if any(key in snapshot.series for key in chart.keys))
 
 
+def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[float, ...]:
+    """Where the run's settings draw a line on a chart."""
+    name = GUIDES.get(chart.keys[0])
+    if name is None:
+        return ()
+    chosen = snapshot.head.config.get("alerts", {}).get(name)
+    default: float = AlertsConfig.model_fields[name].default
+    return (float(chosen) if chosen is not None else default,)
+
+
 def heights(room: int, count: int) -> list[int]:
     """Rows of the charts that fit into `room`; the first gets what is left over."""
     if count <= 0 or room < TIGHT:
         return [room] if count and room > 1 else []
-    least = ROOMY if room >= 7 * ROOMY else TIGHT
+    least = ROOMY if room >= 6 * ROOMY else TIGHT
     shown = min(count, room // least)
     each, rest = divmod(room, shown)
     return [each + (rest if i == 0 else 0) for i in range(shown)]
@@ -75,7 +87,7 @@ def chart_lines(
     views = [(i, key, snapshot.series[key]) for i, key in enumerate(chart.keys)
              if key in snapshot.series]  # fmt: skip
     plot_width, plot_height = width - LABELS, height - 1
-    guides = GUIDES.get(chart.keys[0], ())
+    guides = guides_of(chart, snapshot)
     low, high = limits([view for _, _, view in views], guides, ceiling=chart.ceiling)
     beyond = [guide for guide in guides if guide > high]
     lines = [_title(chart, views, width, palette, chosen, beyond)]
@@ -94,6 +106,14 @@ def chart_lines(
         if low < guide <= high:
             _lay_guide(rows, guide, chart.guide_word, frame, plot_width, palette)
     return lines + _with_axis(rows, frame, views, palette)
+
+
+def step_axis(snapshot: Snapshot, width: int, palette: Palette) -> Line:
+    """The steps at both ends of the charts above."""
+    end = f"{span_of(snapshot.step + 1, snapshot.head.total_steps + 1) - 1}"
+    start = " " * LABELS + "step 0"
+    gap = " " * max(1, width - len(start) - len(end))
+    return [(start + gap + end, style(palette.label))]
 
 
 def _colour(chart: Chart, index: int, palette: Palette) -> int:
@@ -126,7 +146,7 @@ def _title(
     for guide in beyond:
         hint = f"  {chart.guide_word} {with_unit(guide, spec(chart.keys[0]).unit)}"
         if sum(cell_len(t) for t, _ in left + right) + len(hint) + 2 <= width:
-            left.append((hint, style(palette.raw)))
+            left.append((hint, style(palette.label)))
     gap = width - sum(cell_len(t) for t, _ in left + right)
     return [*left, (" " * max(1, gap), None), *right]
 

@@ -10,10 +10,11 @@ from app.messages import ExplainRequested
 from app.palette import Palette, style
 from app.run_state import Snapshot
 from app.safe_text import cell_len
-from app.widgets.chart import Chart, chart_lines, charts_of, heights
+from app.widgets.chart import Chart, chart_lines, charts_of, heights, step_axis
 from app.widgets.panel import Line, Panel
 
-TWO_COLUMNS = 116
+TWO_COLUMNS = 76
+AXIS_FROM = 16
 
 
 class Curves(Panel):
@@ -62,7 +63,8 @@ class Curves(Panel):
             return _empty(self.snapshot, self.palette)
         columns = 2 if width >= TWO_COLUMNS and len(charts) > 1 else 1
         each = (width - (columns - 1) * 2) // columns
-        sizes = heights(height, -(-len(charts) // columns))
+        axis = 1 if height >= AXIS_FROM else 0
+        sizes = heights(height - axis, -(-len(charts) // columns))
         shown = len(sizes) * columns
         cursor = min(self.cursor, len(charts) - 1)
         self._top = max(0, min(self._top, cursor, len(charts) - shown))
@@ -82,7 +84,12 @@ class Curves(Panel):
             blocks.append(block)
         hidden = len(charts) - shown
         self.set_reactive(Panel.note, f"{hidden} more ↓" if hidden > 0 else "smooth .9")
-        return _side_by_side(blocks, each)
+        lines = _side_by_side(blocks, each)
+        if not axis:
+            return lines
+        below = [step_axis(self.snapshot, each, self.palette)] * len(blocks)
+        gap: list[Line] = [[] for _ in range(height - 1 - len(lines))]
+        return [*lines, *gap, *_side_by_side([[line] for line in below], each)]
 
     def action_step(self, by: int) -> None:
         """Move the mark by some charts."""

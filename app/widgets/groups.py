@@ -7,21 +7,22 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
+from app.inspector.groups import letter
 from app.messages import PromptFocused, RolloutOpened
 from app.numbers import share, short, signed, sparkline
 from app.palette import Palette, style
 from app.run_state import Card, Snapshot
-from app.safe_text import clip, pad
-from app.widgets.lanes import arrow, letter
+from app.safe_text import clip, pad, wrap
+from app.widgets.lanes import arrow
 from app.widgets.panel import Line, Panel, Span
 
 NUMBER, MEAN = 4, 4
 
 
 def cell_width(width: int, answers: int) -> int:
-    """Cells per answer: 6 with its advantage, 2 with its arrow, 1 when tight, 0 for counts."""
+    """Cells per answer: 7 with its advantage, 2 with its arrow, 1 when tight, 0 for counts."""
     room = width - NUMBER - MEAN
-    for each in (6, 2, 1):
+    for each in (7, 2, 1):
         if answers * each <= room:
             return each
     return 0
@@ -53,7 +54,7 @@ def group_line(
 
 
 def _cell(cell: Any, each: int, palette: Palette, largest: float, marked: bool) -> Span:
-    colour = palette.of_advantage(cell.advantage, largest)
+    colour = palette.of_push(cell.advantage, largest)
     if cell.scored:
         sign = arrow(cell.advantage)
         colour = palette.label if colour == palette.border else colour
@@ -61,8 +62,8 @@ def _cell(cell: Any, each: int, palette: Palette, largest: float, marked: bool) 
         sign = "▪" if cell.finish is not None else "·"
         colour = palette.label
     text = sign
-    if each == 6 and cell.scored:
-        text = f"{sign}{signed(cell.advantage) if cell.advantage else '':<5}"
+    if each == 7 and cell.scored:
+        text = f"{sign}{signed(cell.advantage) if cell.advantage else '':<6}"
     look = style(colour, palette.cursor if marked else None, bold=marked)
     return (text.ljust(each), look)
 
@@ -131,8 +132,8 @@ class Groups(Panel):
         self._places = []
         if not cards:
             dim = style(palette.label)
-            return [[(clip(" Each prompt gets a row,", width), dim)],
-                    [(clip(" each answer a cell.", width), dim)]]  # fmt: skip
+            text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
+            return [[(" " + part, dim)] for part in wrap(text, width - 2, 5)]
         answers = max(len(card.cells) for card in cards)
         each = cell_width(width, answers)
         lines = [self._header(each, answers, width)]

@@ -5,39 +5,40 @@ from typing import ClassVar
 from textual import events
 from textual.binding import ActiveBinding
 from textual.reactive import reactive
+from textual.widgets import Input, TextArea
 
+from app.keys import key_name
 from app.palette import Palette, style
 from app.safe_text import cell_len
 from app.widgets.panel import Line, Panel
 
-NAMES = {
-    "enter": "⏎", "full_stop": ".", "slash": "/", "question_mark": "?", "space": "space",
-    "left": "←", "right": "→", "up": "↑", "down": "↓", "escape": "esc", "asterisk": "*",
-    "left_square_bracket": "[", "right_square_bracket": "]", "minus": "-", "equals_sign": "=",
-}  # fmt: skip
-LAST = ("explain",)
+COMMON = ("find", "zoom", "explain")
 
 
-def key_name(key: str, display: str | None = None) -> str:
-    """A key as people know it."""
-    if display:
-        return display
-    return NAMES.get(key, key)
+def hints(
+    bindings: list[ActiveBinding], hidden: frozenset[str] = frozenset(), *, typing: bool = False
+) -> list[tuple[str, str, str]]:
+    """Key, description and action of each shown binding; those in `COMMON` come last.
 
-
-def hints(bindings: list[ActiveBinding]) -> list[tuple[str, str, str]]:
-    """Key, description and action of each shown binding; those in `LAST` come last."""
-    found: list[tuple[str, str, str]] = []
+    While one types into a field, keys that would be typed are left out.
+    """
+    found: list[tuple[str, str, str]] = [("esc", "leave field", "escape")] if typing else []
     seen: set[str] = set()
     for active in bindings:
         binding = active.binding
         if not binding.show or not active.enabled or binding.description in seen:
             continue
+        if binding.action in hidden or (typing and _is_typed(binding.key)):
+            continue
         seen.add(binding.description)
         found.append((key_name(binding.key, binding.key_display), binding.description,
                       binding.action))  # fmt: skip
-    first = [hint for hint in found if hint[1] not in LAST]
-    return first + [hint for hint in found if hint[1] in LAST]
+    return sorted(found, key=lambda hint: COMMON.index(hint[1]) if hint[1] in COMMON else -1)
+
+
+def _is_typed(key: str) -> bool:
+    name = key_name(key)
+    return (len(name) == 1 and name.isascii()) or key == "space"
 
 
 def fitting(found: list[tuple[str, str, str]], width: int) -> list[tuple[str, str, str]]:
@@ -78,6 +79,7 @@ class KeyBar(Panel, can_focus=False):
     ALLOW_MAXIMIZE = False
 
     bindings: reactive[list[ActiveBinding]] = reactive(list, repaint=False)
+    hidden: reactive[frozenset[str]] = reactive(frozenset, repaint=False)
 
     def on_mount(self) -> None:
         """Follow the focus."""
@@ -92,14 +94,24 @@ class KeyBar(Panel, can_focus=False):
         """Show the keys of what has the focus."""
         self.repaint()
 
+    def watch_hidden(self) -> None:
+        """Leave out keys that do nothing now."""
+        self.repaint()
+
+    @property
+    def shown(self) -> list[tuple[str, str, str]]:
+        """The hints that fit."""
+        typing = isinstance(self.screen.focused, Input | TextArea)
+        return fitting(hints(self.bindings, self.hidden, typing=typing), self.size.width)
+
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
         """The one line."""
-        return [key_line(fitting(hints(self.bindings), width), self.palette)]
+        return [key_line(self.shown, self.palette)]
 
     async def on_click(self, event: events.Click) -> None:
         """Do what the clicked key does."""
         place = 1
-        for hint in fitting(hints(self.bindings), self.size.width):
+        for hint in self.shown:
             if place <= event.x < place + _cells(hint):
                 for active in self.bindings:
                     if active.binding.action == hint[2]:

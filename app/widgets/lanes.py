@@ -6,6 +6,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
+from app.inspector.groups import letter
 from app.messages import RolloutOpened
 from app.numbers import short, signed
 from app.palette import Palette, style
@@ -16,12 +17,6 @@ from app.widgets.panel import Line, Panel
 LEAD = 16
 MOST_LINES = 6
 ORIGINS = {"train": "prompt", "eval": "held-out problem", "pinned": "pinned prompt"}
-
-
-def letter(index: int) -> str:
-    """The name of an answer: a to z, then aa, ab, …"""
-    first, second = divmod(index, 26)
-    return (chr(96 + first) if first else "") + chr(97 + second)
 
 
 def arrow(advantage: float | None) -> str:
@@ -40,7 +35,7 @@ def end_mark(cell: Cell) -> str:
 
 def lane_lines(cell: Cell, width: int, rows: int, palette: Palette, largest: float) -> list[Line]:
     """One answer in `rows` lines: name, push and reward at the left, then its text."""
-    colour = palette.of_advantage(cell.advantage, largest)
+    colour = palette.of_push(cell.advantage, largest)
     if colour == palette.border:
         colour = palette.label
     look = style(colour, bold=True)
@@ -140,7 +135,7 @@ class Lanes(Panel):
         if card is None:
             self.set_reactive(Panel.title, "answers")
             self.set_reactive(Panel.note, "")
-            return _empty(self.snapshot, palette)
+            return _empty(self.snapshot, width, palette)
         names = f"{letter(0)}–{letter(len(card.cells) - 1)}" if card.cells else ""
         self.set_reactive(Panel.title, f"answers to {ORIGINS[card.origin]} {card.index + 1}")
         self.set_reactive(Panel.note, names)
@@ -167,7 +162,7 @@ class Lanes(Panel):
         if not count or height <= 0:
             return []
         room = width - 1 - LEAD
-        needed = max(len(wrap(cell.text, room - 6, MOST_LINES)) for cell in card.cells)
+        needed = max(len(_text_rows(c, end_mark(c), room, MOST_LINES)) for c in card.cells)
         spare = 1 if height // count > needed else 0
         self._rows = max(1, min(needed + spare, height // count))
         shown = max(1, height // self._rows)
@@ -210,8 +205,9 @@ class Lanes(Panel):
                 self.action_open()
 
 
-def _empty(snapshot: Snapshot, palette: Palette) -> list[Line]:
+def _empty(snapshot: Snapshot, width: int, palette: Palette) -> list[Line]:
     dim = style(palette.label)
+    text = "The first answers arrive when the model is loaded."
     if snapshot.status == "empty":
-        return [[(" Answers of a run show up here while they are sampled.", dim)]]
-    return [[(" The first answers arrive when the model is loaded.", dim)]]
+        text = "Answers show up here while they are sampled, one lane each."
+    return [[(" " + part, dim)] for part in wrap(text, width - 2, 4)]

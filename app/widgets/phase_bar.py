@@ -63,10 +63,10 @@ def _phases(snapshot: Snapshot, now: float, palette: Palette) -> Line:
         if name == board.phase:
             spans += _running(snapshot, name, now, palette)
         elif name in board.phase_seconds:
-            spans += [(f" {name} ", dim), ("✓", style(palette.good)),
+            spans += [(f" {name} ", text), ("✓", style(palette.good)),
                       (f" {seconds(board.phase_seconds[name])} ", dim)]  # fmt: skip
         else:
-            spans.append((f" {name} ", style(palette.raw)))
+            spans.append((f" {name} ", style(palette.label)))
     if snapshot.status == "paused":
         return [(" ‖ paused ", style(palette.warn, bold=True)), *spans]
     return spans or [(" starting", text)]

@@ -23,7 +23,7 @@ def breath(now: float) -> int:
 
 def live_colour(palette: Palette, now: float) -> int:
     """The colour of a live run's mark."""
-    shades = {158: (158, 115, 72), 29: (29, 35, 71), 81: (81, 74, 67), 87: (87, 80, 73)}
+    shades = {158: (158, 115, 72), 23: (23, 29, 66), 81: (81, 74, 67), 87: (87, 80, 73)}
     return shades.get(palette.good, (palette.good,) * 3)[breath(now)]
 
 

@@ -1,12 +1,15 @@
 """Each alert is raised by numbers that mean it, and not by healthy ones."""
 
+import inspect
 import itertools
 import json
 from collections.abc import Callable, Sequence
 
 import pytest
 
+from grpo_engine import alert_rules
 from grpo_engine.alerts import REPEAT, Alerts, Limits
+from grpo_engine.config import AlertsConfig
 from grpo_engine.events import AlertRaised, EvaluationFinished, StepFinished
 
 LIMITS = Limits(updates_per_step=2, accuracy="exact", memory_gb=8.0)
@@ -132,3 +135,13 @@ def test_a_fold_restored_from_its_state_goes_on_alike() -> None:
     ]
     assert resumed == whole
     assert whole
+
+
+def test_every_threshold_is_a_setting_that_is_obeyed() -> None:
+    rows = [healthy(n) | {"kl": 0.01, "completions/duplicates": 0.3} for n in range(1, 31)]
+    assert fold(rows) == []
+    strict = Limits(updates_per_step=2, thresholds=AlertsConfig(kl=0.005, duplicates=0.2))
+    found = {alert.rule: alert.limit for alert in fold(rows, strict)}
+    assert found == {"kl_above_limit": 0.005, "duplicates": 0.2}
+    rules = inspect.getsource(alert_rules)
+    assert all(f"facts.limits.{name}" in rules for name in AlertsConfig.model_fields)

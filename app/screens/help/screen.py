@@ -1,4 +1,4 @@
-"""The help screen: the topic asked about, the keys of the screen, and every metric."""
+"""The help screen: the topic asked about, the keys of the screen, every metric and setting."""
 
 from typing import ClassVar
 
@@ -10,38 +10,56 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from app.keys import deeds
 from app.run_state import Snapshot
-from app.safe_text import safe
+from app.safe_text import cell_len, safe
 from app.screens.base import WorkbenchScreen
-from app.screens.help.topics import PANELS, Part, metric_parts, topic_parts
-from app.widgets.key_bar import key_name
+from app.screens.help.topics import (
+    Part,
+    alert_parts,
+    metric_parts,
+    panel_parts,
+    setting_parts,
+    topic_parts,
+)
 
-Keys = list[tuple[str, str]]
-
-
-def keys_of(screen: WorkbenchScreen) -> Keys:
-    """The keys that do something here, with what they do."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for active in screen.active_bindings.values():
-        binding = active.binding
-        if binding.description:
-            text = binding.tooltip or binding.description
-            found.setdefault((binding.description, text), []).append(key_name(binding.key))
-    return [(" ".join(dict.fromkeys(keys)), text) for (_, text), keys in found.items()]
+REFERENCE = ("metrics", "alerts", "settings")
+NOTHING = "Nothing holds this text."
 
 
 def content_of(part: Part) -> Content:
-    """A part as it is shown; texts are made safe."""
+    """A part as it is shown, bright words in a column of their own; texts are made safe."""
     pieces: list[Content] = [Content.styled(safe(part.heading), "bold $headline"), Content("\n")]
+    column = max((cell_len(safe(word)) for word, _ in part.paragraphs), default=0)
     for word, text in part.paragraphs:
         if word:
-            pieces.append(Content.styled(f"{safe(word)}  ", "$accent"))
+            shown = safe(word)
+            gap = " " * (column - cell_len(shown) if part.aligned else 0)
+            pieces.append(Content.styled(f"{shown}{gap}  ", "$accent"))
         pieces += [Content.styled(safe(text, "\n"), "$foreground"), Content("\n")]
     return Content("").join(pieces)
 
 
+def reference(snapshot: Snapshot, needle: str = "") -> Content:
+    """Every metric, alert and setting whose text holds the needle."""
+    pieces: list[Content] = []
+    lists = (metric_parts(snapshot), alert_parts(), setting_parts())
+    for name, parts in zip(REFERENCE, lists, strict=True):
+        kept = [part for part in parts if needle.casefold() in haystack(part)]
+        if kept:
+            pieces.append(Content.styled(f"every one of the {name}\n", "$text-muted"))
+            pieces += [content_of(part) for part in kept]
+    return Content("\n").join(pieces) if pieces else Content.styled(NOTHING, "$text-muted")
+
+
+def haystack(part: Part) -> str:
+    """All words of a part, for the filter."""
+    words = (text for paragraph in part.paragraphs for text in paragraph)
+    return " ".join((part.heading, *words)).casefold()
+
+
 class HelpScreen(ModalScreen[None]):
-    """Explains; typing filters the metrics."""
+    """Explains; typing filters metrics, alerts and settings."""
 
     DEFAULT_CSS = """
     HelpScreen { align: center middle; }
@@ -49,63 +67,65 @@ class HelpScreen(ModalScreen[None]):
         width: 92; max-width: 98%; height: 90%; border: round $border; background: $background;
         border-title-color: $headline; border-subtitle-color: $text-muted; padding: 0 1;
     }
-    HelpScreen VerticalScroll { height: 1fr; background: $background; }
-    HelpScreen Static { margin-bottom: 1; width: 100%; height: auto; }
-    HelpScreen .head { color: $text-muted; }
+    HelpScreen VerticalScroll { height: 1fr; background: $background; scrollbar-size-vertical: 1; }
+    HelpScreen Static { width: 100%; height: auto; padding-right: 1; }
     HelpScreen Input { border: none; height: 1; padding: 0; background: $panel; }
     HelpScreen Input:focus { border: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,f1", "dismiss", "close", id="help.close",
+        Binding("escape,q,question_mark,f1", "close", "close", id="help.close",
                 tooltip="Back to where you were"),
-        Binding("slash", "filter", "filter", id="help.filter", tooltip="Filter the metrics"),
+        Binding("slash", "filter", "filter", id="help.filter",
+                tooltip="Find a metric, an alert or a setting"),
     ]  # fmt: skip
 
     def __init__(self, topic: str, base: WorkbenchScreen, snapshot: Snapshot) -> None:
         super().__init__()
-        self._topic = topic
-        self._keys = keys_of(base)
+        keys = tuple((deed.written, deed.help) for deed in deeds(base))
+        self._parts = [*topic_parts(topic, snapshot)]
+        if not topic.startswith("screen:"):
+            self._parts += topic_parts(f"screen:{base.mode}", snapshot)
+        self._parts += [part for part in panel_parts(base.mode) if part not in self._parts]
+        self._parts.append(Part("keys", keys, aligned=True))
         self._snapshot = snapshot
-        self._mode = base.mode
 
     def compose(self) -> ComposeResult:
-        """Topic, keys, panels, metrics."""
+        """Topic, keys, panels, then everything that can be looked up."""
         with Vertical() as box:
             box.border_title = "help"
-            box.border_subtitle = "↑↓ scroll   / filter   esc close"
+            box.border_subtitle = "↑↓ scroll   / find   esc close"
             with VerticalScroll():
-                for part in topic_parts(self._topic, self._snapshot):
+                for part in self._parts:
                     yield Static(content_of(part), classes="topic")
-                if not self._topic.startswith("screen:"):
-                    for part in topic_parts(f"screen:{self._mode}", self._snapshot):
-                        yield Static(content_of(part))
-                yield Static(content_of(Part("keys", tuple(self._keys))))
-                if self._mode == "watch":
-                    for part in PANELS.values():
-                        yield Static(content_of(part))
-                yield Static("every metric", classes="head")
-                for part in metric_parts(self._snapshot):
-                    yield Static(content_of(part), classes="metric", name=_haystack(part))
-            yield Input(placeholder="type to filter the metrics")
+                yield Static(reference(self._snapshot), id="reference")
+            yield Input(placeholder="/ finds a metric, an alert or a setting")
 
     def on_mount(self) -> None:
         """Arrows scroll at once."""
         self.query_one(VerticalScroll).focus()
 
+    def action_close(self) -> None:
+        """Leave the filter first, then the help."""
+        field = self.query_one(Input)
+        if field.has_focus or field.value:
+            field.value = ""
+            self.query_one(VerticalScroll).focus()
+        else:
+            self.dismiss()
+
     def action_filter(self) -> None:
         """Type into the filter."""
         self.query_one(Input).focus()
 
+    @on(Input.Submitted)
+    def read_on(self) -> None:
+        """⏎ goes from the filter to what it found."""
+        self.query_one(VerticalScroll).focus()
+
     @on(Input.Changed)
-    def filter_metrics(self, event: Input.Changed) -> None:
-        """Keep the metrics that hold the text."""
-        needle = event.value.casefold()
-        for item in self.query(".metric"):
-            item.display = needle in (item.name or "")
-        scroll = self.query_one(VerticalScroll)
-        if needle:
-            scroll.scroll_to_widget(self.query_one(".head"), animate=False, top=True)
-
-
-def _haystack(part: Part) -> str:
-    return " ".join((part.heading, *(text for _, text in part.paragraphs))).casefold()
+    def find(self, event: Input.Changed) -> None:
+        """Keep what holds the text."""
+        for item in self.query(".topic"):
+            item.display = not event.value
+        self.query_one("#reference", Static).update(reference(self._snapshot, event.value))
+        self.query_one(VerticalScroll).scroll_home(animate=False)

@@ -14,9 +14,17 @@ class Part:
 
     heading: str
     paragraphs: tuple[tuple[str, str], ...]
+    aligned: bool = False
 
 
 PANELS: Mapping[str, Part] = {
+    "curves": Part("curves", (
+        ("", "One small chart per metric over the steps of the run. Bright is the smoothed line, "
+             "faint dots are the steps themselves. In its title stand the smoothed value and its "
+             "change over ten steps."),
+        ("limit", "a guide line: beyond it an alert is raised. Far away it stands in the title."),
+        ("⏎", "explains the chosen chart."),
+    )),
     "answers": Part("answers", (
         ("", "One lane per answer to the prompt in focus. Siblings are compared with each other: "
              "what counts is being better than the rest of the group."),
@@ -38,11 +46,71 @@ PANELS: Mapping[str, Part] = {
              "and what to try. Below is the log, the newest line first."),
     )),
     "phases": Part("phases of a step", (
-        ("generate", "answers are sampled.  score  reward functions judge them."),
+        ("generate", "answers are sampled."),
+        ("score", "reward functions judge them."),
         ("logprobs", "old and reference probabilities of each token are computed."),
         ("update", "the weights move, once per pass and minibatch."),
+    ), aligned=True),
+    "prompts": Part("groups of a step", (
+        ("", "A row for each prompt: mean reward of its answers and how far they are spread. "
+             "Without spread (=) nobody is better than the others: the prompt teaches nothing."),
+        ("s", "sorts by surprise (unlikely answers with a strong push), reward, length, KL, clip."),
+        ("t", "changes to pinned prompts, which come back at many steps, and to held-out ones."),
+    )),
+    "tokens": Part("tokens of an answer", (
+        ("", "The bar under a token is what `m` chose: push (advantage × ratio), change of its "
+             "log-probability, KL to the reference, entropy, or whether it is clipped."),
+        ("‾", "an underlined token is clipped: its ratio left the interval, its push has stopped."),
+        ("probability", "under the reference (the model before training), old (when the answer was "
+                        "sampled), new (in the last pass), after (once the step was done)."),
+        ("ratio", "new ÷ old. In the first pass it is 1 by construction."),
+        ("term", "what this token adds to the objective, written out."),
+    )),
+    "why": Part("why this reward", (
+        ("", "Each reward function's value, its weight, and its reason. The weighted sum is the "
+             "reward; advantage is how far it lies above its siblings' mean."),
+    )),
+    "lab": Part("lab", (
+        ("", "The same stored answers scored by another recipe. → shows what would be different; "
+             "in the bars, a token's push as it was and as it would have been."),
     )),
 }  # fmt: skip
+
+PANELS_OF: Mapping[str, tuple[str, ...]] = {
+    "watch": ("phases", "curves", "answers", "groups", "log"),
+    "rollouts": ("prompts", "tokens", "why", "lab"),
+}
+
+# What each alert means, and the setting with its threshold.
+ALERTS: Mapping[str, tuple[str, str]] = {
+    "no_signal": ("Most prompts give no signal: their answers all scored the same.", "no_signal"),
+    "format_hacking": ("Reward rises while accuracy does not: the model earns by form.", ""),
+    "kl_above_limit": ("The policy is far away from its reference.", "kl"),
+    "kl_exploding": ("One update moved the policy far.", "kl_jump"),
+    "entropy_collapse": ("Answers to a prompt are nearly all alike.", "entropy"),
+    "length_growth": ("Answers grow while the reward does not: padding.", "length"),
+    "most_truncated": ("Most answers are cut at the length limit.", "cut"),
+    "clip_too_much": ("Many tokens are at their bound; later passes do little.", "clip"),
+    "clip_never": ("No token reaches its bound: the bounds have no effect.", "clip_least"),
+    "gradient_spike": ("The gradient is many times as large as usual.", "grad_norm"),
+    "sampler_disagrees": ("Sampler and trainer give the same token different probabilities.", ""),
+    "not_finite": ("A number was infinite or not a number: the update was skipped.", ""),
+    "refills_exhausted": ("New prompts were drawn, and too few of them gave a signal.", ""),
+    "slow_products": ("Matrix products are slow here: a fast BLAS is missing.", ""),
+    "busy_machine": ("Other programs take the processor; a core was given up.", ""),
+    "reward_slow": ("Reward functions take most of a step.", "reward_time"),
+    "reward_exception": ("A reward function failed with an error.", ""),
+    "reward_crash": ("A reward function took its process down.", ""),
+    "reward_timeout": ("A reward function took longer than rewards.time_limit.", ""),
+    "reward_count": ("A reward function gave another number of values than answers.", ""),
+    "reward_type": ("A reward function gave something that is no number.", ""),
+    "reward_value": ("A reward function gave a number that is not finite.", ""),
+    "reward_constant": ("A reward function gives every answer the same score.", ""),
+    "duplicates": ("Many answers equal a sibling token by token.", "duplicates"),
+    "memory_near_limit": ("A step holds nearly all the memory there is.", "memory"),
+    "step_time_doubled": ("Steps take much longer than they did.", "step_time"),
+    "held_out_flat": ("Training reward rises, held-out accuracy does not.", ""),
+}
 
 SCREENS: Mapping[str, str] = {
     "runs": "All runs in the store. Mark some with space and press d to put them side by side.",
@@ -123,6 +191,27 @@ def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:
         case "screen" if name in SCREENS:
             return [Part(name.replace("_", " "), (("", SCREENS[name]),))]
     return [Part(name or kind, (("", "There is no help on this."),))]
+
+
+def panel_parts(mode: str) -> list[Part]:
+    """The panels of a screen."""
+    return [PANELS[name] for name in PANELS_OF.get(mode, ())]
+
+
+def alert_parts() -> list[Part]:
+    """Every alert, and where its threshold is set."""
+    parts = []
+    for rule, (meaning, threshold) in ALERTS.items():
+        where = [("threshold", f"alerts.{threshold}")] if threshold else []
+        parts.append(Part(f"alert: {rule.replace('_', ' ')}", (("", meaning), *where)))
+    return parts
+
+
+def setting_parts() -> list[Part]:
+    """Every setting of a run."""
+    from grpo_engine.settings import settings
+
+    return [setting_part(path) for path in settings()]
 
 
 def metric_parts(snapshot: Snapshot) -> list[Part]:

@@ -9,7 +9,7 @@ from app.inspector.layout import lay_out
 from app.inspector.values import TokenTerm
 from app.numbers import BARS, share, short, signed
 from app.palette import Palette, style
-from app.safe_text import pad, wrap
+from app.safe_text import cell_len, pad, wrap
 from app.widgets.panel import Line
 from grpo_engine.recipes import Recipe
 
@@ -37,6 +37,7 @@ def knob_lines(base: Recipe, how: Recipe, chosen: int, width: int, palette: Pale
         front = palette.accent if now != was else palette.text
         text = f"◂ {value_text(now)} ▸" if here else f"  {value_text(now)}"
         before = f"  was {value_text(was)}" if now != was else ""
+        before = before if cell_len(text + before) <= width - 11 else ""
         lines.append(
             [
                 (pad(NAMES[knob], 11), style(palette.label, back)),
@@ -50,12 +51,16 @@ def knob_lines(base: Recipe, how: Recipe, chosen: int, width: int, palette: Pale
     return lines
 
 
-def answers_lines(was: WhatIf, now: WhatIf, chosen: int, palette: Palette) -> list[Line]:
+def answers_lines(
+    was: WhatIf, now: WhatIf, chosen: int, width: int, palette: Palette
+) -> list[Line]:
     """A row per answer: advantage, clipped share and push, as it was and as it would be."""
     label = style(palette.label)
-    head = "   " + "".join(
-        pad(name, 18, "^") for name in ("advantage", "tokens clipped", "push in the loss")
-    )
+    roomy = width >= 57
+    left, right = (8, 7) if roomy else (6, 5)
+    names = ("advantage", "tokens clipped", "push in the loss")
+    names = names if roomy else ("advantage", "clipped", "push")
+    head = "   " + "".join(pad(name, left + right + 3, "^") for name in names)
     lines: list[Line] = [[(head, label)]]
     for place, (a, b) in enumerate(zip(was.answers, now.answers, strict=True)):
         back = palette.cursor if place == chosen else palette.paper
@@ -66,14 +71,14 @@ def answers_lines(was: WhatIf, now: WhatIf, chosen: int, palette: Palette) -> li
         ) -> Line:
             same = before == after
             look = dim if same else style(palette.accent, back, bold=True)
-            return [(pad(before, 8, ">"), plain), (" → ", dim), (pad(after, 7), look)]
+            return [(pad(before, left, ">"), plain), (" → ", dim), (pad(after, right), look)]
 
         lines.append(
             [
                 (f" {letter(place)} ", plain),
                 *cell(signed(a.advantage), signed(b.advantage)),
                 *cell(share(a.clipped), share(b.clipped)),
-                *cell(signed(a.push, 3), signed(b.push, 3)),
+                *cell(signed(a.push, 2 + roomy), signed(b.push, 2 + roomy)),
             ]
         )
     total = f"   clipped in the group: {share(was.clipped)} → {share(now.clipped)}"

@@ -11,12 +11,19 @@ from textual.reactive import reactive
 from textual.screen import ModalScreen
 
 from app.inspector.lab import KNOBS, WhatIf, changed, turn, what_if
-from app.screens.lab.lines import answers_lines, knob_lines, legend, token_lines
+from app.palette import style
+from app.safe_text import wrap
+from app.screens.base import NARROW
+from app.screens.help.topics import setting_part
+from app.screens.lab.lines import answers_lines, knob_lines, legend, token_lines, value_text
 from app.screens.rollouts.view import View
 from app.widgets.key_bar import KeyBar
 from app.widgets.panel import Line, Panel
 from grpo_engine.errors import EngineError
+from grpo_engine.recipe_cards import CARDS
 from grpo_engine.recipes import Recipe
+
+SETTINGS = {knob: "recipe" if knob == "name" else knob for knob in KNOBS}
 
 
 class KnobsPanel(Panel):
@@ -29,6 +36,10 @@ class KnobsPanel(Panel):
         super().__init__("1", "what if", id="knobs")
         self.base = base
 
+    def topic(self) -> str:
+        """What `?` explains here: the setting under the cursor."""
+        return f"setting:algorithm.{SETTINGS.get(list(KNOBS)[self.chosen], '')}"
+
     def watch_how(self) -> None:
         """Draw the turned knob."""
         self.repaint()
@@ -37,9 +48,22 @@ class KnobsPanel(Panel):
         """Draw the cursor."""
         self.repaint()
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - the knobs always fit
-        """A line per knob."""
-        return knob_lines(self.base, self.how or self.base, self.chosen, width, self.palette)
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - what does not fit is help
+        """A line per knob, and what the chosen one does."""
+        lines = knob_lines(self.base, self.how or self.base, self.chosen, width, self.palette)
+        label = style(self.palette.label)
+        lines.append([])
+        for part in wrap(self._help(), width, 8):
+            lines.append([(part, label)])
+        return lines
+
+    def _help(self) -> str:
+        knob = list(KNOBS)[self.chosen]
+        how, was = self.how or self.base, getattr(self.base, knob)
+        part = setting_part(self.topic().removeprefix("setting:"))
+        words = CARDS[how.name].summary if knob == "name" else part.paragraphs[0][1]
+        before = f" The run had {value_text(was)}." if getattr(how, knob) != was else ""
+        return f"{part.heading}: {words}{before}"
 
 
 class EffectPanel(Panel):
@@ -65,7 +89,7 @@ class EffectPanel(Panel):
         if self.effects is None:
             return [[("computing", None)]]
         was, now = self.effects
-        lines = answers_lines(was, now, self.answer, self.palette)
+        lines = answers_lines(was, now, self.answer, width, self.palette)
         foot = legend(was, now, width, self.palette)
         texts = self.view.at_row(self.answer)
         room = height - len(lines) - len(foot) - 2
@@ -80,7 +104,8 @@ class LabScreen(ModalScreen[None]):
 
     DEFAULT_CSS = """
     LabScreen { background: $background; }
-    LabScreen #knobs { width: 38; }
+    LabScreen #knobs { width: 46; }
+    LabScreen.-narrow #knobs { width: 32; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "knob(1)", "choice", id="lab.knob", key_display="↑↓",
@@ -115,6 +140,10 @@ class LabScreen(ModalScreen[None]):
             yield KnobsPanel(self._base)
             yield EffectPanel(self._view)
         yield KeyBar()
+
+    def on_resize(self) -> None:
+        """Fold on narrow terminals."""
+        self.set_class(self.app.size.width < NARROW, "-narrow")
 
     def on_mount(self) -> None:
         """Compute the group as it was."""

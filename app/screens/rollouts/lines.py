@@ -84,13 +84,36 @@ def answer_line(
     line: Line = [("…", dim)] if first else []
     for place in range(first, end):
         chosen = place == selected
-        colour = palette.of_advantage(rollouts[place].advantage)
+        colour = palette.of_push(rollouts[place].advantage)
         front = palette.headline if chosen else colour
         back = palette.cursor if chosen else palette.paper
         line.append(("▌" if chosen else " ", style(palette.focus)))
         line.append((texts[place], style(front, back, bold=chosen)))
         line.append(("▐" if chosen else " ", style(palette.focus)))
     return [*line, ("…", dim)] if end < len(texts) else line
+
+
+def sibling_lines(
+    group: GroupView, selected: int, width: int, rows: int, palette: Palette
+) -> list[Line]:
+    """The answers of the group under each other, so that they can be compared."""
+    if rows < 3 or len(group.rollouts) < 2:
+        return []
+    lines: list[Line] = [[("all answers to this prompt", style(palette.label))]]
+    first, end = window([1] * len(group.rollouts), selected, rows - 1)
+    for place in range(first, end):
+        one = group.rollouts[place]
+        back = palette.cursor if place == selected else palette.paper
+        head = f"{letter(one.index)} {mark(one.advantage)}{signed(one.advantage):>6} "
+        push = style(palette.of_push(one.advantage), back)
+        text = style(palette.headline if place == selected else palette.text, back)
+        reward = f"{short(one.reward):>5}  "
+        room = max(1, width - cell_len(head) - cell_len(reward))
+        cut = " [cut]" if one.finish == "length" else ""
+        body = clip(" ".join(safe(one.text, " ").split()), room - len(cut))
+        line: Line = [(head, push), (reward, text), (body, text), (cut, style(palette.warn, back))]
+        lines.append([*line, (" " * max(0, width - cells(line)), text)])
+    return lines
 
 
 def window(widths: Sequence[int], selected: int, room: int) -> tuple[int, int]:
@@ -148,8 +171,8 @@ def diff_lines(changes: Sequence[Change], width: int, palette: Palette) -> list[
     """Two answers as one text: gone words in [−…], new ones in [+…], in the colours of a push."""
     looks = {
         "same": (style(palette.text), "", ""),
-        "gone": (style(palette.advantage[0]), "[−", "]"),
-        "new": (style(palette.advantage[-1], bold=True), "[+", "]"),
+        "gone": (style(palette.push[0]), "[−", "]"),
+        "new": (style(palette.push[-1], bold=True), "[+", "]"),
     }
     lines: list[Line] = [[]]
     used = 0
@@ -173,22 +196,23 @@ def reward_lines(rollout: RolloutView, width: int, palette: Palette) -> list[Lin
         [(pad("reward", width - 6), label), (total, style(palette.headline, bold=True))],
         [],
     ]
+    wide = 8 if width >= 26 else 5
     largest = max([1.0, *(abs(r.value) for r in rollout.rewards if r.value is not None)])
     for reward in rollout.rewards:
-        full = 0 if reward.value is None else round(8 * min(1.0, abs(reward.value) / largest))
+        full = 0 if reward.value is None else round(wide * min(1.0, abs(reward.value) / largest))
         colour = palette.of_series("reward") if (reward.value or 0) >= 0 else palette.bad
-        name = pad(reward.name, max(6, min(12, width - 15)))
+        name = pad(reward.name, max(6, min(12, width - wide - 7)))
         line: Line = [
             (name + " ", label),
             ("█" * full, style(colour)),
-            ("░" * (8 - full), style(palette.guide)),
+            ("░" * (wide - full), style(palette.guide)),
         ]
         value = "n/a" if reward.value is None else short(reward.value)
         lines.append([*line, (pad(value, max(4, width - cells(line)), ">"), text)])
         if reward.weight != 1:
             lines.append([(f"  × weight {short(reward.weight)}", label)])
         lines += [[("  " + part, text)] for part in wrap(reward.reason, width - 2, 3) if part]
-    push = style(palette.of_advantage(rollout.advantage), bold=True)
+    push = style(palette.of_push(rollout.advantage), bold=True)
     lines.append([])
     lines.append(
         [(pad("advantage", width - 7), label), (pad(signed(rollout.advantage), 7, ">"), push)]

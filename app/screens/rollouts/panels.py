@@ -23,12 +23,14 @@ from app.screens.rollouts.lines import (
     hit_line,
     place_line,
     reward_lines,
+    sibling_lines,
     verdict_line,
 )
 from app.screens.rollouts.token_lines import token_lines
 from app.screens.rollouts.view import View
 from app.widgets.panel import Line, Panel, Span
 
+NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
 NO_GROUPS = "No answers are recorded yet. They appear after the first step; 3 shows the run live."
 
 
@@ -44,6 +46,12 @@ class TokenPicked(Message):
     """A token was clicked."""
 
     index: int
+
+
+def missing(view: View, width: int, palette: Palette) -> list[Line]:
+    """Why there is nothing to show, and which key helps."""
+    text = NO_RUN if view.step is None else NO_GROUPS
+    return [[(" " + part, style(palette.label))] for part in wrap(text, width - 2, 5)]
 
 
 class ViewPanel(Panel):
@@ -89,7 +97,7 @@ class GroupsPanel(ViewPanel):
 
     def topic(self) -> str:
         """What `?` explains here."""
-        return "metric:frac_reward_zero_std"
+        return "panel:prompts"
 
     def paint(self, width: int, height: int) -> list[Line]:
         """Head, the groups around the chosen one, and how many prompts of other kinds there are."""
@@ -98,7 +106,7 @@ class GroupsPanel(ViewPanel):
         if view.hits:
             return self._found(width, height)
         if not groups:
-            return [[(part, style(palette.label))] for part in wrap(NO_GROUPS, width, height)]
+            return missing(view, width, palette)
         foot = self._foot(palette)
         room = max(1, height - 1 - len(foot))
         self._top = max(min(self._top, view.group), view.group - room + 1)
@@ -120,12 +128,16 @@ class GroupsPanel(ViewPanel):
         if step is None:
             return []
         label = style(palette.label)
-        return [
-            [(f"{name:<10} {count} step{'s' if count != 1 else ''}", label)]
-            for name, count in (("evaluation", step.counts["eval"]),
-                                ("pinned", step.counts["pinned"]))
-            if count
-        ]  # fmt: skip
+        key = style(palette.headline)
+        kinds = {"eval": "held-out", "pinned": "pinned", "train": "training"}
+        counts = {**step.counts, "train": len(step.steps)}
+        others = [
+            f"{kinds[kind]} at {count} step{'s' if count != 1 else ''}"
+            for kind, count in counts.items()
+            if kind != step.origin and count
+        ]
+        lines: list[Line] = [[("t ", key), (text, label)] for text in others]
+        return [*lines, [("H L ", key), ("other step  ", label), ("s ", key), ("sort", label)]]
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked group."""
@@ -149,25 +161,28 @@ class AnswerPanel(ViewPanel):
         new = self.view
         rollout = new.rollout
         name = letter(rollout.index) if rollout else ""
-        self.title = f"answer {name}, token by token" if not new.diff else f"answer {name}, changes"
+        self.title = f"answer {name}{' by token' if not new.diff else ', changes'}"
+        if rollout is None:
+            self.title = "answer"
         place = HEAT_MODES.index(new.mode) + 1
-        self.note = f"heat: {HEAT_NAMES[new.mode]} ({place}/{len(HEAT_MODES)})"
+        self.note = f"heat {place}/{len(HEAT_MODES)}: {HEAT_NAMES[new.mode]}"
         self.repaint()
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The group's answers, the text with its bars, and the token's numbers at the bottom."""
+        """The group's answers, the text with its bars, the token's numbers, and the siblings."""
         view, palette = self.view, self.palette
         chosen, rollout = view.chosen, view.rollout
         if chosen is None or rollout is None:
-            return []
+            return missing(view, width, palette)
         head = [answer_line(chosen.rollouts, view.answer, width, palette), []]
         if view.diff:
             return head + self._changes(width, palette)
         foot = self._token(width, palette)
         room = max(2, height - len(head) - len(foot) - 1)
         body = self._text(width, room, palette)
-        gap: list[Line] = [[] for _ in range(max(0, height - len(head) - len(body) - len(foot)))]
-        return [*head, *body, *gap, *foot]
+        lines = [*head, *body, [], *foot, []]
+        rows = height - len(lines)
+        return lines + sibling_lines(chosen, view.answer, width, rows, palette)
 
     def _changes(self, width: int, palette: Palette) -> list[Line]:
         changes = self.view.changes()
@@ -215,9 +230,7 @@ class AnswerPanel(ViewPanel):
 
     def topic(self) -> str:
         """What `?` explains here."""
-        return {"kl": "metric:kl", "entropy": "metric:entropy"}.get(
-            self.view.mode, "metric:clip_ratio/region_mean"
-        )
+        return "panel:tokens"
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked token."""
@@ -251,12 +264,17 @@ class WhyPanel(ViewPanel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("3", "why this reward", **kwargs)
 
+    def topic(self) -> str:
+        """What `?` explains here."""
+        return "panel:why"
+
     def paint(self, width: int, height: int) -> list[Line]:
         """Rewards by function with reasons, verdicts, and the balance of the group."""
         view, palette = self.view, self.palette
         chosen, rollout = view.chosen, view.rollout
         if chosen is None or rollout is None:
-            return []
+            text = "What each reward function gave an answer, and why, shows up here."
+            return [[(" " + p, style(palette.label))] for p in wrap(text, width - 2, 5)]
         lines = reward_lines(rollout, width, palette)
         lines += [[], *verdict_line(verdicts(rollout, chosen), palette)]
         label = style(palette.label)

@@ -14,7 +14,7 @@ from app.widgets.panel import Line
 from experiments.values import TokenRow
 from grpo_engine.recipes import Recipe
 
-TRACK = 28
+INTERVAL, TAIL = 20, 6
 UNBOUNDED = 1e6
 
 
@@ -27,7 +27,7 @@ def token_lines(
     count = len(row.ids)
     title = f"╶ token {index + 1} of {count} “{safe(text)}” ╴"
     lines: list[Line] = [[(clip(title, width), style(palette.headline))]]
-    lines += _probabilities(row, index, palette)
+    lines.append(_probabilities(row, index, width, palette))
     seen = [one[index] for one in terms if index < len(one)]
     if not seen:
         return lines + [[(part, label)] for part in wrap(missing, width, 2) if part]
@@ -40,17 +40,18 @@ def token_lines(
     return lines
 
 
-def _probabilities(row: TokenRow, index: int, palette: Palette) -> list[Line]:
+def _probabilities(row: TokenRow, index: int, width: int, palette: Palette) -> Line:
     label, number = style(palette.label), style(palette.headline)
-    stages = [("reference", row.reference), ("old", row.old)]
+    name = "reference" if width >= 58 else "ref"
+    stages = [(name, row.reference), ("old", row.old)]
     if row.passes:
         stages.append(("new", row.passes[-1]))
     stages.append(("after", row.after))
-    line: Line = [("probability", label)]
+    line: Line = [("probability" if width >= 64 else "prob. ", label)]
     for name, values in stages:
         if index < len(values):
             line += [(f"  {name} ", label), (probability(values[index]), number)]
-    return [line]
+    return line
 
 
 def probability(logprob: float) -> str:
@@ -60,7 +61,7 @@ def probability(logprob: float) -> str:
 
 
 def _ratio_line(term: TokenTerm, width: int, palette: Palette) -> Line:
-    """The ratio as a diamond on its interval: `.8├────┼────┤1.2┈┈◆  1.35 CLIPPED high`."""
+    """The ratio as a diamond on its interval: `┈.8├────┼────┤1.2┈◆  1.35 CLIPPED high`."""
     label, headline = style(palette.label), style(palette.headline)
     words = {"low": " CLIPPED low", "high": " CLIPPED high", "ceiling": " AT THE CEILING"}
     end = words.get(term.side, "")
@@ -69,28 +70,26 @@ def _ratio_line(term: TokenTerm, width: int, palette: Palette) -> Line:
         bounds = "no bounds" if term.high >= UNBOUNDED else f"at most {short(term.high)}"
         ratio = short(term.ratio, 3)
         return [("ratio   ", label), (ratio, headline), (f"  {bounds}", label), (end, alarm)]
-    track = min(TRACK, max(12, width - 38))
+    inner = max(9, min(INTERVAL, width - 2 * TAIL - 38))
     span = (term.high - term.low) or 1.0
-    left, right = term.low - span * 0.5, term.high + span * 0.5
+    tails = ["┈" * TAIL, "┈" * TAIL]
+    marks = list("├" + "─" * (inner - 2) + "┤")
+    marks[round((1.0 - term.low) / span * (inner - 1)) % inner] = "┼"
+    track = [*tails[0], short(term.low), *marks, short(term.high), *tails[1]]
+    track[_place(term, span, inner)] = "◆"
+    line: Line = [("ratio   ", label)]
+    line += [(t, (alarm if end else headline) if t == "◆" else label) for t in track]
+    return [*line, ("  ", None), (short(term.ratio, 3), headline), (end, alarm)]
 
-    def place(value: float) -> int:
-        share = (value - left) / (right - left)
-        return max(0, min(track - 1, round(share * (track - 1))))
 
-    marks = ["┈"] * track
-    for cell in range(place(term.low), place(term.high) + 1):
-        marks[cell] = "─"
-    marks[place(term.low)], marks[place(term.high)], marks[place(1.0)] = "├", "┤", "┼"
-    diamond = place(term.ratio)
-    return [
-        (f"ratio   {short(term.low)} ", label),
-        ("".join(marks[:diamond]), label),
-        ("◆", alarm if end else headline),
-        ("".join(marks[diamond + 1 :]), label),
-        (f" {short(term.high)}  ", label),
-        (short(term.ratio, 3), headline),
-        (end, alarm),
-    ]
+def _place(term: TokenTerm, span: float, inner: int) -> int:
+    """Where on the track the diamond goes: within the interval, or in a tail of half its span."""
+    if term.ratio < term.low:
+        return round((1 - min(1.0, (term.low - term.ratio) / span * 2)) * (TAIL - 1))
+    if term.ratio > term.high:
+        away = min(1.0, (term.ratio - term.high) / span * 2)
+        return TAIL + inner + 2 + round(away * (TAIL - 1))
+    return TAIL + 1 + round((term.ratio - term.low) / span * (inner - 1))
 
 
 def _labelled(name: str, text: str, width: int, label: Style, plain: Style) -> list[Line]:

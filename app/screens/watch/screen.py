@@ -1,5 +1,6 @@
 """The Watch screen: phase bar, narrator, curves, answers, groups, alerts and log."""
 
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from textual import on
@@ -13,12 +14,17 @@ from app.narrator import narrate
 from app.run_state import Snapshot
 from app.screens.base import WorkbenchScreen
 from app.screens.control import CONTROL_BINDINGS, ControlActions
+from app.screens.watch import texts
 from app.widgets.alerts_log import AlertsLog
 from app.widgets.curves import Curves
 from app.widgets.groups import Groups
+from app.widgets.key_bar import KeyBar
 from app.widgets.lanes import Lanes
 from app.widgets.narrator_line import NarratorLine
 from app.widgets.phase_bar import PhaseBar
+
+# what does nothing once no engine is at work
+STEERING = frozenset({"pause", "checkpoint", "stop", "freeze"})
 
 
 class WatchScreen(ControlActions, WorkbenchScreen):
@@ -54,8 +60,20 @@ class WatchScreen(ControlActions, WorkbenchScreen):
     def show(self, snapshot: Snapshot) -> None:
         """Hand the snapshot down, unless the view is frozen."""
         self.query_one(PhaseBar).snapshot = snapshot
+        self.query_one(KeyBar).hidden = frozenset() if snapshot.active else STEERING
         if not self.frozen:
             self._hand_down(snapshot)
+
+    def exports(self) -> Mapping[str, Callable[[], str]]:
+        """What the panels show: curves as CSV, all of it as JSON or Markdown."""
+        shown = self.query_one(Curves).snapshot
+        if shown.status == "empty":
+            return {}
+        return {
+            "csv": lambda: texts.as_csv(shown),
+            "json": lambda: texts.as_json(shown),
+            "md": lambda: texts.as_markdown(shown),
+        }
 
     def _hand_down(self, snapshot: Snapshot) -> None:
         place = min(self.place, max(0, len(snapshot.cards) - 1))

@@ -1,0 +1,64 @@
+"""What can be done on a screen: keys, name and explanation of each action, from its bindings."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from textual.binding import Binding
+from textual.dom import DOMNode
+from textual.screen import Screen
+
+NAMES = {
+    "enter": "⏎", "full_stop": ".", "slash": "/", "question_mark": "?", "space": "space",
+    "left": "←", "right": "→", "up": "↑", "down": "↓", "escape": "esc", "asterisk": "*",
+    "left_square_bracket": "[", "right_square_bracket": "]", "minus": "-", "equals_sign": "=",
+}  # fmt: skip
+# Textual's own bindings that are worth telling, in this program's words.
+OWN_WORDS = {
+    "app.focus_next": ("next panel", "Go to the next panel or field"),
+    "app.focus_previous": ("panel before", "Go to the panel or field before"),
+    "command_palette": ("palette", "Find any action by its name"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """One action, the keys that fire it, and whose it is."""
+
+    keys: tuple[str, ...]
+    name: str
+    help: str
+    action: str
+    node: DOMNode
+
+    @property
+    def written(self) -> str:
+        """The keys as people know them: `↑ k`."""
+        return " ".join(self.keys)
+
+
+def key_name(key: str, display: str | None = None) -> str:
+    """A key as people know it."""
+    if display:
+        return display
+    return NAMES.get(key, key)
+
+
+def words_of(binding: Binding) -> tuple[str, str] | None:
+    """Name and explanation of a binding; None for those of Textual that are not worth telling."""
+    if binding.id:
+        return binding.description, binding.tooltip or binding.description
+    return OWN_WORDS.get(binding.action)
+
+
+def deeds(screen: Screen[Any]) -> Iterator[Deed]:
+    """What the keys do here, the focused widget's first."""
+    found: dict[tuple[str, DOMNode], tuple[Binding, list[str]]] = {}
+    for active in screen.active_bindings.values():
+        if active.enabled and words_of(active.binding) is not None:
+            _, keys = found.setdefault((active.binding.action, active.node), (active.binding, []))
+            keys.append(key_name(active.binding.key))
+    for (action, node), (binding, keys) in found.items():
+        words = words_of(binding)
+        if words is not None:
+            yield Deed(tuple(dict.fromkeys(keys)), words[0], words[1], action, node)
