@@ -1,12 +1,22 @@
-"""The bundled recording: a small store, packed, that is unpacked to look at."""
+"""The bundled recording: a small store, packed, that is unpacked to look at.
 
+`python -m app.demo` records it again: a real starter run on this machine.
+"""
+
+import sqlite3
+import subprocess
+import sys
 import tarfile
+import tempfile
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 
 RUN = "@last"
 ARCHIVE = "demo.tar.xz"
-MEMBERS = ("grpo-tui.db", "runs")
+SETTINGS = ("evaluation.every=20", "evaluation.problems=256")
+# instead of what would tell which machine it was
+ATTEMPT = {"host": "", "boot": "", "pid": 0, "pid_start": ""}
 
 
 class DemoError(RuntimeError):
@@ -28,23 +38,51 @@ def unpack(folder: Path) -> Path:
     return folder / "grpo-tui.db"
 
 
-def pack(store: Path, run: str, target: Path) -> None:
-    """Write a store, which should hold this run alone, as the recording."""
-    import sqlite3
-    import tempfile
+def record(target: Path) -> None:
+    """Run the starter with everything on and pack what it left."""
+    with tempfile.TemporaryDirectory(prefix="grpo-tui-demo-") as place:
+        store = Path(place) / "grpo-tui.db"
+        changes = [part for setting in SETTINGS for part in ("--set", setting)]
+        command = ["train", "--preset", "starter", "--name", "starter-demo", "--db", str(store)]
+        subprocess.run([sys.executable, "-m", "app", *command, *changes], check=True)
+        pack(store, target)
 
-    with tempfile.TemporaryDirectory() as place:
+
+def pack(store: Path, target: Path) -> None:
+    """Write a store, which should hold one run, as the recording; no folder or host is told."""
+    with tempfile.TemporaryDirectory(prefix="grpo-tui-demo-") as place:
         copy = Path(place) / "grpo-tui.db"
         source, into = sqlite3.connect(store), sqlite3.connect(copy)
         try:
             source.backup(into)
-            into.execute("PRAGMA journal_mode = DELETE")
-            into.execute("VACUUM")
+            _scrub(into, (str(store.parent), str(Path(__file__).parents[1])))
         finally:
             source.close()
             into.close()
         target.parent.mkdir(parents=True, exist_ok=True)
         with tarfile.open(target, "w:xz", preset=9) as archive:
-            archive.add(copy, "grpo-tui.db")
-            tokens = store.parent / "runs" / run / "tokens.db"
-            archive.add(tokens, f"runs/{run}/tokens.db")
+            archive.add(copy, copy.name, filter=_anonymous)
+            for tokens in sorted(store.parent.glob("runs/*/tokens.db")):
+                archive.add(tokens, str(tokens.relative_to(store.parent)), filter=_anonymous)
+
+
+def _scrub(store: sqlite3.Connection, folders: Sequence[str]) -> None:
+    for folder in folders:
+        store.execute("UPDATE event SET payload = replace(payload, ?, '')", (f"{folder}/",))
+    store.execute(
+        f"UPDATE attempt SET {', '.join(f'{name} = ?' for name in ATTEMPT)}",
+        tuple(ATTEMPT.values()),
+    )
+    store.commit()
+    store.execute("PRAGMA journal_mode = DELETE")
+    store.execute("VACUUM")
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uname = member.gname = ""
+    member.uid = member.gid = 0
+    return member
+
+
+if __name__ == "__main__":
+    record(Path(__file__).parent / "assets" / ARCHIVE)

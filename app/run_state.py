@@ -218,10 +218,9 @@ class RunState:
         )  # fmt: skip
 
     def _evaluation_finished(self, event: ev.EvaluationFinished, at: float | None) -> None:
-        for name, value in event.metrics.items():
-            key = name if "/" in name else f"eval/{name}"
-            if key in self._series or event.mode == "greedy" or "greedy" not in key:
-                self._push(key, event.step, value)
+        if event.mode == "sampled" or not _samples(self._head.config):
+            for name, value in event.metrics.items():
+                self._push(name if "/" in name else f"eval/{name}", event.step, value)
         self._values["evaluation"] = event
         accuracy = event.metrics.get("eval/accuracy", event.metrics.get("accuracy"))
         right = f", {accuracy:.1%} right" if accuracy is not None else ""
@@ -255,7 +254,9 @@ class RunState:
     def _push(self, name: str, step: int, value: float) -> None:
         series = self._series.get(name)
         if series is None:
-            series = self._series[name] = Series(self._smoothing)
+            # evaluations are few, and each is exact
+            smoothing = 0.0 if name.startswith("eval/") else self._smoothing
+            series = self._series[name] = Series(smoothing)
         series.push(step, value)
 
     def _write(
@@ -297,6 +298,11 @@ def _passes(config: Mapping[str, Any]) -> int:
 
     recipe = RECIPES.get(_text(config, "algorithm", "recipe"))
     return recipe.passes if recipe is not None else 0
+
+
+def _samples(config: Mapping[str, Any]) -> int:
+    """Sampled answers per held-out problem; without any, the curve is of the greedy ones."""
+    return int(_get(config, "evaluation", "samples") or 0)
 
 
 def _text(config: Mapping[str, Any], section: str, name: str) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from grpo_engine.config import AlertsConfig
 from grpo_engine.events import Severity
 
+MOSTLY_RIGHT = 0.8  # from here on, form is what is left to learn
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
@@ -77,6 +79,8 @@ def format_hacking(facts: Facts) -> Finding | None:
         return None
     reward, right = facts.rise("reward"), facts.rise(f"rewards/{facts.accuracy}/mean")
     if not reward or reward <= 0 or right is None or right > 0:
+        return None
+    if _mean(facts.last(f"rewards/{facts.accuracy}/mean", 10)) >= MOSTLY_RIGHT:
         return None
     return Finding(
         severity="warning",

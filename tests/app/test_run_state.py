@@ -3,6 +3,7 @@
 import math
 import resource
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -168,3 +169,21 @@ def test_the_narrator_speaks_from_the_numbers_of_the_step() -> None:
     dead = sum(bool(card.no_signal) for card in snapshot.cards)
     if dead > 2:
         assert f"{dead} of 8 prompts teach nothing" in narrate(snapshot, 0)
+
+
+def test_the_held_out_curve_is_of_sampled_answers_and_shows_them_as_they_are() -> None:
+    config = {"evaluation": {"samples": 1}}
+    state = RunState()
+    state.apply(replace(started(), config=config))
+    for step, accuracy in ((0, 0.3), (20, 0.5), (40, 0.9)):
+        sampled = replace(
+            evaluation(step, accuracy, "during"),
+            mode="sampled",
+            metrics={"eval/accuracy": accuracy},
+        )
+        state.apply(replace(sampled, mode="greedy", metrics={"eval/accuracy": accuracy - 0.2}))
+        state.apply(sampled)
+    curve = state.snapshot().series["eval/accuracy"]
+
+    assert [value for value in curve.smooth if value == value] == [0.3, 0.5, 0.9]
+    assert curve.value == 0.9

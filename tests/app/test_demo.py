@@ -1,0 +1,81 @@
+"""The bundled recording opens, plays to its end without MLX, and tells nothing of its machine."""
+
+import sqlite3
+import subprocess
+import sys
+import tarfile
+from contextlib import closing
+from pathlib import Path
+
+from app import demo
+from app.app import Workbench
+from app.replay import ReplayFeed
+from tests.app import frames
+from tests.app.stored import record
+from tests.app.test_live_run import until
+
+PLAY = """
+import sys
+from pathlib import Path
+from app.demo import RUN, unpack
+from app.replay import ReplayFeed
+from app.session import Session
+
+session = Session(ReplayFeed(unpack(Path(sys.argv[1])), RUN, speed=1e5))
+while (seen := session.pull()).status != "completed":
+    pass
+assert seen.step == seen.head.total_steps, seen.step
+assert "mlx" not in sys.modules
+print(seen.step)
+"""
+
+
+def test_it_is_small_and_plays_to_its_end_without_mlx(tmp_path: Path) -> None:
+    archive = Path(demo.__file__).parent / "assets" / demo.ARCHIVE
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", PLAY, str(tmp_path)],
+        capture_output=True, text=True, check=False, timeout=60, cwd=Path(demo.__file__).parents[1],
+        env={"PYTHONPATH": "."},
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 20
+    assert demo.available()
+    assert archive.stat().st_size < 4_000_000
+
+
+async def test_every_screen_has_something_to_show_of_it(tmp_path: Path) -> None:
+    store = demo.unpack(tmp_path)
+    app = Workbench(store, feed=ReplayFeed(store, demo.RUN, speed=1e5), mode="watch")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(app, lambda: "complete" in frames.text(app))
+        frames.check(app)
+        await pilot.press("4")
+        await until(app, lambda: "<think>" in frames.text(app))
+        frames.check(app)
+
+
+def test_packing_leaves_out_the_machine_and_its_folders(tmp_path: Path) -> None:
+    store = tmp_path / "here" / "grpo-tui.db"
+    record(store)
+
+    demo.pack(store, tmp_path / "packed.tar.xz")
+    with tarfile.open(tmp_path / "packed.tar.xz") as archive:
+        names = archive.getnames()
+        archive.extractall(tmp_path / "out", filter="data")
+    content = b"".join((tmp_path / "out" / name).read_bytes() for name in names)
+
+    assert names[0] == "grpo-tui.db"
+    assert len(names) == 2
+    assert str(tmp_path).encode() not in content
+    with closing(sqlite3.connect(tmp_path / "out" / "grpo-tui.db")) as packed:
+        assert packed.execute("SELECT DISTINCT host, boot, pid FROM attempt").fetchall() == [
+            ("", "", 0)
+        ]
+
+
+def test_the_bundled_recording_names_no_folder_of_its_machine(tmp_path: Path) -> None:
+    content = demo.unpack(tmp_path).read_bytes()
+
+    assert b"/tmp/" not in content
+    assert b"/home/" not in content
