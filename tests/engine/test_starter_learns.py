@@ -19,6 +19,7 @@ from grpo_engine.events import (
 )
 from grpo_engine.policy.trees import flatten
 from grpo_engine.settings import build, merge
+from grpo_engine.tasks.arithmetic import SYMBOLS, mixed
 from tests.engine.runs import events_of
 from tests.engine.test_starter import published
 
@@ -89,7 +90,7 @@ def test_the_same_seed_makes_the_same_model(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.timeout(1800)
 def test_another_seed_makes_a_starter_of_the_same_ability() -> None:
     model, tokenizer, _ = make_starter.make(4)
-    asked = make_starter.mixed(tuple(make_starter.SYMBOLS), "held_out") * make_starter.SAMPLES
+    asked = mixed(tuple(SYMBOLS), "held_out") * make_starter.SAMPLES
 
     found = make_starter.measure(model, tokenizer, asked, seed=0)
 
