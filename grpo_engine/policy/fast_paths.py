@@ -12,10 +12,11 @@ class FastPaths:
 
     shared_prefix: bool = True  # run each prompt once per group when scoring
     selective_head: bool = True  # head at completion positions only
-    head_chunk: int = 256  # positions per head product, 0 = all at once
+    head_chunk: int = 64  # positions per head product, 0 = all at once
     fused_head: bool = True  # keep d logprob / d hidden instead of logits for the backward pass
     batched_prefill: bool = True  # all prompts of a batch in one forward
     batched_decode: bool = True  # all rows as one batch, finished rows leave
+    fast_gate: bool = True  # silu by powers of two, where the model is loaded on the CPU
     merge_adapter: bool = True  # fold LoRA into the weights while sampling
     bucket: int = 0  # completion lengths are padded to a multiple of this, 0 = not padded
 
@@ -24,5 +25,6 @@ class FastPaths:
         """No shortcut at all."""
         return cls(
             shared_prefix=False, selective_head=False, head_chunk=0, fused_head=False,
-            batched_prefill=False, batched_decode=False, merge_adapter=False, bucket=0,
+            batched_prefill=False, batched_decode=False, fast_gate=False,
+            merge_adapter=False, bucket=0,
         )  # fmt: skip

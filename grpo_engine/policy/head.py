@@ -82,16 +82,19 @@ def surrogate_scores(
     fixed = mx.stop_gradient(hidden)
     parts = normalise(head(fixed), temperature)
     value = parts.logprob(tokens)
-    p = parts.exponentials / parts.total
-    at_token = mx.take_along_axis(p, tokens[:, None], axis=1)
-    towards = mx.put_along_axis(-p, tokens[:, None], 1 - at_token, axis=1) / temperature
-    logprobs = _with_slope(value, hidden, _pull_back(head, fixed, towards))
+    # The pull-back is linear, so p's denominator is divided by afterwards, at width D and not V.
+    weights = parts.exponentials
+    at_token = mx.take_along_axis(weights, tokens[:, None], axis=1)
+    away = mx.put_along_axis(weights, tokens[:, None], at_token - parts.total, axis=1)
+    slope = _pull_back(head, fixed, away) / (-temperature * parts.total)
+    logprobs = _with_slope(value, hidden, slope)
     if not entropy:
         return HeadScores(logprobs, None)
     level = parts.entropy()
     if not entropy_gradient:
         return HeadScores(logprobs, mx.stop_gradient(level))
     logs = mx.maximum(parts.shifted, -1e4) - mx.log(parts.total)
+    p = weights / parts.total
     towards = -p * (logs + level[:, None]) / temperature
     return HeadScores(logprobs, _with_slope(level, hidden, _pull_back(head, fixed, towards)))
 

@@ -12,16 +12,17 @@ from mlx_lm.utils import get_total_parameters
 
 from grpo_engine.config import ModelConfig
 from grpo_engine.errors import ModelError
-from grpo_engine.policy import adapters
+from grpo_engine.policy import adapters, gates
 from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.critic import Critic
 from grpo_engine.policy.fast_paths import FastPaths
 from grpo_engine.policy.probes import prefix_windows
-from grpo_engine.policy.source import load_parts
+from grpo_engine.policy.source import load_parts, on_cpu
 from grpo_engine.policy.structure import Structure, take_apart
 from grpo_engine.policy.trees import flatten, nest
 
 Weights = Mapping[str, mx.array]
+GPU_HEAD_CHUNK = 256  # a GPU wants larger products, a CPU arrays that stay in its cache
 TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
 
 
@@ -174,7 +175,8 @@ def load_policy(
     if config.grad_checkpoint:
         checkpoint_layers(model)
     head = _make_critic(parts, probe) if critic else None
-    fast = fast or FastPaths(shared_prefix=config.shared_prefix)
+    chunk = FastPaths().head_chunk if on_cpu() else GPU_HEAD_CHUNK
+    fast = fast or FastPaths(shared_prefix=config.shared_prefix, head_chunk=chunk)
     module = Trained(model, head)
     mx.eval(flatten(model.parameters()), head.weight if head else [])
     policy = Policy(
@@ -184,6 +186,8 @@ def load_policy(
         trainable_parameters=_count(model), dtype=dtype, parts=parts, windows=windows,
         head_is_trained=parts is not None and bool(parts.outer()), fast=fast, notes=tuple(notes),
     )  # fmt: skip
+    if dtype == "float32" and on_cpu():
+        gates.install(policy)
     # Only a fresh LoRA is the base model when it is switched off.
     if config.tuning != "lora" or config.adapter is not None:
         policy.reference = policy.snapshot()

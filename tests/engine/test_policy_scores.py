@@ -29,6 +29,7 @@ FAST = {
     "fused head": replace(PLAIN, selective_head=True, fused_head=True),
     "chunked head": replace(PLAIN, selective_head=True, head_chunk=3),
     "buckets": FastPaths(bucket=8),
+    "fast gate": replace(PLAIN, selective_head=True, fast_gate=True),
 }
 
 
