@@ -220,8 +220,7 @@ def paired_tests(reader: StoreReader, run: RunSummary, base: RunSummary) -> list
             f"no paired test of {run.name} and {base.name}: their data sets differ "
             f"({run.dataset_fingerprint or 'unknown'}, {base.dataset_fingerprint or 'unknown'})"
         )
-    mine = _last_by_mode(reader.evaluations(run.key, rows=True))
-    theirs = _last_by_mode(reader.evaluations(base.key, rows=True))
+    mine, theirs = _last_by_mode(reader, run), _last_by_mode(reader, base)
     found = []
     for mode in sorted(mine.keys() & theirs.keys()):
         left, right = _shares(mine[mode]), _shares(theirs[mode])
@@ -245,8 +244,12 @@ def paired_tests(reader: StoreReader, run: RunSummary, base: RunSummary) -> list
     return found
 
 
-def _last_by_mode(evaluations: Iterable[EvaluationView]) -> dict[str, EvaluationView]:
-    return {item.mode: item for item in evaluations if item.rows}
+def _last_by_mode(reader: StoreReader, run: RunSummary) -> dict[str, EvaluationView]:
+    found: dict[str, EvaluationView] = {}
+    for item in reversed(reader.evaluations(run.key)):
+        if item.mode not in found and (whole := reader.evaluation(item.key)).rows:
+            found[item.mode] = whole
+    return found
 
 
 def _shares(evaluation: EvaluationView) -> dict[str, float]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import values as v
+from experiments.errors import NothingStoredError
 from experiments.reading import Reading, text
 from experiments.rows import loads
 from experiments.texts import escape
@@ -98,6 +99,18 @@ class MetricQuestions(Reading):
             for row in rows
         )  # fmt: skip
 
+    def work(
+        self, run: int, *, after: int = -1
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+        """Steps beyond `after`, with the tokens and the seconds without pauses up to each."""
+        rows = self._all(
+            "SELECT step, tokens, coalesce(elapsed, 0.0) FROM step "
+            "WHERE run_id = ? AND step > ? AND hidden = 0 ORDER BY step",
+            (run, after),
+        )
+        steps, tokens, elapsed = zip(*rows, strict=True) if rows else ((), (), ())
+        return steps, tokens, elapsed
+
     def passes(self, run: int, step: int) -> tuple[v.PassView, ...]:
         """The optimiser updates of a step."""
         rows = self._all(
@@ -140,6 +153,17 @@ class MetricQuestions(Reading):
             (run,),
         )
         return tuple(self._evaluation(row, rows) for row in found)
+
+    def evaluation(self, evaluation: int) -> v.EvaluationView:
+        """One held-out evaluation with its problems."""
+        row = self._one(
+            "SELECT id, run_id, step, moment, mode, problems, samples, metrics, seconds "
+            "FROM evaluation WHERE id = ?",
+            (evaluation,),
+        )
+        if row is None:
+            raise NothingStoredError(f"evaluation {evaluation} is not in the store")
+        return self._evaluation(row, True)
 
     def _evaluation(self, row: Any, with_rows: bool) -> v.EvaluationView:
         return v.EvaluationView(

@@ -84,6 +84,16 @@ class RolloutQuestions(Reading):
         )
         return self._groups(rows, False)
 
+    def examples(self, run: int, origin: str, *, since: int = 0) -> dict[str, tuple[str, str]]:
+        """Prompt and target of each example that has groups of this origin, first met first."""
+        rows = self._all(
+            "SELECT example_key, prompt_text, target, min(id) FROM rollout_group "
+            "WHERE run_id = ? AND origin = ? AND step >= ? AND hidden = 0 "
+            "GROUP BY example_key ORDER BY min(id)",
+            (run, origin, since),
+        )
+        return {text(row[0]): (text(row[1]), text(row[2])) for row in rows}
+
     def pinned(self, run: int) -> tuple[v.PinnedPrompt, ...]:
         """The prompts that are followed through the run, in the order they were pinned."""
         rows = self._all(

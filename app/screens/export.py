@@ -14,6 +14,7 @@ WORDS = {
     "csv": ("c", "CSV", "for spreadsheets and pandas"),
     "json": ("j", "JSON", "for programs"),
     "md": ("m", "Markdown", "for notes and pull requests"),
+    "curves.csv": ("v", "curves as CSV", "every step's value behind the charts"),
     "svg": ("s", "SVG", "a picture of the screen"),
 }
 

@@ -1,24 +1,389 @@
-"""The Compare screen."""
+"""The Compare screen: runs side by side, by keys and by mouse; it reads off the UI thread."""
 
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from textual import on, work
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
+from textual.message import Message
+from textual.reactive import reactive
 
+from app import messages as msg
+from app.run_state import Snapshot
 from app.screens.base import WorkbenchScreen
-from app.widgets.panel import Line, Panel
+from app.screens.compare.actions import CompareActions
+from app.screens.compare.load import (
+    Shaper,
+    Wanted,
+    load_answers,
+    load_comparison,
+    load_prompts,
+)
+from app.screens.compare.panels import (
+    CardPanel,
+    ChartPicked,
+    CurvesPanel,
+    CurvesResized,
+    PagePanel,
+    PagePicked,
+    RowPicked,
+    RunPicked,
+    RunsPanel,
+    SettingsPanel,
+    VerdictLine,
+    ViewPanel,
+)
+from app.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
+from app.screens.compare.view import View
+from experiments.compare import grid
+from experiments.errors import StoreError
+
+POLL_S = 0.5
+MOST_LISTED = 2000
+NEED_RUNS = frozenset(
+    ("cross", "common", "down", "axis", "metrics", "page", "baseline", "log", "smooth", "run",
+     "hide", "drop", "solo", "bands", "stat", "settings", "prompt", "grid", "find")
+)  # fmt: skip
+REST_S = 0.2
+PATIENCE = 6  # a reading that took t seconds is not done again for so many times t
 
 
-class Blank(Panel):
-    """Says that nothing is shown here."""
-
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
-        """One line."""
-        return [[(" Nothing to show.", None)]]
-
-
-class CompareScreen(WorkbenchScreen):
-    """Compare."""
+class CompareScreen(CompareActions, WorkbenchScreen):
+    """Runs side by side."""
 
     mode = "compare"
+    CSS_PATH = "compare.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "cross(-1)", "crosshair", id="compare.left", key_display="←→",
+                tooltip="Move the crosshair back"),
+        Binding("right,l", "cross(1)", "crosshair on", id="compare.right", show=False,
+                tooltip="Move the crosshair on"),
+        Binding("shift+left", "cross(-10)", "crosshair far back", id="compare.far_left",
+                show=False, tooltip="Move the crosshair back by ten"),
+        Binding("shift+right", "cross(10)", "crosshair far on", id="compare.far_right",
+                show=False, tooltip="Move the crosshair on by ten"),
+        Binding("home", "cross(-1000000)", "to the start", id="compare.home", show=False,
+                tooltip="Crosshair to the start"),
+        Binding("end", "cross(1000000)", "to the end", id="compare.end", show=False,
+                tooltip="Crosshair to the end of the longest run"),
+        Binding("c", "common", "common end", id="compare.common", show=False,
+                tooltip="Crosshair to where the shortest run ends"),
+        Binding("down,j", "down(1)", "choose", id="compare.down", key_display="↑↓",
+                tooltip="Next chart, run or row of the focused panel"),
+        Binding("up,k", "down(-1)", "choose above", id="compare.up", show=False,
+                tooltip="Chart, run or row above in the focused panel"),
+        Binding("a", "axis", "axis", id="compare.axis",
+                tooltip="Curves by step, at equal tokens, or at equal wall time"),
+        Binding("m", "metrics", "metrics", id="compare.metrics",
+                tooltip="Choose the metrics to draw"),
+        Binding("v", "page(1)", "view", id="compare.page",
+                tooltip="Next page: metrics, settings, seeds, grid, answers"),
+        Binding("V", "page(-1)", "view before", id="compare.page_before", show=False,
+                tooltip="The page before"),
+        Binding("b", "baseline", "baseline", id="compare.baseline",
+                tooltip="Measure the others by the chosen run"),
+        Binding("plus", "pick", "runs", id="compare.pick", key_display="+",
+                tooltip="Add runs to the comparison, or take some out"),
+        Binding("L", "log", "log", id="compare.log", show=False,
+                tooltip="Logarithmic vertical axis, or linear"),
+        Binding("minus", "smooth(-1)", "less smooth", id="compare.less", show=False,
+                tooltip="Smooth the curves less"),
+        Binding("equals_sign", "smooth(1)", "smoother", id="compare.more", show=False,
+                tooltip="Smooth the curves more"),
+        Binding("J", "run(1)", "next run", id="compare.run", show=False,
+                tooltip="Choose the next run"),
+        Binding("K", "run(-1)", "run before", id="compare.run_before", show=False,
+                tooltip="Choose the run before"),
+        Binding("space", "hide", "hide", id="compare.hide", show=False,
+                tooltip="Hide the chosen run's curves, or show them"),
+        Binding("x", "drop", "take out", id="compare.drop", show=False,
+                tooltip="Take the chosen run out of the comparison"),
+        Binding("o", "solo", "one chart", id="compare.solo", show=False,
+                tooltip="Only the chosen chart, or all"),
+        Binding("S", "bands", "seeds as bands", id="compare.bands", show=False,
+                tooltip="Draw runs that differ only in the seed as mean and 95 % interval"),
+        Binding("t", "stat", "best, last, at", id="compare.stat", show=False,
+                tooltip="Compare best values, last ones, or those at the crosshair"),
+        Binding("s", "settings", "all settings", id="compare.settings", show=False,
+                tooltip="Show equal settings too, or only those that differ"),
+        Binding("n", "prompt(1)", "next prompt", id="compare.prompt", show=False,
+                tooltip="Answers to the next prompt"),
+        Binding("p", "prompt(-1)", "prompt before", id="compare.prompt_before", show=False,
+                tooltip="Answers to the prompt before"),
+        Binding("g", "grid(0)", "grid down", id="compare.grid_down", show=False,
+                tooltip="Another setting down the grid"),
+        Binding("G", "grid(1)", "grid across", id="compare.grid_across", show=False,
+                tooltip="Another setting across the grid"),
+        Binding("enter", "enter", "open", id="compare.open", show=False,
+                tooltip="Open the run, draw the metric, or show the answers token by token"),
+    ]  # fmt: skip
+
+    view: reactive[View] = reactive(View, repaint=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shaper = Shaper()
+        self._wait_until = 0.0
 
     def body(self) -> ComposeResult:
-        """One panel."""
-        yield Blank("1", "Compare")
+        """Verdict, curves beside runs and settings, and a page below; a card with no runs."""
+        yield CardPanel(id="card")
+        yield VerdictLine(id="verdict")
+        with Container(id="top"):
+            yield CurvesPanel(id="curves")
+            with Vertical(id="side"):
+                yield RunsPanel(id="runs")
+                yield SettingsPanel(id="settings")
+        yield PagePanel(id="page")
+
+    def on_mount(self) -> None:
+        """Show the card until runs come, and look for changes while in front."""
+        self.set_class(not self.view.refs, "-empty")
+        self._focus_first()
+        if not self.view.refs:
+            self.read_newest()
+        self.set_interval(POLL_S, self._poll)
+
+    def _focus_first(self) -> None:
+        self.query_one(CurvesPanel if self.view.refs else CardPanel).focus()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """The run of this process moved on: it is read with the next poll."""
+
+    def tick(self, now: float) -> None:
+        """Let live marks breathe."""
+        self.query_one(RunsPanel).now = now
+
+    def receive(self, message: Message) -> None:
+        """Take the runs that another screen gives."""
+        if isinstance(message, msg.CompareRequested):
+            self.compare(message.refs, message.baseline)
+
+    def on_screen_resume(self) -> None:
+        """What happened meanwhile shows at once."""
+        if self.view.refs:
+            self.reload()
+        else:
+            self.read_newest()
+
+    # -- reading ----------------------------------------------------------------------------
+
+    def compare(self, refs: tuple[str, ...], baseline: str = "") -> None:
+        """Put these runs side by side."""
+        self.view = self.view.with_refs(refs, baseline)
+        self.set_class(not refs, "-empty")
+        self.refresh_bindings()
+        self._focus_first()
+        if refs:
+            self.reload()
+        else:
+            self.read_newest()
+
+    def read_newest(self) -> None:
+        """Read which runs the card can offer."""
+        self._read_newest()
+
+    @work(exclusive=True, group="newest")
+    async def _read_newest(self) -> None:
+        try:
+            newest = await self.workbench.reader.ask(lambda r: r.runs(limit=2), "newest")
+        except asyncio.CancelledError:
+            return
+        except StoreError as error:
+            self.view = replace(self.view, problem=str(error), loaded=True)
+            return
+        self.view = replace(self.view, newest=newest, loaded=True, problem="")
+
+    @work(exclusive=True, group="pick")
+    async def pick(self) -> None:
+        """Read all runs, to choose from."""
+        try:
+            runs = await self.workbench.reader.ask(lambda r: r.runs(limit=MOST_LISTED), "pick")
+        except asyncio.CancelledError:
+            return
+        except StoreError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self.offer(runs)
+
+    @work(exclusive=True, group="poll")
+    async def _poll(self) -> None:
+        if not self.is_current or time.monotonic() < self._wait_until:
+            return
+        try:
+            changed = await self.workbench.reader.ask(lambda reader: reader.changed(), "changed")
+        except (StoreError, asyncio.CancelledError):
+            return
+        if changed and self.view.refs:
+            self.reload()
+        elif changed:
+            self.read_newest()
+
+    def reload(self) -> None:
+        """Read the comparison again, then curves and page."""
+        self._read()
+
+    @work(exclusive=True, group="comparison")
+    async def _read(self) -> None:
+        view, began = self.view, time.monotonic()
+        try:
+            found = await self.workbench.reader.ask(
+                lambda r: load_comparison(r, view.refs, view.baseline, view.axis, view.at),
+                "comparison",
+            )  # fmt: skip
+        except asyncio.CancelledError:
+            return
+        except StoreError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
+        if found.gone:
+            kept = tuple(ref for ref in self.view.refs if ref not in found.gone)
+            self.notify(f"No longer stored: {', '.join(found.gone)}", severity="warning",
+                        markup=False)  # fmt: skip
+            self.compare(kept)
+            return
+        self.view = self.view.with_comparison(found.comparison)
+        self.draw()
+        self.read_page()
+
+    def draw(self) -> None:
+        """Read and cut the curves that are wanted now."""
+        if self.view.comparison is not None:
+            self._draw()
+
+    @work(exclusive=True, group="curves")
+    async def _draw(self) -> None:
+        view, found = self.view, self.view.comparison
+        if found is None:
+            return
+        wanted = Wanted(
+            runs=view.runs, metrics=view.metrics, axis=view.axis, smoothing=view.smoothing,
+            log=view.log, wide=self.query_one(CurvesPanel).pixels,
+            seeds=tuple(group.runs for group in found.seeds) if view.bands else (),
+        )  # fmt: skip
+        try:
+            charts = await self.workbench.reader.ask(
+                lambda reader: self._shaper.charts(reader, wanted), "curves"
+            )
+        except asyncio.CancelledError:
+            return
+        except StoreError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self.view = replace(self.view, charts=charts)
+
+    def read_page(self) -> None:
+        """Read what the page in front needs beyond the comparison."""
+        if self.view.page in ("answers", "grid") and self.view.comparison is not None:
+            self._read_page()
+
+    @work(exclusive=True, group="page")
+    async def _read_page(self) -> None:
+        view, ask = self.view, self.workbench.reader.ask
+        runs = view.runs
+        try:
+            if view.page == "grid":
+                await self._read_grid(view)
+                return
+            prompts = view.prompts
+            if prompts is None:
+                prompts = await ask(lambda reader: load_prompts(reader, runs), "prompts")
+                self.view = replace(self.view, prompts=prompts)
+            if prompts:
+                prompt = prompts[min(view.prompt, len(prompts) - 1)]
+                answers = await ask(
+                    lambda reader: load_answers(reader, runs, prompt, view.axis, view.x), "answers"
+                )
+                self.view = replace(self.view, answers=answers)
+        except (StoreError, asyncio.CancelledError) as error:
+            if isinstance(error, StoreError):
+                self.notify(str(error), severity="error", markup=False)
+
+    async def _read_grid(self, view: View) -> None:
+        choices = view.grid_choices()
+        if len(choices) < 2 or not view.metric:
+            return
+        down, across = view.grid_paths or choices[:2]
+        stat = "best" if view.stat == "best" else "last"
+        found = await self.workbench.reader.ask(
+            lambda reader: grid(reader, view.runs, down, across, view.metric, stat), "grid"
+        )
+        self.view = replace(self.view, grid=found, grid_paths=(down, across))
+
+    @work(exclusive=True, group="rest")
+    async def rest(self) -> None:
+        """Once the crosshair rests, read what depends on where it is."""
+        await asyncio.sleep(REST_S)
+        self.reload()
+
+    def watch_view(self, _old: View, new: View) -> None:
+        """Hand the view down."""
+        if self.is_mounted:
+            for panel in self.query(ViewPanel):
+                panel.view = new
+
+    # -- what panels and other screens ask --------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Without runs only the keys that bring some are offered."""
+        if not self.view.refs and action in NEED_RUNS:
+            return False
+        return super().check_action(action, parameters)
+
+    def find(self, text: str) -> None:
+        """Keep the settings and metrics that hold the text."""
+        self.view = replace(self.view, filter=text, row=0)
+
+    def exports(self) -> Mapping[str, Callable[[], str]]:
+        """What is compared as CSV, JSON or Markdown, and the curves as CSV."""
+        if self.view.comparison is None:
+            return {}
+        return {
+            "csv": lambda: as_csv(self.view),
+            "json": lambda: as_json(self.view),
+            "md": lambda: as_markdown(self.view),
+            "curves.csv": lambda: curves_csv(self.view),
+        }
+
+    @on(CurvesResized)
+    def cut_anew(self) -> None:
+        """The charts have another width."""
+        self.draw()
+
+    @on(RunPicked)
+    def pick_run(self, message: RunPicked) -> None:
+        """A run was clicked."""
+        self.action_run(message.place - self.view.run)
+        if message.twice:
+            self.open_run()
+
+    @on(ChartPicked)
+    def pick_chart(self, message: ChartPicked) -> None:
+        """A chart was clicked."""
+        view = replace(self.view, chart=message.chart)
+        if message.x is not None:
+            longest = max((view.end(run) for run in view.runs), default=0.0)
+            x = round(message.x) if view.axis == "step" else message.x
+            view = replace(view, at=max(0.0, min(longest, float(x))))
+        self.view = view
+        self.rest()
+
+    @on(PagePicked)
+    def pick_page(self, message: PagePicked) -> None:
+        """A page's name was clicked."""
+        self.turn_to(message.page)
+
+    @on(RowPicked)
+    def pick_row(self, message: RowPicked) -> None:
+        """The wheel turned over a table."""
+        self.scroll_rows(message.by)
+
+    def _size_classes(self) -> None:
+        super()._size_classes()
+        self.watch_view(self.view, self.view)
