@@ -241,7 +241,7 @@ def title_line(
     arrow = ARROWS[metric.direction]
     readouts, named = readings(chart, view, palette)
     room = width - 2 - cell_len(name) - cell_len(arrow) - 1
-    if len(readouts) <= 3 and width >= 70:
+    if len(readouts) <= 3 and width >= 40:
         free = (room - sum(_cells(one) + 2 for one in readouts)) // max(1, len(readouts))
         if free >= 7:
             for who, one in zip(named, readouts, strict=True):
