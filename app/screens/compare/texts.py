@@ -6,6 +6,7 @@ The curves are a CSV of their own: the stored values of the charts, a row per ru
 import io
 from typing import Any
 
+from app.safe_text import safe
 from app.screens.compare.verdict import differences, verdict
 from app.screens.compare.view import View
 from experiments.csv_files import json_text
@@ -51,16 +52,20 @@ def as_markdown(view: View) -> str:
     if view.comparison is None:
         return ""
     out = io.StringIO()
-    names = [view.name(run) for run in view.runs]
-    out.write(f"# {' · '.join(md_cell(name) for name in names)}\n\n")
-    out.write(f"{md_cell(verdict(view))}\n\n{md_cell(differences(view))}\n\n")
+    names = [_harmless(view.name(run)) for run in view.runs]
+    out.write(f"# {' · '.join(names)}\n\n")
+    out.write(f"{_harmless(verdict(view))}\n\n{_harmless(differences(view))}\n\n")
     rows = _rows(view)
     header = ["kind", "key", "of", *(run.id for run in view.runs)]
-    out.write("| " + " | ".join(header[:3] + [md_cell(name) for name in names]) + " |\n")
+    out.write("| " + " | ".join(header[:3] + names) + " |\n")
     out.write("|" + " --- |" * len(header) + "\n")
     for row in rows[1:]:
-        out.write("| " + " | ".join(md_cell(row.get(name)) for name in header) + " |\n")
+        out.write("| " + " | ".join(_harmless(row.get(name)) for name in header) + " |\n")
     return out.getvalue()
+
+
+def _harmless(value: object) -> str:
+    return md_cell(safe(value, "\n") if isinstance(value, str) else value)
 
 
 def curves_csv(view: View) -> str:

@@ -1,0 +1,121 @@
+"""Curves of compared runs: smoothing, places on the axes, pixels, bands, and live growth."""
+
+import math
+import random
+from array import array
+from pathlib import Path
+
+import pytest
+
+from app.screens.compare.load import Shaper, Wanted
+from app.screens.compare.tracks import Work, band, shape, track
+from app.series import Series
+from experiments.reader import StoreReader
+from tests.app.stored import record, run_events
+
+
+def test_smoothing_is_the_same_as_on_watch() -> None:
+    rng = random.Random(1)
+    values = [rng.random() for _ in range(300)]
+    series = Series(0.9)
+    for step, value in enumerate(values):
+        series.push(step, value)
+    found = track(range(300), values, 0.9)
+    assert found.smooth.tolist() == pytest.approx(series.view().smooth.tolist())
+
+
+def test_two_values_are_smoothed_as_by_hand() -> None:
+    # m = .5 * 1 = .5, weight .5 -> 1; m = .5 * .5 + .5 * 4 = 2.25, weight .75 -> 3
+    found = track([1, 2], [1.0, 4.0], 0.5)
+    assert found.smooth.tolist() == [1.0, 3.0]
+
+
+def test_a_track_that_goes_on_equals_one_read_at_once() -> None:
+    rng = random.Random(2)
+    values = [rng.random() if rng.random() > 0.1 else math.nan for _ in range(500)]
+    whole = track(range(500), values, 0.95)
+    part = track(range(200, 500), values[200:], 0.95, track(range(200), values[:200], 0.95))
+    assert part.gaps == whole.gaps
+    assert part.smooth.tolist() == pytest.approx(whole.smooth.tolist(), nan_ok=True)
+
+
+def test_nan_and_infinity_are_gaps_that_smoothing_steps_over() -> None:
+    found = track([1, 2, 3, 4], [1.0, math.nan, math.inf, 3.0], 0.0)
+    assert found.gaps == 2
+    assert found.smooth.tolist()[::3] == [1.0, 3.0]
+    assert all(math.isnan(value) for value in found.smooth[1:3])
+    assert found.at(found.steps, 2) == (1.0, 1)
+
+
+def test_pixels_keep_the_extremes_and_each_columns_last_smoothed_value() -> None:
+    rng = random.Random(3)
+    values = [rng.random() for _ in range(10_000)]
+    line = track(range(10_000), values, 0.9)
+    cut = shape(line, line.steps, 10_000, 100)
+    assert cut.columns.tolist() == list(range(100))
+    assert cut.low[7] == min(values[700:800])
+    assert cut.high[7] == max(values[700:800])
+    assert cut.smooth[7] == line.smooth[799]
+    assert max(cut.high) == max(values)
+
+
+def test_a_sparse_series_is_not_bent() -> None:
+    line = track([0, 50, 100], [0.1, 0.9, 0.2], 0.9)
+    assert line.sparse
+    assert shape(line, line.steps, 101, 50).smooth.tolist() == [0.1, 0.9, 0.2]
+
+
+def test_a_log_scale_leaves_out_what_has_no_logarithm_and_counts_it() -> None:
+    line = track([1, 2, 3], [10.0, 0.0, 1000.0], 0.0)
+    cut = shape(line, line.steps, 4, 4, log=True)
+    assert cut.lost == 1
+    assert [cut.smooth[0], cut.smooth[2]] == [1.0, 3.0]
+    assert math.isnan(cut.smooth[1])
+
+
+def test_steps_lie_where_their_tokens_and_seconds_are() -> None:
+    work = Work(array("q", [1, 2, 3]), array("q", [10, 30, 60]), array("d", [1.0, 2.5, 4.0]))
+    assert list(work.positions(array("q", [1, 2, 3]), "tokens")) == [10, 30, 60]
+    assert list(work.positions(array("q", [0, 2, 5]), "wall")) == [0.0, 2.5, 4.0]
+
+
+def test_a_band_is_the_mean_and_its_95_percent_interval() -> None:
+    lines = [track([0, 1], [value, value], 0.0) for value in (1.0, 2.0, 3.0)]
+    found = band([shape(line, line.steps, 2, 2) for line in lines])
+    # mean 2, standard deviation 1, t(.95, 2) = 4.303: half width 4.303 / sqrt(3) = 2.484
+    assert found.smooth.tolist() == [2.0, 2.0]
+    assert found.high[0] - 2.0 == pytest.approx(2.484, abs=1e-3)
+    assert 2.0 - found.low[1] == pytest.approx(2.484, abs=1e-3)
+
+
+def test_where_one_seed_is_left_a_band_has_no_width() -> None:
+    long, short = track([0, 1], [1.0, 5.0], 0.0), track([0], [3.0], 0.0)
+    found = band([shape(line, line.steps, 2, 2) for line in (long, short)])
+    assert (found.smooth[1], found.low[1], found.high[1]) == (5.0, 5.0, 5.0)
+
+
+def test_the_shaper_reads_a_series_once_and_gives_what_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=5, seed=1), seed=1)
+    reader = StoreReader(path)
+    runs = reader.runs()
+    wanted = Wanted(runs=runs, metrics=("reward", "no/such"), axis="tokens", smoothing=0.9,
+                    log=False, wide=40)  # fmt: skip
+    shaper = Shaper()
+    first = shaper.charts(reader, wanted)
+    curve = first.charts[0].curves[0]
+    assert tuple(curve.line.values) == reader.metric_series(1, "reward").values
+    assert list(curve.positions) == [step.tokens for step in reader.steps(1)]
+    assert first.charts[1].missing == (runs[0].id,)
+    asked: list[str] = []
+
+    def ask_again(*_: object, **__: object) -> None:
+        asked.append("again")
+
+    monkeypatch.setattr(reader, "metric_series", ask_again)
+    again = shaper.charts(reader, wanted)
+    assert asked == []
+    assert again.charts[0].curves[0].shape is curve.shape
+    reader.close()
