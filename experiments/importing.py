@@ -244,17 +244,22 @@ def _group(index: int, prompt: str, rows: list[dict[str, Any]]) -> ev.Group:
 
 def _completion(index: int, row: dict[str, Any]) -> ev.Completion:
     rewards = tuple(
-        ev.RewardValue(name=name, value=None if value is None else float(value), weight=1.0)
+        ev.RewardValue(name=name, value=_applicable(value), weight=1.0)
         for name, value in row.items()
         if name not in NOT_REWARDS and (value is None or isinstance(value, int | float))
     )
-    given = [item.value for item in rewards if item.value is not None and item.value == item.value]
+    given = [item.value for item in rewards if item.value is not None]
     advantage = row.get("advantage")
     return ev.Completion(
         index=index, ids=(), text=_words(row["completion"]), finish="stop", rewards=rewards,
         reward=sum(given) if given else None,
         advantage=None if advantage is None else float(advantage), sampler_logprobs=(),
     )  # fmt: skip
+
+
+def _applicable(value: float | None) -> float | None:
+    """TRL writes NaN where a reward function does not apply."""
+    return None if value is None or math.isnan(value) else float(value)
 
 
 def _words(value: Any) -> str:

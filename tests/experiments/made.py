@@ -74,14 +74,15 @@ def finished(step: int, reward: float = 0.5, **metrics: float) -> ev.StepFinishe
 
 
 def step_events(step: int, groups: int = 2) -> Iterator[ev.Event]:
-    """Groups, their token numbers, a pass, and the step."""
+    """Groups, their token numbers, two passes, and the step."""
     for index in range(groups):
         yield ev.GroupScored(step=step, group=group(index))
         yield numbers(index, step=step)
-    yield ev.PassFinished(
-        step=step, index=1, minibatch=0, loss=0.1, clip_low=0.0, clip_high=0.0, kl_to_old=0.0,
-        grad_norm=1.0, learning_rate=1e-5,
-    )  # fmt: skip
+    for index in (1, 2):
+        yield ev.PassFinished(
+            step=step, index=index, minibatch=0, loss=0.1, clip_low=0.0, clip_high=0.0,
+            kl_to_old=0.0, grad_norm=1.0, learning_rate=1e-5,
+        )  # fmt: skip
     yield finished(step, reward=step / 10)
 
 

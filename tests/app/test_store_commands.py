@@ -1,0 +1,265 @@
+"""The commands over the store: what they print, how they end, what they say to a wrong name."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from app import exit_codes
+from app.main import main
+from experiments.reader import StoreReader
+from experiments.recorder import Recorder
+from grpo_engine.control import Control
+from tests.experiments.made import config, evaluated, finished, record_run, started
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        """What it printed, as JSON."""
+        return json.loads(self.out)
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """What it printed, as CSV."""
+        return list(csv.DictReader(io.StringIO(self.out, newline="")))
+
+
+Cli = Callable[..., Done]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "s.db"
+    monkeypatch.setenv("GRPO_TUI_DB", str(path))
+    return path
+
+
+@pytest.fixture
+def cli(store: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
+    assert store
+
+    def call(*args: str) -> Done:
+        code = main(list(args))
+        out, err = capfdbinary.readouterr()
+        return Done(code, out.decode(), err.decode())
+
+    return call
+
+
+@pytest.fixture
+def two(store: Path) -> tuple[str, str]:
+    """Two finished runs that differ in beta and seed, the second better and hostile by name."""
+    one = record_run(store, name="plain-otter", last=(evaluated(3, (1, 0)),))
+    other = config(seed=1, algorithm={"recipe": "grpo", "beta": 0.1})
+    two = record_run(store, name="=evil", tree=other, steps=4, last=(evaluated(4, (1, 1)),))
+    return one, two
+
+
+def test_runs_lists_filters_sorts_and_adds_columns(cli: Cli, two: tuple[str, str]) -> None:
+    assert [row["name"] for row in cli("runs", "--json").data] == ["=evil", "plain-otter"]
+    assert [row["name"] for row in cli("runs", "--csv").rows] == ["'=evil", "plain-otter"]
+    assert [row["name"] for row in cli("runs", "--csv", "--raw").rows] == ["=evil", "plain-otter"]
+    found = cli("runs", "--filter", "reward>0.35", "--columns", "=algorithm.beta as b, last kl",
+                "--json").data  # fmt: skip
+    assert [(row["name"], row["b"], row["last kl"]) for row in found] == [("=evil", 0.1, 0.04)]
+    ordered = cli("runs", "--sort", "best reward", "--json", "--limit", "1").data
+    assert [row["id"] for row in ordered] == [two[0]]
+    table = cli("runs").out.splitlines()
+    assert table[0].split()[:3] == ["id", "name", "status"]
+    assert len(table) == 3
+
+
+def test_an_empty_store_is_no_error_to_list(cli: Cli) -> None:
+    done = cli("runs", "--json")
+    assert (done.code, done.data) == (exit_codes.OK, [])
+    assert "a first run will make it" in done.err
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (("runs", "show", "plain-oter"), 3, "did you mean plain-otter?"),
+        (("runs", "show", "@first"), 3, "@last and @best"),
+        (("runs", "--filter", "status:complete"), 2, "did you mean completed"),
+        (("runs", "--filter", "cfg.algorithm.betta>0"), 2, "did you mean algorithm.beta"),
+        (("runs", "--sort", "rewrd"), 2, "did you mean reward"),
+        (("runs", "--columns", "last nope"), 2, "there is no field, setting or metric 'nope'"),
+        (("compare", "plain-otter"), 2, "two different runs"),
+        (("compare", "plain-otter", "@last", "--at", "epoch"), 2, "choose step, tokens, wall"),
+        (("rollouts", "plain-otter", "--step", "9"), 3, "its last step is 3"),
+        (("rollouts", "plain-otter", "--group", "9"), 3, "has no group 9 at step 3"),
+        (("rollouts", "plain-otter", "--sort", "size"), 2, "choose from reward"),
+        (("rollouts", "plain-otter", "--origin", "test"), 2, "choose train, eval or pinned"),
+        (("export", "plain-otter", "--what", "metric"), 2, "did you mean metrics?"),
+        (("export", "plain-otter", "--format", "parqet"), 2, "did you mean parquet?"),
+        (("export", "plain-otter", "--out", "x.xlsx"), 2, "give --format"),
+        (("export", "plain-otter", "--format", "parquet"), 2, "give a file with --out"),
+        (("export", "plain-otter", "--format", "tensorboard"), 2, "writes a folder"),
+        (("stop", "plain-otter"), 2, "is completed already"),
+        (("runs", "rename", "plain-otter", "=evil"), 2, "is already called"),
+        (("runs", "tag", "plain-otter"), 2, "give --add TAG or --remove TAG"),
+        (("runs", "delete", "plain-otter", "--yes"), 2, "is not archived"),
+        (("runs", "import", "nowhere.db"), 2, "there is no file"),
+        (("config", "diff", "plain-oter"), 2, "did you mean plain-otter?"),
+        (("logs", "nobody"), 3, "no run is called 'nobody'"),
+        (("report", "nobody"), 3, "no run is called 'nobody'"),
+    ],
+)
+def test_a_wrong_word_gets_the_nearest_right_one_and_its_exit_status(
+    cli: Cli, two: tuple[str, str], args: tuple[str, ...], code: int, words: str
+) -> None:
+    assert two
+    done = cli(*args)
+    assert (done.code, done.out) == (code, "")
+    assert words in " ".join(done.err.split())
+
+
+def test_a_run_is_named_by_id_prefix_name_last_or_best(cli: Cli, two: tuple[str, str]) -> None:
+    for name in (two[0], two[0][:6], "plain-otter", "plain"):
+        assert cli("runs", "show", name, "--json").data["id"] == two[0]
+    for name in ("@last", "@best", "=e"):
+        assert cli("runs", "show", name, "--json").data["id"] == two[1]
+
+
+def test_show_names_the_settings_that_are_not_the_defaults(cli: Cli, two: tuple[str, str]) -> None:
+    assert two
+    text = cli("runs", "show", "=evil").out
+    assert ["algorithm.beta", "0.1"] in [line.split() for line in text.splitlines()]
+    assert "record.tokens" not in text
+    assert "record.tokens" in cli("runs", "show", "=evil", "--all").out
+    assert cli("runs", "show", "=evil", "--csv").rows[0]["cfg.algorithm.beta"] == "0.1"
+
+
+def test_compare_shows_exactly_what_differs_with_equal_numbers_in_csv_and_json(
+    cli: Cli, two: tuple[str, str]
+) -> None:
+    data = cli("compare", *two, "--json").data
+    assert data["settings"] == {
+        "algorithm.beta": {two[0]: 0.04, two[1]: 0.1},
+        "seed": {two[0]: 0, two[1]: 1},
+    }
+    rows = cli("compare", *two, "--csv").rows
+    assert rows[0] == {"kind": "run", "key": "name", "of": "", two[0]: "plain-otter",
+                       two[1]: "'=evil"}  # fmt: skip
+    assert [row["key"] for row in rows if row["kind"] == "setting"] == ["algorithm.beta", "seed"]
+    checked = 0
+    for row in rows:
+        for run in two:
+            if row["kind"] == "metric" and row[run]:
+                assert float(row[run]) == data["metrics"][row["key"]]["runs"][run][row["of"]]
+                checked += 1
+    assert checked >= 12
+    assert cli("compare", *two, "--md").out.startswith("| kind | key |")
+    page = cli("compare", *two, "--baseline", two[0], "--at", "tokens")
+    assert "▲+0.1" in page.out
+    assert "`at` is 300 tokens" in page.err
+    assert "McNemar" in page.out
+
+
+def test_rollouts_are_listed_and_searched(cli: Cli, two: tuple[str, str]) -> None:
+    assert two
+    rows = cli("rollouts", "plain-otter", "--sort", "reward", "--json").data
+    assert [(row["step"], row["completion"]) for row in rows] == [
+        (3, "yes"), (3, "yes"), (3, "no"), (3, "no"),
+    ]  # fmt: skip
+    found = cli("rollouts", "plain-otter", "--search", "1 + 1 =", "--limit", "3", "--csv").rows
+    assert len(found) == 3
+    done = cli("rollouts", "plain-otter", "--search", "x = -5", "--json")
+    assert (done.code, done.data) == (exit_codes.OK, [])
+    assert "no rollouts with 'x = -5'" in done.err
+
+
+def test_verbs_of_runs_change_what_they_say(cli: Cli, two: tuple[str, str]) -> None:
+    assert cli("runs", "rename", two[0], "better name").code == exit_codes.OK
+    assert cli("runs", "tag", "better name", "@last", "--add", "good").code == exit_codes.OK
+    assert cli("runs", "tag", "@last", "--remove", "good").code == exit_codes.OK
+    assert cli("runs", "note", two[0], "so = so").code == exit_codes.OK
+    (row,) = cli("runs", "--filter", "tag:good note:so", "--json").data
+    assert (row["name"], row["tags"], row["note"]) == ("better name", ["good"], "so = so")
+    assert cli("runs", "archive", two[0]).code == exit_codes.OK
+    assert [row["id"] for row in cli("runs", "--json").data] == [two[1]]
+    assert len(cli("runs", "--all", "--json").data) == 2
+    assert cli("runs", "delete", two[0], "--yes").code == exit_codes.OK
+    assert len(cli("runs", "--all", "--json").data) == 1
+    assert cli("runs", "show", two[0]).code == exit_codes.NOT_FOUND
+
+
+def test_runs_of_another_store_are_imported(cli: Cli, two: tuple[str, str], tmp_path: Path) -> None:
+    assert two
+    record_run(tmp_path / "other.db", name="theirs")
+    done = cli("runs", "import", str(tmp_path / "other.db"), "--json")
+    assert [item["name"] for item in done.data] == ["theirs"]
+    assert cli("runs", "import", str(tmp_path / "other.db"), "--json").data == []
+
+
+def test_config_diff_takes_runs(cli: Cli, two: tuple[str, str]) -> None:
+    done = cli("config", "diff", *two, "--json")
+    assert done.code == exit_codes.FAILED
+    assert done.data == {"seed": [0, 1], "algorithm.beta": [0.04, 0.1]}
+    assert cli("config", "diff", two[0], two[0]).code == exit_codes.OK
+
+
+def test_a_sweep_is_queued_once_and_listed(cli: Cli, store: Path) -> None:
+    grid = ("sweep", "--preset", "starter", "--set", "algorithm.beta=0,0.04", "--seeds", "2",
+            "--steps", "1", "--add-only")  # fmt: skip
+    first = cli(*grid, "--json")
+    assert first.code == exit_codes.OK
+    assert [(item["algorithm.beta"], item["seed"]) for item in first.data["items"]] == [
+        (0.0, 0), (0.0, 1), (0.04, 0), (0.04, 1),
+    ]  # fmt: skip
+    again = cli(*grid, "--csv")
+    assert "going on with 4 runs" in again.err
+    assert {row["state"] for row in again.rows} == {"queued"}
+    with closing(StoreReader(store)) as reader:
+        assert len(reader.queue()) == 4
+    assert "4 runs wait in the queue" in cli("runs").err
+    wrong = cli("sweep", "--set", "algorithm.betta=1,2", "--add-only")
+    assert wrong.code == exit_codes.USAGE
+    assert "beta" in wrong.err
+
+
+@pytest.fixture
+def live(store: Path) -> Iterator[tuple[str, Control]]:
+    """A run that goes on in this process."""
+    recorder = Recorder(store)
+    control = Control()
+    handle = recorder.start_run(config(), name="at-work", control=control)
+    handle.put(started())
+    handle.put(finished(1))
+    assert handle.flush(10)
+    yield handle.id, control
+    handle.close()
+    recorder.close()
+
+
+def test_requests_are_taken_by_the_run_and_their_fate_is_told(
+    cli: Cli, live: tuple[str, Control]
+) -> None:
+    run, control = live
+    paused = cli("pause", run, "--json")
+    assert (paused.code, paused.data["state"]) == (exit_codes.OK, "taken")
+    assert control.paused
+    assert cli("continue", run).code == exit_codes.OK
+    assert not control.paused
+    stopped = cli("stop", run)
+    assert (stopped.code, stopped.out) == (exit_codes.OK, "")
+    assert "at-work: " in stopped.err
+    assert control.stop_after_step
+
+
+def test_logs_and_report_of_a_run(cli: Cli, two: tuple[str, str]) -> None:
+    assert cli("report", two[0]).out.startswith("# plain-otter\n")
+    assert cli("report", two[0], "--json").data["run"]["id"] == two[0]
+    assert isinstance(cli("logs", two[0], "--json").data, list)

@@ -1,0 +1,205 @@
+"""Runs side by side: exactly what differs, equal work, seeds, the same problems."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import stats
+from experiments.compare import compare, grid, paired_tests, side_by_side
+from experiments.comparison import MetricCell
+from experiments.errors import CompareError
+from experiments.reader import StoreReader
+from experiments.recorder import Recorder
+from grpo_engine import events as ev
+from tests.experiments.made import (
+    config,
+    ended,
+    evaluated,
+    finished,
+    group,
+    put_all,
+    record_run,
+    started,
+)
+
+
+def run_of(
+    path: Path, name: str, rewards: tuple[float, ...], seed: int = 0, beta: float = 0.04,
+    pace: int = 100, extra: tuple[ev.Event, ...] = (), fingerprint: str = "data",
+) -> str:  # fmt: skip
+    """A run with these rewards, `pace` tokens and seconds a step."""
+    recorder = Recorder(path)
+    tree = config(seed=seed, algorithm={"recipe": "grpo", "beta": beta})
+    handle = recorder.start_run(tree, name=name)
+    handle.put(started(fingerprint=fingerprint))
+    for step, reward in enumerate(rewards, start=1):
+        metrics = {"reward": reward, "frac_reward_zero_std": 1 - reward, "kl": step / 10}
+        handle.put(
+            ev.StepFinished(
+                step=step, metrics=metrics, tokens=pace * step, elapsed=float(pace * step)
+            )
+        )
+    put_all(handle, *extra, ended(len(rewards)))
+    assert handle.close()
+    recorder.close()
+    return handle.id
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[StoreReader]:
+    path = tmp_path / "s.db"
+    run_of(path, "slow", (0.1, 0.5, 0.4), pace=100)
+    run_of(path, "fast", (0.2, 0.6), seed=1, beta=0.1, pace=50)
+    with closing(StoreReader(path)) as made:
+        yield made
+
+
+def cells(reader: StoreReader, key: str, **how: Any) -> tuple[MetricCell, ...]:
+    runs = [reader.resolve("slow"), reader.resolve("fast")]
+    result = compare(reader, runs, **how)
+    return next(item.cells for item in result.metrics if item.key == key)
+
+
+def test_only_the_settings_that_differ_are_shown(reader: StoreReader) -> None:
+    result = compare(reader, [reader.resolve("slow"), reader.resolve("fast")])
+    assert {item.path: item.values for item in result.differing} == {
+        "algorithm.beta": (0.04, 0.1),
+        "seed": (0, 1),
+    }
+    assert result.same["task.name"] == "arithmetic"
+    assert not {"seed", "algorithm.beta", "name"} & result.same.keys()
+
+
+def test_best_follows_the_direction_of_the_metric(reader: StoreReader) -> None:
+    slow, fast = cells(reader, "reward")
+    assert (slow.best, slow.best_step, slow.last) == (0.5, 2, 0.4)
+    slow, _ = cells(reader, "frac_reward_zero_std")
+    assert (slow.best, slow.best_step) == (0.5, 2)
+    slow, _ = cells(reader, "kl")
+    assert (slow.best, slow.best_step) == (0.3, 3)
+    assert fast.best == 0.6
+
+
+def test_distances_are_to_the_baseline_and_know_what_better_is(reader: StoreReader) -> None:
+    base = reader.resolve("slow")
+    slow, fast = cells(reader, "reward", baseline=base)
+    assert (slow.delta_best, slow.better) == (None, None)
+    assert fast.delta_best == pytest.approx(0.1)
+    assert fast.better is True
+    _, fast = cells(reader, "frac_reward_zero_std", baseline=base)
+    assert fast.delta_best == pytest.approx(-0.1)
+    assert fast.better is True
+    _, fast = cells(reader, "kl", baseline=base)
+    assert fast.better is None
+
+
+@pytest.mark.parametrize(
+    ("axis", "at", "slow", "fast"),
+    [
+        ("step", None, (0.5, 2), (0.6, 2)),
+        ("step", 1, (0.1, 1), (0.2, 1)),
+        ("tokens", None, (0.1, 1), (0.6, 2)),
+        ("wall", 99.0, (None, None), (0.2, 1)),
+    ],
+)
+def test_runs_are_compared_at_equal_work(
+    reader: StoreReader, axis: str, at: float | None, slow: object, fast: object
+) -> None:
+    one, two = cells(reader, "reward", axis=axis, at=at)
+    assert (one.at, one.at_step) == slow
+    assert (two.at, two.at_step) == fast
+
+
+def test_runs_that_differ_only_in_seed_are_grouped_with_an_interval(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    for seed, reward in enumerate((1.0, 2.0, 3.0)):
+        run_of(path, f"seed-{seed}", (reward,), seed=seed)
+    run_of(path, "other", (9.0,), beta=0.5)
+    with closing(StoreReader(path)) as reader:
+        (found,) = compare(reader, reader.runs(sort="created"), keys=["reward"]).seeds
+    assert found.seeds == (0, 1, 2)
+    (line,) = found.best
+    assert (line.values, line.mean, line.std) == ((1.0, 2.0, 3.0), 2.0, 1.0)
+    # Student's t with 2 degrees of freedom: 4.302653
+    assert (line.low, line.high) == pytest.approx((2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5))
+
+
+def test_one_run_twice_is_no_comparison(reader: StoreReader) -> None:
+    run = reader.resolve("slow")
+    with pytest.raises(CompareError, match="two different runs"):
+        compare(reader, [run, run])
+    with pytest.raises(CompareError, match="equal 'epoch'"):
+        compare(reader, [run, reader.resolve("fast")], axis="epoch")
+
+
+def two_evaluated(path: Path, samples: int = 1, fingerprint: str = "data") -> StoreReader:
+    right = (samples,) * 10 + (0,) * 2
+    run_of(path, "base", (0.1,), extra=(evaluated(1, (0,) * 10 + (0, samples), samples=samples),))
+    run_of(path, "better", (0.1,), fingerprint=fingerprint,
+           extra=(evaluated(0, (0,) * 12), evaluated(1, right, samples=samples)))  # fmt: skip
+    return StoreReader(path)
+
+
+def test_the_paired_test_takes_the_same_problems_of_the_last_evaluations(tmp_path: Path) -> None:
+    with closing(two_evaluated(tmp_path / "s.db")) as reader:
+        (found,) = paired_tests(reader, reader.resolve("better"), reader.resolve("base"))
+    # ten won, one lost: 2 * (1 + 11) / 2**11
+    assert found.p_value == pytest.approx(24 / 2048)
+    assert (found.problems, found.method) == (12, "McNemar's exact test")
+    assert found.difference == pytest.approx(9 / 12)
+
+
+def test_several_samples_of_a_problem_are_tested_by_their_shares(tmp_path: Path) -> None:
+    with closing(two_evaluated(tmp_path / "s.db", samples=2)) as reader:
+        (found,) = paired_tests(reader, reader.resolve("better"), reader.resolve("base"))
+    assert found.method == "paired t-test"
+    # t = 4.17978 with 11 degrees of freedom, by integrating the density
+    assert found.p_value == pytest.approx(0.00153711, rel=1e-4)
+
+
+def test_the_paired_test_is_refused_for_other_data(tmp_path: Path) -> None:
+    with closing(two_evaluated(tmp_path / "s.db", fingerprint="other")) as reader:
+        runs = [reader.resolve("better"), reader.resolve("base")]
+        result = compare(reader, runs)
+    assert result.tests == ()
+    assert "their data sets differ (data, other)" in result.notes[0]
+
+
+def test_a_grid_lays_a_metric_out_over_two_settings(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    for beta in (0.1, 0.02):
+        for seed in (0, 1):
+            run_of(path, f"{beta}-{seed}", (beta + seed,), seed=seed, beta=beta)
+    with closing(StoreReader(path)) as reader:
+        view = grid(reader, reader.runs(), "algorithm.beta", "seed", "reward")
+        mean = grid(reader, reader.runs(), "algorithm.beta", "task.name", "reward")
+    assert (view.rows, view.columns) == ((0.02, 0.1), (0, 1))
+    assert view.cells == ((0.02, 1.02), (0.1, 1.1))
+    assert [cell for (cell,) in mean.cells] == pytest.approx([0.52, 0.6])
+    assert mean.counts == ((2,), (2,))
+
+
+def test_the_answers_to_one_example_stand_side_by_side(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    for name, text in (("one", "four"), ("two", "five")):
+        scored = ev.GroupScored(step=1, group=group(0, (text, "no")))
+        run_of(path, name, (0.5,), extra=(scored, finished(2)))
+    record_run(path, steps=0, name="without")
+    with closing(StoreReader(path)) as reader:
+        runs = [reader.resolve(name) for name in ("one", "two", "without")]
+        view = side_by_side(reader, runs, "example-0")
+        with pytest.raises(CompareError, match="has sampled the example 'nothing'"):
+            side_by_side(reader, runs, "nothing")
+    texts = [found.rollouts[0].text if found else None for found in view.groups]
+    assert texts == ["four", "five", None]
+
+
+@pytest.mark.parametrize(
+    ("t", "freedom", "p"),
+    [(2.0, 1, 0.29516724), (4.302653, 2, 0.05), (1.0, 10, 0.34089313), (0.0, 5, 1.0)],
+)
+def test_students_t_agrees_with_the_tables(t: float, freedom: int, p: float) -> None:
+    assert stats.t_two_sided(t, freedom) == pytest.approx(p, rel=1e-6)

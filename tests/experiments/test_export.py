@@ -1,0 +1,215 @@
+"""Exports: the same numbers in every format, harmless cells, whole files or none."""
+
+import csv
+import io
+import json
+import math
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.csv_files import json_text, read_csv
+from experiments.errors import ExportError
+from experiments.export import FORMATS, WHAT, header_for, rows_of, write_rows
+from experiments.reader import StoreReader
+from experiments.recorder import Recorder
+from experiments.tensorboard import crc32c
+from experiments.trackers import export_to
+from grpo_engine import events as ev
+from tests.experiments.made import (
+    CONFIG,
+    ended,
+    evaluated,
+    finished,
+    group,
+    numbers,
+    put_all,
+    started,
+    step_events,
+)
+
+HOSTILE = ("=1+1", "+2", "-3", "@cmd", "\tx", "\rx", "'quoted", 'a,"b"\r\nc', "\x00", "\ud800")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs: hostile texts, an evaluation before the first step, NaN, two passes."""
+    store = tmp_path_factory.mktemp("export") / "s.db"
+    recorder = Recorder(store)
+    for name in ("=one", "two"):
+        handle = recorder.start_run(CONFIG, name=name, tags=("=tag",))
+        held_out = ev.GroupScored(step=0, group=group(0, ("yes",), origin="eval"))
+        put_all(handle, started(), held_out, evaluated(0), finished(1, reward=math.nan, odd=1e-9))
+        put_all(handle, ev.GroupScored(step=2, group=group(0, HOSTILE, prompt="=HYPERLINK(1)")))
+        put_all(handle, numbers(step=2, rows=len(HOSTILE)), *step_events(3), evaluated(3), ended(3))
+        assert handle.close()
+    recorder.close()
+    return store
+
+
+@pytest.fixture
+def reader(path: Path) -> Iterator[StoreReader]:
+    with closing(StoreReader(path)) as made:
+        yield made
+
+
+def csv_of(reader: StoreReader, what: str, raw: bool = False) -> str:
+    out = io.StringIO(newline="")
+    runs = reader.runs()
+    header = header_for(what, reader, runs)
+    write_rows(rows_of(what, reader, runs), "csv", out, header=header, raw=raw)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_csv_opens_in_pandas_and_csv_with_the_numbers_of_json(
+    reader: StoreReader, what: str
+) -> None:
+    import pandas as pd
+
+    wanted = [json.loads(json_text(row)) for row in rows_of(what, reader, reader.runs())]
+    text = csv_of(reader, what)
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    frame = pd.read_csv(io.StringIO(text))
+    assert len(rows) == len(frame) == len(wanted) > 0
+    compared = 0
+    for place, row in enumerate(wanted):
+        for name, value in row.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                assert float(rows[place][name]) == value
+                assert float(frame[name][place]) == value
+                compared += 1
+    assert compared > len(wanted)
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_every_cell_reads_back_as_it_was(reader: StoreReader, what: str) -> None:
+    runs = reader.runs()
+    wanted = list(rows_of(what, reader, runs))
+    for raw in (False, True):
+        found = list(read_csv(io.StringIO(csv_of(reader, what, raw), newline=""), raw=raw))
+        for got, row in zip(found, wanted, strict=True):
+            for name, value in row.items():
+                if isinstance(value, str):
+                    assert got[name] == value
+
+
+def test_no_cell_can_be_taken_for_a_formula(reader: StoreReader) -> None:
+    for what in WHAT:
+        for row in csv.reader(io.StringIO(csv_of(reader, what), newline="")):
+            for cell in row:
+                number = cell.replace(".", "").replace("e-", "").lstrip("-").isdigit()
+                assert number or not cell.startswith(("=", "+", "-", "@", "\t", "\r")), cell
+    guarded = csv_of(reader, "rollouts")
+    assert "'=HYPERLINK(1)" in guarded
+    assert "''quoted" in guarded
+    assert "'=HYPERLINK(1)" not in csv_of(reader, "rollouts", raw=True)
+
+
+def test_tokens_have_the_columns_of_every_pass_though_evaluations_come_first(
+    reader: StoreReader,
+) -> None:
+    text = csv_of(reader, "tokens")
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert rows[0]["origin"] == "eval"
+    assert rows[0]["pass_1"] == ""
+    late = [row for row in rows if row["step"] == "3"]
+    assert [float(row["pass_1"]) for row in late[:3]] == [-0.5, -1.0, -2.0]
+
+
+@pytest.mark.parametrize("what", WHAT)
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_table_is_written_in_every_format(
+    reader: StoreReader, tmp_path: Path, what: str, format: str
+) -> None:
+    runs = reader.runs()
+    header = None if format == "jsonl" else header_for(what, reader, runs)
+    out = tmp_path / f"deep/{what}.{format}"
+    wanted = list(rows_of(what, reader, runs))
+    assert write_rows(iter(wanted), format, out, header=header) == len(wanted)
+    assert [file.name for file in out.parent.iterdir()] == [out.name]
+    if format == "jsonl":
+        assert [json.loads(line) for line in out.read_text("utf-8").splitlines()] == [
+            json.loads(json_text(row)) for row in wanted
+        ]
+    elif format == "parquet":
+        import pyarrow.parquet as pq
+
+        rows = pq.read_table(out).to_pylist()
+        assert len(rows) == len(wanted)
+        for got, row in zip(rows, wanted, strict=True):
+            for name, value in row.items():
+                if isinstance(value, int | float):
+                    assert got[name] == value or str(got[name]) == str(float(value)) == "nan"
+    elif format == "md":
+        assert {line.count(" | ") for line in out.read_text("utf-8").splitlines()[2:]} == {
+            len(header or ()) - 1
+        }
+
+
+def test_an_export_that_fails_leaves_no_file(reader: StoreReader, tmp_path: Path) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        yield {"a": 1}
+        raise ExportError("half way")
+
+    out = tmp_path / "out.csv"
+    out.write_text("the one before")
+    with pytest.raises(ExportError, match="half way"):
+        write_rows(rows(), "csv", out, header=["a"])
+    assert out.read_text() == "the one before"
+    assert [file.name for file in tmp_path.iterdir()] == ["out.csv"]
+    with pytest.raises(ExportError, match="there is no format 'xls'"):
+        write_rows(rows(), "xls", out)
+    with pytest.raises(ExportError, match="'step' cannot be exported"):
+        rows_of("step", reader, ())
+
+
+def test_metrics_beyond_one_window_are_all_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(StoreReader(path)) as reader:
+        runs = reader.runs()
+        wanted = list(rows_of("metrics", reader, runs))
+        monkeypatch.setattr("experiments.export.WINDOW", 1)
+        assert repr(list(rows_of("metrics", reader, runs))) == repr(wanted)
+    assert [row["step"] for row in wanted] == [0, 1, 3] * 2
+
+
+def records(data: bytes) -> Iterator[bytes]:
+    """The messages of a TensorBoard file, each checked against its CRC."""
+    place = 0
+    while place < len(data):
+        (size,) = struct.unpack_from("<Q", data, place)
+        message = data[place + 12 : place + 12 + size]
+        (stored,) = struct.unpack_from("<I", data, place + 12 + size)
+        crc = crc32c(message)
+        assert stored == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+        yield message
+        place += size + 16
+
+
+def test_tensorboard_files_hold_each_finite_value_once(reader: StoreReader, tmp_path: Path) -> None:
+    # the check value that RFC 3720 gives for 32 bytes of zero
+    assert crc32c(bytes(32)) == 0x8A9136AA
+    runs = reader.runs()
+    count = export_to("tensorboard", reader, runs, tmp_path)
+    files = sorted(tmp_path.rglob("events.out.tfevents.*"))
+    assert [file.parent.name[:4] for file in files] == ["_one", "two-"]
+    messages = [list(records(file.read_bytes())) for file in files]
+    assert b"brain.Event:2" in messages[0][0]
+    assert count == sum(len(found) - 1 for found in messages)
+    (last,) = (found for found in messages[0] if b"\x06reward" in found and b"\x10\x03" in found)
+    assert struct.pack("<f", 0.3) in last
+
+
+@pytest.mark.parametrize("format", ["wandb", "trackio"])
+def test_a_tracker_that_is_not_installed_is_named(
+    reader: StoreReader, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, format, None)
+    with pytest.raises(ExportError, match=f"pip install {format}"):
+        export_to(format, reader, reader.runs(), tmp_path)

@@ -1,0 +1,113 @@
+"""Sweeps: a grid that is queued once, handed out one by one, and survives its worker."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from experiments.errors import QueryError
+from experiments.machine import host_name
+from experiments.queue import RunQueue, points
+from experiments.reader import StoreReader
+from experiments.store import ExperimentStore
+from experiments.tables import QueueItemRow
+from tests.experiments.made import config, record_run
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[RunQueue]:
+    store = ExperimentStore(tmp_path / "s.db")
+    yield RunQueue(store)
+    store.close()
+
+
+def grid(queue: RunQueue, betas: tuple[float, ...] = (0.0, 0.04)) -> tuple[int, bool]:
+    axes = {"algorithm.beta": list(betas)}
+    made = [
+        ({"algorithm.beta": beta}, config(algorithm={"recipe": "grpo", "beta": beta}))
+        for beta in betas
+    ]
+    return queue.sweep("grid", axes, made)
+
+
+def leave(queue: RunQueue, item: int, holder: str, until: float) -> None:
+    with queue.store.session() as session:
+        row = session.get(QueueItemRow, item)
+        assert row is not None
+        row.state, row.lease_owner, row.lease_until = "leased", holder, until
+
+
+def test_a_grid_is_every_combination_the_last_axis_fastest() -> None:
+    assert points({"a": [1, 2], "b": ["x", "y"]}) == [
+        {"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 2, "b": "y"},
+    ]  # fmt: skip
+
+
+def test_the_same_sweep_again_is_the_same_sweep(queue: RunQueue) -> None:
+    key, new = grid(queue)
+    assert new
+    assert grid(queue) == (key, False)
+    other, new = grid(queue, (0.0, 0.1))
+    assert new
+    assert other != key
+    with closing(StoreReader(queue.store.path)) as reader:
+        assert [item.name for item in reader.sweep(key).items] == ["grid-1", "grid-2"]
+
+
+def test_items_are_handed_out_in_order_and_once(queue: RunQueue) -> None:
+    key, _ = grid(queue)
+    taken = [queue.take(), queue.take()]
+    assert [json.loads(item.settings) for item in taken if item] == [
+        {"algorithm.beta": 0.0},
+        {"algorithm.beta": 0.04},
+    ]
+    assert queue.take() is None
+    assert queue.take(key) is None
+
+
+def test_an_item_whose_worker_is_gone_is_handed_out_again(queue: RunQueue) -> None:
+    grid(queue)
+    first = queue.take()
+    assert first is not None
+    assert first.id is not None
+    leave(queue, first.id, json.dumps([host_name(), 2**22 + 1, "then"]), 2e12)
+    again = queue.take()
+    assert again is not None
+    assert again.id == first.id
+
+
+def test_a_lease_from_another_host_holds_until_it_expires(queue: RunQueue) -> None:
+    grid(queue, (0.0,))
+    first = queue.take()
+    assert first is not None
+    assert first.id is not None
+    leave(queue, first.id, json.dumps(["elsewhere", 1, ""]), 2e12)
+    assert queue.take() is None
+    leave(queue, first.id, json.dumps(["elsewhere", 1, ""]), 1.0)
+    assert queue.take() is not None
+
+
+def test_a_run_that_is_there_already_is_found_by_its_settings(queue: RunQueue) -> None:
+    tree = config(algorithm={"recipe": "grpo", "beta": 0.7})
+    short = record_run(queue.store.path, tree=tree, name="before")
+    item = queue.item(queue.add({**tree, "name": "another name"}))
+    found = queue.finished_run(item.config_hash)
+    assert found is not None
+    assert found.short == short
+    assert queue.finished_run("0" * 16) is None
+
+
+def test_failed_items_are_queued_again_on_request(queue: RunQueue) -> None:
+    key, _ = grid(queue)
+    item = queue.take()
+    assert item is not None
+    assert item.id is not None
+    queue.finish(item.id, "failed", note="it broke")
+    assert queue.retry_failed(key) == 1
+    assert queue.item(item.id).state == "queued"
+    with pytest.raises(QueryError, match="no state of a queued run"):
+        queue.finish(item.id, "lost")
+    with pytest.raises(QueryError, match="no queued run 99"):
+        queue.item(99)
