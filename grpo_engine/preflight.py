@@ -37,6 +37,7 @@ def micro_rows(config: RunConfig, policy: Policy, prompt_tokens: int) -> int:
         rows=rows,
         prompt_tokens=prompt_tokens,
         new_tokens=config.rollout.max_new_tokens,
+        prompts=config.rollout.prompts,
         budget=memory_limit(),
     )
 

@@ -27,6 +27,10 @@ REMEDIES = {
     "timeout": "Make the function faster, or raise rewards.time_limit.",
     "crash": "See rewards.log in the run's folder; try it with `grpo-tui rewards test`.",
 }
+# built-in functions whose score of 1 means right, where a task names another one
+RIGHT_OR_WRONG = (
+    "numeric_answer", "exact_answer", "math_equal", "gym_score", "countdown", "contains",
+)  # fmt: skip
 REMEDY = "Try it on this answer with `grpo-tui rewards test`, mend it, and resume."
 
 
@@ -84,7 +88,8 @@ class Scorer:
         """The function whose score of 1 means right; empty where no function of the run does."""
         if self._task.accuracy in self._worker.names:
             return self._task.accuracy
-        return next((name for name in self._worker.names if "accuracy" in name), "")
+        named = [name for name in self._worker.names if "accuracy" in name]
+        return next((name for name in (*named, *RIGHT_OR_WRONG) if name in self._worker.names), "")
 
     @property
     def format(self) -> str:

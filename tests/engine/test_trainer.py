@@ -212,6 +212,18 @@ def test_evaluation_before_during_and_after(world: Path, tmp_path: Path) -> None
     assert of(CheckpointSaved, events)[-1].step == 4
 
 
+def test_accuracy_is_that_of_the_function_that_says_right_or_wrong(
+    world: Path, tmp_path: Path
+) -> None:
+    config = settings(
+        world, steps=1, task={"name": "arithmetic"}, rewards={"functions": ["exact_answer"]},
+        evaluation={"before_and_after": True, "problems": 2, "pinned": 0, "samples": 0},
+    )  # fmt: skip
+    events = events_of(config, tmp_path)
+    assert not isinstance(events[-1], RunFailed), events[-1]
+    assert all("eval/accuracy" in e.metrics for e in of(EvaluationFinished, events))
+
+
 def test_stop_after_step_leaves_with_a_checkpoint(world: Path, tmp_path: Path) -> None:
     control, steps = Control(), []
     for event in trainer.run(settings(world), control, folder=tmp_path):
