@@ -62,7 +62,9 @@ class RunsTable(ViewPanel):
         hidden += ["with archived" if view.archived else "", view.group and f"by {view.group}"]
         marked = f"{len(view.marks)} marked" if view.marks else ""
         waiting = f"{view.waiting} in the queue (Q)" if view.waiting else ""
-        parts = [p for p in (*hidden, marked, waiting, f"{len(view.runs)} runs") if p]
+        count = len(view.runs)
+        runs = f"{count} run" if count == 1 else f"{count} runs"
+        parts = [p for p in (*hidden, marked, waiting, runs) if p]
         self.note = " · ".join(parts)
         self.repaint()
 

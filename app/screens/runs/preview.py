@@ -86,7 +86,7 @@ def _chart(series: MetricSeries, total: int, width: int, palette: Palette) -> li
     draw(canvas, Curve(view, palette.of_series(series.key), palette.raw), frame)
     about = spec(series.key)
     title: Line = [(f"{about.label} ", style(palette.label)),
-                   (short(view.value), style(palette.headline))]  # fmt: skip
+                   (short(series.values[-1]), style(palette.headline))]  # fmt: skip
     lines = [title]
     for number, row in enumerate(canvas.rows()):
         edge = high if number == 0 else low if number == CHART_HEIGHT - 1 else None
