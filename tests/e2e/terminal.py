@@ -46,7 +46,8 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 class Terminal:
     """A program in a pty; `until` reads what it draws."""
 
-    def __init__(self, arguments: list[str], columns: int = 120, rows: int = 40) -> None:
+    def __init__(self, arguments: list[str], columns: int = 120, rows: int = 40,
+                 folder: Path = ROOT) -> None:  # fmt: skip
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
@@ -57,7 +58,7 @@ class Terminal:
         environment.pop("NO_COLOR")
         self.child = pexpect.spawn(
             sys.executable, arguments, dimensions=(rows, columns), env=environment, timeout=60,
-            cwd=str(ROOT),
+            cwd=str(folder),
         )  # fmt: skip
 
     def __enter__(self) -> "Terminal":

@@ -22,7 +22,7 @@ from app.screens.runs.load import load_preview, load_sparks
 from app.screens.runs.panels import PreviewPanel, RowPicked, RunsTable, ViewPanel
 from app.screens.runs.texts import as_csv, as_json, as_markdown
 from app.screens.runs.view import GROUPS, View
-from experiments.errors import StoreError
+from experiments.errors import NoStoreError, StoreError
 from experiments.reader import StoreReader
 from experiments.values import RunSummary
 
@@ -121,7 +121,7 @@ class RunsScreen(ControlActions, ChangeActions):
             changed = await self.workbench.reader.ask(lambda reader: reader.changed(), "changed")
         except (StoreError, asyncio.CancelledError):
             return
-        if changed or any(run.active for run in self.view.runs):
+        if changed or self.view.empty or any(run.active for run in self.view.runs):
             self.refresh_runs()
 
     def refresh_runs(self) -> None:
@@ -145,6 +145,8 @@ class RunsScreen(ControlActions, ChangeActions):
             runs, waiting = await ask(read, "runs")
         except asyncio.CancelledError:
             return
+        except NoStoreError:  # before the first run of all
+            runs, waiting = (), 0
         except StoreError as error:
             self.view = replace(self.view, problem=str(error), loaded=True)
             return

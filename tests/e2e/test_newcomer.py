@@ -1,0 +1,251 @@
+"""The newcomer's path, by keys alone in a real terminal; what the screen says is in the store.
+
+The path is walked twice: in seconds with a tiny model in place of the starter, and, marked slow,
+with the starter itself and its whole run.
+"""
+
+import csv
+import json
+import math
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from app.numbers import short
+from experiments.reader import StoreReader
+from experiments.values import RunSummary
+from grpo_engine.config import RunConfig
+from tests.e2e.terminal import ROOT, Terminal
+from tests.engine.runs import settings, write_world
+
+T = TypeVar("T")
+RIGHT, DOWN, ENTER = "\x1b[C", "\x1b[B", "\r"
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="a pty is needed"),
+    pytest.mark.timeout(1500),
+]
+
+# `python -m app` with other settings behind the name `starter`.
+TINY = """
+import json, sys
+from dataclasses import replace
+import experiments.presets as presets
+
+tree, real = json.loads(sys.argv.pop(1)), presets.preset
+presets.preset = lambda name: (
+    replace(real(name), text=json.dumps(tree)) if name == "starter" else real(name)
+)
+from app.main import main
+sys.exit(main())
+"""
+
+
+@dataclass
+class Visit:
+    """A newcomer at the terminal, and the store behind it for whoever checks."""
+
+    terminal: Terminal
+    store: Path
+    folder: Path
+
+    def read(self, question: Callable[[StoreReader], T]) -> T:
+        """Ask the store."""
+        with closing(StoreReader(self.store)) as reader:
+            return question(reader)
+
+    def run(self, ref: str = "starter") -> RunSummary:
+        """A run as the store has it."""
+        return self.read(lambda reader: reader.resolve(ref))
+
+    def until(self, holds: Callable[[], bool] | str, seconds: float = 120.0) -> None:
+        """Look at the screen until it holds."""
+        self.terminal.until(holds, seconds)
+
+    def press(self, *keys: str) -> None:
+        """Type, and let the screen answer."""
+        for key in keys:
+            self.terminal.press(key)
+            self.rest(0.15)
+
+    def rest(self, seconds: float) -> None:
+        """Read what is drawn for a while."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.terminal.read(0.05)
+
+    def found(self, pattern: str, seconds: float = 30.0) -> re.Match[str]:
+        """Wait for a pattern on the screen and give its match."""
+        self.until(lambda: re.search(pattern, self.terminal.text()) is not None, seconds)
+        match = re.search(pattern, self.terminal.text())
+        assert match is not None
+        return match
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def tiny_starter(world: Path) -> RunConfig:
+    return settings(
+        world, name="starter", steps=400, algorithm={"passes": 2, "beta": 0.04},
+        model={"path": str(world / "model"), "lora_rank": 4, "dtype": "float32"},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def visit(
+    request: pytest.FixtureRequest, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Visit]:
+    store = tmp_path / "grpo.db"
+    monkeypatch.setenv("GRPO_TUI_DB", str(store))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    if request.param == "tiny":
+        tree = tiny_starter(world).model_dump(mode="json")
+        command = ["-P", "-c", TINY, json.dumps(tree)]
+    else:
+        command = ["-P", "-m", "app"]
+    with Terminal(command, 140, 45, folder=tmp_path) as terminal:
+        yield Visit(terminal, store, tmp_path)
+
+
+BOTH = pytest.mark.parametrize(
+    "visit", ["tiny", pytest.param("starter", marks=pytest.mark.slow)], indirect=True
+)
+
+
+@BOTH
+def test_a_newcomer_finds_the_way_by_keys_alone(visit: Visit) -> None:
+    start_the_starter(visit)
+    see_rollouts_arrive(visit)
+    pause_and_go_on(visit)
+    look_into_a_token(visit)
+    follow_a_prompt(visit)
+    leave(visit)
+
+
+def start_the_starter(visit: Visit) -> None:
+    """⏎ on the card of the empty store; the run shows."""
+    visit.until("two-minute starter run")
+    visit.press(ENTER)
+    visit.until(lambda: re.search(r"step +[1-9]\d*/", visit.terminal.text()) is not None)
+
+
+def see_rollouts_arrive(visit: Visit) -> None:
+    """Answers arrive; reward rises from the first steps to the later ones."""
+    visit.until("2 answers to prompt 1")
+    visit.until(lambda: rise(visit) > 0, 240)
+
+
+def rewards(visit: Visit) -> tuple[float, ...]:
+    return visit.read(lambda reader: reader.metric_series(visit.run().key, "reward").values)
+
+
+def rise(visit: Visit) -> float:
+    """The reward of the last three steps over that of the first three; -1 before there are six."""
+    try:
+        values = rewards(visit)
+    except Exception:  # before the first step there is no store to read
+        return -1.0
+    return sum(values[-3:]) - sum(values[:3]) if len(values) >= 8 else -1.0
+
+
+def pause_and_go_on(visit: Visit) -> None:
+    """`.` holds the run within a token or a micro-batch; the numbers stand still and are right."""
+    visit.press(".")
+    visit.until("paused")
+    visit.rest(1.0)
+    step, values = visit.run().step, rewards(visit)
+    shown = visit.found(r"reward +([−.\d]+) ").group(1)
+    assert shown == short(smoothed(values)), visit.terminal.text()
+    assert visit.run().status == "paused"
+    visit.rest(0.5)
+    assert visit.run().step == step
+    visit.press(".")
+    visit.until(lambda: visit.run().step > step)
+
+
+def smoothed(values: tuple[float, ...], weight: float = 0.9) -> float:
+    """The debiased moving average of all values, as the curve draws it."""
+    total = norm = 0.0
+    for value in values:
+        total = weight * total + (1 - weight) * value
+        norm = weight * norm + (1 - weight)
+    return total / norm
+
+
+def look_into_a_token(visit: Visit) -> None:
+    """The first step's third token: what the store holds, and what the model says by itself."""
+    visit.press("4")
+    visit.until("token 1 of")
+    while not re.search(r"step 1\b", visit.terminal.screen.display[0] + visit.terminal.text()):
+        visit.press("H")
+    visit.until("step 1  prompt 1")
+    visit.press(RIGHT, RIGHT)
+    visit.until("token 3 of")
+    letter = visit.found(r"answer ([a-p]) of").group(1)
+    old, new = visit.found(r"old (\S+) +new (\S+)").groups()
+    group = visit.read(lambda reader: reader.groups(visit.run().key, 1, "train")[0])
+    tokens = visit.read(lambda reader: reader.tokens(visit.run().key, group.key))
+    assert tokens is not None
+    row = tokens.rows["abcdefghijklmnop".index(letter)]
+    assert float(old) == pytest.approx(math.exp(row.old[2]), abs=6e-4)
+    assert float(new) == pytest.approx(math.exp(row.passes[-1][2]), abs=6e-4)
+    said = independent(visit.run().model, tokens.prompt_ids, row.ids, 2)
+    assert float(old) == pytest.approx(said, abs=1e-3)
+
+
+def independent(
+    model_name: str, prompt: tuple[int, ...], answer: tuple[int, ...], place: int
+) -> float:
+    """The probability of a token by mlx-lm alone: in step 1 the policy is the model itself."""
+    import mlx.core as mx
+    from mlx_lm.utils import load_model
+
+    path = ROOT / "grpo_engine/assets/starter" if model_name == "starter" else Path(model_name)
+    model, _ = load_model(path)
+    model.set_dtype(mx.float32)
+    logits = model(mx.array([[*prompt, *answer[:place]]]))[0, -1]
+    return float(mx.softmax(logits)[answer[place]])
+
+
+def follow_a_prompt(visit: Visit) -> None:
+    """A pinned prompt at three steps, each reached by `]`."""
+    visit.press("t")
+    visit.until("pinned")
+    steps, prompts = [], set()
+    for _ in range(3):
+        found = visit.found(r"step (\d+)  pinned  prompt \d+ “(.*?)”")
+        steps.append(int(found.group(1)))
+        prompts.add(found.group(2))
+        visit.press("[" if steps[0] else "]")
+        visit.rest(0.6)
+    assert len(set(steps)) == 3, steps
+    assert len(prompts) == 1
+
+
+def leave(visit: Visit) -> None:
+    """Back to Runs, export what is shown, stop the run, quit."""
+    visit.press("1")
+    visit.until("best reward")
+    visit.press("e")
+    visit.until("Write what is shown")
+    visit.press("c")
+    visit.until("Wrote ")
+    (file,) = visit.folder.glob("*.csv")
+    rows = list(csv.DictReader(file.open()))
+    assert [row["name"] for row in rows] == ["starter"]
+    visit.press("\x03")
+    visit.until("trains in this process")
+    visit.press("s")
+    assert visit.terminal.ended(90.0) == 0
+    run = visit.run()
+    assert run.status == "stopped"
