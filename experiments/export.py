@@ -129,6 +129,7 @@ def token_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]
             if view is None:
                 continue
             texts = {rollout.index: rollout.text for rollout in group.rollouts}
+            worth = {rollout.index: rollout.advantage for rollout in group.rollouts}
             for row in view.rows:
                 text = texts.get(row.index, "")
                 starts = (0, *row.ends)
@@ -144,7 +145,8 @@ def token_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]
                             for number, values in enumerate(row.passes, start=1)
                         },
                         "after": _at(row.after, place), "entropy": _at(row.entropy, place),
-                        "advantage": _at(row.advantages, place),
+                        "advantage": _at(row.advantages, place) if row.advantages
+                        else worth.get(row.index),
                     }  # fmt: skip
 
 

@@ -85,6 +85,7 @@ def _completion(
         reward=reward,
         advantage=advantage,
         sampler_logprobs=rollout.raw_logprobs,
+        ends=rollout.ends,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from grpo_engine.events import Finish, RowDelta
 from grpo_engine.policy.load import Policy
@@ -105,19 +106,44 @@ class Row:
     def rollout(self, decode: Decode, ends: frozenset[int]) -> Rollout:
         """The finished answer; its text leaves out the end token."""
         shown = self.ids[:-1] if self.finish == "stop" and self.ids[-1] in ends else self.ids
+        text = decode(shown)
+        ends_at = token_ends(shown, text, decode)
         return Rollout(
             key=self.prompt.key, group=self.prompt.group, index=self.index,
             attempt=self.prompt.attempt, prompt_ids=self.prompt.ids, ids=tuple(self.ids),
             logprobs=tuple(self.logprobs), raw_logprobs=tuple(self.raw_logprobs),
-            finish=self.finish or "length", text=decode(shown), forced=tuple(self.forced),
+            finish=self.finish or "length", text=text, forced=tuple(self.forced),
+            ends=(*ends_at, *[len(text)] * (len(self.ids) - len(shown))) if ends_at else (),
         )  # fmt: skip
+
+
+def token_ends(ids: Sequence[int], text: str, decode: Decode) -> tuple[int, ...]:
+    """How many characters of the text are there after each token; empty where nobody can tell.
+
+    Tokens are decoded one by one where that gives the text, which one dictionary then serves;
+    else together with their neighbours, for spaces that depend on them and for half characters.
+    """
+    found = tuple(accumulate(len(decode([token])) for token in ids))
+    if "".join(decode([token]) for token in ids) == text:
+        return found
+    growing, places = GrowingText(decode), []
+    for count in range(1, len(ids) + 1):
+        growing.advance(ids[:count], last=count == len(ids))
+        places.append(len(growing.text))
+    return tuple(places) if growing.text == text else ()
 
 
 def decoder(policy: Policy) -> Decode:
     """Text of ids without special tokens, as users' reward functions expect it."""
 
+    single: dict[int, str] = {}
+
     def decode(ids: Sequence[int]) -> str:
+        if len(ids) == 1 and ids[0] in single:
+            return single[ids[0]]
         text: str = policy.tokenizer.decode(list(ids), skip_special_tokens=True)
+        if len(ids) == 1:
+            single[ids[0]] = text
         return text
 
     return decode

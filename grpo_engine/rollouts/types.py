@@ -59,3 +59,4 @@ class Rollout:
     finish: Finish
     text: str
     forced: tuple[int, ...] = field(default=())  # positions that were not sampled but set
+    ends: tuple[int, ...] = field(default=())  # characters of the text after each token

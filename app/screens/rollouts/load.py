@@ -3,7 +3,7 @@
 Called on the reader thread, which is also the one that computes terms.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.inspector.terms import group_terms
 from app.inspector.values import TokenTerm, UpdateTotals
@@ -99,9 +99,23 @@ def load_step(
     )
 
 
+def _with_advantages(reader: StoreReader, step: StepGroups, group: GroupView) -> TokenView | None:
+    """The group's tokens; where one advantage counts for a whole answer, its tokens get it."""
+    tokens = reader.tokens(step.run.key, group.key)
+    if tokens is None:
+        return None
+    worth = {rollout.index: rollout.advantage or 0.0 for rollout in group.rollouts}
+    rows = tuple(
+        row if row.advantages else
+        replace(row, advantages=(worth.get(row.index, 0.0),) * len(row.ids))
+        for row in tokens.rows
+    )  # fmt: skip
+    return replace(tokens, rows=rows)
+
+
 def load_group(reader: StoreReader, step: StepGroups, group: GroupView) -> GroupDetail:
     """Read one group's tokens, score them as each pass saw them, and find its history."""
-    tokens = reader.tokens(step.run.key, group.key) if group.has_tokens else None
+    tokens = _with_advantages(reader, step, group) if group.has_tokens else None
     history = reader.history(step.run.key, group.prompt_hash)
     terms: list[tuple[tuple[TokenTerm, ...], ...]] = []
     missing = "" if tokens else "token numbers were not recorded for this group (record.tokens)"
