@@ -5,9 +5,10 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from queue import Empty, Queue
+from queue import Empty, Full, Queue
 from typing import Any
 
 from experiments.connect import open_writer
@@ -41,7 +42,7 @@ class Recorder:
         take_in_leftovers(self.store)
         self._conn = open_writer(path, checkpoints=True)
         self._identity = _identity(path)
-        self._queue: Queue[tuple[Recording, Any]] = Queue(maxsize=4096)
+        self._queue: Queue[tuple[Recording | None, Any]] = Queue(maxsize=4096)
         self._recordings: list[Recording] = []
         self._stop = threading.Event()
         self._checked = time.monotonic()
@@ -86,6 +87,8 @@ class Recorder:
         """Write what is left and let the file go."""
         if not self._stop.is_set():
             self._stop.set()
+            with suppress(Full):
+                self._queue.put_nowait((None, None))
             self._thread.join()
             self._conn.close()
             self.store.close()
@@ -114,6 +117,8 @@ class Recorder:
                 if self._stop.is_set():
                     break
             else:
+                if recording is None:
+                    break
                 self._guarded(recording, partial(recording.take, entry))
             if time.monotonic() >= next_poll:
                 next_poll = time.monotonic() + POLL_S

@@ -39,7 +39,9 @@ AT_ONCE = (
 class RunHandle:
     """What the engine's side holds of a run that is being recorded."""
 
-    def __init__(self, recording: "Recording", queue: "Queue[tuple[Recording, Any]]") -> None:
+    def __init__(
+        self, recording: "Recording", queue: "Queue[tuple[Recording | None, Any]]"
+    ) -> None:
         self._recording, self._queue = recording, queue
         self._facts: SimpleQueue[ev.Event | None] | None = None
         self.key, self.id, self.name = recording.run, recording.short, recording.name

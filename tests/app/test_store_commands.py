@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -39,6 +40,16 @@ class Done(NamedTuple):
 Cli = Callable[..., Done]
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A store of two finished runs: they differ in beta and seed; the second is better."""
+    path = tmp_path_factory.mktemp("recorded") / "s.db"
+    one = record_run(path, name="plain-otter", last=(evaluated(3, (1, 0)),))
+    other = config(seed=1, algorithm={"recipe": "grpo", "beta": 0.1})
+    two = record_run(path, name="=evil", tree=other, steps=4, last=(evaluated(4, (1, 1)),))
+    return path, one, two
+
+
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "s.db"
@@ -59,12 +70,10 @@ def cli(store: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
 
 
 @pytest.fixture
-def two(store: Path) -> tuple[str, str]:
-    """Two finished runs that differ in beta and seed, the second better and hostile by name."""
-    one = record_run(store, name="plain-otter", last=(evaluated(3, (1, 0)),))
-    other = config(seed=1, algorithm={"recipe": "grpo", "beta": 0.1})
-    two = record_run(store, name="=evil", tree=other, steps=4, last=(evaluated(4, (1, 1)),))
-    return one, two
+def two(store: Path, recorded: tuple[Path, str, str]) -> tuple[str, str]:
+    """The two runs, in a store of the test's own."""
+    shutil.copytree(recorded[0].parent, store.parent, dirs_exist_ok=True)
+    return recorded[1:]
 
 
 def test_runs_lists_filters_sorts_and_adds_columns(cli: Cli, two: tuple[str, str]) -> None:
