@@ -36,6 +36,10 @@ class Reading:
         self._stops += 1
         self._conn.interrupt()
 
+    def integrity(self) -> str:
+        """`ok`, or what SQLite finds wrong with the file."""
+        return "; ".join(str(row[0]) for row in self._all("PRAGMA integrity_check"))
+
     def changed(self) -> bool:
         """Whether another connection has committed since the last call."""
         before, self._data_version = self._data_version, self._version()

@@ -1,0 +1,169 @@
+"""Many hands on one store: python -m benchmarks.soak [--minutes 5] [--pace 0.25].
+
+Two processes record steps of the starter's size into one file, at the pace of training, while a
+third lists runs and a fourth exports them, by the commands a user would type. Shown: how long
+the recorders waited for the file, how long the commands took, and whether anything failed.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from benchmarks import store_data as data
+from experiments.reader import StoreReader
+from experiments.recorder import Recorder
+from grpo_engine import events as ev
+
+LIMIT_MS = 20.0
+
+
+def write(path: Path, seconds: float, pace: float, seed: int) -> None:
+    """Record steps until the time is up, and print what became of them as JSON."""
+    recorder = Recorder(path)
+    handle = recorder.start_run(data.config(seed=seed), name=f"soak-{seed}")
+    handle.put(data.started())
+    chance = random.Random(seed)
+    end = time.monotonic() + seconds
+    step, troubles = 0, set()
+    while time.monotonic() < end:
+        begun = time.monotonic()
+        step += 1
+        for event in data.starter_step(step, chance):
+            handle.put(event)
+        if handle.trouble:
+            troubles.add(handle.trouble)
+        time.sleep(max(0.0, pace - (time.monotonic() - begun)))
+    handle.put(ev.RunFinished(step=step, reason="completed", summary={}))
+    stored = handle.close()
+    waits = [1e3 * value for value in handle.lock_waits]
+    puts = [1e3 * value for value in handle.waits]
+    recorder.close()
+    print(json.dumps({"run": handle.id, "steps": step, "stored": stored, "lock": waits,
+                      "put": puts, "troubles": sorted(troubles)}))  # fmt: skip
+
+
+class Caller(threading.Thread):
+    """Calls a command over and over and keeps its times and failures."""
+
+    def __init__(self, words: Sequence[str], end: float, rest: float) -> None:
+        super().__init__()
+        self.words, self.end, self.rest = words, end, rest
+        self.times: list[float] = []
+        self.failures: list[str] = []
+
+    def run(self) -> None:
+        while time.monotonic() < self.end:
+            start = time.perf_counter()
+            done = subprocess.run(
+                [sys.executable, "-m", "app", *self.words], capture_output=True, text=True,
+                check=False,
+            )  # fmt: skip
+            self.times.append(1e3 * (time.perf_counter() - start))
+            if done.returncode:
+                self.failures.append(done.stderr.strip())
+            time.sleep(self.rest)
+
+
+def soak(folder: Path, seconds: float, pace: float) -> int:
+    """Run all four, print the table, and say by the status whether all held."""
+    path = folder / "soak.db"
+    Recorder(path).close()
+    start = time.monotonic()
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.soak", "--write", str(path), "--pace", str(pace),
+             "--minutes", str(seconds / 60), "--seed", str(seed)],
+            stdout=subprocess.PIPE, text=True,
+        )
+        for seed in (1, 2)
+    ]  # fmt: skip
+    _wait_for_runs(path, 2)
+    out = folder / "rollouts.csv"
+    callers = [
+        Caller(["runs", "--json", "--db", str(path)], start + seconds, 0.5),
+        Caller(["export", "soak-1", "soak-2", "--what", "rollouts", "--out", str(out), "--db",
+                str(path)], start + seconds, 1.0),
+    ]  # fmt: skip
+    for caller in callers:
+        caller.start()
+    outputs = [writer.communicate()[0] for writer in writers]
+    for caller in callers:
+        caller.join()
+    return report(path, [json.loads(text) for text in outputs], callers)
+
+
+def _wait_for_runs(path: Path, count: int) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with closing(StoreReader(path)) as reader:
+            if len(reader.runs()) >= count:
+                return
+        time.sleep(0.1)
+    raise SystemExit("the recorders did not begin within a minute")
+
+
+def report(path: Path, written: Sequence[dict[str, object]], callers: Sequence[Caller]) -> int:
+    """Print the table; the status is 1 if anything was lost, failed, or waited too long."""
+    failures: list[str] = []
+    print("| what | count | median ms | p99 ms | slowest ms |\n| --- | --- | --- | --- | --- |")
+    for number, found in enumerate(written, start=1):
+        steps = found["steps"]
+        for name, key in (("waits for the file", "lock"), ("`put` of an event", "put")):
+            p99 = _line(f"recorder {number}, {steps} steps: {name}", found[key])  # type: ignore[arg-type]
+            if p99 >= LIMIT_MS:
+                failures.append(f"recorder {number}: {name}: p99 {p99:.1f} ms >= {LIMIT_MS} ms")
+        failures += [str(text) for text in found["troubles"]]  # type: ignore[attr-defined]
+        with closing(StoreReader(path)) as reader:
+            stored = [view.step for view in reader.steps(reader.resolve(str(found["run"])).key)]
+        if not found["stored"] or len(stored) != steps:
+            failures.append(f"recorder {number}: {len(stored)} of {steps} steps are stored")
+    for name, caller in zip(("`runs --json`", "`export --what rollouts`"), callers, strict=True):
+        _line(f"{name}, the whole command", caller.times)
+        failures += caller.failures
+    with closing(StoreReader(path)) as reader:
+        checked = reader.integrity()
+    log = path.with_name(path.name + "-wal")
+    sizes = [file.stat().st_size / 1e6 if file.exists() else 0.0 for file in (path, log)]
+    print(f"\nintegrity check: {checked}; file {sizes[0]:.0f} MB, log {sizes[1]:.1f} MB")
+    if checked != "ok":
+        failures.append(checked)
+    for text in failures:
+        print(f"FAILED: {text}")
+    return int(bool(failures))
+
+
+def _line(what: str, values: Sequence[float]) -> float:
+    ordered = sorted(values) or [0.0]
+    p99 = ordered[int(0.99 * (len(ordered) - 1))]
+    print(f"| {what} | {len(values)} | {statistics.median(ordered):.2f} | {p99:.2f} | "
+          f"{ordered[-1]:.2f} |")  # fmt: skip
+    return p99
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Soak, or be one of the two recorders."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--pace", type=float, default=0.25, help="seconds from step to step")
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    chosen = parser.parse_args(args)
+    if chosen.write is not None:
+        write(chosen.write, 60 * chosen.minutes, chosen.pace, chosen.seed)
+        return 0
+    with tempfile.TemporaryDirectory(dir=chosen.folder, prefix="soak-") as folder:
+        return soak(Path(folder), 60 * chosen.minutes, chosen.pace)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
