@@ -15,8 +15,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from benchmarks import store_data as data
 from experiments.compare import compare
@@ -79,7 +81,7 @@ def runs(folder: Path) -> Iterator[Result]:
     data.many_runs(path, RUNS)
     say(f"{RUNS} runs in {path.stat().st_size / 1e6:.0f} MB")
     with closing(StoreReader(path)) as reader:
-        yield timed(f"list all of {RUNS:,} runs", lambda: reader.runs(), target=300)
+        yield timed(f"list all of {RUNS:,} runs", reader.runs, target=300)
         for text in (
             "status:failed", "recipe:dapo reward>0.5", "cfg.algorithm.beta>=0.05",
             "tag:tag-3 !status:failed", "run-99 | recipe:gspo",
@@ -87,7 +89,7 @@ def runs(folder: Path) -> Iterator[Result]:
             count = len(reader.runs(text))
             yield timed(
                 f"filter `{text.replace('|', chr(92) + '|')}`: {count:,} runs",
-                lambda text=text: reader.runs(text), target=300,
+                partial(reader.runs, text), target=300,
             )  # fmt: skip
         yield timed("sort by `-best reward`, all", lambda: reader.runs(sort="-best reward"),
                     target=300)  # fmt: skip
@@ -143,7 +145,7 @@ def steps(folder: Path) -> Iterator[Result]:
         for axis in ("", "step", "tokens", "wall"):
             yield timed(
                 "compare ten such runs" + (f", at equal {axis}" if axis else ""),
-                lambda axis=axis: compare(reader, found, baseline=found[0], axis=axis),
+                partial(compare, reader, found, baseline=found[0], axis=axis),
                 target=1000, times=3,
             )  # fmt: skip
 
@@ -207,12 +209,12 @@ def _write_rollouts(path: Path) -> None:
 
 
 def _search(
-    reader: StoreReader, text: str, count: int = 50, **how: object
+    reader: StoreReader, text: str, count: int = 50, **how: Any
 ) -> Callable[[], list[object]]:
-    return lambda: list(islice(reader.search(text, limit=50, **how), count))  # type: ignore[arg-type]
+    return lambda: list(islice(reader.search(text, limit=50, **how), count))
 
 
-def _cancelled(reader: StoreReader, text: str, **how: object) -> Result:
+def _cancelled(reader: StoreReader, text: str, **how: Any) -> Result:
     """How long a search goes on after another thread stopped it."""
     at = 0.0
 

@@ -1,0 +1,24 @@
+"""docs/schema.md says what the store is."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def schema_page() -> ModuleType:
+    found = importlib.util.spec_from_file_location("schema_page", DOCS / "schema.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_the_store_gives(schema_page: ModuleType) -> None:
+    page = (DOCS / "schema.md").read_text(encoding="utf-8")
+    assert page == schema_page.render(), "run `python docs/schema.py`"
