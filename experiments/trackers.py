@@ -2,7 +2,9 @@
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,9 @@ def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out:
     """Write the metrics of runs under `out` and count the values."""
     if format not in TRACKERS:
         raise ExportError(f"there is no tracker {format!r}; choose from {', '.join(TRACKERS)}")
-    return sum(TRACKERS[format](reader, run, out) for run in runs)
+    # what the packages say of themselves is no data
+    with redirect_stdout(sys.stderr):
+        return sum(TRACKERS[format](reader, run, out) for run in runs)
 
 
 def _steps(
@@ -53,7 +57,7 @@ def to_wandb(reader: StoreReader, run: RunSummary, out: Path) -> int:
     """An offline run, to be sent with `wandb sync`."""
     wandb = _package("wandb")
     out.mkdir(parents=True, exist_ok=True)
-    settings = wandb.Settings(mode="offline", silent=True)
+    settings = wandb.Settings(mode="offline", silent=True, console="off")
     logged = wandb.init(
         project="grpo-tui", name=run.name, id=run.id, dir=str(out), settings=settings,
         config=dict(reader.settings(run.key)), tags=list(run.tags), notes=run.note,
@@ -62,7 +66,7 @@ def to_wandb(reader: StoreReader, run: RunSummary, out: Path) -> int:
     for step, _, values in _steps(reader, run):
         logged.log(values, step=step)
         count += len(values)
-    logged.finish(quiet=True)
+    logged.finish()
     return count
 
 

@@ -5,9 +5,11 @@ import io
 import json
 import math
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,6 +212,47 @@ def test_tensorboard_files_hold_each_finite_value_once(reader: StoreReader, tmp_
 def test_a_tracker_that_is_not_installed_is_named(
     reader: StoreReader, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, format, None)
+    monkeypatch.setitem(sys.modules, format, None)
     with pytest.raises(ExportError, match=f"pip install {format}"):
         export_to(format, reader, reader.runs(), tmp_path)
+
+
+class OfflineRun:
+    """The calls of wandb's run that an offline export makes, as its package defines them."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.finished = False
+
+    def log(self, data: dict[str, float], step: int) -> None:
+        print("wandb: chatter")
+        self.logged.append((step, data))
+
+    def finish(self, exit_code: int | None = None) -> None:
+        assert exit_code is None
+        self.finished = True
+
+
+def test_wandb_gets_each_step_once_and_its_chatter_stays_off_stdout(
+    reader: StoreReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    runs: list[OfflineRun] = []
+    asked: list[dict[str, Any]] = []
+
+    def init(**settings: Any) -> OfflineRun:
+        asked.append(settings)
+        runs.append(OfflineRun())
+        return runs[-1]
+
+    fake = SimpleNamespace(Settings=dict, init=init)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    count = export_to("wandb", reader, reader.runs(sort="created"), tmp_path)
+    assert [one["name"] for one in asked] == ["=one", "two"]
+    assert [one["settings"]["mode"] for one in asked] == ["offline", "offline"]
+    assert [step for step, _ in runs[0].logged] == [0, 1, 3]
+    assert "reward" not in runs[0].logged[1][1]
+    assert runs[0].logged[2][1]["reward"] == pytest.approx(0.3)
+    assert count == sum(len(values) for run in runs for _, values in run.logged)
+    assert all(run.finished for run in runs)
+    assert capsys.readouterr().out == ""
