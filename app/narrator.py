@@ -1,6 +1,7 @@
 """The narrator: one plain sentence about the step, from its real numbers and nothing else."""
 
 from app.numbers import MINUS, share, short, signed
+from app.prompt_text import asked
 from app.run_state import Card, Snapshot
 
 LONGEST_PROMPT = 28
@@ -75,7 +76,7 @@ def _sampling(snapshot: Snapshot) -> str:
 
 
 def _group(card: Card) -> str:
-    prompt = " ".join(card.prompt.split())
+    prompt = asked(card.prompt)
     if len(prompt) > LONGEST_PROMPT:
         prompt = prompt[: LONGEST_PROMPT - 1] + "…"
     head = f"“{prompt}”"

@@ -10,6 +10,7 @@ from app.inspector.groups import letter
 from app.messages import RolloutOpened
 from app.numbers import short, signed
 from app.palette import Palette, style
+from app.prompt_text import question
 from app.run_state import Card, Cell, Snapshot
 from app.safe_text import cell_len, clip, clip_start, wrap
 from app.widgets.panel import Line, Panel
@@ -150,7 +151,7 @@ class Lanes(Panel):
         target = f"   target {clip(card.target, 24)}" if card.target else ""
         room = width - 2 - cell_len(target)
         most = 1 if height < 20 else 3
-        rows = wrap(" ".join(card.prompt.split()), room, most)
+        rows = wrap(" ".join(question(card.prompt).split()), room, most)
         bright = style(self.palette.headline)
         lines: list[Line] = [[(" ", None), (row, bright)] for row in rows]
         lines[0].append((target, dim))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from app.inspector.groups import letter
 from app.numbers import short, signed, with_unit
 from app.palette import Palette, rgb, style
+from app.prompt_text import asked
 from app.safe_text import cell_len, clip, pad, safe, wrap
 from app.screens.compare.lines import column_window
 from app.screens.compare.verdict import value_text
@@ -244,7 +245,7 @@ def answers_lines(view: View, width: int, height: int, palette: Palette) -> list
     prompt = view.prompts[min(view.prompt, len(view.prompts) - 1)]
     place = f"prompt {view.prompt + 1} of {len(view.prompts)}, {prompt.origin}"
     target = f"   target {clip(prompt.target, 24)}" if prompt.target else ""
-    question = clip(prompt.text.strip(), max(8, width - cell_len(place) - cell_len(target) - 4))
+    question = clip(asked(prompt.text), max(8, width - cell_len(place) - cell_len(target) - 4))
     lines: list[Line] = [[(place, label), (f"  {question}", style(palette.headline)),
                           (target, label)]]  # fmt: skip
     answers = view.answers

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from app.inspector.groups import Change, Verdict, letter
 from app.numbers import BARS, short, signed
 from app.palette import Palette, style
+from app.prompt_text import asked
 from app.safe_text import cell_len, clip, pad, safe, wrap
 from app.widgets.panel import Line
 from experiments.values import GroupView, RolloutView, SearchHit
@@ -36,16 +37,11 @@ def group_line(group: GroupView, *, chosen: bool, width: int, palette: Palette) 
     return [
         (f"{group.index + 1:>2}", label),
         ("▸" if chosen else " ", style(palette.focus, back)),
-        (pad(last_line(group.prompt_text), max(1, width - 15)), front),
+        (pad(asked(group.prompt_text), max(1, width - 15)), front),
         (pad(short(group.reward_mean), 5, ">"), front),
         (pad(short(group.reward_std), 5, ">"), label),
         (" =" if group.no_signal or group.reward_std == 0 else "  ", label),
     ]
-
-
-def last_line(prompt: str) -> str:
-    """The prompt in one line; of several lines the last, where the question usually is."""
-    return prompt.strip().rsplit("\n", 1)[-1]
 
 
 def hit_line(hit: SearchHit, chosen: bool, width: int, palette: Palette) -> Line:
@@ -64,7 +60,7 @@ def place_line(group: GroupView, rollout: RolloutView | None, run: str, palette:
     line: Line = [(f" {run}", style(palette.headline)), (f"  step {group.step}", text)]
     if group.origin != "train":
         line.append((f"  {group.origin}", style(palette.accent)))
-    question = clip(last_line(group.prompt_text), 40)
+    question = clip(asked(group.prompt_text), 40)
     line += [(f"  prompt {group.index + 1} ", label), (f"“{question}”", text)]
     if group.target:
         line += [("  target ", label), (clip(group.target, 20), text)]

@@ -1,0 +1,47 @@
+"""What was asked: the last question in a prompt, without the chat template around it."""
+
+import re
+from functools import lru_cache
+
+# How chat templates mark turns: <|im_start|>, <|eot_id|>, <start_of_turn>, [INST], <｜User｜>, <s>.
+MARK = re.compile(r"(<[|｜][^<>\n]{1,40}[|｜]>|<(?:start|end)_of_turn>|\[/?INST\]|</?s>)")
+ASKERS = frozenset({"user", "human"})
+ANSWERERS = frozenset({"assistant", "model"})
+OTHERS = frozenset({"system", "developer", "tool"})
+OPENERS = {"[INST]": "user", "[/INST]": "assistant", "<｜User｜>": "user",
+           "<｜Assistant｜>": "assistant", "<|user|>": "user", "<|assistant|>": "assistant",
+           "<|system|>": "system"}  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def question(prompt: str) -> str:
+    """The user's last message of a chat prompt; any other prompt as it is."""
+    turns = _turns(prompt)
+    asked = [text for role, text in turns if role in ASKERS]
+    if asked:
+        return asked[-1]
+    rest = [text for role, text in turns if role not in ANSWERERS]
+    return rest[-1] if MARK.search(prompt) and rest else prompt.strip()
+
+
+def asked(prompt: str) -> str:
+    """The question in one line; of a prompt without turns the last line, where it usually is."""
+    found = question(prompt)
+    if found == prompt.strip():
+        found = found.rsplit("\n", 1)[-1]
+    return " ".join(found.split())
+
+
+def _turns(prompt: str) -> list[tuple[str, str]]:
+    """(role, text) of each turn that says something."""
+    turns, role = list[tuple[str, str]](), ""
+    for part in MARK.split(prompt):
+        if MARK.fullmatch(part):
+            role = OPENERS.get(part, role)
+            continue
+        first, _, rest = part.strip().partition("\n")
+        if first.strip().lower() in ASKERS | ANSWERERS | OTHERS:
+            role, part = first.strip().lower(), rest
+        if part.strip():
+            turns.append((role, part.strip()))
+    return turns
