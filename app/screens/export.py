@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 WORDS = {
     "csv": ("c", "CSV", "for spreadsheets and pandas"),
+    "yaml": ("y", "YAML", "for `grpo-tui train` and New run"),
     "json": ("j", "JSON", "for programs"),
     "md": ("m", "Markdown", "for notes and pull requests"),
     "curves.csv": ("v", "curves as CSV", "every step's value behind the charts"),

@@ -1,4 +1,4 @@
-"""New run."""
+"""New run: settings as a form, checked, tried, priced, launched."""
 
 from app.screens.new_run.screen import NewRunScreen
 

@@ -1,0 +1,163 @@
+"""The first problems of a run, exactly as the model would read them."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import grpo_engine
+from grpo_engine.config import RunConfig
+from grpo_engine.errors import ModelError
+from grpo_engine.prompts import PromptRenderer, RenderedPrompt, conversation
+from grpo_engine.tasks.base import Example, Task, draw, load_task
+
+COUNT = 3
+MOST = 20_000
+NO_TEMPLATE = "shown without the model's chat template"
+
+
+class Examples:
+    """Loads tasks and tokenizers, and keeps the last of each."""
+
+    def __init__(self) -> None:
+        self._task: tuple[str, Task] | None = None
+        self._tokenizer: tuple[str, Any] | None = None
+
+    def task(self, config: RunConfig) -> Task:
+        """The task of these settings; read again where a file of it has changed."""
+        place = Path(config.task.name).expanduser()
+        changed = place.stat().st_mtime_ns if place.exists() else 0
+        key = f"{changed} {config.task.model_dump_json()}"
+        if self._task is None or self._task[0] != key:
+            self._task = key, load_task(config.task)
+        return self._task[1]
+
+    def tokenizer(self, config: RunConfig) -> Any:
+        """The model's tokenizer; weights are not read."""
+        if self._tokenizer is None or self._tokenizer[0] != config.model.path:
+            self._tokenizer = config.model.path, load_tokenizer(model_folder(config.model.path))
+        return self._tokenizer[1]
+
+    def renderer(self, config: RunConfig) -> PromptRenderer:
+        """What makes prompts of problems, with the model's limits."""
+        context = context_of(model_folder(config.model.path))
+        return PromptRenderer(
+            tokenizer=self.tokenizer(config), task=self.task(config), config=config.task,
+            model=config.model.path, context=context,
+            max_new_tokens=config.rollout.max_new_tokens,
+        )  # fmt: skip
+
+    def drawn(self, config: RunConfig) -> list[Example]:
+        """The first problems of the run's first step."""
+        return draw(self.task(config), config.seed, 0, COUNT)
+
+    def look(self, config: RunConfig) -> dict[str, Any]:
+        """The task in numbers and its first problems."""
+        task = self.task(config)
+        some = self.drawn(config)
+        lacking, rendered = "", []
+        try:
+            render = self.renderer(config)
+            rendered = [render(example) for example in some]
+        except (ModelError, ImportError) as error:
+            # without the tokenizer the messages can be shown, the template cannot
+            lacking = f"{error} Until then they are {NO_TEMPLATE}."
+        return {
+            "name": task.name,
+            "about": task.description,
+            "train": len(task.train),
+            "held_out": len(task.held_out),
+            "notes": list(task.notes),
+            "rewards": [[spec.name, spec.weight] for spec in task.default_rewards],
+            "lacking": lacking,
+            "examples": [
+                as_page(task, example, rendered[place] if rendered else None)
+                for place, example in enumerate(some)
+            ],
+        }
+
+
+def as_page(task: Task, example: Example, prompt: RenderedPrompt | None) -> dict[str, Any]:
+    """One problem for the screen."""
+    columns = {name: value for name, value in example.columns.items() if name != "answer"}
+    return {
+        "key": example.key,
+        "where": example.where,
+        "text": (prompt.text if prompt is not None else bare(task, example))[:MOST],
+        "tokens": len(prompt.ids) if prompt is not None else None,
+        "folded": prompt is not None and prompt.folded_system,
+        "target": example.target[:MOST],
+        "columns": json.dumps(columns, ensure_ascii=False, default=str)[:MOST] if columns else "",
+    }
+
+
+def bare(task: Task, example: Example) -> str:
+    """The messages of a problem, one below the other."""
+    prompt = conversation(task, example)
+    if isinstance(prompt, str):
+        return prompt
+    return "\n".join(f"{message.get('role')}: {message.get('content')}" for message in prompt)
+
+
+def is_online() -> bool:
+    """Whether this process may use the network."""
+    return not os.environ.get("HF_HUB_OFFLINE")
+
+
+def model_folder(path: str) -> Path:
+    """The model's folder; without the network only one that is on this machine."""
+    if path == "starter":
+        return Path(grpo_engine.__file__).parent / "assets" / "starter"
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    if path.count("/") != 1 or path.startswith((".", "~", "/")) or folder.suffix == ".gguf":
+        from grpo_engine.policy.source import find_folder
+
+        return find_folder(path)
+    if is_online():
+        from grpo_engine.policy.source import find_folder
+
+        return find_folder(path)
+    return cached(path)
+
+
+def cached(repository: str) -> Path:
+    """The folder of a hub model in the cache."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(repository, local_files_only=True))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{repository} is not on this machine yet: a run fetches it when it starts, f fetches "
+            "it now."
+        ) from error
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer as the engine loads it; by transformers alone where MLX is missing."""
+    if not folder.is_dir():
+        raise ModelError(f"there is no model in {folder}; choose another model.path.")
+    try:
+        from mlx_lm.utils import load_tokenizer as load
+    except ImportError:
+        from transformers import AutoTokenizer as Plain
+
+        load = Plain.from_pretrained
+    try:
+        return load(folder)
+    except (OSError, ValueError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(f"the tokenizer in {folder} cannot be loaded: {first}.") from error
+
+
+def context_of(folder: Path) -> int:
+    """The positions the model was made for; 0 where nothing says."""
+    try:
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return 0
+    text = settings.get("text_config") or {}
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    return next((int(v) for n in names if (v := settings.get(n) or text.get(n))), 0)

@@ -1,0 +1,79 @@
+"""How much memory a step would take: from the model's shapes, without reading its weights."""
+
+from typing import TYPE_CHECKING, Any
+
+from app.rehearsal.examples import Examples, model_folder
+from grpo_engine.config import RunConfig
+from grpo_engine.errors import MemoryLimitError
+from grpo_engine.tasks.base import draw
+
+if TYPE_CHECKING:
+    from grpo_engine.policy import Policy
+
+PROBES = 8
+
+
+class Estimates:
+    """Keeps the shapes of the last model."""
+
+    def __init__(self, examples: Examples) -> None:
+        self._examples = examples
+        self._policy: tuple[str, Policy] | None = None
+
+    def estimate(self, config: RunConfig) -> dict[str, Any]:
+        """Bytes by purpose, the limit, and how many answers go through one backward pass."""
+        from grpo_engine import preflight
+
+        policy = self._shapes(config)
+        task, render = self._examples.task(config), self._examples.renderer(config)
+        probes = draw(task, config.seed, 0, min(PROBES, len(task.train)))
+        longest = max(len(render(example).ids) for example in probes)
+        rows = preflight.micro_rows(config, policy, longest)
+        found: dict[str, Any] = {
+            "limit": preflight.memory_limit(), "rows": rows, "prompt_tokens": longest,
+            "parameters": policy.parameters, "trained": policy.trainable_parameters,
+        }  # fmt: skip
+        try:
+            made = preflight.check_memory(config, policy, longest, rows)
+        except MemoryLimitError as error:
+            return {**found, "peak": None, "refused": str(error)}
+        return {
+            **found, "peak": made.peak, "weights": made.weights, "optimizer": made.optimizer,
+            "sampling": made.sampling, "update": made.update, "refused": "",
+        }  # fmt: skip
+
+    def _shapes(self, config: RunConfig) -> "Policy":
+        key = config.model.model_dump_json()
+        if self._policy is None or self._policy[0] != key:
+            self._policy = key, shapes(config)
+        return self._policy[1]
+
+
+def shapes(config: RunConfig) -> "Policy":
+    """A policy whose weights are described and never computed; nothing can be run with it."""
+    from mlx_lm.utils import get_total_parameters
+
+    from grpo_engine.policy import Policy, adapters
+    from grpo_engine.policy.fast_paths import FastPaths
+    from grpo_engine.policy.load import Trained, context_length, end_tokens
+    from grpo_engine.policy.source import load_parts
+    from grpo_engine.policy.trees import flatten
+
+    model_folder(config.model.path)  # says it in its own words where there is none
+    plain = config.model.model_copy(update={"trust_remote_code": False})
+    model, tokenizer, settings, folder, notes = load_parts(plain, lazy=True)
+    adapter = adapters.attach(model, plain, config.seed)
+    arrays = flatten(model.parameters()).values()
+    trained = flatten(model.trainable_parameters()).values()
+    dtypes = [str(array.dtype).rpartition(".")[2] for array in arrays]
+    return Policy(
+        config=plain, folder=folder, module=Trained(model, None), tokenizer=tokenizer,
+        end_ids=end_tokens(tokenizer, settings), pad_id=0,
+        context_length=context_length(settings),
+        vocabulary=int(settings.get("vocab_size") or len(tokenizer)),
+        parameters=int(get_total_parameters(model)),
+        trainable_parameters=sum(int(array.size) for array in trained),
+        dtype=max(dtypes, key=dtypes.count), adapter=adapter, parts=None, windows=[],
+        head_is_trained=False, fast=FastPaths(shared_prefix=plain.shared_prefix),
+        notes=tuple(notes),
+    )  # fmt: skip

@@ -1,0 +1,72 @@
+"""The process: reads one question a line, answers with one line, and ends with its input."""
+
+import json
+import os
+import select
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any, BinaryIO
+
+IDLE_S = 300.0
+
+
+def main() -> None:
+    """Answer until the input ends or nothing was asked for a while."""
+    # Libraries print; their output must not get between the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    from grpo_engine.platform.priority import lower_priority
+
+    lower_priority(10)
+    with ExitStack() as stack, answers:
+        serve(sys.stdin.buffer, answers, Bench(stack))
+
+
+def serve(questions: BinaryIO, answers: BinaryIO, bench: "Bench") -> None:
+    """Read questions and write answers."""
+    while select.select([questions], [], [], IDLE_S)[0]:
+        line = questions.readline()
+        if not line:
+            return
+        answers.write(json.dumps(bench.answer(json.loads(line))).encode() + b"\n")
+        answers.flush()
+
+
+class Bench:
+    """What was loaded is kept for the next question."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        from app.rehearsal.examples import Examples
+        from app.rehearsal.memory import Estimates
+        from app.rehearsal.scores import Scores
+
+        self._examples = Examples()
+        self._estimates = Estimates(self._examples)
+        self._scores = Scores(self._examples)
+        stack.callback(self._scores.close)
+
+    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer, or say in `problem` why not."""
+        from grpo_engine.errors import EngineError
+        from grpo_engine.settings import build
+
+        try:
+            config = build(question["config"], "these settings")
+            match question["do"]:
+                case "examples":
+                    return self._examples.look(config)
+                case "memory":
+                    return self._estimates.estimate(config)
+                case _:
+                    return self._scores.score(
+                        config, int(question["example"]), str(question["completion"])
+                    )
+        except EngineError as error:
+            return {"problem": str(error)}
+        except (Exception, SystemExit) as error:  # data sets, templates and users' files
+            return {"problem": f"{type(error).__name__}: {error}"}
+
+
+if __name__ == "__main__":
+    main()

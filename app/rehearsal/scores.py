@@ -1,0 +1,93 @@
+"""What the reward functions of a run give for a typed answer, in their own process as in a run."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from app.rehearsal.examples import Examples
+from grpo_engine.config import RunConfig
+from grpo_engine.errors import EngineError
+from grpo_engine.prompts import conversation, reward_completion, reward_prompt
+from grpo_engine.rewards.combine import total
+from grpo_engine.rewards.worker import RewardWorker
+
+MOST = 2_000
+
+
+class Scores:
+    """Keeps the reward process while the functions and their files stay the same."""
+
+    def __init__(self, examples: Examples) -> None:
+        self._examples = examples
+        self._worker: tuple[str, RewardWorker] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="grpo-tui-trial-")
+
+    def close(self) -> None:
+        """End the reward process."""
+        if self._worker is not None:
+            self._worker[1].close()
+            self._worker = None
+        self._folder.cleanup()
+
+    def score(self, config: RunConfig, place: int, completion: str) -> dict[str, Any]:
+        """Each function's score and reason, and the weighted sum."""
+        task, example = self._examples.task(config), self._examples.drawn(config)[place]
+        worker = self._started(config)
+        worker.check(list(example.columns), f"task {task.name}")
+        prompt = conversation(task, example)
+        scored = worker.score(
+            [reward_prompt(prompt)],
+            [reward_completion(prompt, completion)],
+            [self._ids(config, completion)],
+            {name: [value] for name, value in example.columns.items()},
+            # A later step, so that what is wrong with one is reported beside what works.
+            {"global_step": 1, "max_steps": config.steps, "epoch": 0.0},
+        )
+        rows = [
+            {
+                "name": name, "weight": weight, "value": values[0], "reason": reasons[0][:MOST],
+                "seconds": seconds,
+            }
+            for name, weight, values, reasons, seconds in zip(
+                scored.names, scored.weights, scored.values, scored.reasons, scored.seconds,
+                strict=True,
+            )
+        ]  # fmt: skip
+        return {
+            "rows": rows,
+            "total": total(scored.values, scored.weights)[0],
+            "problems": [str(problem)[:MOST] for problem in scored.problems],
+        }
+
+    def _ids(self, config: RunConfig, completion: str) -> list[int]:
+        try:
+            tokenizer = self._examples.tokenizer(config)
+        except (EngineError, ImportError):
+            return list(completion.encode("utf-8", "surrogatepass"))
+        return [int(i) for i in tokenizer.encode(completion, add_special_tokens=False)]
+
+    def _started(self, config: RunConfig) -> RewardWorker:
+        from grpo_engine.scorer import specs_of
+
+        specs = specs_of(config, self._examples.task(config))
+        stamps = [_stamp(spec.name) for spec in specs]
+        key = json.dumps(
+            [[s.name, s.weight, dict(s.options)] for s in specs] + [stamps], default=str
+        )  # fmt: skip
+        key += f" {config.rewards.time_limit}"
+        if self._worker is not None and self._worker[0] == key:
+            return self._worker[1]
+        if self._worker is not None:
+            self._worker[1].close()
+            self._worker = None
+        worker = RewardWorker(specs, Path(self._folder.name), config.rewards.time_limit)
+        worker.__enter__()
+        self._worker = key, worker
+        return worker
+
+
+def _stamp(name: str) -> int:
+    """When the file of a function was changed; 0 for a function of a module."""
+    file = Path(name.rpartition(":")[0]).expanduser()
+    return file.stat().st_mtime_ns if file.suffix == ".py" and file.is_file() else 0
