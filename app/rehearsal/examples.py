@@ -139,6 +139,7 @@ def load_tokenizer(folder: Path) -> Any:
     """The tokenizer as the engine loads it; by transformers alone where MLX is missing."""
     if not folder.is_dir():
         raise ModelError(f"there is no model in {folder}; choose another model.path.")
+    load: Any
     try:
         from mlx_lm.utils import load_tokenizer as load
     except ImportError:

@@ -11,11 +11,13 @@ from app.run_form import FormField, RunForm, shown
 from app.safe_text import wrap
 from app.screens.dialogs import Choice
 from app.screens.new_run.facts import recipe_lines
+from app.screens.new_run.lines import plain
 from app.screens.new_run.panels import RowPicked, SettingsPanel, Typed, TypingEnded
 from app.screens.new_run.picks import Entry, Pick
 from app.screens.new_run.view import View, check
 from app.widgets.panel import Line
 from experiments.presets import names, preset
+from grpo_engine.errors import ConfigError
 from grpo_engine.recipe_cards import CARDS
 from grpo_engine.recipes import RECIPES, settings_read
 from grpo_engine.settings import flatten
@@ -104,7 +106,7 @@ class EditingActions:
         elif field.info.path == RECIPE:
             self._choose_recipe()
         elif len(choices_of(field)) == 2:
-            self.action_toggle()
+            self.action_switch()
         elif choices_of(field):
             self._choose_value(field)
         else:
@@ -116,17 +118,30 @@ class EditingActions:
         if self.view.editing and message.path == self.view.row.id:
             self.view = self.view.with_form(self.view.form.type(message.path, message.text))
 
-    def on_typing_ended(self) -> None:
-        """The field was left."""
-        self.end_typing()
+    def on_typing_ended(self, message: TypingEnded) -> None:
+        """The field was left, or typing goes on in the next."""
+        if not message.by:
+            self.end_typing()
+            return
+        view = replace(self.view, editing=False).moved(message.by)
+        while view.chosen is None and view.moved(message.by).cursor != view.cursor:
+            view = view.moved(message.by)
+        self.view = view
+        if view.chosen is not None and not choices_of(view.chosen):
+            self.action_open()
+        else:
+            self.query_one(SettingsPanel).focus()
 
     def end_typing(self) -> None:
         """Close the field; its text is kept."""
         if self.view.editing:
+            panel = self.query_one(SettingsPanel)
+            had = panel.input.has_focus
             self.view = replace(self.view, editing=False)
-            self.query_one(SettingsPanel).focus()
+            if had:
+                panel.focus()
 
-    def action_toggle(self) -> None:
+    def action_switch(self) -> None:
         """Switch on or off, or fold."""
         field = self.view.chosen
         if field is None:
@@ -199,15 +214,20 @@ class EditingActions:
                   "now" if text == field.text else "", self._would_fail(path, text))
             for text in choices_of(field)
         ]  # fmt: skip
-        pick = Pick(path, field.info.help, entries, partial(self._about_value, path),
+        pick = Pick(path, plain(field.info.help), entries, partial(self._about_value, path),
                     field.text or "-")  # fmt: skip
         self.app.push_screen(
             pick, lambda text: self._set(path, "" if text == "-" else text)
         )  # fmt: skip
 
     def _would_fail(self, path: str, text: str) -> bool:
-        now = self.view.checked.errors
-        return bool(set(check(self.view.form.type(path, text)).errors) - set(now))
+        section = path.partition(".")[0]
+        edits = {p: t for p, t in self.view.form.edits.items() if p.partition(".")[0] == section}
+        try:
+            replace(self.view.form, edits=edits).type(path, text).config()
+        except ConfigError:
+            return True
+        return False
 
     def _about_value(self, path: str, text: str, width: int, palette: Palette) -> list[Line]:
         """What would be refused with this value, and the six answers that it gives."""
@@ -225,7 +245,7 @@ class EditingActions:
             for name in RECIPES
         ]  # fmt: skip
         now = self.view.checked.fields[RECIPE].text
-        hint = "A recipe answers six questions; settings of your own change single answers."
+        hint = "Six questions, answered. What is red would be refused with the settings here."
         self.app.push_screen(Pick("recipe", hint, entries, self._about_recipe, now),
                              self._take_recipe)  # fmt: skip
 
@@ -294,13 +314,16 @@ class EditingActions:
             found = preset(name)
             lines: list[Line] = [[(part, text)] for part in wrap(found.about, width, 6)]
             body = [line for line in found.text.splitlines() if not line.startswith("#")]
-            return [*lines, [], *([(part, label)] for line in body for part in wrap(line, width, 2))]
+            lines.append([])
+            lines += [[(part, label)] for line in body for part in wrap(line, width, 2)]
+            return lines
         run = next((run for run in self.view.runs if run.id == name), None)
         if run is None:
             return []
-        facts = (("id", run.id), ("state", f"{run.status}, step {run.step} of {run.total_steps}"),
-                 ("model", run.model), ("task", run.task), ("recipe", run.recipe),
-                 ("seed", str(run.seed)), ("tags", " ".join(run.tags)), ("note", run.note))  # fmt: skip
+        state = f"{run.status}, step {run.step} of {run.total_steps}"
+        facts = (("id", run.id), ("state", state), ("model", run.model), ("task", run.task),
+                 ("recipe", run.recipe), ("seed", str(run.seed)), ("tags", " ".join(run.tags)),
+                 ("note", run.note))  # fmt: skip
         return [
             [(f"{word:<8}", label), (part, text)]
             for word, said in facts if said for part in wrap(said, width - 8, 1)

@@ -18,12 +18,16 @@ WORD = 10
 BAR = 10
 
 
+def scale(count: float) -> tuple[float, str]:
+    """The unit that so many bytes are read in, and how many bytes it has."""
+    units = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+    return next((unit for unit in units if count >= 0.95 * unit[0]), (1.0, "B"))
+
+
 def size(count: float) -> str:
     """Bytes as people read them."""
-    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= 0.95 * limit:
-            return f"{short(count / limit)} {unit}"
-    return f"{count:.0f} B"
+    per, unit = scale(count)
+    return f"{short(count / per)} {unit}"
 
 
 def fact(word: str, said: str, width: int, palette: Palette, most: int = 2) -> list[Line]:
@@ -50,13 +54,14 @@ def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
     longest = "at most " if price.seconds is None else "about "
     step = price.seconds_per_step
     time = (
-        f"{seconds(step)} a step, {seconds(price.seconds)} in all, {price.source}"
-        if step is not None else price.source
+        f"{seconds(step)} a step, {seconds(price.seconds)} in all, {price.source.partition(',')[0]}"
+        if step is not None else price.source.partition(":")[0]
     )  # fmt: skip
-    lines = fact("answers", f"{per} = {price.rollouts_per_step:,} a step, "
-                 f"{tokens(price.rollouts_per_step * config.steps)} in all", width, palette)  # fmt: skip
-    lines += fact("tokens", f"{longest}{tokens(price.tokens_per_step)} a step, "
-                  f"{tokens(price.tokens_per_step * config.steps)} in all", width, palette)  # fmt: skip
+    rows, count = price.rollouts_per_step, price.tokens_per_step
+    said = f"{per} = {rows:,} a step, {tokens(rows * config.steps)} in all"
+    lines = fact("answers", said, width, palette)
+    said = f"{longest}{tokens(count)} a step, {tokens(count * config.steps)} in all"
+    lines += fact("tokens", said, width, palette)
     lines += memory_lines(view, width, palette)
     lines += fact("time", time, width, palette)
     lines += fact("disk", f"{size(price.gigabytes * GIGA)} of token numbers", width, palette)
@@ -84,9 +89,9 @@ def side_costs(config: RunConfig, per_step: int) -> list[tuple[str, str]]:
         found.append(("pinned", f"{rows} answers every {check.pinned_every} steps: "
                       f"{tokens(rows * visits * length)} tokens in all"))  # fmt: skip
     if config.record.after_groups:
-        share = min(config.record.after_groups, rollout.prompts) / rollout.prompts
-        found.append(("after", f"{min(config.record.after_groups, rollout.prompts)} of "
-                      f"{rollout.prompts} groups scored again: +{share:.0%} of a forward pass"))  # fmt: skip
+        again = min(config.record.after_groups, rollout.prompts)
+        share = f"+{again / rollout.prompts:.0%} of a forward"
+        found.append(("after", f"{again} of {rollout.prompts} groups scored again: {share}"))
     return found
 
 
@@ -113,9 +118,10 @@ def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
         ("─" * (BAR - full), style(palette.guide)),
         (f" {size(memory['peak'])} of {size(memory['limit'])}", style(palette.text)),
     ]
-    parts = f"weights {size(memory['weights'])}, optimizer {size(memory['optimizer'])}, "
-    parts += f"sampling {size(memory['sampling'])}, update {size(memory['update'])}"
-    return [line, *fact("", parts, width, palette)]
+    per, unit = scale(memory["peak"])
+    names = ("weights", "optimizer", "sampling", "update")
+    parts = ", ".join(f"{name} {short(memory[name] / per)}" for name in names)
+    return [line, *fact("", f"{parts} {unit}", width, palette)]
 
 
 def cost_summary(view: View) -> str:
@@ -237,9 +243,10 @@ def score_lines(view: View, width: int, palette: Palette) -> list[Line]:
     for row in found["rows"]:
         value = "None" if row["value"] is None else short(row["value"])
         weighted = "" if row["value"] is None else signed(row["value"] * row["weight"])
-        line = f"{value:>6} × {short(row['weight']):<4}"
-        lines.append([(pad(row["name"], max(4, width - 24)) + " ", style(palette.text)),
-                      (line, label), (f"{weighted:>7}", style(palette.headline, bold=True))])  # fmt: skip
+        name = pad(row["name"], max(4, width - 22)) + " "
+        product = f"{value:>6} × {short(row['weight']):<4}"
+        lines.append([(name, style(palette.text)), (product, label),
+                      (f"{weighted:>7}", style(palette.headline, bold=True))])  # fmt: skip
         if row["reason"]:
             lines += [[(f"  {part}", label)] for part in wrap(row["reason"], width - 2, 3)]
     total = "None: no function applies" if found["total"] is None else short(found["total"])

@@ -1,9 +1,10 @@
 """Actions that end the form: launch here, detached or into the queue; save as a file."""
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from textual.app import App
 
@@ -17,6 +18,9 @@ from app.screens.new_run.view import View
 if TYPE_CHECKING:
     from app.app import Workbench
     from grpo_engine.config import RunConfig
+
+
+PLACES: tuple[Literal["here", "detached", "queue"], ...] = ("here", "detached", "queue")
 
 
 class LaunchDialog(Choice[str]):
@@ -60,7 +64,7 @@ def places(view: View, busy: str) -> list[tuple[str, str, str, str]]:
         ("here", "h", "here", "trains in this process; Watch opens")
     ]  # fmt: skip
     queue = ("queue", "q", "into the queue",
-             "waits for its turn; Q on Runs shows it and starts a worker")  # fmt: skip
+             "waits for its turn; Q on Runs starts a worker")  # fmt: skip
     aside = ("detached", "d", "detached", beside(busy))
     found += [queue] if view.lacking else [queue, aside] if busy else [aside, queue]
     return [*found, ("", "n", "not yet", "")]
@@ -69,7 +73,7 @@ def places(view: View, busy: str) -> list[tuple[str, str, str, str]]:
 def beside(busy: str) -> str:
     """What a process of its own means now."""
     if not busy:
-        return "in the background; goes on when this window is closed"
+        return "in the background, even when this window closes"
     from experiments.machine import memory_now
 
     held, free = memory_now()
@@ -87,6 +91,7 @@ class LaunchActions:
         post_message: Any
         run_worker: Any
         end_typing: Any
+        end_search: Any
 
     def _ready(self) -> "RunConfig | None":
         """The settings, or None after saying what is to fix and going there."""
@@ -97,12 +102,11 @@ class LaunchActions:
         return config
 
     def _say_what_is_wrong(self) -> None:
-        from dataclasses import replace
-
+        self.end_search()
         view = self.view
         if view.checked.errors:
             path, problem = next(iter(view.checked.errors.items()))
-            self.view = replace(view, search="", open=view.open | {path.partition(".")[0]},
+            self.view = replace(view, open=view.open | {path.partition(".")[0]},
                                 cursor=path)  # fmt: skip
             count = f" and {view.problems - 1} more" if view.problems > 1 else ""
             words = f"{path}: {problem.removeprefix(path + ': ')}"
@@ -121,10 +125,12 @@ class LaunchActions:
 
     def _launch(self, where: str | None) -> None:
         config = self.view.config
-        if config is not None and where in ("here", "detached", "queue"):
-            if where == "detached":
-                self.notify(f"Starting {config.name or 'the run'} in the background.", markup=False)
-            self.post_message(LaunchRequested(config, where, self.view.origin.run))
+        place = next((kind for kind in PLACES if kind == where), None)
+        if config is None or place is None:
+            return
+        if place == "detached":
+            self.notify(f"Starting {config.name or 'the run'} in the background.", markup=False)
+        self.post_message(LaunchRequested(config, place, self.view.origin.run))
 
     # -- files ------------------------------------------------------------------------------
 

@@ -72,6 +72,8 @@ def _value(view: View, field: FormField, room: int, back: int, palette: Palette)
         text, front = OFF, palette.label
     # what it was gives way to what it is
     tail = clip(was, max(8, room - cell_len(safe(text[:200])) - 3)) if was else ""
+    if tail.endswith("…") and not field.changed:
+        tail = ""
     left = room - (cell_len(tail) + 2 if tail else 0) - 1
     value = pad(text, max(1, left))
     line: Line = [(value, style(front, back, bold=field.changed)), (" ", style(None, back))]
@@ -114,7 +116,9 @@ def is_unread(view: View, field: FormField) -> bool:
 def complaint(field: FormField) -> str:
     """What is wrong, and what may stand here."""
     words = allowed(field.info)
-    return f"{field.error} (allowed: {words})" if words and words not in field.error else field.error
+    return (
+        f"{field.error} (allowed: {words})" if words and words not in field.error else field.error
+    )
 
 
 def head_line(view: View, row: Row, width: int, palette: Palette) -> Line:
@@ -166,8 +170,8 @@ def origin_line(view: View, names: tuple[str, ...], width: int, palette: Palette
     line: Line = [(" from ", style(palette.label))]
     chosen = view.origin.name
     if view.origin.kind == "clone":
-        line += [("▌", style(palette.accent)),
-                 (clip(f"clone of {chosen}", max(8, room - 12)), style(palette.headline, bold=True)),
+        title = clip(f"clone of {chosen}", max(8, room - 12))
+        line += [("▌", style(palette.accent)), (title, style(palette.headline, bold=True)),
                  ("▐ ", style(palette.accent))]  # fmt: skip
     for name in names:
         used = sum(cell_len(text) for text, _ in line)
@@ -200,12 +204,16 @@ def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
     if field is None:
         return [[(part, text)] for part in wrap(section_help(row.section), width, 4)]
     path = field.info.path
-    lines: list[Line] = [[(part, text)] for part in wrap(field.info.help, width, 3)]
-    if field.error:
-        lines += [[(part, style(palette.bad))] for part in wrap(f"✗ {complaint(field)}", width, 4)]
+    lines: list[Line] = [[(part, text)] for part in wrap(plain(field.info.help), width, 3)]
     facts = [("allowed", allowed(field.info)), ("default", default_words(field))]
     if field.changed:
-        facts.append(("was", f"{shown_value(view, field)} in {view.origin.name}; u puts it back"))
+        facts.append(
+            (
+                "was",
+                f"{shown_value(view, field)} in {view.origin.kind} {view.origin.name}; "
+                "u puts it back",
+            )
+        )
     facts += _recipe_facts(view, path)
     if path == "name":
         facts.append(("suggested", "from the preset or parent and what is changed"))
@@ -228,13 +236,20 @@ def _recipe_facts(view: View, path: str) -> list[tuple[str, str]]:
         return []
     found = []
     if leaf in READ_WHEN and leaf != "beta":
-        read = "" if leaf not in view.checked.read else "; it is"
+        read = "" if leaf not in view.checked.read else ", as here"
         found.append(("read", f"only with {READ_WHEN[leaf][1]}{read}"))
     return found
 
 
+def plain(text: str) -> str:
+    """Help without the marks of a docs page."""
+    return text.replace("`", "")
+
+
 def section_help(section: str) -> str:
     """What a section of the settings is about."""
+    if not section:
+        return "No setting fits."
     if section == FIRST:
         return "The eight settings that decide most. All others stand below, by what they are for."
     if section == "run":

@@ -10,8 +10,9 @@ from textual.widgets import TextArea
 
 from app.palette import Palette, style
 from app.safe_text import safe, wrap
+from app.screens.new_run.asides import covered
 from app.screens.new_run.facts import prompt_lines, score_lines
-from app.screens.new_run.panels import ScrolledPanel, covered
+from app.screens.new_run.panels import ScrolledPanel
 from app.screens.new_run.view import View
 from app.widgets.panel import Line
 
@@ -34,6 +35,8 @@ class YamlTyped(Message):
 
 class PromptsPanel(ScrolledPanel):
     """The first prompts of the run, exactly as the model sees them."""
+
+    reads = ("examples", "example", "busy")
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("4", "the model sees", **kwargs)
@@ -111,6 +114,8 @@ class TextPanel(ScrolledPanel):
 class TryPanel(TextPanel):
     """Reward functions on an answer that one types."""
 
+    reads = ("examples", "example", "scores")
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("4", "try the rewards", **kwargs)
 
@@ -172,6 +177,8 @@ class TryPanel(TextPanel):
 class YamlPanel(TextPanel):
     """The same settings as YAML, both ways."""
 
+    reads = ("checked", "yaml_problem")
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("4", "as YAML", **kwargs)
         self._shown = ""
@@ -211,8 +218,8 @@ class YamlPanel(TextPanel):
         if view.yaml_problem:
             words = wrap(f"✗ {view.yaml_problem}", width, 3)
             return [[(part, style(self.palette.bad))] for part in words]
-        words = wrap("Only what differs from the defaults; what you delete goes back to its default.",
-                     width, 3)  # fmt: skip
+        said = "Only what differs from the defaults; what you delete goes back to its default."
+        words = wrap(said, width, 3)
         return [[(part, style(self.palette.label))] for part in words]
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:

@@ -5,17 +5,14 @@ from typing import Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.geometry import Offset, Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.suggester import SuggestFromList
 from textual.widgets import Input
 
 from app.palette import Palette
-from app.screens.new_run.facts import cost_lines, cost_summary, recipe_lines
 from app.screens.new_run.lines import (
     about_line,
-    about_lines,
     head_line,
     origin_line,
     question_line,
@@ -50,7 +47,9 @@ class Typed(Message):
 
 @dataclass
 class TypingEnded(Message):
-    """⏎ ended the editing of a setting."""
+    """The field was left; `by` is how many settings further typing goes on."""
+
+    by: int = 0
 
 
 @dataclass
@@ -61,9 +60,25 @@ class PresetPicked(Message):
 
 
 class ViewPanel(Panel):
-    """A panel that draws the screen's view; None until the screen has one."""
+    """A panel that draws the screen's view; None until the screen has one.
 
+    `reads` names what of the view it draws, where that is not all of it.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ()
     view: reactive[View | None] = reactive(None, repaint=False)
+
+    def take(self, view: View) -> None:
+        """Draw a new view, unless what is drawn here has stayed as it was."""
+        old = self.view
+        if (
+            old is None
+            or not self.reads
+            or any(getattr(old, name) is not getattr(view, name) for name in self.reads)
+        ):
+            self.view = view
+        else:
+            self.set_reactive(ViewPanel.view, view)
 
     def watch_view(self) -> None:
         """Draw the new view."""
@@ -120,6 +135,7 @@ class HeaderPanel(ViewPanel, can_focus=False):
     """Where the settings come from, and whether they can be launched."""
 
     DEFAULT_CSS = "HeaderPanel { height: 2; }"
+    reads = ("checked", "origin", "yaml_problem", "lacking")
     framed: ClassVar[bool] = False
     ALLOW_MAXIMIZE = False
 
@@ -160,6 +176,13 @@ class FieldInput(Input):
     FieldInput:focus { border: none; background-tint: transparent 0%; }
     """
 
+    def on_key(self, event: events.Key) -> None:
+        """Tab keeps the text and edits the next setting."""
+        if event.key in ("tab", "shift+tab"):
+            event.stop()
+            event.prevent_default()
+            self.post_message(TypingEnded(1 if event.key == "tab" else -1))
+
 
 class SettingsPanel(ViewPanel):
     """All settings by section; only the lines in sight are drawn."""
@@ -168,6 +191,7 @@ class SettingsPanel(ViewPanel):
         super().__init__("1", "settings", **kwargs)
         self._top = 0
         self._rows: list[Row | None] = []
+        self._first = 0
 
     def compose(self) -> ComposeResult:
         """The field that moves to the value being edited."""
@@ -185,7 +209,9 @@ class SettingsPanel(ViewPanel):
             hidden = [f"find {view.search}" if view.search else ""]
             hidden.append("changed only" if view.only_changed else "")
             count = sum(row.field is not None for row in view.rows)
-            self.note = " · ".join([*filter(None, hidden), f"{count} of {len(view.checked.fields)}"])
+            self.note = " · ".join(
+                [*filter(None, hidden), f"{count} of {len(view.checked.fields)}"]
+            )
         self.repaint()
         self.place_field()
 
@@ -236,6 +262,7 @@ class SettingsPanel(ViewPanel):
         if view is None:
             return []
         lines, self._rows, first, last = self._lines(view, width)
+        self._first = first
         if not lines:
             words = "no setting fits; esc ends the search, C shows all again"
             return [[(words, None)]]
@@ -250,11 +277,10 @@ class SettingsPanel(ViewPanel):
         if view is None or not view.editing or view.chosen is None or width <= 0:
             field.display = False
             return
-        _, _, first, _ = self._lines(view, width)
         left = value_at(width)
-        row = first - self._top
+        row = self._first - self._top
         field.styles.offset = (left + 1, row + 1)
-        field.styles.width = max(4, width - left - 1)
+        field.styles.width = max(4, width - left)
         field.display = 0 <= row < height
 
     def on_resize(self, _event: events.Resize) -> None:
@@ -317,72 +343,3 @@ class SettingsPanel(ViewPanel):
         """Go up."""
         if self.view is not None and not self.view.editing:
             self.post_message(RowPicked(self.view.moved(-3).cursor, False))
-
-
-class AboutPanel(ScrolledPanel):
-    """Help on the setting under the cursor."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("2", "this setting", **kwargs)
-
-    def watch_view(self) -> None:
-        """Name the setting in the frame."""
-        if self.view is not None:
-            row = self.view.row
-            title = row.id if row.field is not None else row.section
-            if title != self.title:
-                self._top = 0
-            self.title = title
-            self.note = cost_summary(self.view) if self.screen.has_class("-narrow") else ""
-        self.repaint()
-
-    def topic(self) -> str:
-        """What `?` explains here."""
-        return f"setting:{self.title}" if "." in self.title else "screen:new_run"
-
-    def lines(self, view: View, width: int) -> list[Line]:
-        """Help, range, default, what it was."""
-        return about_lines(view, width, self.palette)
-
-
-class CostPanel(ScrolledPanel):
-    """What a step and the run will take."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("3", "what it costs", **kwargs)
-
-    def lines(self, view: View, width: int) -> list[Line]:
-        """Answers, tokens, memory, time, disk."""
-        return cost_lines(view, width, self.palette)
-
-    def copy_text(self) -> str:
-        """What `y` copies: the costs in a line."""
-        return cost_summary(self.view) if self.view is not None else ""
-
-
-class RecipePanel(ScrolledPanel):
-    """The six answers of the recipe, and its formula."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__("4", "recipe", **kwargs)
-
-    def watch_view(self) -> None:
-        """Name the recipe in the frame."""
-        view = self.view
-        if view is not None and view.checked.recipe is not None:
-            self.title = f"recipe {view.checked.recipe.name}, six answers"
-        self.repaint()
-
-    def topic(self) -> str:
-        """What `?` explains here."""
-        return "setting:algorithm.recipe"
-
-    def lines(self, view: View, width: int) -> list[Line]:
-        """What is refused, the answers, the formula."""
-        return recipe_lines(view, width, self.palette)
-
-
-def covered(panel: Panel, top: int, height: int) -> tuple[Offset, Size]:
-    """Where a widget inside a frame goes that leaves `top` lines above it."""
-    width, room = panel.inner
-    return Offset(1, 1 + top), Size(max(1, width), max(1, min(height, room - top)))

@@ -15,7 +15,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.palette import Palette
-from app.safe_text import clip, safe
+from app.safe_text import cell_len, clip, safe
 from app.widgets.panel import Line, Panel
 
 Details = Callable[[str, int, Palette], list[Line]]
@@ -69,7 +69,7 @@ class Pick(ModalScreen[str | None]):
         width: 38; height: 1fr; border: none; background: $background; padding: 0;
         scrollbar-size-vertical: 1;
     }
-    Pick OptionList:focus { border: none; }
+    Pick OptionList:focus { border: none; background-tint: transparent 0%; }
     Pick DetailsPanel { margin-left: 2; }
     Pick.-narrow OptionList { width: 1fr; height: 2fr; }
     Pick.-narrow Horizontal { layout: vertical; }
@@ -103,7 +103,7 @@ class Pick(ModalScreen[str | None]):
         if not entry.value:
             return Option(Content.styled(safe(entry.label), "$text-muted"), disabled=True)
         name = clip(entry.label, NAMES)
-        note = clip(entry.note, NAMES - len(name) - 1)
+        note = clip(entry.note, NAMES - cell_len(name) - 1)
         colour = "$text-error" if entry.bad else "$headline"
         return Option(
             Content.assemble((f"{name} ", colour), (note, "$text-muted")), id=None

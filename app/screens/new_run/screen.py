@@ -17,16 +17,14 @@ from textual.widgets import Input, TextArea
 from app.messages import NewRunRequested
 from app.run_form import RunForm
 from app.screens.base import WorkbenchScreen
+from app.screens.new_run.asides import AboutPanel, CostPanel, RecipePanel
 from app.screens.new_run.editing import EditingActions
 from app.screens.new_run.launching import LaunchActions
 from app.screens.new_run.load import load_parent, load_runs
 from app.screens.new_run.pages import PromptsPanel, TryPanel, YamlPanel
 from app.screens.new_run.panels import (
-    AboutPanel,
-    CostPanel,
     HeaderPanel,
     PresetPicked,
-    RecipePanel,
     ScrolledPanel,
     SettingsPanel,
     ViewPanel,
@@ -34,6 +32,7 @@ from app.screens.new_run.panels import (
 from app.screens.new_run.texts import as_json, as_markdown
 from app.screens.new_run.trying import TryingActions
 from app.screens.new_run.view import PAGES, Origin, Page, View, check
+from app.widgets.find_bar import FindBar
 from app.widgets.panel import Panel
 from experiments.errors import StoreError
 from experiments.presets import names, preset
@@ -85,7 +84,7 @@ class NewRunScreen(EditingActions, TryingActions, LaunchActions, WorkbenchScreen
                 tooltip="The next of a setting's choices; open the section"),
         Binding("left,h", "cycle(-1)", "value before", id="new.before", show=False,
                 tooltip="The choice before; close the section"),
-        Binding("space", "toggle", "switch", id="new.toggle", show=False,
+        Binding("space", "switch", "switch", id="new.toggle", show=False,
                 tooltip="Switch on or off; open or close the section"),
         Binding("L,f5", "launch", "launch…", id="new.launch", key_display="L",
                 tooltip="Say what will happen, and start here, detached or in the queue"),
@@ -171,7 +170,7 @@ class NewRunScreen(EditingActions, TryingActions, LaunchActions, WorkbenchScreen
     def hand_down(self, view: View) -> None:
         """Give every panel the view."""
         for panel in self.query(ViewPanel):
-            panel.view = view
+            panel.take(view)
 
     def change(self, view: View) -> None:
         """Take a changed form, so that it can be undone."""
@@ -243,9 +242,10 @@ class NewRunScreen(EditingActions, TryingActions, LaunchActions, WorkbenchScreen
     def _start_from(self, fresh: View) -> None:
         had = len(self.view.checked.changed)
         self.end_typing()
+        self.end_search()
         self.change(
             replace(self.view, form=fresh.form, origin=fresh.origin, checked=fresh.checked,
-                    yaml_problem="", cursor="model.path", search="", only_changed=False)
+                    yaml_problem="", cursor="model.path")
         )  # fmt: skip
         if had:
             count = f"{had} change{'s' if had > 1 else ''}"
@@ -308,6 +308,13 @@ class NewRunScreen(EditingActions, TryingActions, LaunchActions, WorkbenchScreen
     def find(self, text: str) -> None:
         """Show only the settings that fit."""
         self.view = self.view.searched(text)
+
+    def end_search(self) -> None:
+        """Show all settings again."""
+        bar = self.query_one(FindBar)
+        bar.query_one(Input).value = ""
+        bar.display = False
+        self.view = replace(self.view, search="", only_changed=False)
 
     def exports(self) -> Mapping[str, Callable[[], str]]:
         """The settings as YAML, JSON or Markdown."""

@@ -78,7 +78,9 @@ class TryingActions:
         if config is None or not self.is_current:
             return
         if key_of(config, for_memory=True) != self._known["memory"]:
-            self.run_worker(partial(self._look, config, online=False), exclusive=True, group="rehearse")
+            self.run_worker(
+                partial(self._look, config, online=False), exclusive=True, group="rehearse"
+            )
 
     async def _look(self, config: RunConfig, *, online: bool) -> None:
         prompts, memory = key_of(config, for_memory=False), key_of(config, for_memory=True)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 from app.run_form import FormField, RunForm, matches, shown
@@ -41,9 +42,9 @@ class Origin:
     run: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Checked:
-    """A form with all that is derived from it."""
+    """A form with all that is derived from it; two of them are never compared."""
 
     fields: Mapping[str, FormField]
     errors: Mapping[str, str]
@@ -59,21 +60,22 @@ class Checked:
 
 def check(form: RunForm) -> Checked:
     """Build the config, and place each error at the field that should be changed."""
-    rows = {row.info.path: row for row in form.fields()}
     found = form.errors()
     general = found.pop("", "")
     if general:
         found[place_of(general, form)] = general
-    rows = {path: replace(row, error=found.get(path, "")) for path, row in rows.items()}
+    base = flatten(form.base)
+    rows = {
+        path: FormField(info=info, text=form.edits.get(path, shown(base[path])),
+                        changed=path in form.edits, error=found.get(path, ""))
+        for path, info in INFO.items()
+    }  # fmt: skip
     config = None
     if not found:
         config = form.config()
     chosen = _recipe_of(form, config)
     read = frozenset(settings_read(chosen)) if chosen is not None else frozenset()
-    return Checked(
-        fields={path: rows[path] for path in INFO}, errors=found, config=config, recipe=chosen,
-        read=read,
-    )  # fmt: skip
+    return Checked(fields=rows, errors=found, config=config, recipe=chosen, read=read)
 
 
 def _recipe_of(form: RunForm, config: RunConfig | None) -> Recipe | None:
@@ -90,7 +92,7 @@ def _recipe_of(form: RunForm, config: RunConfig | None) -> Recipe | None:
 def place_of(message: str, form: RunForm) -> str:
     """The field to show a message of several fields at: the last edited one that it names."""
     words = set(re.findall(r"[A-Za-z_][\w.]*", message))
-    edited = list(reversed(form.edits))
+    edited = list(form.edits)[::-1]
     for path in (*edited, *INFO):
         if path in words or (path.startswith("algorithm.") and path.split(".")[1] in words
                              and path != "algorithm.recipe" and path in edited):  # fmt: skip
@@ -137,26 +139,7 @@ class View:
     @property
     def rows(self) -> tuple[Row, ...]:
         """Heads of sections and the settings of those that are open or fit the search."""
-        rows: list[Row] = []
-        sifted = bool(self.search) or self.only_changed
-        for section, members in members_of(sifted).items():
-            fields = [self.checked.fields[path] for path in members]
-            fitting = [f for f in fields if matches(f.info, self.search)]
-            if self.only_changed:
-                fitting = [f for f in fitting if f.changed or f.error]
-            if sifted and not fitting:
-                continue
-            is_open = sifted or section in self.open
-            rows.append(
-                Row(f"#{section}", None, section, len(fitting), sum(f.changed for f in fitting),
-                    sum(bool(f.error) for f in fitting), is_open)
-            )  # fmt: skip
-            if is_open:
-                rows += [
-                    Row(f.info.path, f, section, question=questions().get(f.info.path, ""))
-                    for f in fitting
-                ]
-        return tuple(rows)
+        return rows_of(self.checked, self.open, self.search, self.only_changed)
 
     @property
     def row(self) -> Row:
@@ -237,6 +220,34 @@ class View:
         return view
 
 
+@lru_cache(maxsize=8)
+def rows_of(
+    checked: Checked, opened: frozenset[str], search: str, only_changed: bool
+) -> tuple[Row, ...]:
+    """The lines of the list; asked for many times between two changes."""
+    rows: list[Row] = []
+    sifted = bool(search) or only_changed
+    for section, members in members_of(sifted).items():
+        fields = [checked.fields[path] for path in members]
+        fitting = [f for f in fields if matches(f.info, search)]
+        if only_changed:
+            fitting = [f for f in fitting if f.changed or f.error]
+        if sifted and not fitting:
+            continue
+        is_open = sifted or section in opened
+        rows.append(
+            Row(f"#{section}", None, section, len(fitting), sum(f.changed for f in fitting),
+                sum(bool(f.error) for f in fitting), is_open)
+        )  # fmt: skip
+        if is_open:
+            rows += [
+                Row(f.info.path, f, section, question=questions().get(f.info.path, ""))
+                for f in fitting
+            ]
+    return tuple(rows)
+
+
+@cache
 def members_of(whole: bool = False) -> dict[str, list[str]]:
     """The settings of each section, in the order of the form; those on top are not repeated.
 
@@ -289,6 +300,7 @@ def suggest(view: View) -> str:
             if view.checked.config is not None:
                 text = shown(flatten(view.checked.config)[path])
             text = text.replace("\\", "/").rstrip("/").split("/")[-1]
+            text = re.sub(r"\.(jsonl?|csv|parquet|txt)$", "", text)
             value = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:24]
             stem += f"-{SHORT.get(leaf, leaf.replace('_', '-'))}{value or 'off'}"
     else:

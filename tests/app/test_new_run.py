@@ -1,0 +1,459 @@
+"""New run by keys alone: choose, change, be told what is wrong, try, save, launch."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.keys import _character_to_key
+from textual.pilot import Pilot
+
+from app.app import Workbench
+from app.messages import NewRunRequested
+from app.palette import PALETTES
+from app.preferences import Preferences
+from app.screens.new_run import NewRunScreen
+from app.screens.new_run.pages import TryPanel, YamlPanel
+from app.screens.new_run.picks import Pick
+from experiments.reader import StoreReader
+from grpo_engine.config import RunConfig
+from grpo_engine.errors import MissingPackageError
+from grpo_engine.settings import read_yaml
+from tests.app import frames
+from tests.app.script import HOSTILE
+from tests.app.stored import record, run_events
+from tests.engine.runs import write_world
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+PAGES = {"recipe": "r", "prompts": "x", "try": "t", "yaml": "v", "cost": "o"}
+
+
+@pytest.fixture(autouse=True)
+def _no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No trial process, except where a test asks for one."""
+    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 3600.0)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "runs.db"
+    record(path, run_events(steps=2))
+    return path
+
+
+async def opened(app: Workbench, pilot: Pilot[int], **request: str) -> NewRunScreen:
+    await app.hand_over("new_run", NewRunRequested(**request))
+    screen = app.screen
+    assert isinstance(screen, NewRunScreen)
+    await settled(pilot, screen)
+    return screen
+
+
+async def settled(pilot: Pilot[int], screen: NewRunScreen) -> None:
+    for _ in range(200):
+        await pilot.pause(0.01)
+        if all(worker.is_finished for worker in screen.workers):
+            break
+    await pilot.pause()
+
+
+async def until(app: Workbench, holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, frames.text(app)
+        await asyncio.sleep(0.05)
+
+
+async def write(pilot: Pilot[int], text: str) -> None:
+    """Type into the field that has the focus, its old text cleared."""
+    await pilot.press("end", "ctrl+u", *(_character_to_key(char) for char in text))
+
+
+async def go_to(pilot: Pilot[int], screen: NewRunScreen, path: str) -> None:
+    """Move to a setting by keys: find it, keep the search, end it."""
+    await pilot.press("slash", *(_character_to_key(char) for char in path.replace("_", " ")))
+    await pilot.press("enter")
+    while screen.view.cursor != path:
+        before = screen.view.cursor
+        await pilot.press("down")
+        assert screen.view.cursor != before, frames.text(screen.workbench)
+
+
+def workbench(store: Path, theme: str = "dark") -> Workbench:
+    preferences = Preferences()
+    preferences.remember(theme=theme)
+    return Workbench(store, preferences=preferences)
+
+
+@pytest.mark.parametrize(
+    ("size", "theme"),
+    [*((size, theme) for size in SIZES for theme in ("dark", "light")),
+     *((SIZES[1], theme) for theme in PALETTES if theme.startswith("safe"))],
+)  # fmt: skip
+async def test_frames_are_whole_at_every_size_and_theme_on_every_page(
+    size: tuple[int, int], theme: str, store: Path
+) -> None:
+    app = workbench(store, theme)
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(app, pilot)
+        frames.check(app)
+        assert "model.path" in frames.text(app)
+        for page, key in PAGES.items():
+            await pilot.press(key)
+            await pilot.pause()
+            frames.check(app)
+            assert screen.query_one(f"#{page}").has_focus_within
+            while not screen.query_one("#settings").has_focus:
+                await pilot.press("escape")
+                await pilot.pause()
+        for key in ("p", "L"):
+            await pilot.press(key)
+            await pilot.pause()
+            frames.check(app)
+            await pilot.press("escape")
+
+
+async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(tmp_path: Path) -> None:
+    world = write_world(tmp_path)
+    app = Workbench(tmp_path / "grpo.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("2")
+        screen = app.screen
+        assert isinstance(screen, NewRunScreen)
+        await pilot.press("p", "enter")
+        changes = {
+            "model.path": f"{world}/model", "task.name": f"{world}/problems.jsonl",
+            "algorithm.beta": "0.1", "rollout.prompts": "2", "rollout.group_size": "4",
+            "steps": "2", "rollout.max_new_tokens": "8", "task.held_out_size": "6",
+            "evaluation.problems": "2",
+        }  # fmt: skip
+        for path, text in changes.items():
+            await go_to(pilot, screen, path)
+            await pilot.press("enter")
+            await write(pilot, text)
+            await pilot.press("enter")
+        assert set(screen.view.checked.changed) == set(changes)
+        assert "✓ ready" in frames.text(app)
+        await pilot.press("L")
+        assert "2 steps of 2 × 4 answers" in frames.text(app)
+        await pilot.press("h")
+        await until(app, lambda: app.live is not None)
+        await until(app, lambda: not app.bridge.running and app.live is None)
+        await until(app, lambda: "complete after 2 steps" in frames.text(app))
+    assert app.bridge.wait(10.0)
+    with closing(StoreReader(tmp_path / "grpo.db")) as reader:
+        (run,) = reader.runs()
+        assert run.status == "completed"
+        assert run.name == "starter-9-changes"
+        assert reader.run(run.key).settings["algorithm.beta"] == 0.1
+
+
+async def test_what_is_wrong_is_said_while_typing_and_nothing_is_launched(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        screen = await opened(app, pilot)
+        await go_to(pilot, screen, "rollout.temperature")
+        await pilot.press("enter")
+        await write(pilot, "-1")
+        text = frames.text(app)
+        assert "✗ input should be greater than 0, got -1" in text
+        assert "> 0 and ≤ 10" in text
+        assert "1 to fix" in text
+        frames.check(app)
+        # the other way to launch works inside the field as well, and refuses
+        await pilot.press("f5")
+        await until(app, lambda: "to fix first" in frames.text(app), 5.0)
+        assert app.screen is screen
+        assert screen.view.cursor == "rollout.temperature"
+        await pilot.press("u")
+        assert screen.view.problems == 0
+        await pilot.press("L")
+        assert app.screen is not screen
+
+
+async def test_a_recipe_that_the_settings_exclude_is_refused_in_its_rules_words(
+    store: Path,
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, preset="starter")
+        screen.view = replace(screen.view, cursor="algorithm.recipe")
+        await pilot.press("enter")
+        assert isinstance(app.screen, Pick)
+        await pilot.press("home")
+        await pilot.pause()
+        text = frames.text(app)
+        assert "REINFORCE" in text
+        assert "ratio=none is right for fresh samples only" in text
+        assert "What is a completion worth?" in text
+        frames.check(app)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "ratio=none is right for fresh samples only" in frames.text(app)
+        await pilot.press("c")
+        await pilot.pause()
+        assert screen.view.problems == 0
+        assert set(screen.view.checked.changed) == {"algorithm.recipe", "algorithm.passes"}
+        await pilot.press("ctrl+z")
+        assert not screen.view.checked.changed
+
+
+async def test_clone_from_runs_shows_exactly_the_setting_that_differs(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(app, lambda: "calm-otter" in frames.text(app))
+        await pilot.press("c")
+        await until(app, lambda: "clone of calm-otter" in frames.text(app))
+        screen = app.screen
+        assert isinstance(screen, NewRunScreen)
+        assert not screen.view.checked.changed
+        await go_to(pilot, screen, "algorithm.beta")
+        await pilot.press("enter")
+        await write(pilot, "0.2")
+        await pilot.press("enter", "C")
+        await settled(pilot, screen)
+        assert screen.view.checked.changed == ("algorithm.beta",)
+        assert [row.id for row in screen.view.rows if row.field] == ["algorithm.beta"]
+        text = frames.text(app)
+        assert "1 changed" in text
+        assert "← 0.04" in text
+        frames.check(app)
+        await pilot.press("L")
+        assert "Not as in calm-otter: algorithm.beta." in frames.text(app)
+        await pilot.press("escape", "u")
+        assert not screen.view.checked.changed
+
+
+async def test_yaml_goes_both_ways_and_a_bad_one_keeps_the_run_back(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("v", "enter")
+        area = screen.query_one(YamlPanel).area
+        assert area.has_focus
+        assert "learning_rate: 0.001" in area.text
+        area.load_text(area.text.replace("0.001", "0.002"))
+        await until(app, lambda: "optimizer.learning_rate" in screen.view.checked.changed, 5.0)
+        area.load_text("rollout:\n  swirl: 3\n")
+        await until(app, lambda: bool(screen.view.yaml_problem), 5.0)
+        text = frames.text(app)
+        assert "there is no setting 'rollout.swirl'" in text
+        await pilot.press("escape", "L")
+        await pilot.pause()
+        assert app.screen is screen
+        await pilot.press("escape", "U")
+        assert screen.view.problems == 0
+        assert not screen.view.checked.changed
+        await pilot.press("v")
+        await pilot.pause()
+        assert "learning_rate: 0.001" in frames.text(app)
+
+
+async def test_the_settings_are_saved_as_yaml_and_an_old_file_is_not_lost(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("w", "enter")
+        await settled(pilot, screen)
+        assert read_yaml(tmp_path / "starter.yaml")["algorithm"] == {"passes": 2}
+        (tmp_path / "mine.yaml").write_text("old")
+        await pilot.press("w")
+        await write(pilot, "mine.yaml")
+        await pilot.press("enter")
+        assert "exists already" in frames.text(app)
+        await pilot.press("n")
+        assert (tmp_path / "mine.yaml").read_text() == "old"
+
+
+async def test_a_run_can_be_queued_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "grpo.db"
+    app = workbench(path)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await opened(app, pilot)
+        await pilot.press("L", "q")
+        await until(app, lambda: "waits in the queue" in frames.text(app), 20.0)
+    with closing(StoreReader(path)) as reader:
+        (item,) = reader.queue()
+        assert item.name == "starter"
+        assert item.config["algorithm"]["passes"] == 2
+
+
+async def test_while_a_run_goes_on_here_only_the_queue_and_detached_are_offered(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(app, pilot)
+        monkeypatch.setattr(type(app.bridge), "running", True)
+        app.bridge.name = "busy-bee"
+        await pilot.press("L")
+        text = frames.text(app)
+        assert "busy-bee trains in this process" in text
+        assert "trains in this process; Watch opens" not in text
+        assert "into the queue" in text
+        assert "GB are" in text
+        frames.check(app)
+        monkeypatch.undo()
+
+
+async def test_without_mlx_the_extra_is_named_and_editing_and_queueing_go_on(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise MissingPackageError("Install the extra 'cpu': pip install 'grpo-tui[cpu]'.")
+
+    monkeypatch.setattr("grpo_engine.platform.device.require_backend", refuse)
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        assert "cannot train here: Install the extra 'cpu'" in frames.text(app)
+        await pilot.press("L")
+        text = frames.text(app)
+        assert "into the queue" in text
+        assert "detached" not in text
+        await pilot.press("escape")
+        screen.view = replace(screen.view, cursor="seed")
+        await pilot.press("enter")
+        await write(pilot, "7")
+        assert screen.view.checked.changed == ("seed",)
+
+
+async def test_another_preset_can_be_taken_back(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        screen.view = replace(screen.view, cursor="steps")
+        await pilot.press("enter")
+        await write(pilot, "9")
+        await pilot.press("enter", "p", "j", "enter")
+        await settled(pilot, screen)
+        assert screen.view.origin.name == "smollm2-gsm"
+        assert not screen.view.checked.changed
+        await pilot.press("ctrl+z")
+        assert screen.view.origin.name == "starter"
+        assert screen.view.checked.changed == ("steps",)
+        await pilot.click("#head", offset=(40, 0))
+        await settled(pilot, screen)
+        assert screen.view.origin.name == "gsm8k-tutorial"
+
+
+async def test_tab_goes_on_typing_in_the_next_setting_and_the_mouse_edits(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("enter")
+        await write(pilot, "here")
+        await pilot.press("tab")
+        await write(pilot, "there")
+        await pilot.press("escape")
+        assert screen.query_one("#settings").has_focus
+        texts = {path: row.text for path, row in screen.view.checked.fields.items()}
+        assert (texts["model.path"], texts["task.name"]) == ("here", "there")
+        await pilot.click("#settings", offset=(10, 9))
+        assert screen.view.cursor == "steps"
+        await pilot.click("#settings", offset=(10, 9))
+        assert screen.view.editing
+
+
+async def test_hostile_texts_of_task_files_are_shown_harmlessly(store: Path) -> None:
+    app = workbench(store)
+    examples = [
+        {"key": text[:300], "where": text[:300], "text": text[:20_000], "tokens": 3,
+         "folded": True, "target": text[:300], "columns": text[:300]}
+        for text in HOSTILE
+    ]  # fmt: skip
+    row = {"name": HOSTILE[0], "weight": 1.0, "value": 0.5, "reason": HOSTILE[2], "seconds": 0.1}
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        for place in range(0, len(HOSTILE), 3):
+            screen.view = replace(
+                screen.view,
+                examples={"name": HOSTILE[4], "about": HOSTILE[1], "train": 1, "held_out": 1,
+                          "notes": [HOSTILE[3]], "lacking": "",
+                          "examples": examples[place : place + 3]},
+                scores={"rows": [row], "total": 0.5, "problems": [HOSTILE[3]]},
+                memory={"problem": HOSTILE[0]},
+            )  # fmt: skip
+            for key in ("x", "t", "o"):
+                await pilot.press("escape", "escape", "escape") if key != "x" else None
+                await opened(app, pilot)
+                await pilot.press(key)
+                await pilot.pause()
+                frames.check(app)
+
+
+async def test_example_prompts_memory_and_rewards_show_what_the_trial_gave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
+    world = write_world(tmp_path)
+    app = workbench(tmp_path / "grpo.db")
+    async with app.run_test(size=(200, 60)) as pilot:
+        screen = await opened(app, pilot)
+        form = screen.view.form.type("model.path", f"{world}/model")
+        form = form.type("task.name", f"{world}/problems.jsonl")
+        form = form.type("rewards.functions", f"{world}/rewards.py:letters")
+        screen.change(screen.view.with_form(form))
+        await until(app, lambda: "peak" in screen.view.memory)
+        text = frames.text(app)
+        assert "1 of 3" in text
+        assert "20 problems to train on, 20 held out" in text
+        assert "weights" in text
+        await pilot.press("t")
+        await pilot.pause()
+        assert screen.query_one(TryPanel).area.has_focus
+        await pilot.press("a", "b", "c")
+        await until(app, lambda: bool(screen.view.scores))
+        assert "letters" in frames.text(app)
+        # three letters of twelve
+        assert screen.view.scores["total"] == 0.25
+        frames.check(app)
+
+
+def test_the_form_and_its_trials_load_no_mlx_in_the_workbench() -> None:
+    code = """
+import asyncio, sys
+from pathlib import Path
+from app.app import Workbench
+
+async def main():
+    app = Workbench(Path("nowhere.db"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("2")
+        await pilot.pause(1.0)
+        await pilot.press("x", "r", "escape", "L", "escape")
+    print([m for m in ("mlx.core", "mlx_lm", "transformers", "datasets") if m in sys.modules])
+
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_typed_setting_is_checked_within_the_time_of_a_key() -> None:
+    from app.screens.new_run.screen import preset_view
+
+    view = preset_view("starter")
+    form = view.form
+    for number, path in enumerate(("rollout.prompts", "seed", "steps", "rollout.top_k")):
+        form = form.type(path, str(number + 2))
+    view = view.with_form(form)
+    times = []
+    for text in ("1", "12", "123"):
+        begun = time.perf_counter()
+        view = view.with_form(view.form.type("optimizer.warmup_steps", text))
+        assert view.rows
+        times.append(time.perf_counter() - begun)
+    assert min(times) < 0.05
+    assert isinstance(view.config, RunConfig)

@@ -1,0 +1,149 @@
+"""The form behind the New run screen: errors at their fields, rows, names, recipes, costs."""
+
+import pytest
+
+from app.palette import PALETTES
+from app.run_form import RunForm
+from app.screens.new_run.editing import choices_of, with_recipe
+from app.screens.new_run.facts import cost_lines, recipe_lines, size
+from app.screens.new_run.lines import is_unread, setting_lines
+from app.screens.new_run.load import known_only
+from app.screens.new_run.screen import preset_view
+from app.screens.new_run.view import INFO, View, check, members_of
+from app.widgets.panel import Line
+from experiments.presets import names
+from grpo_engine.recipe_rules import EXCLUSIONS
+from grpo_engine.recipes import RECIPES
+from grpo_engine.settings import build
+
+DARK = PALETTES["dark"]
+
+
+def typed(view: View, **texts: str) -> View:
+    """The view with these settings typed; `__` stands for the dot."""
+    form = view.form
+    for path, text in texts.items():
+        form = form.type(path.replace("__", "."), text)
+    return view.with_form(form)
+
+
+def words(lines: list[Line]) -> str:
+    return "\n".join("".join(text for text, _ in line) for line in lines)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_preset_opens_ready_and_unchanged(name: str) -> None:
+    view = preset_view(name)
+    assert view.problems == 0
+    assert view.checked.changed == ()
+    assert view.config is not None
+
+
+def test_every_setting_stands_in_the_form_exactly_once() -> None:
+    for whole in (False, True):
+        listed = [path for paths in members_of(whole).values() for path in paths]
+        assert sorted(listed) == sorted(INFO)
+
+
+def test_an_error_stands_at_its_field_and_nothing_can_be_launched() -> None:
+    view = typed(preset_view("starter"), rollout__temperature="0")
+    assert list(view.checked.errors) == ["rollout.temperature"]
+    assert view.config is None
+    row = next(r for r in view.searched("temperature").rows if r.id == "rollout.temperature")
+    shown = words(setting_lines(view, row, 90, DARK))
+    assert "greater than 0, got 0" in shown
+    assert "allowed: > 0 and ≤ 10" in shown
+
+
+def test_an_illegal_combination_is_refused_in_the_rules_own_words_at_the_edited_field() -> None:
+    view = typed(preset_view("starter"), algorithm__ratio="none")
+    own = EXCLUSIONS[0][1].format(trust="clip")
+    assert own in view.checked.errors["algorithm.ratio"]
+    assert own[:30] in words(recipe_lines(view, 200, DARK))
+
+
+def test_an_error_of_two_fields_stands_at_the_one_edited_last() -> None:
+    view = typed(preset_view("starter"), rollout__prompts="1", algorithm__minibatches="100")
+    assert list(view.checked.errors) == ["algorithm.minibatches"]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("start", names())
+def test_each_recipe_can_be_taken_with_its_own_answers(start: str, name: str) -> None:
+    made = check(with_recipe(preset_view(start).form, name))
+    wrong = [path for path in made.errors if path.startswith("algorithm.")]
+    # one answer per prompt and the like are not the recipe's to settle
+    assert wrong == []
+    assert made.recipe is not None
+    assert made.recipe.name == name
+
+
+def test_settings_that_the_recipe_does_not_read_are_said_to_be_unread() -> None:
+    view = preset_view("starter")
+    fields = view.checked.fields
+    assert is_unread(view, fields["algorithm.cispo_cap"])
+    assert not is_unread(view, fields["algorithm.clip_low"])
+    assert not is_unread(view, fields["rollout.prompts"])
+
+
+def test_a_list_offers_its_values_and_leaving_it_to_the_recipe() -> None:
+    fields = preset_view("starter").checked.fields
+    assert choices_of(fields["algorithm.anchor"]) == ("", "none", "k1", "k2", "k3")
+    assert choices_of(fields["model.tuning"]) == ("lora", "dora", "full")
+    assert choices_of(fields["algorithm.whiten"]) == ("", "true", "false")
+    assert choices_of(fields["seed"]) == ()
+
+
+def test_the_suggested_name_says_what_is_changed_and_is_free() -> None:
+    view = preset_view("starter")
+    assert view.name == "starter"
+    assert typed(view, algorithm__beta="0.1").name == "starter-beta0.1"
+    assert typed(view, optimizer__learning_rate="1e-4", seed="3").name == "starter-seed3-lr0.0001"
+    assert typed(view, seed="3", steps="7", rollout__prompts="2").name == "starter-3-changes"
+    assert typed(view, name="mine", seed="3").name == "mine"
+    config = typed(view, algorithm__beta="0.1").config
+    assert config is not None
+    assert config.name == "starter-beta0.1"
+
+
+def test_search_shows_settings_of_closed_sections_and_the_cursor_follows() -> None:
+    view = preset_view("starter").searched("warm-up")
+    assert [row.id for row in view.rows if row.field] == [
+        "optimizer.schedule", "optimizer.warmup_steps",
+    ]  # fmt: skip
+    assert view.cursor == "optimizer.schedule"
+    assert [row.id for row in view.searched("nothing of the kind").rows] == []
+
+
+def test_a_run_of_another_version_is_cloned_without_what_is_not_known() -> None:
+    tree = {"seed": 3, "rollout": {"prompts": 2, "swirl": 1}, "magic": 7}
+    kept, unknown = known_only(tree)
+    assert build(kept).rollout.prompts == 2
+    assert unknown == ("rollout.swirl", "magic")
+
+
+def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
+    view = preset_view("starter")
+    memory = {"peak": 2e9, "limit": 8e9, "weights": 1e9, "optimizer": 0.5e9, "sampling": 0.25e9,
+              "update": 0.5e9, "refused": ""}  # fmt: skip
+    shown = words(cost_lines(View(form=view.form, origin=view.origin, checked=view.checked,
+                                  memory=memory), 90, DARK))  # fmt: skip
+    # 16 prompts x 8 answers = 128; x 100 steps = 12,800; x 64 tokens = 8,192 a step
+    assert "16 prompts × 8 = 128 a step, 13k in all" in shown
+    assert "at most 8192 a step" in shown
+    assert "2 GB of 8 GB" in shown
+    # 128 problems, greedy and one sample
+    assert "256 answers before and after" in shown
+    # 4 pinned prompts x 8 answers
+    assert "32 answers every 10 steps" in shown
+    assert "1 of 16 groups scored again: +6%" in shown
+
+
+def test_sizes_are_read_in_their_unit() -> None:
+    assert [size(x) for x in (12, 2_500, 3e6, 1.5e9)] == ["12 B", "2.5 kB", "3 MB", "1.5 GB"]
+
+
+def test_the_form_says_what_it_would_put_back() -> None:
+    form = RunForm(build({"seed": 3}), title="x").type("seed", "4")
+    assert check(form).changed == ("seed",)
+    assert check(form.reset("seed")).changed == ()

@@ -1,0 +1,90 @@
+"""The trial process: what the model would read, what a step takes, what rewards give."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.rehearsal import Rehearsal
+from grpo_engine.config import RunConfig
+from tests.engine.runs import settings, write_world
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+async def asked(rehearsal: Rehearsal, what: str, config: RunConfig, **more: Any) -> dict[str, Any]:
+    question = {"do": what, "config": config.model_dump(mode="json"), **more}
+    return await rehearsal.ask(question, what)
+
+
+async def test_prompts_memory_and_rewards_are_tried_in_a_process_of_their_own(world: Path) -> None:
+    rehearsal, config = Rehearsal(), settings(world)
+    try:
+        found = await asked(rehearsal, "examples", config)
+        assert (found["train"], found["held_out"], found["lacking"]) == (34, 6, "")
+        texts = [example["text"] for example in found["examples"]]
+        assert len(texts) == 3
+        assert all(text.startswith("say ") for text in texts)
+
+        # The same problems as in the run's first step, the same tokens as the engine's.
+        from grpo_engine.tasks.base import draw, load_task
+
+        drawn = draw(load_task(config.task), config.seed, 0, 3)
+        assert [example["key"] for example in found["examples"]] == [e.key for e in drawn]
+
+        memory = await asked(rehearsal, "memory", config)
+        assert 0 < memory["weights"] < memory["peak"] < memory["limit"]
+
+        score = await asked(rehearsal, "score", config, example=0, completion="abc123")
+        assert [row["name"] for row in score["rows"]] == ["letters", "accuracy"]
+        # three letters of twelve; the sum of the characters' codes is 444 = 3 x 148
+        assert [row["value"] for row in score["rows"]] == [0.25, 1.0]
+        assert score["total"] == 1.25
+    finally:
+        rehearsal.close()
+
+
+async def test_what_goes_wrong_is_said_and_the_process_goes_on(world: Path, tmp_path: Path) -> None:
+    hostile = tmp_path / "broken.py"
+    hostile.write_text("import os\ndef dies(completions, **_):\n    os._exit(3)\n")
+    rehearsal, config = Rehearsal(), settings(world)
+    try:
+        bad = settings(world, task={"name": str(world / "nowhere.jsonl"), "held_out_size": 6})
+        found = await asked(rehearsal, "examples", bad)
+        assert "nowhere.jsonl" in found["problem"]
+        fatal = settings(world, rewards={"functions": [f"{hostile}:dies"]})
+        found = await asked(rehearsal, "score", fatal, example=0, completion="x")
+        assert found["rows"][0]["value"] is None
+        assert "ended the worker process" in found["problems"][0]
+        lost = settings(world, model={"path": "someone/not-on-this-machine"})
+        found = await asked(rehearsal, "examples", lost)
+        assert "f fetches it now" in found["lacking"]
+        assert found["examples"][0]["tokens"] is None
+        assert "problem" not in await asked(rehearsal, "examples", config)
+    finally:
+        rehearsal.close()
+
+
+async def test_an_overtaken_question_is_cancelled_and_a_dead_process_is_replaced(
+    world: Path,
+) -> None:
+    rehearsal, config = Rehearsal(), settings(world)
+    try:
+        first = asyncio.ensure_future(asked(rehearsal, "examples", config))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(asked(rehearsal, "examples", config))
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert json.dumps(await second)
+        assert rehearsal._process is not None
+        rehearsal._process.kill()
+        rehearsal._process.wait()
+        again = await asked(rehearsal, "examples", config)
+        assert again["examples"]
+    finally:
+        rehearsal.close()
