@@ -9,7 +9,7 @@ from app.screens.new_run.facts import cost_lines, recipe_lines, size
 from app.screens.new_run.lines import is_unread, setting_lines
 from app.screens.new_run.load import known_only
 from app.screens.new_run.screen import preset_view
-from app.screens.new_run.view import INFO, View, check, members_of
+from app.screens.new_run.view import INFO, Origin, View, check, members_of
 from app.widgets.panel import Line
 from experiments.presets import names
 from grpo_engine.recipe_rules import EXCLUSIONS
@@ -123,11 +123,12 @@ def test_a_run_of_another_version_is_cloned_without_what_is_not_known() -> None:
 
 
 def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
-    view = preset_view("starter")
+    form = RunForm(build({"steps": 100, "rollout": {"prompts": 16, "group_size": 8}}))
     memory = {"peak": 2e9, "limit": 8e9, "weights": 1e9, "optimizer": 0.5e9, "sampling": 0.25e9,
               "update": 0.5e9, "refused": ""}  # fmt: skip
-    shown = words(cost_lines(View(form=view.form, origin=view.origin, checked=view.checked,
-                                  memory=memory), 90, DARK))  # fmt: skip
+    origin = Origin(kind="preset", name="test", about="")
+    view = View(form=form, origin=origin, checked=check(form), memory=memory)
+    shown = words(cost_lines(view, 90, DARK))
     # 16 prompts x 8 answers = 128; x 100 steps = 12,800; x 64 tokens = 8,192 a step
     assert "16 prompts × 8 = 128 a step, 13k in all" in shown
     assert "at most 8192 a step" in shown

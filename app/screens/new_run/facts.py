@@ -81,13 +81,13 @@ def side_costs(config: RunConfig, per_step: int) -> list[tuple[str, str]]:
         when = f"every {check.every} steps" if check.every else "before and after"
         if check.every and check.before_and_after:
             when += ", before and after"
-        found.append(("held-out", f"{each:,} answers {when}: {tokens(each * times * length)} "
-                      "tokens in all"))  # fmt: skip
+        count = tokens(each * times * length)
+        found.append(("held-out", f"{each:,} answers {when}: {count} tokens"))
     if check.pinned:
         rows = check.pinned * rollout.group_size
         visits = config.steps // check.pinned_every + 1
         found.append(("pinned", f"{rows} answers every {check.pinned_every} steps: "
-                      f"{tokens(rows * visits * length)} tokens in all"))  # fmt: skip
+                      f"{tokens(rows * visits * length)} tokens"))  # fmt: skip
     if config.record.after_groups:
         again = min(config.record.after_groups, rollout.prompts)
         share = f"+{again / rollout.prompts:.0%} of a forward"

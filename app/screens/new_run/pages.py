@@ -209,6 +209,10 @@ class YamlPanel(TextPanel):
         """What the field covers."""
         return self.field_place()[1]
 
+    def scroll_lines(self, by: int) -> None:
+        """Move the text in the field."""
+        self.area.scroll_relative(y=by, animate=False)
+
     def copy_text(self) -> str:
         """What `y` copies: the YAML."""
         return self.area.text

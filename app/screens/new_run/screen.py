@@ -293,6 +293,9 @@ class NewRunScreen(EditingActions, TryingActions, LaunchActions, WorkbenchScreen
                 panel.focus()
         elif isinstance(self.focused, Input):
             super().action_escape()
+        elif self.query_one(FindBar).display:
+            self.end_search()
+            self._to_settings()
         elif self.maximized is None and not self.query_one(SettingsPanel).has_focus:
             self._to_settings()
         elif self.maximized is None and self.view.only_changed:
