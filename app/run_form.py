@@ -66,13 +66,15 @@ class RunForm:
                 replace(self, edits={path: text}).config()
             except ConfigError as error:
                 message = str(error).removeprefix("this run: ")
-                if message.startswith(path):
+                if message.startswith(f"{path}: "):
                     found[path] = message.removeprefix(f"{path}: ")
                     del good[path]
         try:
             replace(self, edits=good).config()
         except ConfigError as error:
-            found[""] = str(error).removeprefix("this run: ")
+            message = str(error).removeprefix("this run: ")
+            named = next((path for path in reversed(good) if message.startswith(path)), "")
+            found[named] = message
         return found
 
     def fields(self, search: str = "") -> tuple[FormField, ...]:

@@ -80,3 +80,11 @@ def test_cost_without_a_former_run_assumes_the_longest_answers() -> None:
     assert (got.rollouts_per_step, got.tokens_per_step) == (32, 2048)
     assert got.seconds is None
     assert got.gigabytes == pytest.approx(2048 * 20 * 100 / 1e9)
+
+
+def test_two_settings_that_are_wrong_alone_and_right_together_are_taken() -> None:
+    base = build({"rewards": {"functions": ["a", "b"], "weights": [1, 2]}})
+    form = RunForm(base).type("rewards.functions", "a").type("rewards.weights", "1")
+    assert form.errors() == {}
+    assert list(form.type("seed", "x").errors()) == ["seed"]
+    assert list(form.type("rewards.weights", "1,2,3").errors()) == ["rewards.weights"]
