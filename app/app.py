@@ -141,7 +141,7 @@ class Workbench(RunKeeper):
 
     def frame_now(self) -> None:
         """Draw what is new on the screen in front."""
-        if self._exit:
+        if self._exit or not self.screen_stack:
             return
         now = self._last_frame = self.clock()
         snapshot = self.session.pull() if self.session is not None else self._idle
