@@ -9,6 +9,7 @@ from rich.style import Style
 
 DARK, LIGHT, RED_GREEN, BLUE_YELLOW = "dark", "light", "safe-red-green", "safe-blue-yellow"
 
+FAINT, READABLE = 3.0, 4.5
 _CUBE = (0, 95, 135, 175, 215, 255)
 
 
@@ -26,21 +27,6 @@ def hex_of(number: int) -> str:
     return "#{:02x}{:02x}{:02x}".format(*rgb(number))
 
 
-@lru_cache(maxsize=4096)
-def style(
-    front: int | None, back: int | None = None, *, bold: bool = False, underline: bool = False,
-    italic: bool = False,
-) -> Style:  # fmt: skip
-    """A rich style of these xterm-256 colours, made once."""
-    return Style(
-        color=Color.from_rgb(*rgb(front)) if front is not None else None,
-        bgcolor=Color.from_rgb(*rgb(back)) if back is not None else None,
-        bold=bold or None,
-        underline=underline or None,
-        italic=italic or None,
-    )
-
-
 def luminance(number: int) -> float:
     """How light a colour is, from 0 to 1, as WCAG 2 defines it."""
     red, green, blue = (
@@ -54,6 +40,47 @@ def contrast(one: int, other: int) -> float:
     """(lighter + .05) / (darker + .05); text needs at least 4.5 to be read easily."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
+
+
+def readable(front: int, back: int) -> int:
+    """The colour, moved away from a raised background until text in it reads well.
+
+    What is far below, as guide lines are, is not meant to be read and stays.
+    """
+    if not FAINT <= contrast(front, back) < READABLE:
+        return front
+    step = 1 if luminance(back) < luminance(front) else -1
+    while contrast(front, back) < READABLE:
+        moved = _moved(front, step)
+        if moved == front:
+            break
+        front = moved
+    return front
+
+
+def _moved(number: int, step: int) -> int:
+    if number >= 232:
+        return max(232, min(255, number + step))
+    index = number - 16
+    parts = [max(0, min(5, part + step)) for part in (index // 36, index // 6 % 6, index % 6)]
+    return 16 + 36 * parts[0] + 6 * parts[1] + parts[2]
+
+
+@lru_cache(maxsize=4096)
+def style(
+    front: int | None, back: int | None = None, *, bold: bool = False, underline: bool = False,
+    italic: bool = False,
+) -> Style:  # fmt: skip
+    """A rich style of these xterm-256 colours, made once; text on a background can be read."""
+    if front is not None and back is not None:
+        front = readable(front, back)
+    return Style(
+        color=Color.from_rgb(*rgb(front)) if front is not None else None,
+        bgcolor=Color.from_rgb(*rgb(back)) if back is not None else None,
+        bold=bold or None,
+        underline=underline or None,
+        italic=italic or None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +148,7 @@ PALETTES: dict[str, Palette] = {
         ),
         Palette(
             name=LIGHT, dark=False, paper=231, raised=255, cursor=253, text=235, headline=16,
-            label=240, border=250, focus=61, raw=248, guide=252, accent=61,
+            label=240, border=250, focus=25, raw=248, guide=252, accent=25,
             good=23, warn=94, bad=124,
             advantage=(130, 172, 180, 251, 110, 32, 25),
             push=(130, 94, 95, 240, 60, 25, 26),

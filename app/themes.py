@@ -1,6 +1,7 @@
 """Chrome for each palette as a Textual theme, and exact colours on 256-colour terminals."""
 
 from functools import lru_cache
+from itertools import product
 
 from rich.color import Color as RichColor
 from rich.segment import Segment
@@ -90,5 +91,14 @@ def _number(color: RichColor | None) -> RichColor | None:
     if color is None or color.triplet is None:
         return color
     red, green, blue = color.triplet
-    number = _NUMBERS.get((red, green, blue))
+    number = number_of(red, green, blue)
     return color if number is None else RichColor.from_ansi(number)
+
+
+def number_of(red: int, green: int, blue: int) -> int | None:
+    """The xterm number of a colour; Textual's own arithmetic may have moved it by one."""
+    exact = _NUMBERS.get((red, green, blue))
+    if exact is not None:
+        return exact
+    near = product(*((part, part - 1, part + 1) for part in (red, green, blue)))
+    return next((_NUMBERS[colour] for colour in near if colour in _NUMBERS), None)

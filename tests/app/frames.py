@@ -1,7 +1,8 @@
 """Checks of what is on screen, for every screen and size: `check(app)` raises with the reason.
 
 No sibling regions overlap, no widget leaves a parent that does not scroll, no text is cut
-without `…`, and nothing unprintable is on the screen. `frame(app)` gives the screen as text.
+without `…`, nothing unprintable is on the screen, all text can be read (contrast of 4.5 to its
+background), and all colours are among the 256 of xterm. `frame(app)` gives the screen as text.
 """
 
 import itertools
@@ -9,6 +10,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Any, cast
 
+from rich.style import Style
 from rich.text import Text
 from textual.content import Content
 from textual.geometry import Region
@@ -17,7 +19,9 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Label, Static
 
 from app.app import Workbench
+from app.palette import READABLE, contrast
 from app.safe_text import cell_len
+from app.themes import number_of
 
 
 def frame(app: Workbench) -> list[str]:
@@ -34,7 +38,7 @@ def text(app: Workbench) -> str:
 def check(app: Workbench) -> None:
     """Raise AssertionError with all that is wrong on the screen in front."""
     screen = app.screen
-    found = [*overlaps(screen), *escapes(screen), *cuts(screen), *unprintable(app)]
+    found = [*overlaps(screen), *escapes(screen), *cuts(screen), *unprintable(app), *faint(app)]
     assert not found, "\n".join([*found, "", *frame(app)])
 
 
@@ -151,3 +155,38 @@ def unprintable(app: Workbench) -> list[str]:
             if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co"):
                 found.append(f"line {y} holds U+{ord(char):04X}")
     return found
+
+
+def faint(app: Workbench) -> list[str]:
+    """Words that are hard to read, and colours that a terminal of 256 colours has to round.
+
+    Behind a dialog the screen is dimmed, so only the dialog itself is looked at.
+    """
+    found = []
+    screen = app.screen
+    areas = [child.region for child in screen.children if child.display]
+    for y, strip in enumerate(screen._compositor.render_strips()):
+        x = 0
+        for text, look, control in strip:
+            start, x = x, x + cell_len(text)
+            if control or look is None or look.color is None or not _words(text):
+                continue
+            if screen.is_modal and not any(area.contains(start, y) for area in areas):
+                continue
+            front, back = (_number(look, look.reverse), _number(look, not look.reverse))
+            if front is None or back is None:
+                found.append(f"line {y} writes {text[:40]!r} in {look}, which is off the palette")
+            elif contrast(front, back) < READABLE:
+                found.append(f"line {y} writes {text[:40]!r} in {front} on {back}: too faint")
+    return found
+
+
+def _words(text: str) -> bool:
+    return any(char.isalnum() for char in text)
+
+
+def _number(look: Style, back: bool) -> int | None:
+    colour = look.bgcolor if back else look.color
+    if colour is None or colour.is_default:
+        return None
+    return number_of(*colour.get_truecolor())

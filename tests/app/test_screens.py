@@ -1,0 +1,216 @@
+"""Every screen, dialog and state at every size: whole, readable, in colours that any terminal has.
+
+One workbench on a real store walks through all of them; `frames.check` looks at each.
+"""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+from textual.pilot import Pilot
+
+from app.app import SCREENS, Workbench
+from app.preferences import Preferences
+from app.screens.base import WorkbenchScreen
+from app.screens.crash import CrashScreen
+from app.screens.help import HelpScreen
+from app.screens.jump import JumpScreen
+from app.screens.lab.screen import LabScreen
+from app.store_feed import StoreFeed
+from tests.app import frames
+from tests.app.script import CONFIG, Script
+from tests.app.stored import record, run_events
+from tests.app.test_watch import workbench
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+THEMES = ["dark", "light"]
+SAFE = ["safe-red-green", "safe-blue-yellow"]
+WALKS = [*((size, theme) for size in SIZES for theme in THEMES), *(((120, 40), t) for t in SAFE)]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("screens") / "runs.db"
+    for seed in range(3):
+        algorithm = {**CONFIG["algorithm"], "beta": 0.04 if seed else 0.1}  # type: ignore[dict-item]
+        record(path, run_events(steps=6, seed=seed), name=f"otter-{seed}", seed=seed,
+               algorithm=algorithm)  # fmt: skip
+    return path
+
+
+def opened(store: Path, theme: str, mode: str = "watch") -> Workbench:
+    preferences = Preferences()
+    preferences.remember(theme=theme)
+    feed = StoreFeed(store, "@last")
+    assert feed.caught_up.wait(20)
+    return Workbench(store, feed=feed, mode=mode, preferences=preferences)
+
+
+async def until(pilot: Pilot[int], true: Callable[[], object]) -> None:
+    for _ in range(500):
+        if true():
+            break
+        await pilot.pause(0.01)
+    assert true(), frames.text(cast(Workbench, pilot.app))
+    await pilot.pause()
+
+
+class Walk:
+    """A workbench, what was seen on it, and one step after another."""
+
+    def __init__(self, app: Workbench, pilot: Pilot[int]) -> None:
+        self.app, self.pilot = app, pilot
+
+    async def see(self, *words: str) -> None:
+        """Wait for the words and check the frame."""
+        self.app.frame_now()
+        await until(self.pilot, lambda: all(word in frames.text(self.app) for word in words))
+        frames.check(self.app)
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await self.pilot.pause()
+
+    async def over(self, *keys: str, words: tuple[str, ...] = ()) -> None:
+        """Open something over the screen, look, and close it with esc."""
+        await self.press(*keys)
+        await until(self.pilot, lambda: not isinstance(self.app.screen, WorkbenchScreen))
+        await self.see(*words)
+        await self.press("escape")
+        await until(self.pilot, lambda: isinstance(self.app.screen, WorkbenchScreen))
+
+    async def zoom_all(self) -> None:
+        """Every panel with the whole screen to itself."""
+        screen = self.app.screen
+        assert isinstance(screen, WorkbenchScreen)
+        for panel in [p for p in screen.panels() if p.region]:
+            panel.focus()
+            await self.press("z")
+            assert screen.maximized is panel
+            assert panel.region.width == self.app.size.width
+            frames.check(self.app)
+            await self.press("z")
+
+
+async def on_runs(walk: Walk) -> None:
+    await walk.press("1")
+    await walk.see("otter-2")
+    await walk.zoom_all()
+    await walk.over("Q", words=("queue",))
+    await walk.over("t", words=("tag",))
+    await walk.press("g")
+    await walk.see("recipe")
+    await walk.press(*["g"] * 6)
+
+
+async def on_new_run(walk: Walk) -> None:
+    await walk.press("2")
+    await walk.see("2 New")
+    await walk.zoom_all()
+
+
+async def on_watch(walk: Walk) -> None:
+    await walk.press("3")
+    await walk.see("reward", "The run is complete")
+    await walk.zoom_all()
+    await walk.press("slash", "h", "e", "l", "d")
+    await walk.see("held-out", "leave field")
+    await walk.press("escape")
+
+
+async def on_rollouts(walk: Walk) -> None:
+    await walk.press("4")
+    await walk.see("token 1 of", "ratio")
+    await walk.zoom_all()
+    for _ in range(5):
+        await walk.press("m")
+        frames.check(walk.app)
+    await walk.press("t")
+    await walk.see("pinned", "by step")
+    await walk.press("D")
+    await walk.see("changes")
+    await walk.press("D", "t")
+    await walk.see("token 1 of")
+    await walk.press("v")
+    await until(walk.pilot, lambda: isinstance(walk.app.screen, LabScreen))
+    await walk.see("clipped in the group")
+    await walk.press("right", "down", "right")
+    await walk.see("differ from the run")
+    await walk.press("escape")
+
+
+async def on_compare(walk: Walk) -> None:
+    await walk.press("1")
+    await walk.see("otter-2")
+    await walk.press("home", "space", "down", "space", "d")
+    await until(walk.pilot, lambda: getattr(walk.app.screen, "mode", "") == "compare")
+    await walk.see("5 Compare")
+    await walk.zoom_all()
+
+
+@pytest.mark.parametrize(("size", "theme"), WALKS)
+@pytest.mark.parametrize("part", [on_runs, on_new_run, on_watch, on_rollouts, on_compare])
+async def test_a_screen_is_whole_and_readable(
+    part: Callable[[Walk], Awaitable[None]], size: tuple[int, int], theme: str, store: Path
+) -> None:
+    app = opened(store, theme)
+    async with app.run_test(size=size) as pilot:
+        await part(Walk(app, pilot))
+
+
+@pytest.mark.parametrize(("size", "theme"), WALKS)
+async def test_what_opens_over_a_screen_is_whole_and_readable(
+    size: tuple[int, int], theme: str, store: Path
+) -> None:
+    app = opened(store, theme)
+    async with app.run_test(size=size) as pilot:
+        walk = Walk(app, pilot)
+        await walk.see("reward")
+        await walk.over("question_mark", words=("reward",))
+        await walk.over("ctrl+p", words=("Search for commands",))
+        await walk.over("e", words=("CSV", "JSON", "Markdown", "SVG"))
+        await walk.over("ctrl+c", words=("leave the workbench",))
+        await walk.press("ctrl+o")
+        assert isinstance(app.screen, JumpScreen)
+        frames.check(app)
+        await walk.press("s")
+        assert isinstance(app.screen, WorkbenchScreen)
+        app.push_screen(CrashScreen(app.screen.snapshot, "The model is gone.", "Traceback\n x"))
+        await walk.see("The model is gone", "goes on from the last checkpoint")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_an_engine_at_work_can_be_steered_from_a_whole_screen(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    app = workbench(Script(steps=24, total_steps=60).sampling(), tmp_path)
+    async with app.run_test(size=size) as pilot:
+        walk = Walk(app, pilot)
+        await walk.see("generate", "pause run")
+        await walk.over("s", words=("after this step",))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("mode", list(SCREENS))
+async def test_an_empty_store_says_what_would_fill_the_screen(
+    mode: str, size: tuple[int, int], tmp_path: Path
+) -> None:
+    app = Workbench(tmp_path / "none.db", mode=mode, preferences=Preferences())
+    words = {"runs": ("two-minute starter run", "recorded run"), "new_run": ("2 New",),
+             "watch": ("No run is open", "Press 1"), "rollouts": ("No run is open",),
+             "compare": ("5 Compare",)}  # fmt: skip
+    async with app.run_test(size=size) as pilot:
+        await Walk(app, pilot).see(*words[mode])
+
+
+async def test_help_finds_metrics_alerts_and_settings(store: Path) -> None:
+    app = opened(store, "dark")
+    async with app.run_test(size=(120, 40)) as pilot:
+        walk = Walk(app, pilot)
+        await walk.press("question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        await walk.press("slash", *"alerts.kl")
+        await walk.see("alert: kl above limit", "threshold", "alerts.kl_jump")
+        await walk.press("escape")
+        await walk.see("now", "stored as")
