@@ -173,7 +173,8 @@ def faint(app: Workbench) -> list[str]:
                 continue
             if screen.is_modal and not any(area.contains(start, y) for area in areas):
                 continue
-            front, back = (_number(look, look.reverse), _number(look, not look.reverse))
+            turned = bool(look.reverse)
+            front, back = _number(look, turned), _number(look, not turned)
             if front is None or back is None:
                 found.append(f"line {y} writes {text[:40]!r} in {look}, which is off the palette")
             elif contrast(front, back) < READABLE:

@@ -9,7 +9,7 @@ from rich.style import Style
 from textual.color import Color as TextualColor
 
 from app.numbers import change, seconds, share, short, signed, sparkline
-from app.palette import PALETTES, hex_of, rgb, style
+from app.palette import PALETTES, contrast, hex_of, readable, rgb, style
 from app.series import Series
 from app.themes import THEMES, ExactXterm
 from app.widgets.braille import Canvas, Curve, Frame, draw, limits, span_of
@@ -147,3 +147,28 @@ def test_the_width_grows_in_few_jumps_and_ends_at_the_total() -> None:
     assert spans[-1] == 500
     assert len(set(spans)) < 14
     assert all(span >= n for n, span in enumerate(spans, 1))
+
+
+@pytest.mark.parametrize("name", list(PALETTES))
+def test_text_can_be_read_in_every_theme(name: str) -> None:
+    palette = PALETTES[name]
+    written = {palette.text, palette.headline, palette.label, palette.focus, palette.accent,
+               palette.good, palette.warn, palette.bad, *palette.push, *palette.cycle,
+               *palette.series.values()}  # fmt: skip
+    assert {
+        n: contrast(n, palette.paper) for n in written if contrast(n, palette.paper) < 4.5
+    } == {}
+    for number in written:
+        for back in (palette.raised, palette.cursor):
+            assert contrast(readable(number, back), back) >= 4.5, (number, back)
+
+
+def test_contrast_is_that_of_wcag() -> None:
+    # black on white is 21; #767676 is the lightest grey with 4.5 on white, and 243 is #767676
+    assert contrast(16, 231) == pytest.approx(21)
+    assert contrast(243, 231) == pytest.approx(4.54, abs=0.01)
+
+
+def test_guide_lines_stay_as_faint_as_they_are_meant() -> None:
+    dark = PALETTES["dark"]
+    assert readable(dark.guide, dark.cursor) == dark.guide

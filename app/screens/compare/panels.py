@@ -390,7 +390,7 @@ class PagePanel(ViewPanel):
                 line.append((f" {page} ", style(palette.label)))
             used += len(page) + 2
             self._tabs.append((start, used, page))
-        line.append(("  v next", style(palette.raw)))
+        line.append(("  v next", style(palette.label)))
         return line
 
     def copy_text(self) -> str:
