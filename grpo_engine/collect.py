@@ -10,6 +10,7 @@ from grpo_engine.samples import SampledGroup
 from grpo_engine.scoring import with_overlong
 from grpo_engine.session import Run, listen, relay
 from grpo_engine.tasks.base import Example, draw
+from grpo_engine.together import Answers, all_alerts, all_answers
 
 FIXED_STEP = 0  # the step that pinned prompts and evaluations draw their noise from, every time
 
@@ -88,32 +89,42 @@ def sample_and_score(
                 for row, prompt, example in zip(asked, prompts, examples, strict=True)
             ),
         )  # fmt: skip
+        mine = run.ranks.mine(asked)
         rollouts: list[Rollout] = yield from relay(
             run,
             step,
             sample_groups(
-                run.policy, asked, sampling, seed=run.config.seed, step=seed_step,
-                control=run.control, weights=run.lagged if origin == "train" else None,
+                run.policy, [row for _, row in mine], sampling, seed=run.config.seed,
+                step=seed_step, control=run.control,
+                weights=run.lagged if origin == "train" else None,
             ),
         )  # fmt: skip
     yield from listen(run, step)
     if origin == "train":
         yield PhaseStarted(step=step, phase="score", total=len(rollouts))
     with run.clock.phase("score" if origin == "train" else "evaluate"):
-        scores = run.scorer.score(
-            [examples[rollout.group - first] for rollout in rollouts],
-            [prompts[rollout.group - first] for rollout in rollouts],
-            rollouts,
-            step=step,
-        )
-        if origin == "train":
-            scores = with_overlong(
-                scores,
-                [len(rollout.ids) for rollout in rollouts],
-                sampling.max_new_tokens,
-                run.recipe.overlong_buffer,
+        own: list[tuple[int, Answers]] = []
+        if mine:
+            scores = run.scorer.score(
+                [examples[rollout.group - first] for rollout in rollouts],
+                [prompts[rollout.group - first] for rollout in rollouts],
+                rollouts,
+                step=step,
             )
-    yield from scores.alerts
+            if origin == "train":
+                scores = with_overlong(
+                    scores,
+                    [len(rollout.ids) for rollout in rollouts],
+                    sampling.max_new_tokens,
+                    run.recipe.overlong_buffer,
+                )
+            cuts = [(n * rows, (n + 1) * rows) for n in range(len(mine))]
+            own = [
+                (place, (rollouts[start:end], scores.part(start, end)))
+                for (place, _), (start, end) in zip(mine, cuts, strict=True)
+            ]
+        answers = all_answers(run.ranks, own, len(asked))
+    yield from all_alerts(answers)
     yield from listen(run, step)
     return [
         SampledGroup(
@@ -123,8 +134,10 @@ def sample_and_score(
             prompt_text=prompt.text,
             prefill=prefill_of(prompt.prompt),
             attempt=attempt,
-            rollouts=rollouts[place * rows : (place + 1) * rows],
-            scores=scores.part(place * rows, (place + 1) * rows),
+            rollouts=found,
+            scores=scores_of_group,
         )
-        for place, (row, prompt, example) in enumerate(zip(asked, prompts, examples, strict=True))
+        for row, prompt, example, (found, scores_of_group) in zip(
+            asked, prompts, examples, answers, strict=True
+        )
     ]

@@ -23,6 +23,7 @@ class Control:
     _stop_now: bool = False
     _checkpoint: bool = False
     _pins: deque[str] = field(default_factory=deque)
+    _lost: str = ""
 
     def ask(self, verb: Verb) -> None:
         """Ask for `verb`; asking twice is asking once."""
@@ -44,6 +45,16 @@ class Control:
         """Ask to follow one more prompt through the run."""
         with self._lock:
             self._pins.append(example_key)
+
+    def lose(self, message: str) -> None:
+        """Say that another rank of the run is gone; the first to say so is heard."""
+        with self._lock:
+            self._lost = self._lost or message
+
+    @property
+    def lost(self) -> str:
+        """Which other rank is gone, and why; empty while all are there."""
+        return self._lost
 
     @property
     def paused(self) -> bool:

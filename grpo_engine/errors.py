@@ -47,3 +47,7 @@ class MathsError(EngineError, ValueError):
 
 class NotFiniteError(EngineError, ArithmeticError):
     """Losses or gradients were not finite several times in a row."""
+
+
+class RankLostError(EngineError):
+    """A rank of a run on several machines has ended."""

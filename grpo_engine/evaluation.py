@@ -14,7 +14,7 @@ from grpo_engine.report import group_scored
 from grpo_engine.rewards.shape import well_formed
 from grpo_engine.rollouts import Sampling
 from grpo_engine.samples import SampledGroup
-from grpo_engine.session import Run
+from grpo_engine.session import Run, is_stopping
 from grpo_engine.statistics import (
     bootstrap,
     bootstrap_ratio,
@@ -68,7 +68,7 @@ def _evaluate_mode(
     groups: list[SampledGroup] = []
     yield PhaseStarted(step=step, phase="evaluate", total=len(problems) * samples, detail=mode)
     for start in range(0, len(problems), each):
-        if run.control.stop_after_step:
+        if is_stopping(run):
             return None
         found = yield from sample_and_score(
             run, step, problems[start : start + each], sampling,

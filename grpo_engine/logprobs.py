@@ -39,8 +39,10 @@ def score_tokens(
         rollouts, rows_at_most=run.micro_rows, pad_id=run.policy.pad_id,
         bucket=run.policy.fast.bucket, only=list(only),
     )  # fmt: skip
-    found: dict[str, list[tuple[TokenBatch, mx.array]]] = {"logprobs": []}
-    for done, batch in enumerate(batches, 1):
+    names = ["logprobs", *(["entropy"] if entropy else []), *(["values"] if values else [])]
+    found: dict[str, list[tuple[TokenBatch, mx.array]]] = {name: [] for name in names}
+    mine = [batch for _, batch in run.ranks.mine(batches)]
+    for done, batch in enumerate(mine, 1):
         who: AbstractContextManager[None] = (
             run.policy.as_reference() if reference else run.policy.using(weights)
         )
@@ -50,14 +52,10 @@ def score_tokens(
                 entropy=entropy, values=values,
             )  # fmt: skip
             mx.eval(scores.logprobs, scores.entropy, scores.values)
-        found["logprobs"].append((batch, scores.logprobs))
-        if scores.entropy is not None:
-            found.setdefault("entropy", []).append((batch, scores.entropy))
-        if scores.values is not None:
-            found.setdefault("values", []).append((batch, scores.values))
-        yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(batches))
+        for name in names:
+            found[name].append((batch, getattr(scores, name)))
+        yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(mine))
         yield from listen(run, step)
     width = max(1, *(len(rollout.ids) for rollout in rollouts))
-    return Numbers(
-        **{name: assembled(parts, len(rollouts), width) for name, parts in found.items()}
-    )
+    own = {name: assembled(parts, len(rollouts), width) for name, parts in found.items()}
+    return Numbers(**run.ranks.add(own))

@@ -18,6 +18,7 @@ from grpo_engine.pinned import first_pins
 from grpo_engine.platform import blas
 from grpo_engine.policy import load_policy
 from grpo_engine.prompts import PromptRenderer
+from grpo_engine.ranks import Ranks
 from grpo_engine.rollouts import Sampling
 from grpo_engine.scorer import Scorer
 from grpo_engine.selfcheck import limit_of
@@ -27,10 +28,17 @@ from grpo_engine.versions import versions
 
 
 def open_run(
-    config: RunConfig, control: Control, folder: Path, stack: ExitStack, *, resume: bool
+    config: RunConfig,
+    control: Control,
+    folder: Path,
+    stack: ExitStack,
+    *,
+    resume: bool,
+    ranks: Ranks,
 ) -> Generator[Event, None, Run]:
     """Load everything; `stack` ends the reward process when the run is over."""
-    saved, problems = checkpoint.latest(folder)
+    own, problems = checkpoint.latest(folder) if ranks.leads else (None, [])
+    saved = persist.hand_out(ranks, own)
     if saved is not None and not resume:
         raise CheckpointError(
             f"{folder} holds a run at step {saved.step}; resume it, or choose another folder"
@@ -59,7 +67,14 @@ def open_run(
         ))  # fmt: skip
     for text in (*task.notes, *problems):
         yield NoteWritten(step=step, text=text, severity="warning" if text in problems else "info")
-    run = yield from load_run(config, control, folder, stack, task, step, threads=threads)
+    if ranks.size > 1:
+        yield NoteWritten(
+            step=step,
+            text=f"{ranks.size} ranks share out the prompts; progress is shown of rank 0's own",
+        )
+    run = yield from load_run(
+        config, control, folder, stack, task, step, threads=threads, ranks=ranks
+    )
     if saved is not None:
         yield from persist.restore(run, saved)
     return run
@@ -75,7 +90,7 @@ def _threads(before: int | None) -> int:
 
 def load_run(
     config: RunConfig, control: Control, folder: Path, stack: ExitStack, task: Task, step: int,
-    *, threads: int,
+    *, threads: int, ranks: Ranks | None = None,
 ) -> Generator[Event, None, Run]:  # fmt: skip
     """Load the model and start the rewards: a run that has done nothing yet."""
     recipe = config.algorithm.resolved()
@@ -109,7 +124,10 @@ def load_run(
         critic = optimizer.build_critic(config.optimizer)
         critic.init(policy.module["critic"].trainable_parameters())
     prompt_tokens = preflight.longest_prompt(config, task, render)
-    rows = preflight.micro_rows(config, policy, prompt_tokens)
+    ranks = ranks or Ranks()
+    # every rank cuts the answers alike, so that each gets some of the batches
+    most = -(-config.rollout.prompts * config.rollout.group_size // ranks.size)
+    rows = min(most, *ranks.gather(preflight.micro_rows(config, policy, prompt_tokens)))
     estimate = preflight.check_memory(config, policy, prompt_tokens, rows)
     yield NoteWritten(
         step=step,
@@ -149,6 +167,7 @@ def load_run(
         sampling=sampling,
         micro_rows=rows,
         threads=threads,
+        ranks=ranks,
     )
     run.progress.entropy_bonus = run.progress.entropy_control = recipe.entropy_bonus
     run.progress.pins = first_pins(run)

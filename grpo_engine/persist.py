@@ -1,7 +1,8 @@
 """A run to a checkpoint and back: all that decides what comes next, and nothing else."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -12,6 +13,7 @@ from grpo_engine.config import RunConfig
 from grpo_engine.control import StopNow
 from grpo_engine.errors import CheckpointError
 from grpo_engine.events import CheckpointSaved, Event, NoteWritten, PhaseStarted
+from grpo_engine.ranks import Ranks
 from grpo_engine.session import Progress, Run
 from grpo_engine.settings import flatten
 from grpo_engine.tasks.base import Example
@@ -19,11 +21,15 @@ from grpo_engine.versions import versions
 
 # settings that may differ between a run and its resumption: they change no number
 FREE = ("name",)
+TENSORS = ("trained", "optimizer", "reference", "lagged", "critic", "critic_optimizer")
 
 
 def save_checkpoint(run: Run) -> Iterator[Event]:
     """Write the state after the last finished step, then remove checkpoints that are not kept."""
     step = run.step
+    if not run.ranks.leads:
+        run.saved_step = step
+        return
     yield PhaseStarted(step=step, phase="checkpoint")
     if run.control.stop_now:
         raise StopNow(f"the checkpoint of step {step} was left out")
@@ -41,6 +47,44 @@ def save_checkpoint(run: Run) -> Iterator[Event]:
         best=best == step,
         seconds=run.clock.now() - begun,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handed:
+    """A checkpoint that rank 0 read, as every rank holds it."""
+
+    step: int
+    path: Path
+    state: Mapping[str, Any]
+    arrays: Mapping[str, Mapping[str, mx.array]]
+
+    def tensors(self, name: str) -> dict[str, mx.array]:
+        """One of its files of arrays."""
+        return dict(self.arrays[name])
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file."""
+        return name in self.arrays
+
+
+def hand_out(ranks: Ranks, saved: Checkpoint | None) -> Checkpoint | Handed | None:
+    """Give rank 0's checkpoint to the ranks of other machines, which have no copy of it."""
+    if ranks.size == 1:
+        return saved
+    names = [name for name in TENSORS if saved is not None and saved.has(name)]
+    head = ranks.share(
+        None if saved is None else
+        {"step": saved.step, "path": str(saved.path), "state": dict(saved.state), "names": names}
+    )  # fmt: skip
+    if head is None:
+        return None
+    return Handed(
+        step=head["step"], path=Path(head["path"]), state=head["state"],
+        arrays={
+            name: ranks.hand_out(saved.tensors(name) if saved is not None else None)
+            for name in head["names"]
+        },
+    )  # fmt: skip
 
 
 def _tensors(run: Run) -> dict[str, dict[str, mx.array]]:
@@ -68,7 +112,7 @@ def _state(run: Run) -> dict[str, Any]:
     }
 
 
-def restore(run: Run, saved: Checkpoint) -> Iterator[Event]:
+def restore(run: Run, saved: Checkpoint | Handed) -> Iterator[Event]:
     """Put a run where the checkpoint left it; say what is not as it was."""
     state = saved.state
     run.policy.load_trainable(saved.tensors("trained"))
@@ -112,7 +156,7 @@ def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any
         yield "the data set", state["fingerprint"][:12], run.task.fingerprint[:12]
 
 
-def check_same_settings(config: RunConfig, saved: Checkpoint) -> None:
+def check_same_settings(config: RunConfig, saved: Checkpoint | Handed) -> None:
     """Refuse to resume with other settings: those belong to another run."""
     then = flatten(RunConfig.model_validate(saved.state["config"]))
     here = flatten(config)

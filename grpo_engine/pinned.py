@@ -32,7 +32,7 @@ def is_due(run: Run, step: int) -> bool:
 
 def take_pins(run: Run) -> None:
     """Pin what the user asked for since the last time; an unknown key is left alone."""
-    for key in run.control.take_pins():
+    for key in run.ranks.share(run.control.take_pins()):
         known = {example.key: example for example in run.task.held_out} | run.seen
         if key in known and all(pin.key != key for pin in run.progress.pins):
             run.progress.pins.append(known[key])

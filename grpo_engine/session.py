@@ -16,6 +16,7 @@ from grpo_engine.events import Event, RunPaused, RunResumed
 from grpo_engine.platform.guard import ThreadGuard
 from grpo_engine.policy import Policy
 from grpo_engine.prompts import PromptRenderer
+from grpo_engine.ranks import Ranks
 from grpo_engine.recipes import Recipe
 from grpo_engine.rollouts import Sampling
 from grpo_engine.scorer import Scorer
@@ -59,6 +60,7 @@ class Run:
     sampling: Sampling
     micro_rows: int
     threads: int
+    ranks: Ranks = field(default_factory=Ranks)
     progress: Progress = field(default_factory=Progress)
     lagged: dict[str, mx.array] | None = None  # the sampling policy where it is renewed rarely
     seen: dict[str, Example] = field(default_factory=dict)  # training problems, to pin by key
@@ -81,6 +83,11 @@ class Run:
     def has_critic(self) -> bool:
         """Whether the recipe learns values."""
         return self.recipe.signal == "gae"
+
+
+def is_stopping(run: Run) -> bool:
+    """Whether the run ends after what is in hand: rank 0 decides for all."""
+    return bool(run.ranks.share(run.control.stop_after_step))
 
 
 def listen(run: Run, step: int) -> Iterator[Event]:

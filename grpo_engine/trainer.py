@@ -10,6 +10,7 @@ a checkpoint goes on bit for bit. Deviations from the papers:
    the old ones: the ratio is exactly 1 there.
 """
 
+import time
 import traceback
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
@@ -21,7 +22,7 @@ from grpo_engine.alerts import raised
 from grpo_engine.collect import Collected, collect
 from grpo_engine.config import RunConfig
 from grpo_engine.control import Control, StopNow
-from grpo_engine.errors import DataError, EngineError, NotFiniteError
+from grpo_engine.errors import DataError, EngineError, NotFiniteError, RankLostError
 from grpo_engine.evaluation import Moment, evaluate
 from grpo_engine.events import (
     Event,
@@ -32,13 +33,16 @@ from grpo_engine.events import (
     StepFinished,
     StepSkipped,
 )
+from grpo_engine.lifeline import Lifeline
 from grpo_engine.logprobs import score_tokens
 from grpo_engine.maths import entropy_control
 from grpo_engine.opening import load_run, open_run
 from grpo_engine.persist import save_checkpoint
+from grpo_engine.platform.threads import launched_rank
+from grpo_engine.ranks import Ranks
 from grpo_engine.samples import Samples, gather
 from grpo_engine.selfcheck import check_itself
-from grpo_engine.session import Run, listen
+from grpo_engine.session import Run, is_stopping, listen
 from grpo_engine.tasks.base import Task, load_task
 from grpo_engine.update import Outcome, measure_after, update
 from grpo_engine.worth import judge, reads_old_first, reads_tokens, rows_to_train
@@ -56,14 +60,31 @@ def run(
     step = 0
     try:
         with ExitStack() as stack:
-            current = yield from open_run(config, control, folder, stack, resume=resume)
+            ranks = Ranks.join()
+            stack.enter_context(Lifeline(ranks, control))
+            config = agreed(ranks, config)
+            current = yield from open_run(
+                config, control, folder, stack, resume=resume, ranks=ranks
+            )
             for event in _whole_run(current):
                 step = event.step
                 yield event
     except StopNow:
         yield RunFinished(step=step, reason="aborted", summary={})
     except Exception as error:
-        yield _failed(step, error)
+        yield _failed(step, error, lost_rank(control))
+
+
+def agreed(ranks: Ranks, config: RunConfig) -> RunConfig:
+    """Rank 0's settings, which all ranks run by."""
+    return RunConfig.model_validate(ranks.share(config.model_dump(mode="json")))
+
+
+def lost_rank(control: Control) -> str:
+    """Which rank is gone, where that is why something failed; its end may be noticed late."""
+    if launched_rank() is not None:
+        time.sleep(0.5)
+    return control.lost
 
 
 def evaluate_only(
@@ -91,7 +112,9 @@ def _held_out_task(config: RunConfig) -> Task:
     return task
 
 
-def _failed(step: int, error: Exception) -> RunFailed:
+def _failed(step: int, error: Exception, lost: str = "") -> RunFailed:
+    if lost:
+        error = RankLostError(lost)
     return RunFailed(
         step=step,
         error=type(error).__name__,
@@ -131,7 +154,7 @@ def _begin(run: Run) -> Iterator[Event]:
 def _train(run: Run) -> Iterator[Event]:
     """The loop. Nothing of `run.progress` changes before a step is complete."""
     config, recipe, progress = run.config, run.recipe, run.progress
-    while run.step < config.steps and not run.control.stop_after_step:
+    while run.step < config.steps and not is_stopping(run):
         step = run.step + 1
         run.clock.start_step()
         if (step - 1) % recipe.sampler_sync_every == 0 and recipe.sampler_sync_every > 1:

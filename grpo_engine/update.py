@@ -22,6 +22,7 @@ from grpo_engine.policy import TokenBatch, micro_batches
 from grpo_engine.recipes import Recipe
 from grpo_engine.samples import Samples, as_float, assembled
 from grpo_engine.session import Run, listen
+from grpo_engine.together import all_gradients, all_seen
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,14 +97,16 @@ def measure_after(
     """One more forward after the last pass: how far tokens really came towards their targets."""
     targets = step_targets(samples, run.recipe)
     totals = totals_of(samples.mask)
-    found: list[Seen] = []
+    own: dict[int, Seen] = {}
     batches = _batches(run, samples, samples.trained)
-    for done, batch in enumerate(batches, 1):
+    mine = run.ranks.mine(batches)
+    for done, (place, batch) in enumerate(mine, 1):
         value, kept = loss(run, samples, run.recipe, batch, totals, targets)
         mx.eval(value, kept)
-        found.append(seen_of(batch, {"loss": value, **kept}))
-        yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(batches))
+        own[place] = seen_of(batch, {"loss": value, **kept})
+        yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(mine))
         yield from listen(run, step)
+    found = all_seen(run.ranks, batches, own)
     after = _sums(found)
     outcome.sums |= {name: after[name] for name in after if name.startswith("target/")}
     outcome.sums["kl_to_old"] = after["kl_to_old"]
@@ -154,18 +157,20 @@ def _parts(run: Run, samples: Samples, recipe: Recipe, step: int, index: int) ->
 def _accumulate(
     run: Run, samples: Samples, recipe: Recipe, step: int, cut: Part, targets: Targets | None
 ) -> Generator[Event, None, tuple[Any, list[Seen]]]:
-    """Add up the gradients of a minibatch, one evaluation per micro-batch."""
+    """Add up the gradients of a minibatch over all ranks, one evaluation per micro-batch."""
     gradients: Any = None
-    seen = []
-    for done, batch in enumerate(cut.batches, 1):
+    seen: dict[int, Seen] = {}
+    mine = run.ranks.mine(cut.batches)
+    for done, (place, batch) in enumerate(mine, 1):
         found, own = gradient(run, samples, recipe, batch, cut.totals, targets)
         gradients = own if gradients is None else tree_map(mx.add, gradients, own)
         mx.eval(gradients, found)
-        seen.append(seen_of(batch, found))
-        yield PhaseAdvanced(step=step, phase="update", done=done, total=len(cut.batches))
-        if done < len(cut.batches):
+        seen[place] = seen_of(batch, found)
+        yield PhaseAdvanced(step=step, phase="update", done=done, total=len(mine))
+        if done < len(mine):
             yield from listen(run, step)
-    return gradients, seen
+    summed = all_gradients(run.ranks, gradients, run.policy.module.trainable_parameters())
+    return summed, all_seen(run.ranks, cut.batches, seen)
 
 
 def _sums(seen: Sequence[Seen]) -> Sums:

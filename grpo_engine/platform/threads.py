@@ -18,6 +18,8 @@ from grpo_engine.platform.cgroup import limits
 
 ASKED: Final = ("GRPO_TUI_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
+LAUNCHED: Final = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+
 _claims: dict[str, int] = {}  # open descriptors by file name; the lock on each is the claim
 
 
@@ -63,6 +65,14 @@ def cores(root: Path = Path("/")) -> int:
     """Physical cores that this process can really use at one time."""
     physical = physical_cores(usable_processors(), root)
     return max(1, min(physical, math.floor(min(quota(root), 4096))))
+
+
+def launched_rank(env: Mapping[str, str] = os.environ) -> int | None:
+    """The rank that a launcher gave this process; None where none started it."""
+    for name in LAUNCHED:
+        if env.get(name, "").isdigit():
+            return int(env[name])
+    return None
 
 
 def ranks_here(env: Mapping[str, str] = os.environ) -> int:

@@ -1,0 +1,123 @@
+"""Notices when a rank of a run is gone: a socket between rank 0 and each other rank.
+
+A collective operation whose partner has died may wait for ever inside MLX, where no Python can
+end it. So the ranks hold a connection beside it, and a thread on each end that waits for it to
+break and says so in `control.lost`, for whoever can end the process.
+"""
+
+import json
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from grpo_engine.control import Control
+from grpo_engine.ranks import Ranks
+
+PATIENCE: Final = 15.0  # seconds for every rank to connect
+LOOPBACK: Final = "127.0.0.1"
+BYE: Final = b"bye\n"
+
+
+class Lifeline:
+    """The connections of this rank; a context manager that says goodbye at the end."""
+
+    def __init__(self, ranks: Ranks, control: Control) -> None:
+        self._ranks, self._control = ranks, control
+        self._sockets: list[socket.socket] = []
+        self._closing = False
+
+    def __enter__(self) -> "Lifeline":
+        if self._ranks.size > 1:
+            server = _listen() if self._ranks.leads else None
+            offer = None
+            if server is not None:
+                offer = {"port": server.getsockname()[1], "addresses": addresses(),
+                         "token": secrets.token_hex(16)}  # fmt: skip
+            found = self._ranks.share(offer)
+            if server is not None:
+                self._accept(server, found["token"])
+            else:
+                self._connect(found)
+            self._ranks.gather(None)  # nobody goes on before all are held
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        self.say_goodbye("" if error is None else f"{type(error).__name__}: {error}")
+
+    def say_goodbye(self, failed: str = "") -> None:
+        """Tell the others that this rank leaves, and why where something failed."""
+        self._closing = True
+        for each in self._sockets:
+            with suppress(OSError):
+                each.sendall(json.dumps({"failed": failed}).encode() + b"\n" if failed else BYE)
+                each.close()
+        self._sockets.clear()
+
+    def _accept(self, server: socket.socket, token: str) -> None:
+        server.settimeout(PATIENCE)
+        waiting = self._ranks.size - 1
+        with server, suppress(OSError):
+            while waiting:
+                client, _ = server.accept()
+                client.settimeout(PATIENCE)
+                words = client.makefile("r").readline().split()
+                if len(words) == 2 and secrets.compare_digest(words[0], token):
+                    self._watch(client, f"rank {words[1]}")
+                    waiting -= 1
+                else:
+                    client.close()
+
+    def _connect(self, offer: Mapping[str, object]) -> None:
+        for address in offer["addresses"]:  # type: ignore[attr-defined]
+            with suppress(OSError):
+                place = (str(address), int(str(offer["port"])))
+                client = socket.create_connection(place, PATIENCE / 3)
+                client.sendall(f"{offer['token']} {self._ranks.rank}\n".encode())
+                self._watch(client, "rank 0")
+                return
+
+    def _watch(self, client: socket.socket, who: str) -> None:
+        client.settimeout(None)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, name):  # a host that loses power sends no goodbye
+                client.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        self._sockets.append(client)
+        threading.Thread(target=self._wait, args=(client, who), daemon=True).start()
+
+    def _wait(self, client: socket.socket, who: str) -> None:
+        said = b""
+        with suppress(OSError):
+            while part := client.recv(4096):
+                said += part
+        if self._closing or said == BYE:
+            return
+        why = "it was killed, or its machine or network is gone"
+        with suppress(ValueError, KeyError):
+            why = json.loads(said)["failed"]
+        self._control.lose(
+            f"{who} of the run has ended: {why}. Start all ranks again with `grpo-tui resume`; "
+            "the run goes on from its last checkpoint"
+        )
+
+
+def _listen() -> socket.socket:
+    everywhere = "" if addresses() != [LOOPBACK] else LOOPBACK
+    return socket.create_server((everywhere, 0))
+
+
+def addresses(env: Mapping[str, str] = os.environ) -> list[str]:
+    """Where other ranks may find this one: as the launcher's host file says, else by name."""
+    with suppress(KeyError, OSError, ValueError, TypeError, IndexError):
+        hosts = json.loads(Path(env["MLX_HOSTFILE"]).read_text(encoding="utf-8"))
+        own = [place.rpartition(":")[0] for place in hosts[int(env["MLX_RANK"])]]
+        return list(dict.fromkeys(own)) or [LOOPBACK]
+    with suppress(OSError):
+        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+        return [*dict.fromkeys(str(entry[4][0]) for entry in found), LOOPBACK]
+    return [LOOPBACK]

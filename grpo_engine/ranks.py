@@ -1,0 +1,127 @@
+"""One run on several machines: ranks that share out the work and agree on every number.
+
+Each rank samples, scores and differentiates its share; what they found is summed or gathered, so
+that every rank holds the same groups, denominators and gradients and takes the same decisions.
+MLX's distributed back ends carry it; a process that `mlx.launch` did not start is alone.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import mlx.core as mx
+import numpy as np
+
+from grpo_engine.platform.threads import launched_rank
+from grpo_engine.policy.trees import flatten, nest
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process among those of the run; alone where `group` is None."""
+
+    group: Any = None
+
+    @classmethod
+    def join(cls) -> "Ranks":
+        """Meet the other ranks, if a launcher started this process as one of several."""
+        if launched_rank() is None:
+            return cls()
+        group = mx.distributed.init()
+        return cls(group) if group.size() > 1 else cls()
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is; 0 records the run."""
+        return int(self.group.rank()) if self.group else 0
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return int(self.group.size()) if self.group else 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the rank that records, decides and listens to the user."""
+        return self.rank == 0
+
+    def mine(self, items: Sequence[Item]) -> list[tuple[int, Item]]:
+        """This rank's share with its places: every `size`-th, so that long ones are spread."""
+        return list(enumerate(items))[self.rank :: self.size]
+
+    def gather(self, value: Any) -> list[Any]:
+        """JSON values of all ranks, in their order."""
+        if not self.group:
+            return [value]
+        data = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
+        sizes = self._all_gather(np.array([len(data)], dtype=np.int32))
+        padded = np.zeros(int(sizes.max()), dtype=np.uint8)
+        padded[: len(data)] = data
+        whole = self._all_gather(padded).reshape(self.size, -1)
+        return [json.loads(row[:size].tobytes()) for row, size in zip(whole, sizes, strict=True)]
+
+    def share(self, value: Any) -> Any:
+        """The JSON value that rank 0 gives."""
+        return self.gather(value if self.leads else None)[0] if self.group else value
+
+    def spread(self, items: Iterable[tuple[int, Any]], count: int) -> list[Any]:
+        """JSON values by place, each made by one rank, put together on all of them."""
+        found: list[Any] = [None] * count
+        for part in self.gather([[place, value] for place, value in items]):
+            for place, value in part:
+                found[place] = value
+        return found
+
+    def add(self, tree: Any) -> Any:
+        """The sum over all ranks of every array of a tree, in one message per number format."""
+        if not self.group:
+            return tree
+        flat = flatten(tree)
+        kinds: dict[Any, list[str]] = {}
+        for name, value in flat.items():
+            kinds.setdefault(value.dtype, []).append(name)
+        summed: dict[str, mx.array] = {}
+        for names in kinds.values():
+            ends = np.cumsum([flat[name].size for name in names])[:-1].tolist()
+            whole = self._all_sum(mx.concatenate([flat[name].reshape(-1) for name in names]))
+            for name, part in zip(names, mx.split(whole, ends), strict=True):
+                summed[name] = part.reshape(flat[name].shape)
+        mx.eval(summed)
+        return nest(summed)
+
+    def add_one(self, value: mx.array) -> mx.array:
+        """The sum over all ranks of one array."""
+        if not self.group:
+            return value
+        total = self._all_sum(value)
+        mx.eval(total)
+        return total
+
+    def hand_out(self, arrays: Mapping[str, mx.array] | None) -> dict[str, mx.array]:
+        """Rank 0's arrays on every rank."""
+        if not self.group:
+            return dict(arrays or {})
+        own = arrays or {}
+        kinds = {name: [list(a.shape), str(a.dtype).rpartition(".")[2]] for name, a in own.items()}
+        found: dict[str, mx.array] = {}
+        for name, (shape, dtype) in self.share(kinds).items():
+            value = own[name] if self.leads else mx.zeros(shape, getattr(mx, dtype))
+            found[name] = self.add_one(value) if value.size else value
+        return found
+
+    def _stream(self) -> Any:
+        """Sockets and Thunderbolt are served from the CPU; NCCL from the GPU."""
+        return None if "NCCL_HOST_IP" in os.environ else mx.cpu
+
+    def _all_sum(self, value: mx.array) -> mx.array:
+        total: mx.array = mx.distributed.all_sum(value, group=self.group, stream=self._stream())
+        return total
+
+    def _all_gather(self, value: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+        found = mx.distributed.all_gather(mx.array(value), group=self.group, stream=self._stream())
+        mx.eval(found)
+        return np.array(found)
