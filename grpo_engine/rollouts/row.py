@@ -97,9 +97,9 @@ class Row:
         shown = self.ids[:-1] if self.finish == "stop" and self.ids[-1] in ends else self.ids
         gained = self._pending + self.text.advance(shown, last=self.finish is not None)
         self._pending = ""
-        self.reported = len(self.ids)
+        new, self.reported = len(self.ids) - self.reported, len(self.ids)
         return RowDelta(
-            group=self.prompt.group, index=self.index, text=gained, tokens=len(self.ids),
+            group=self.prompt.group, index=self.index, text=gained, tokens=new,
             finish=self.finish,
         )  # fmt: skip
 

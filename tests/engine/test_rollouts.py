@@ -183,6 +183,12 @@ def test_progress_tells_every_row_and_its_text(make_policy: MakePolicy) -> None:
     assert texts == {(rollout.group, rollout.index): rollout.text for rollout in rollouts}
     assert progress[-1].finished == progress[-1].total == len(rollouts)
     assert progress[-1].tokens == sum(len(rollout.ids) for rollout in rollouts)
+    for rollout in rollouts:
+        own = [
+            delta for event in progress for delta in event.rows
+            if (delta.group, delta.index) == (rollout.group, rollout.index)
+        ]  # fmt: skip
+        assert sum(delta.tokens for delta in own) == len(rollout.ids)
 
 
 def test_stop_now_drops_the_step(make_policy: MakePolicy) -> None:
