@@ -75,8 +75,8 @@ async def write(pilot: Pilot[int], text: str) -> None:
 
 
 async def go_to(pilot: Pilot[int], screen: NewRunScreen, path: str) -> None:
-    """Move to a setting by keys: find it, keep the search, end it."""
-    await pilot.press("slash", *(_character_to_key(char) for char in path.replace("_", " ")))
+    """Move to a setting by keys: find the beginning of its path, keep the search, go down."""
+    await pilot.press("slash", "ctrl+u", *(_character_to_key(char) for char in path[:11]))
     await pilot.press("enter")
     while screen.view.cursor != path:
         before = screen.view.cursor

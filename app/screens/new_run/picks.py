@@ -76,9 +76,9 @@ class Pick(ModalScreen[str | None]):
     Pick.-narrow DetailsPanel { width: 1fr; height: 3fr; margin: 1 0 0 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "cancel", "leave it", id="pick.cancel", tooltip="Change nothing"),
-        Binding("j", "cursor(1)", "down", id="pick.down", show=False, tooltip="The next one"),
-        Binding("k", "cursor(-1)", "up", id="pick.up", show=False, tooltip="The one above"),
+        Binding("escape,q", "cancel", "leave it", id="new.pick_cancel", tooltip="Change nothing"),
+        Binding("j", "cursor(1)", "down", id="new.pick_down", show=False, tooltip="The next one"),
+        Binding("k", "cursor(-1)", "up", id="new.pick_up", show=False, tooltip="The one above"),
     ]
 
     def __init__(
