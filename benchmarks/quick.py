@@ -1,0 +1,153 @@
+"""Ratios that must not get worse: each fast path beside the plain path, on the embedded starter.
+
+    python -m benchmarks.quick [--write]
+
+Only ratios are compared, each of two things timed in turn in one process, so that the speed of the
+machine cancels out. `--write` stores what was found as the new expectation.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from grpo_engine.config import ModelConfig
+from grpo_engine.platform import blas
+from grpo_engine.policy import FastPaths, Policy, load_policy, micro_batches, token_scores
+from grpo_engine.rollouts import PromptRows, Sampling, sample_groups
+
+EXPECTED = Path(__file__).parent / "expected.json"
+SLACK = 0.6  # a ratio may fall to this share of what is expected: other programs run beside
+ROUNDS = 5
+ROWS, PROMPT, ANSWER = 32, 96, 48
+
+
+@dataclass(frozen=True)
+class Row:
+    """An answer as scoring reads it."""
+
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    forced: tuple[int, ...] = ()
+
+
+def prompts_of(policy: Policy) -> list[PromptRows]:
+    """Four made-up prompts with eight answers each."""
+    dice = random.Random(0)
+    return [
+        PromptRows(
+            key=f"p{n}", group=n, rows=ROWS // 4,
+            ids=tuple(dice.randrange(3, policy.vocabulary) for _ in range(PROMPT - 8 * n)),
+        )
+        for n in range(4)
+    ]  # fmt: skip
+
+
+def sample(policy: Policy, fast: FastPaths) -> None:
+    """Decode all rows."""
+    policy.fast = fast
+    sampling = Sampling(max_new_tokens=ANSWER // 3, ignore_end=True)
+    for _ in sample_groups(policy, prompts_of(policy), sampling, seed=0, step=1):
+        pass
+
+
+def rows_of(policy: Policy) -> list[Row]:
+    """Answers of different lengths."""
+    dice = random.Random(1)
+    return [
+        Row(prompt.ids, tuple(dice.randrange(3, policy.vocabulary) for _ in range(length)))
+        for prompt in prompts_of(policy)
+        for length in range(ANSWER - ROWS // 4, ANSWER)
+    ]
+
+
+def learn(policy: Policy, fast: FastPaths, rows: list[Row]) -> None:
+    """A forward and backward pass over all rows."""
+    policy.fast = fast
+    for batch in micro_batches(rows, rows_at_most=ROWS):
+
+        def loss(batch: Any = batch) -> mx.array:
+            return (token_scores(policy, batch, temperature=1.0).logprobs * batch.mask).sum()
+
+        mx.eval(nn.value_and_grad(policy.module, loss)())
+
+
+def score(policy: Policy, fast: FastPaths, rows: list[Row]) -> None:
+    """A forward pass without gradients."""
+    policy.fast = fast
+    for batch in micro_batches(rows, rows_at_most=ROWS):
+        scores = token_scores(policy, batch, temperature=1.0, gradient=False)
+        mx.eval(scores.logprobs)
+
+
+def cases(policy: Policy) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
+    """Name -> (plain, fast)."""
+    fast, plain, rows = FastPaths(), FastPaths.plain(), rows_of(policy)
+    no_prefix = replace(fast, shared_prefix=False)
+    return {
+        "decode all rows together": (
+            lambda: sample(policy, replace(fast, batched_decode=False)),
+            lambda: sample(policy, fast),
+        ),
+        "share the prompt in the update": (
+            lambda: learn(policy, no_prefix, rows), lambda: learn(policy, fast, rows),
+        ),
+        "share the prompt in scoring": (
+            lambda: score(policy, no_prefix, rows), lambda: score(policy, fast, rows),
+        ),
+        "all paths in the update": (
+            lambda: learn(policy, plain, rows), lambda: learn(policy, fast, rows),
+        ),
+        "all paths in scoring": (
+            lambda: score(policy, plain, rows), lambda: score(policy, fast, rows),
+        ),
+    }  # fmt: skip
+
+
+def gain(slow: Callable[[], None], quick: Callable[[], None]) -> float:
+    """Median over rounds of plain time / fast time, timed in turn."""
+    slow(), quick()
+    found = []
+    for _ in range(ROUNDS):
+        times = []
+        for run in (slow, quick):
+            begun = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - begun)
+        found.append(times[0] / times[1])
+    return statistics.median(found)
+
+
+def main() -> int:
+    """Print every ratio; exit 1 where one is far below what is expected."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--write", action="store_true", help="store the ratios as expected")
+    asked = parser.parse_args()
+    blas.ensure()
+    blas.set_threads(1)  # a spinning thread beside other programs would hide everything else
+    policy = load_policy(ModelConfig(), seed=0)
+    found = {name: round(gain(*pair), 2) for name, pair in cases(policy).items()}
+    if asked.write:
+        EXPECTED.write_text(json.dumps(found, indent=1) + "\n")
+    expected = json.loads(EXPECTED.read_text())
+    worse = 0
+    for name, ratio in found.items():
+        bad = ratio < SLACK * expected[name]
+        worse += bad
+        print(
+            f"{name:32} {ratio:6.2f} x   expected {expected[name]:.2f}   {'WORSE' if bad else 'ok'}"
+        )
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
