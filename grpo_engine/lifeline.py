@@ -117,6 +117,9 @@ def addresses(env: Mapping[str, str] = os.environ) -> list[str]:
         hosts = json.loads(Path(env["MLX_HOSTFILE"]).read_text(encoding="utf-8"))
         own = [place.rpartition(":")[0] for place in hosts[int(env["MLX_RANK"])]]
         return list(dict.fromkeys(own)) or [LOOPBACK]
+    for name in ("MLX_JACCL_COORDINATOR", "NCCL_HOST_IP"):
+        if host := env.get(name, ""):
+            return [host.rpartition(":")[0] or host]
     with suppress(OSError):
         found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
         return [*dict.fromkeys(str(entry[4][0]) for entry in found), LOOPBACK]
