@@ -42,10 +42,16 @@ def m003_queue(conn: sqlite3.Connection) -> None:
     _run_sql(conn, schema.QUEUE)
 
 
+def m004_order(conn: sqlite3.Connection) -> None:
+    """An index that sorts a run's rollouts."""
+    _run_sql(conn, schema.ORDER)
+
+
 MIGRATIONS = (
     Migration("m001_runs", m001_runs),
     Migration("m002_search", m002_search),
     Migration("m003_queue", m003_queue),
+    Migration("m004_order", m004_order),
 )
 CURRENT = len(MIGRATIONS)
 

@@ -332,3 +332,11 @@ CREATE INDEX run_config ON run (config_hash);
 ALTER TABLE run ADD COLUMN sweep_id INTEGER REFERENCES sweep (id) ON DELETE SET NULL;
 CREATE INDEX run_sweep ON run (sweep_id) WHERE sweep_id IS NOT NULL;
 """
+
+# Narrow and appended to, so that a long run's rollouts can be put in any order without their texts.
+ORDER = """
+DROP INDEX IF EXISTS rollout_group_id;
+CREATE INDEX IF NOT EXISTS rollout_of_group ON rollout (
+  group_id, run_id, advantage, tokens, kl, clip_fraction
+);
+"""

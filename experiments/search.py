@@ -19,6 +19,7 @@ SORTS = {"newest": "", "reward": "reward", "advantage": "advantage", "length": "
          "clip": "clip_fraction"}  # fmt: skip
 PAGE = 500
 FEW = 20_000
+FIRST_PAGE = 200
 
 _HIT = (
     "SELECT r.id, g.id, g.run_id, g.step, g.origin, g.idx, r.idx, r.text, r.reward, g.prompt_text "
@@ -47,6 +48,18 @@ class Query:
         if self.mode == "substring":
             return self.literal in candidate.casefold()
         return not self.exact or self.literal in _even(candidate)
+
+    @property
+    def likely(self) -> tuple[str, tuple[str, ...]]:
+        """What SQLite can rule out by itself before the texts are looked at, with its values."""
+        if not self.literal.isascii():
+            return "", ()
+        parts = self.literal.split() if self.mode != "substring" else [self.literal]
+        pattern = "%" + re.sub(r"([\\%_])", r"\\\1", max(parts, key=len)[:1000]) + "%"
+        # LIKE folds the case of ASCII alone; a text with other signs is left to Python
+        one = r"{0} LIKE ? ESCAPE '\' OR length(CAST({0} AS BLOB)) > length({0})"
+        texts = " OR ".join(one.format(column) for column in ("r.text", "g.prompt_text"))
+        return f"AND ({texts})", (pattern, pattern)
 
     def found_in(self, candidate: str) -> bool:
         """Whether the phrase is there, word by word, without asking the index."""
@@ -116,7 +129,10 @@ class SearchQuestions(Reading):
     def _bounds(self, run: int | None, before: int | None) -> tuple[int, int] | None:
         """The ids between which a run's rollouts are."""
         if run is None:
-            low, high = self._one("SELECT min(id), max(id) FROM rollout")
+            # min and max in one query would read the whole table
+            low, high = self._one(
+                "SELECT (SELECT min(id) FROM rollout), (SELECT max(id) FROM rollout)"
+            )
         else:
             low = self._edge(run, "ASC")
             high = self._edge(run, "DESC")
@@ -213,15 +229,16 @@ class SearchQuestions(Reading):
     ) -> Iterator[v.SearchHit]:
         """Read rollout after rollout, the newest first."""
         low, high = bounds
+        likely, values = query.likely
         size = 100
         while high >= low:
+            bottom = max(low, high - size + 1)
             rows = self._all(
-                _HIT + "AND r.id BETWEEN ? AND ? ORDER BY r.id DESC LIMIT ?", (low, high, size)
+                _HIT + f"AND r.id BETWEEN ? AND ? {likely} ORDER BY r.id DESC",
+                (bottom, high, *values),
             )
             yield from self._among(rows, query, run)
-            if len(rows) < size:
-                return
-            high, size = rows[-1][0] - 1, 2000
+            high, size = bottom - 1, 5000
 
     def _among(self, rows: Iterable[Any], query: Query, run: int | None) -> Iterator[v.SearchHit]:
         for row in rows:
@@ -285,13 +302,41 @@ class SearchQuestions(Reading):
         if column == "reward":
             yield from self._walk_index(run)
             return
-        keys = self._all(
-            f"SELECT id FROM rollout WHERE run_id = ? ORDER BY {column} DESC, id DESC", (run,)
-        )
-        for place in range(0, len(keys), 100):
-            part = [row[0] for row in keys[place : place + 100]]
-            rows = {row[0]: row for row in self._all(_HIT + f"AND r.id IN ({marks(part)})", part)}
-            yield from (rows[key] for key in part if key in rows)
+        for keys in self._keys_by(run, column):
+            for place in range(0, len(keys), 100):
+                part = keys[place : place + 100]
+                rows = self._all(_HIT + f"AND r.id IN ({marks(part)})", part)
+                found = {row[0]: row for row in rows}
+                yield from (found[key] for key in part if key in found)
+
+    def _keys_by(self, run: int | None, column: str) -> Iterator[list[int]]:
+        """The ids of a run's rollouts by falling `column`, in pages that grow; NULLs last."""
+        edges = [
+            self._one(
+                f"SELECT id FROM rollout_group WHERE run_id = ? ORDER BY seq {way} LIMIT 1", (run,)
+            )
+            for way in ("ASC", "DESC")
+        ]
+        if None in edges:
+            return
+        table = "rollout INDEXED BY rollout_of_group" if self.schema >= 4 else "rollout"
+        where = f"FROM {table} WHERE group_id BETWEEN ? AND ? AND run_id = ?"
+        values = [edges[0][0], edges[1][0], run]
+        beyond: tuple[Any, ...] = ()
+        size = FIRST_PAGE
+        while True:
+            after = f"AND ({column}, id) < (?, ?)" if beyond else ""
+            rows = self._all(
+                f"SELECT id, {column} {where} AND {column} IS NOT NULL {after} "
+                f"ORDER BY {column} DESC, id DESC LIMIT ?",
+                [*values, *beyond, size],
+            )
+            yield [row[0] for row in rows]
+            if len(rows) < size:
+                break
+            beyond, size = (rows[-1][1], rows[-1][0]), 20 * size
+        rows = self._all(f"SELECT id {where} AND {column} IS NULL ORDER BY id DESC", values)
+        yield [row[0] for row in rows]
 
     def _walk_index(self, run: int | None) -> Iterator[Any]:
         top = self._one("SELECT max(reward) FROM rollout WHERE run_id = ?", (run,))

@@ -31,6 +31,8 @@ def first_version(path: Path) -> None:
             conn.execute(f"DROP TABLE {table}")
         conn.execute("DROP INDEX run_config")
         conn.execute("DROP INDEX run_sweep")
+        conn.execute("DROP INDEX rollout_of_group")
+        conn.execute("CREATE INDEX rollout_group_id ON rollout (group_id)")
         conn.execute("ALTER TABLE run DROP COLUMN sweep_id")
         conn.execute("DROP TABLE sweep")
         conn.execute("DELETE FROM migration WHERE n > 1")

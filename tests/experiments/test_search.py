@@ -10,7 +10,7 @@ from experiments.errors import QueryError
 from experiments.reader import StoreReader
 from experiments.recorder import Recorder
 from grpo_engine import events as ev
-from tests.experiments.made import CONFIG, finished, group, started
+from tests.experiments.made import CONFIG, finished, group, put_all, started, step_events
 
 TEXTS = [
     ("<answer>42</answer>", "the cat sat"),
@@ -118,3 +118,48 @@ def test_a_search_can_be_stopped(reader: StoreReader) -> None:
     with pytest.raises(InterruptedError):
         list(hits)
     assert found(reader, "cat") == [(1, 1)]
+
+
+def test_a_substring_is_found_beyond_ascii_and_past_the_first_pages(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    recorder = Recorder(path)
+    handle = recorder.start_run(CONFIG)
+    odd = ("de\ufb01ned in 5 \u212a", "a_b 50% c\\d")
+    put_all(handle, started(), ev.GroupScored(step=1, group=group(0, odd)))
+    for step in (2, 3, 4):
+        texts = tuple(f"filler {place}" for place in range(60))
+        put_all(handle, ev.GroupScored(step=step, group=group(0, texts)), finished(step))
+    assert handle.close()
+    recorder.close()
+    with closing(StoreReader(path)) as reader:
+
+        def found(text: str) -> list[str]:
+            return [hit.text for hit in reader.search(text, mode="substring")]
+
+        assert found("fine") == [odd[0]]
+        assert found("5 k") == [odd[0]]
+        assert found("A_B") == found("50% ") == found("c\\D") == [odd[1]]
+        assert found("a%b") == []
+        assert len(found("ILLER 5")) == 33
+
+
+@pytest.mark.parametrize("sort", ["advantage", "length", "kl", "clip"])
+def test_every_order_gives_each_hit_once_over_all_pages(
+    tmp_path: Path, sort: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.search.FEW", 0)
+    monkeypatch.setattr("experiments.search.FIRST_PAGE", 2)
+    path = tmp_path / "s.db"
+    recorder = Recorder(path)
+    handle = recorder.start_run(CONFIG)
+    put_all(handle, started(), *step_events(1), *step_events(2))
+    handle.put(ev.GroupScored(step=3, group=group(0, ("yes", "yes", "no"))))
+    handle.put(finished(3))
+    assert handle.close()
+    recorder.close()
+    with closing(StoreReader(path)) as reader:
+        run = reader.resolve("@last").key
+        hits = [hit.rollout for hit in reader.search("1 + 1", run=run, sort=sort, limit=100)]
+    assert sorted(hits) == list(range(1, 12))
+    if sort in ("kl", "clip"):
+        assert hits[-3:] == [11, 10, 9]
