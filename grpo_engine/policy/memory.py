@@ -151,7 +151,7 @@ def _update(
         pairs = rows * new_tokens * length + prompts * prompt_tokens**2
     adapter = ADAPTER + (DORA if policy.config.tuning == "dora" else 0)
     layer = sizes.layer_bytes(tokens, pairs, adapter=adapter)
-    kept = layer * sizes.layers
+    kept = layer * _trained_layers(policy, sizes.layers)
     if policy.config.grad_checkpoint:
         between = tokens * sizes.hidden * sizes.bytes * sizes.layers
         caches = rows * length * sizes.kv_width * sizes.bytes * sizes.layers
@@ -159,6 +159,12 @@ def _update(
     scored = rows * (new_tokens if policy.parts is not None else length)
     chunk = min(scored, policy.fast.head_chunk or scored) if policy.fast.fused_head else scored
     return int(kept + LOGITS * chunk * sizes.vocabulary * 4)
+
+
+def _trained_layers(policy: Policy, layers: int) -> int:
+    """Layers that keep something for the backward pass: from the first trained one on."""
+    last = int(policy.adapter.get("num_layers", -1))
+    return min(layers, last) if last > 0 and policy.config.tuning != "full" else layers
 
 
 def choose_micro_rows(

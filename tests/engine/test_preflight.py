@@ -66,7 +66,7 @@ def wider(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"shared_prefix": False}, {"grad_checkpoint": True}, {"tuning": "full"},
+    [{}, {"shared_prefix": False}, {"grad_checkpoint": True}, {"tuning": "full"}, {"lora_layers": 3},
      {"tuning": "dora"}],
     ids=str,
 )  # fmt: skip
