@@ -104,7 +104,10 @@ def write_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one tree over another, section by section."""
+    """Lay one tree over another, section by section.
+
+    Other rewards have other weights, and another task has other options: those go with the old.
+    """
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
@@ -112,10 +115,22 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
             RunConfig.model_fields[key].default, BaseModel
         )
         if is_section and isinstance(old, Mapping) and isinstance(value, Mapping):
-            merged[key] = {**old, **value}
+            kept = {
+                name: item for name, item in old.items() if not _replaced(key, name, old, value)
+            }
+            merged[key] = {**kept, **value}
         else:
             merged[key] = value
     return merged
+
+
+BELONGS_TO = {("rewards", "weights"): "functions", ("task", "options"): "name"}
+
+
+def _replaced(section: str, name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether a setting belongs to another one that is given a new value."""
+    owner = BELONGS_TO.get((section, name), "")
+    return owner in new and new[owner] != old.get(owner)
 
 
 def parse_sets(pairs: Iterable[str]) -> dict[str, Any]:

@@ -139,6 +139,8 @@ def try_(
         log = Path(folder) / "rewards.log"
         printed = log.read_text(errors="replace") if log.exists() else ""
     report(scored, completion, printed, as_json)
+    if scored.problems and isinstance(prompts, str) and not as_json:
+        typer.echo("a function that reads messages, not text, is tried with --chat", err=True)
     if scored.problems:
         raise typer.Exit(exit_codes.FAILED)
 

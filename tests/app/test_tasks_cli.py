@@ -112,6 +112,7 @@ def test_what_a_function_prints_logs_and_raises_is_shown(
     assert "None" in out
     assert "reward fails_on_three on completion 1" in err
     assert "ZeroDivisionError" in err
+    assert "tried with --chat" in err
     status, out, _ = run(
         capsys, "rewards", "test", "numeric_answer", "-c", "so 7", "--column", "answer=7"
     )

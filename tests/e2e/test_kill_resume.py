@@ -1,6 +1,7 @@
 """kill -9 at any moment: `grpo-tui resume` goes on as if nothing had happened, bit for bit."""
 
 import random
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ CASES: dict[str, dict[str, Any]] = {
     "ppo": {"recipe": "ppo", "passes": 2},
 }
 
+PHASES = ("generate", "checkpoint", "update", "score")
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -39,6 +42,16 @@ def write_case(world: Path, tmp_path: Path, name: str, steps: int) -> Path:
     return write_config(world, tmp_path / f"{name}.yaml", **changes)
 
 
+def wait_for_phase(process: "subprocess.Popen[bytes]", out: Path, phase: str, times: int) -> None:
+    """Wait until a run has begun a phase so many times, or has ended."""
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        begun = [e for e in events_in(out.read_text()) if e["event"] == "PhaseStarted"]
+        if sum(e["phase"] == phase and e["step"] > 0 for e in begun) >= times:
+            return
+        time.sleep(0.005)
+
+
 def check(world: Path, tmp_path: Path, name: str, *, steps: int, kills: int, seed: int) -> None:
     """Kill a run at random moments, resume it each time, and compare it with an unbroken one."""
     config = write_case(world, tmp_path, name, steps)
@@ -50,10 +63,9 @@ def check(world: Path, tmp_path: Path, name: str, *, steps: int, kills: int, see
     for turn in range(kills):
         out = tmp_path / f"out{turn}.jsonl"
         process = start(home, *words, out=out)
-        deadline = time.monotonic() + 60
-        while not out.read_text() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(dice.uniform(0.2, 1.5))
+        phase = PHASES[turn % len(PHASES)]
+        wait_for_phase(process, out, phase, dice.randint(1, 2 if phase == "checkpoint" else 6))
+        time.sleep(dice.uniform(0, 0.03))
         kill(process)
         for step, facts in facts_by_step(events_in(out.read_text())).items():
             found[step] = facts
@@ -82,4 +94,4 @@ def test_a_killed_run_resumes_bit_for_bit(world: Path, tmp_path: Path) -> None:
 def test_every_kind_of_state_survives_four_kills(world: Path, tmp_path: Path, name: str) -> None:
     for home in ("whole", "cut"):
         (tmp_path / home).mkdir()
-    check(world, tmp_path, name, steps=40, kills=4, seed=len(name))
+    check(world, tmp_path, name, steps=36, kills=4, seed=len(name))

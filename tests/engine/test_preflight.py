@@ -66,8 +66,10 @@ def wider(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"shared_prefix": False}, {"grad_checkpoint": True}, {"tuning": "full"}, {"lora_layers": 3},
-     {"tuning": "dora"}],
+    [
+        {}, {"shared_prefix": False}, {"grad_checkpoint": True}, {"tuning": "full"},
+        {"tuning": "dora"}, {"lora_layers": 3},
+    ],
     ids=str,
 )  # fmt: skip
 def test_the_estimate_is_near_the_measured_peaks(wider: Path, changes: dict[str, Any]) -> None:

@@ -74,5 +74,18 @@ def test_merge_lays_sections_over_each_other() -> None:
     assert merged == {"rollout": {"prompts": 3, "group_size": 4}}
 
 
+def test_weights_go_with_their_functions_and_options_with_their_task() -> None:
+    base = {
+        "rewards": {"functions": ["a", "b"], "weights": [1.0, 2.0], "time_limit": 5.0},
+        "task": {"name": "countdown", "options": {"numbers": 4}, "held_out_size": 9},
+    }
+    other = merge(base, {"rewards": {"functions": ["c"]}, "task": {"name": "gsm8k"}})
+    assert other["rewards"] == {"functions": ["c"], "time_limit": 5.0}
+    assert other["task"] == {"name": "gsm8k", "held_out_size": 9}
+    same = merge(base, {"rewards": {"functions": ["a", "b"]}, "task": {"held_out_size": 3}})
+    assert same["rewards"] == base["rewards"]
+    assert same["task"]["options"] == {"numbers": 4}
+
+
 def test_flatten_and_settings_name_the_same_paths() -> None:
     assert set(flatten(RunConfig())) == set(settings())
