@@ -1,0 +1,76 @@
+"""Whole runs with rewards that misbehave: each goes on, or ends in words and can be resumed."""
+
+from pathlib import Path
+
+import pytest
+
+from grpo_engine.events import AlertRaised, Event, RunFailed, RunFinished, StepFinished
+from grpo_engine.rewards.worker import PATIENCE
+from tests.engine.runs import events_of, settings, write_world
+
+FAULT = """
+import os
+import time
+
+def good(completions, **_):
+    return [float(len(set(text))) for text in completions]
+
+def odd(completions, trainer_state, **_):
+    scores = [float(len(set(text)) % 3) for text in completions]
+    if trainer_state.global_step == 1:
+        {fault}
+    return scores
+"""
+FAULTS = {
+    "timeout": "time.sleep(60)",
+    "crash": "os._exit(3)",
+    "count": "scores.pop()",
+    "type": "scores[0] = 'good'",
+    "exception": "scores[0] = 1 / 0",
+    "": "print('x' * 5_000_000)",
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def faulty_run(
+    world: Path, folder: Path, fault: str, *, steps: int = 3, resume: bool = False
+) -> list[Event]:
+    file = folder / "odd.py"
+    file.write_text(FAULT.format(fault=fault))
+    rewards = {"functions": [f"{file}:good", f"{file}:odd"], "time_limit": 0.5}
+    config = settings(
+        world, steps=steps, rewards=rewards, checkpoint={"every": 1}, evaluation={"pinned": 0}
+    )
+    return events_of(config, folder / "run", resume=resume)
+
+
+@pytest.mark.parametrize(("kind", "fault"), FAULTS.items(), ids=str)
+def test_a_fault_in_one_step_is_an_alert_and_the_run_goes_on(
+    world: Path, tmp_path: Path, kind: str, fault: str
+) -> None:
+    events = faulty_run(world, tmp_path, fault)
+    assert isinstance(events[-1], RunFinished), events[-1]
+    rules = {f"reward_{fault}" for fault in FAULTS}
+    alerts = [e for e in events if isinstance(e, AlertRaised) and e.rule in rules]
+    assert [(e.step, e.rule) for e in alerts] == ([(2, f"reward_{kind}")] if kind else [])
+    assert all("odd" in e.explanation for e in alerts)
+    means = [e.metrics["rewards/good/mean"] for e in events if isinstance(e, StepFinished)]
+    assert len(means) == 3
+
+
+@pytest.mark.parametrize("fault", ["scores.pop()", "os._exit(3)"])
+def test_a_function_that_keeps_failing_ends_the_run_which_goes_on_once_it_is_mended(
+    world: Path, tmp_path: Path, fault: str
+) -> None:
+    broken = f"pass\n    if trainer_state.global_step > 0:\n        {fault}"
+    ended = faulty_run(world, tmp_path, broken, steps=8)[-1]
+    assert isinstance(ended, RunFailed)
+    assert (ended.error, ended.traceback) == ("RewardError", "")
+    assert f"reward odd failed altogether {PATIENCE} times in a row" in ended.message
+    events = faulty_run(world, tmp_path, "pass", steps=8, resume=True)
+    assert isinstance(events[-1], RunFinished), events[-1]
+    assert [e.step for e in events if isinstance(e, StepFinished)] == [6, 7, 8]
