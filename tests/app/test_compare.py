@@ -21,7 +21,8 @@ from app.palette import PALETTES
 from app.preferences import Preferences
 from app.safe_text import safe
 from app.screens.compare import CompareScreen
-from app.screens.compare.panels import CurvesPanel, PagePanel, RunsPanel
+from app.screens.compare.curves import CurvesPanel
+from app.screens.compare.panels import PagePanel, RunsPanel
 from app.screens.compare.pick import Picker, PickList
 from app.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
 from app.screens.compare.verdict import verdict
@@ -182,6 +183,11 @@ async def test_the_crosshair_reads_every_run_at_the_same_place(store: Path) -> N
         assert "brave-fox ended before" in frames.text(app)
         await pilot.press("c")
         assert screen.view.x == 6
+        await pilot.press("at")
+        await pilot.pause()
+        await pilot.press("backspace", "3", "enter")
+        await pilot.pause()
+        assert screen.view.x == 3
     reader.close()
 
 

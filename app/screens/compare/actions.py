@@ -5,7 +5,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from app import messages as msg
-from app.screens.compare.panels import CurvesPanel, PagePanel, RunsPanel, SettingsPanel
+from app.screens.ask import Ask
+from app.screens.compare.curves import CurvesPanel
+from app.screens.compare.panels import PagePanel, RunsPanel, SettingsPanel
 from app.screens.compare.pick import Item, Picked, Picker
 from app.screens.compare.tracks import SMOOTHINGS
 from app.screens.compare.view import AXES, PAGES, STATS, Page, View
@@ -44,6 +46,23 @@ class CompareActions:
     def action_common(self) -> None:
         """Put the crosshair where the shortest run ends."""
         self.view = replace(self.view, at=None)
+        self.rest()
+
+    def action_place(self) -> None:
+        """Ask where the crosshair is to go."""
+        unit = {"step": "a step", "tokens": "a number of tokens", "wall": "seconds"}[self.view.axis]
+        ask = Ask("crosshair", f"Type {unit}; the crosshair goes there.", f"{self.view.x:g}")
+        self._screen.app.push_screen(ask, self._place)
+
+    def _place(self, text: str | None) -> None:
+        if text is None:
+            return
+        try:
+            x = float(text.replace(",", "").replace("_", ""))
+        except ValueError:
+            self._screen.notify(f"{text!r} is no number.", severity="warning", markup=False)
+            return
+        self.view = self.view.put(x)
         self.rest()
 
     def action_axis(self) -> None:

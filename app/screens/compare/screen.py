@@ -17,6 +17,7 @@ from app import messages as msg
 from app.run_state import Snapshot
 from app.screens.base import WorkbenchScreen
 from app.screens.compare.actions import CompareActions
+from app.screens.compare.curves import ChartPicked, CurvesPanel, CurvesResized
 from app.screens.compare.load import (
     Shaper,
     Wanted,
@@ -26,9 +27,6 @@ from app.screens.compare.load import (
 )
 from app.screens.compare.panels import (
     CardPanel,
-    ChartPicked,
-    CurvesPanel,
-    CurvesResized,
     PagePanel,
     PagePicked,
     RowPicked,
@@ -46,8 +44,8 @@ from experiments.errors import StoreError
 POLL_S = 0.5
 MOST_LISTED = 2000
 NEED_RUNS = frozenset(
-    ("cross", "common", "down", "axis", "metrics", "page", "baseline", "log", "smooth", "run",
-     "hide", "drop", "solo", "bands", "stat", "settings", "prompt", "grid", "find")
+    ("cross", "common", "place", "down", "axis", "metrics", "page", "baseline", "log", "smooth",
+     "run", "hide", "drop", "solo", "bands", "stat", "settings", "prompt", "grid", "find")
 )  # fmt: skip
 REST_S = 0.2
 PATIENCE = 6  # a reading that took t seconds is not done again for so many times t
@@ -73,6 +71,8 @@ class CompareScreen(CompareActions, WorkbenchScreen):
                 tooltip="Crosshair to the end of the longest run"),
         Binding("c", "common", "common end", id="compare.common", show=False,
                 tooltip="Crosshair to where the shortest run ends"),
+        Binding("at", "place", "crosshair to…", id="compare.place", key_display="@", show=False,
+                tooltip="Type the step, tokens or seconds the crosshair goes to"),
         Binding("down,j", "down(1)", "choose", id="compare.down", key_display="↑↓",
                 tooltip="Next chart, run or row of the focused panel"),
         Binding("up,k", "down(-1)", "choose above", id="compare.up", show=False,
@@ -129,6 +129,7 @@ class CompareScreen(CompareActions, WorkbenchScreen):
         super().__init__()
         self._shaper = Shaper()
         self._wait_until = 0.0
+        self._reading = 0
 
     def body(self) -> ComposeResult:
         """Verdict, curves beside runs and settings, and a page below; a card with no runs."""
@@ -213,7 +214,7 @@ class CompareScreen(CompareActions, WorkbenchScreen):
 
     @work(exclusive=True, group="poll")
     async def _poll(self) -> None:
-        if not self.is_current or time.monotonic() < self._wait_until:
+        if not self.is_current or self._reading or time.monotonic() < self._wait_until:
             return
         try:
             changed = await self.workbench.reader.ask(lambda reader: reader.changed(), "changed")
@@ -231,6 +232,7 @@ class CompareScreen(CompareActions, WorkbenchScreen):
     @work(exclusive=True, group="comparison")
     async def _read(self) -> None:
         view, began = self.view, time.monotonic()
+        self._reading += 1
         try:
             found = await self.workbench.reader.ask(
                 lambda r: load_comparison(r, view.refs, view.baseline, view.axis, view.at),
@@ -241,6 +243,8 @@ class CompareScreen(CompareActions, WorkbenchScreen):
         except StoreError as error:
             self.notify(str(error), severity="error", markup=False)
             return
+        finally:
+            self._reading -= 1
         self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
         if found.gone:
             kept = tuple(ref for ref in self.view.refs if ref not in found.gone)
@@ -367,11 +371,7 @@ class CompareScreen(CompareActions, WorkbenchScreen):
     def pick_chart(self, message: ChartPicked) -> None:
         """A chart was clicked."""
         view = replace(self.view, chart=message.chart)
-        if message.x is not None:
-            longest = max((view.end(run) for run in view.runs), default=0.0)
-            x = round(message.x) if view.axis == "step" else message.x
-            view = replace(view, at=max(0.0, min(longest, float(x))))
-        self.view = view
+        self.view = view if message.x is None else view.put(message.x)
         self.rest()
 
     @on(PagePicked)

@@ -1,5 +1,6 @@
 """What the Compare screen shows: which runs, which charts, the crosshair, and what is chosen."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -185,7 +186,13 @@ class View:
         each = span / max(1, width)
         if self.axis == "step":
             each = float(max(1, round(each)))
-        return replace(self, at=max(0.0, min(longest, self.x + cells * each)))
+        return self.put(self.x + cells * each)
+
+    def put(self, x: float) -> "View":
+        """Put the crosshair on a place of the axis, within the longest run."""
+        longest = max((self.end(run) for run in self.runs), default=0.0)
+        x = float(round(x)) if self.axis == "step" and math.isfinite(x) else x
+        return replace(self, at=max(0.0, min(longest, x)))
 
     def curve(self, key: str, run: str) -> CurveData | None:
         """One run's curve of a metric, where it is loaded."""

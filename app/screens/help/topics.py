@@ -118,7 +118,9 @@ SCREENS: Mapping[str, str] = {
     "watch": "The run as it goes on: where the step is, what its numbers are, what the model "
              "answers, which prompts teach something, and what needs attention.",
     "rollouts": "Every recorded answer, down to the single token and its term in the loss.",
-    "compare": "Runs side by side: curves, settings that differ, metrics with their change.",
+    "compare": "Runs side by side. One crosshair reads every run at the same step, tokens or "
+               "time. ▲ is better and ▼ worse than the baseline ◆. The sentence on top is a paired "
+               "test on the same held-out problems.",
 }  # fmt: skip
 
 DIRECTIONS = {"up": "Higher is better.", "down": "Lower is better.", "none": ""}
