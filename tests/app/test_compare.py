@@ -631,13 +631,13 @@ async def test_exports_are_what_the_command_gives(
         assert "# calm-otter · brave-fox" in as_markdown(screen.view)
         curves = list(csv.DictReader(io.StringIO(curves_csv(screen.view), newline="")))
         reader = StoreReader(store)
-        series = reader.metric_series(2, "kl")
+        series = reader.metric_series(2, "reward")
         reader.close()
         assert (
             tuple(
                 float(row["value"])
                 for row in curves
-                if row["metric"] == "kl" and row["run"] == refs[1]
+                if row["metric"] == "reward" and row["run"] == refs[1]
             )
             == series.values
         )

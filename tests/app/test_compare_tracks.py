@@ -59,6 +59,19 @@ def test_pixels_keep_the_extremes_and_each_columns_last_smoothed_value() -> None
     assert max(cut.high) == max(values)
 
 
+def test_packed_series_are_the_stored_ones(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=5, seed=1), seed=1)
+    reader = StoreReader(path)
+    for key in ("reward", "eval/greedy/accuracy", "no/such"):
+        series = reader.metric_series(1, key)
+        steps, values = reader.metric_arrays(1, key)
+        assert (tuple(steps), tuple(values)) == (series.steps, series.values)
+    assert tuple(reader.metric_arrays(1, "reward", after=3)[0]) == (4, 5)
+    assert reader.work(1, after=3)[1] == tuple(step.tokens for step in reader.steps(1, after=3))
+    reader.close()
+
+
 def test_a_sparse_series_is_not_bent() -> None:
     line = track([0, 50, 100], [0.1, 0.9, 0.2], 0.9)
     assert line.sparse
@@ -114,7 +127,7 @@ def test_the_shaper_reads_a_series_once_and_gives_what_is_stored(
     def ask_again(*_: object, **__: object) -> None:
         asked.append("again")
 
-    monkeypatch.setattr(reader, "metric_series", ask_again)
+    monkeypatch.setattr(reader, "metric_arrays", ask_again)
     again = shaper.charts(reader, wanted)
     assert asked == []
     assert again.charts[0].curves[0].shape is curve.shape

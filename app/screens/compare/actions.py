@@ -248,6 +248,7 @@ class CompareActions:
         if isinstance(focused, CurvesPanel):
             last = max(0, len(self.view.metrics) - 1)
             self.view = replace(self.view, chart=max(0, min(last, self.view.chart + by)))
+            self.draw()
             self.read_page()
         elif isinstance(focused, RunsPanel):
             self.action_run(by)

@@ -42,14 +42,30 @@ class CurvesPanel(ViewPanel):
     @property
     def pixels(self) -> int:
         """How many pixel columns a chart has now."""
-        width = self.inner.width
-        view = self.view
-        columns = 2 if width >= TWO_COLUMNS and len(view.metrics) > 1 and not view.solo else 1
-        return max(2, 2 * ((width - (columns - 1) * 2) // columns - LABELS))
+        columns, _ = self._rows()
+        return max(2, 2 * ((self.inner.width - (columns - 1) * 2) // columns - LABELS))
 
     def on_resize(self) -> None:
         """Ask for curves of the new width."""
         self.post_message(CurvesResized())
+
+    def _rows(self) -> tuple[int, int]:
+        """How many charts stand beside each other, and how many rows of them there are."""
+        wide = self.inner.width >= TWO_COLUMNS
+        count = 1 if self.view.solo else max(1, len(self.view.metrics))
+        columns = 2 if wide and count > 1 else 1
+        return columns, max(1, min(-(-count // columns), (self.inner.height - 1) // TALL))
+
+    def in_sight(self) -> tuple[str, ...]:
+        """The metrics whose charts there is room for, the chosen one among them."""
+        view = self.view
+        if view.solo or not view.metrics:
+            return (view.metric,) if view.metric else ()
+        columns, fit = self._rows()
+        line = min(view.chart, len(view.metrics) - 1) // columns
+        last = -(-len(view.metrics) // columns) - fit
+        self._top = max(line - fit + 1, max(0, min(self._top, line, last)))
+        return view.metrics[self._top * columns : (self._top + fit) * columns]
 
     def watch_view(self) -> None:
         """Say in the frame how the curves are drawn."""
@@ -80,32 +96,27 @@ class CurvesPanel(ViewPanel):
         self._boxes = []
         if data is None:
             return [[("reading", style(palette.label))]]
-        if not data.charts:
+        if not view.metrics:
             return [[("No metrics are recorded yet.", style(palette.label))]]
-        pixels = data.wanted.wide
-        each = pixels // 2 + LABELS
-        columns = 2 if pixels == self.pixels and each * 2 + 2 <= width else 1
-        shown = [data.charts[view.chart]] if view.solo else list(data.charts)
-        cursor = 0 if view.solo else min(view.chart, len(shown) - 1)
-        rows = -(-len(shown) // columns)
-        fit = max(1, min(rows, (height - 1) // TALL))
+        each = data.wanted.wide // 2 + LABELS
+        columns, fit = self._rows()
+        columns = columns if each * columns + 2 * (columns - 1) <= width else 1
+        keys = self.in_sight()
+        loaded = {chart.key: chart for chart in data.charts}
         heights = [(height - 1) // fit + (place < (height - 1) % fit) for place in range(fit)]
-        line = cursor // columns
-        self._top = max(0, min(self._top, line, rows - fit))
-        self._top = max(self._top, line - fit + 1)
         lines: list[Line] = []
         for place, tall in enumerate(heights):
-            blocks = []
-            for column in range(columns):
-                index = (self._top + place) * columns + column
-                if index < len(shown):
-                    left = column * (each + 2)
-                    self._boxes.append(
-                        (view.chart if view.solo else index, left, len(lines), each, tall)
-                    )
-                    blocks.append(self._chart(shown[index], index == cursor, each, tall))
-            lines += _beside(blocks, each)
-        more = len(shown) - fit * columns
+            blocks: list[list[Line]] = []
+            for column, key in enumerate(keys[place * columns : (place + 1) * columns]):
+                index, left = view.metrics.index(key), column * (each + 2)
+                self._boxes.append((index, left, len(lines), each, tall))
+                chart = loaded.get(key)
+                blocks.append(
+                    self._chart(chart, key == view.metric, each, tall) if chart else
+                    [[(f" {key}: reading", style(palette.label))], *([[]] * (tall - 1))]
+                )  # fmt: skip
+            lines += _beside(blocks, each) if blocks else [[]] * tall
+        more = 0 if view.solo else len(view.metrics) - len(keys)
         self.title = f"curves · {more} more ↕" if more > 0 else "curves"
         axis = axis_line(view, each, data.span, palette)
         return [*lines, axis if columns == 1 else _beside([[axis], [axis]], each)[0]]

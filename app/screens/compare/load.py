@@ -5,9 +5,9 @@ All of it is called on the reader thread, which is also the one that smooths and
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from app.screens.compare.tracks import Shape, Track, Work, band, shape, track
+from app.screens.compare.tracks import Shape, Track, Work, alike, band, shape, track
 from experiments.compare import compare, side_by_side
 from experiments.comparison import Comparison, MetricCell, MetricComparison
 from experiments.errors import CompareError, RunNotFoundError
@@ -17,6 +17,7 @@ from grpo_engine.metrics import METRICS, spec
 
 LATE_STEPS = 20  # training prompts of so many last steps are offered for answers side by side
 MOST_PROMPTS = 200
+MOST_NUMBERS = 3_000_000  # values kept of series that are not shown now
 ORIGINS = ("pinned", "eval", "train")
 
 
@@ -140,12 +141,14 @@ EMPTY_WORK = Work(array("q"), array("q"), array("d"))
 
 @dataclass(slots=True)
 class _Known:
+    """What was read of a run; `upto` and `worked` are its step when that was read last."""
+
     attempts: int
     step: int = -1
-    active: bool = True
+    worked: int = -1
     work: Work = EMPTY_WORK
-    tracks: dict[str, Track] = field(default_factory=dict)
-    missing: set[str] = field(default_factory=set)
+    tracks: dict[str, Track | None] = field(default_factory=dict)
+    upto: dict[str, int] = field(default_factory=dict)
     shapes: dict[tuple[object, ...], Shape] = field(default_factory=dict)
 
 
@@ -160,49 +163,69 @@ class Shaper:
         kept = {run.key for run in wanted.runs}
         self._runs = {key: known for key, known in self._runs.items() if key in kept}
         for run in wanted.runs:
-            self._catch_up(reader, run, wanted)
+            known = self._known(reader, run, wanted.axis)
+            for key in wanted.metrics:
+                self._read(reader, run, known, key, wanted.smoothing)
+        self._forget(set(wanted.metrics))
         ends = {run.id: self._end(run, wanted.axis) for run in wanted.runs}
         span = span_of(ends, wanted.runs, wanted.axis)
         charts = tuple(self._chart(key, wanted, span) for key in wanted.metrics)
         return Charts(wanted=wanted, span=span, ends=ends, charts=charts)
 
-    def _catch_up(self, reader: StoreReader, run: RunSummary, wanted: Wanted) -> None:
+    def _known(self, reader: StoreReader, run: RunSummary, axis: str) -> _Known:
         known = self._runs.get(run.key)
         if known is None or known.attempts != run.attempts or known.step > run.step:
             known = self._runs[run.key] = _Known(run.attempts)
-        fresh = known.active or known.step != run.step
-        if fresh:
+        if axis != "step" and (known.worked != run.step or run.active):
             after = known.work.steps[-1] if known.work.steps else -1
             steps, tokens, elapsed = reader.work(run.key, after=after)
             known.work = Work(
                 known.work.steps + array("q", steps), known.work.tokens + array("q", tokens),
                 known.work.elapsed + array("d", elapsed),
             )  # fmt: skip
-            known.missing.clear()
-        for key in wanted.metrics:
-            before = known.tracks.get(key)
-            if before is not None and before.smoothing != wanted.smoothing:
-                before = track(before.steps, before.values, wanted.smoothing)
-                known.tracks[key] = before
-                known.shapes.clear()
-            if key in known.missing or (before is not None and not fresh):
-                continue
-            after = before.steps[-1] if before is not None else -1
-            series = reader.metric_series(run.key, key, after=after)
-            if series.steps:
-                known.tracks[key] = track(series.steps, series.values, wanted.smoothing, before)
-            elif before is None:
-                known.missing.add(key)
-        if fresh:
-            known.shapes.clear()
-        for key in known.tracks.keys() - set(wanted.metrics):
-            del known.tracks[key]
-        known.step, known.active = run.step, run.active
+            known.worked = run.step
+        known.step = run.step
+        return known
+
+    def _read(
+        self, reader: StoreReader, run: RunSummary, known: _Known, key: str, smoothing: float
+    ) -> None:
+        line = known.tracks.get(key)
+        if line is not None and line.smoothing != smoothing:
+            line = track(line.steps, line.values, smoothing)
+        elif key in known.upto and known.upto[key] == run.step and not run.active:
+            return
+        if known.upto.get(key) != run.step or run.active:
+            after = line.steps[-1] if line is not None else -1
+            steps, values = reader.metric_arrays(run.key, key, after=after)
+            if steps:
+                line = track(steps, values, smoothing, line)
+                same = next((o for o in known.tracks.values() if o and o is not line
+                             and alike(o.steps, line.steps)), line)  # fmt: skip
+                line = replace(line, steps=same.steps)
+        if line is not known.tracks.get(key):
+            known.shapes = {cut: shape for cut, shape in known.shapes.items() if cut[0] != key}
+        known.tracks[key], known.upto[key] = line, run.step
+
+    def _forget(self, wanted: set[str]) -> None:
+        """Let go of series that are not shown, once very many numbers are held."""
+        held = [
+            (len(line.values), known, key)
+            for known in self._runs.values()
+            for key, line in known.tracks.items()
+            if line is not None
+        ]
+        total = sum(size for size, _, _ in held)
+        for size, known, key in held:
+            if total > MOST_NUMBERS and key not in wanted:
+                del known.tracks[key], known.upto[key]
+                total -= size
 
     def _end(self, run: RunSummary, axis: str) -> float:
-        work = self._runs[run.key].work
         if axis == "step":
-            return float(max(run.step, work.steps[-1] if work.steps else 0))
+            ends = [line.steps[-1] for line in self._runs[run.key].tracks.values() if line]
+            return float(max(run.step, *ends)) if ends else float(run.step)
+        work = self._runs[run.key].work
         amounts = work.tokens if axis == "tokens" else work.elapsed
         return float(amounts[-1]) if amounts else 0.0
 

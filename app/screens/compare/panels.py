@@ -109,7 +109,7 @@ class RunsPanel(ViewPanel):
         self.note = "◆ baseline  ▲ better ▼ worse" if count > 1 else ""
         short = self.app.size.height < 30
         notes = 0 if short else min(3, len(self._notes(max(10, self.inner.width))))
-        rows = min(6 if short else MOST_RUNS, max(1, len(view.runs)))
+        rows = min(4 if short else MOST_RUNS, max(1, len(view.runs)))
         self.styles.height = rows + 3 + notes
         self.repaint()
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from textual import on, work
@@ -264,23 +265,28 @@ class CompareScreen(CompareActions, WorkbenchScreen):
     @work(exclusive=True, group="curves")
     async def _draw(self) -> None:
         view, found = self.view, self.view.comparison
+        curves = self.query_one(CurvesPanel)
         if found is None:
             return
         wanted = Wanted(
-            runs=view.runs, metrics=view.metrics, axis=view.axis, smoothing=view.smoothing,
-            log=view.log, wide=self.query_one(CurvesPanel).pixels,
+            runs=view.runs, metrics=curves.in_sight(), axis=view.axis, smoothing=view.smoothing,
+            log=view.log, wide=curves.pixels,
             seeds=tuple(group.runs for group in found.seeds) if view.bands else (),
         )  # fmt: skip
-        try:
-            charts = await self.workbench.reader.ask(
-                lambda reader: self._shaper.charts(reader, wanted), "curves"
-            )
-        except asyncio.CancelledError:
-            return
-        except StoreError as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        self.view = replace(self.view, charts=charts)
+        parts = [wanted]
+        if view.charts is None and view.metric:
+            parts.insert(0, replace(wanted, metrics=(view.metric,)))
+        for part in parts:
+            try:
+                charts = await self.workbench.reader.ask(
+                    partial(self._shaper.charts, wanted=part), "curves"
+                )
+            except asyncio.CancelledError:
+                return
+            except StoreError as error:
+                self.notify(str(error), severity="error", markup=False)
+                return
+            self.view = replace(self.view, charts=charts)
 
     def read_page(self) -> None:
         """Read what the page in front needs beyond the comparison."""

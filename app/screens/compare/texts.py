@@ -21,13 +21,13 @@ def as_json(view: View) -> str:
         return ""
     shown = {
         "verdict": verdict(view),
-        "charts": list(view.metrics),
+        "charts": [chart.key for chart in view.charts.charts] if view.charts else [],
         "axis": view.axis,
         "crosshair": view.x,
         "smoothing": view.smoothing,
         "at_crosshair": {
             key: {run.id: view.value_at_x(key, run.id)[0] for run in view.runs}
-            for key in view.metrics
+            for key in (chart.key for chart in (view.charts.charts if view.charts else ()))
         },
     }
     whole = comparison_json(view.comparison, view.everything) | {"shown": shown}

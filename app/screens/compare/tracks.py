@@ -7,17 +7,34 @@ values; NaN and infinity are gaps.
 
 import math
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
 
 from app.series import SeriesView
 from experiments import stats
 
 SMOOTHINGS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 SPARSE = 4
+BLOCK = 128
+
+Numbers = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
+
+
+def alike(steps: "array[int]", others: "array[int]") -> bool:
+    """Whether both are the same steps without a gap."""
+    return bool(
+        len(steps) == len(others)
+        and steps
+        and steps[0] == others[0]
+        and steps[-1] == others[-1]
+        and steps[-1] - steps[0] + 1 == len(steps)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +50,7 @@ class Work:
         if axis == "step":
             return steps
         amounts: array[int] | array[float] = self.tokens if axis == "tokens" else self.elapsed
-        if steps == self.steps:
+        if alike(steps, self.steps):
             return amounts
         places = (bisect_right(self.steps, step) for step in steps)
         return array("d", (float(amounts[place - 1]) if place else 0.0 for place in places))
@@ -75,16 +92,15 @@ def track(
     steps: Sequence[int], values: Sequence[float], smoothing: float, before: Track | None = None
 ) -> Track:
     """A series smoothed, or one that goes on where `before` ends."""
-    whole = math.isfinite(sum(values))
-    finite = values if whole else [value for value in values if math.isfinite(value)]
+    raw = np.asarray(values, dtype=float)
+    known = np.isfinite(raw)
     average, count = (before.average, before.count) if before else (0.0, 0)
-    smooth, average = _smoothed(finite, smoothing, average, count)
-    if not whole:
-        known = iter(smooth)
-        smooth = array("d", (next(known) if math.isfinite(v) else math.nan for v in values))
+    smooth = np.full(len(raw), np.nan)
+    smooth[known], average = _smoothed(raw[known], smoothing, average, count)
+    finite = int(known.sum())
     new = Track(
-        array("q", steps), array("d", values), smooth, smoothing, average, count + len(finite),
-        len(values) - len(finite),
+        steps if isinstance(steps, array) else array("q", steps), array("d", raw.tobytes()),
+        array("d", smooth.tobytes()), smoothing, average, count + finite, len(raw) - finite,
     )  # fmt: skip
     if before is None:
         return new
@@ -95,23 +111,30 @@ def track(
 
 
 def _smoothed(
-    values: Sequence[float], smoothing: float, average: float, count: int
-) -> "tuple[array[float], float]":
-    """The debiased averages after `count` earlier values, and the average as it stands."""
-    if not smoothing or not values:
-        return array("d", values), average
-    share = 1.0 - smoothing
-    averages = accumulate(values, lambda m, x: smoothing * m + share * x, initial=average)
-    smooth = array("d", averages)
-    del smooth[0]
-    last = smooth[-1]
-    weight = 1.0 - smoothing**count
-    for place, value in enumerate(smooth):
-        weight = smoothing * weight + share
-        if weight > 1.0 - 1e-14:
-            break
-        smooth[place] = value / weight
-    return smooth, last
+    values: Numbers, smoothing: float, average: float, count: int
+) -> tuple[Numbers, float]:
+    """The debiased averages after `count` earlier values, and the average as it stands.
+
+    A block of values is one product with a triangle of powers of b; what a block begins with is
+    the end of the one before, times b for each value.
+    """
+    if not smoothing or not len(values):
+        return values, average
+    size = min(BLOCK, len(values))
+    blocks = np.zeros((-(-len(values) // size), size))
+    blocks.ravel()[: len(values)] = values
+    powers = smoothing ** np.arange(size + 1)
+    distance = np.subtract.outer(np.arange(size), np.arange(size))
+    triangle = np.where(distance >= 0, powers[np.maximum(distance, 0)], 0.0)
+    averages = blocks @ ((1.0 - smoothing) * triangle.T)
+    begin = average
+    for block in averages:
+        block += begin * powers[1:]
+        begin = block[-1]
+    found = averages.ravel()[: len(values)].copy()
+    last = float(found[-1])
+    found /= 1.0 - smoothing ** np.arange(count + 1, count + 1 + len(values))
+    return found, last
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,24 +162,33 @@ def shape(
     line: Track, positions: Sequence[float], span: float, wide: int, *, log: bool = False
 ) -> Shape:
     """Cut a curve to `wide` columns over an axis from 0 to `span`."""
-    columns, low, high, smooth = array("q"), array("d"), array("d"), array("d")
-    start, end = 0, len(positions)
-    while start < end:
-        column = min(wide - 1, int(positions[start] * wide / span))
-        edge = (column + 1) * span / wide
-        stop = max(start + 1, bisect_left(positions, edge, start)) if column < wide - 1 else end
-        raw = line.values[start:stop]
-        mean = raw if line.sparse else line.smooth[start:stop]
-        if line.gaps:
-            raw = array("d", (value for value in raw if math.isfinite(value)))
-            mean = array("d", (value for value in mean if value == value))
-        columns.append(column)
-        low.append(min(raw) if raw else math.nan)
-        high.append(max(raw) if raw else math.nan)
-        smooth.append(mean[-1] if mean else math.nan)
-        start = stop
-    found = Shape(columns, low, high, smooth, line.sparse)
+    places = np.asarray(positions, dtype=float)
+    columns = np.minimum(wide - 1, (places * (wide / span)).astype(int))
+    starts = np.flatnonzero(np.diff(columns, prepend=-1))
+    raw = np.frombuffer(line.values) if line.values else np.zeros(0)
+    mean = raw if line.sparse or not line.smooth else np.frombuffer(line.smooth)
+    low, high, last = raw, raw, mean
+    if len(starts):
+        raw = np.where(np.isfinite(raw), raw, np.nan) if line.gaps else raw
+        low, high = np.fmin.reduceat(raw, starts), np.fmax.reduceat(raw, starts)
+        last = mean[_last_known(mean, starts)] if line.gaps else mean[_ends(starts, len(mean))]
+        last = np.where(np.isfinite(last), last, np.nan)
+    found = Shape(
+        array("q", columns[starts].tolist()), array("d", low.tolist()), array("d", high.tolist()),
+        array("d", last.tolist()), line.sparse,
+    )  # fmt: skip
     return logarithmic(found) if log else found
+
+
+def _ends(starts: Places, count: int) -> Places:
+    return np.append(starts[1:], count) - 1
+
+
+def _last_known(values: Numbers, starts: Places) -> Places:
+    """The place of the last number in each stretch, its last place where it has none."""
+    places = np.where(np.isfinite(values), np.arange(len(values)), -1)
+    last = np.maximum.reduceat(places, starts)
+    return np.where(last >= 0, last, _ends(starts, len(values)))
 
 
 def logarithmic(curve: Shape) -> Shape:
