@@ -223,7 +223,7 @@ def shown_text(text: str, width: int, palette: Palette) -> list[Line]:
         for place, part in enumerate(parts):
             line: Line = [(part, style(palette.text))]
             if ends and place == len(parts) - 1:
-                line.append(("⏎", style(palette.raw)))
+                line.append(("⏎", style(palette.label)))
             lines.append(line)
     return lines
 

@@ -35,7 +35,7 @@ def setting_lines(view: View, row: Row, width: int, palette: Palette) -> list[Li
     mark, colour = _mark(field, palette)
     names = name_cells(width)
     unread = is_unread(view, field)
-    name_colour = palette.headline if here else palette.raw if unread else palette.text
+    name_colour = palette.headline if here else palette.label if unread else palette.text
     path = field.info.path
     name = path if row.section == FIRST else path.rpartition(".")[2]
     if row.section == FIRST and cell_len(name) > names:

@@ -75,6 +75,7 @@ class TextPanel(ScrolledPanel):
     }
     TextPanel TextArea:focus { border: none; }
     TextPanel TextArea .text-area--cursor-line { background: $panel; }
+    TextPanel TextArea .text-area--placeholder { color: $text-muted; }
     TextPanel TextArea .text-area--cursor {
         background: $input-cursor-background; color: $input-cursor-foreground;
     }

@@ -104,7 +104,7 @@ class Pick(ModalScreen[str | None]):
             return Option(Content.styled(safe(entry.label), "$text-muted"), disabled=True)
         name = clip(entry.label, NAMES)
         note = clip(entry.note, NAMES - cell_len(name) - 1)
-        colour = "$text-error" if entry.bad else "$headline"
+        colour = "$error" if entry.bad else "$headline"
         return Option(
             Content.assemble((f"{name} ", colour), (note, "$text-muted")), id=None
         )  # fmt: skip
