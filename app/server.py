@@ -1,5 +1,6 @@
 """The workbench in a browser: textual-serve on the loopback, never without its token."""
 
+import os
 import secrets
 import shlex
 import sys
@@ -12,6 +13,7 @@ from aiohttp import web
 from textual_serve.server import Server
 
 from app import exit_codes
+from app.detach import environment
 from experiments.paths import store_path
 from experiments.reader import StoreReader
 
@@ -90,5 +92,6 @@ def serve_run(run: str, db: Path | None, port: int) -> int:
     store = store_path(db).resolve()
     with closing(StoreReader(store)) as reader:
         found = reader.resolve(run)
+    os.environ.update(environment())  # textual-serve hands it to each window's process
     Served(command_for(found.uid, store), port, secrets.token_urlsafe(24)).serve()
     return exit_codes.OK

@@ -13,10 +13,10 @@ from grpo_engine.recipes import RECIPES, Recipe, recipe
 # What can be asked "what if" of: choices that stored log-probabilities and rewards can answer.
 KNOBS: dict[str, tuple[Any, ...]] = {
     "name": tuple(RECIPES),
+    "beta": (0.0, 0.001, 0.01, 0.02, 0.04, 0.1, 0.3),
     "clip_low": (0.0003, 0.05, 0.1, 0.2, 0.3, 0.5),
     "clip_high": (0.0004, 0.05, 0.1, 0.2, 0.28, 0.3, 0.5, 1.0),
     "delta": (None, 1.5, 2.0, 4.0),
-    "beta": (0.0, 0.001, 0.01, 0.02, 0.04, 0.1, 0.3),
     "signal": ("group_standard", "group_mean", "leave_one_out", "batch_standard", "group_sign"),
     "ratio": ("token", "sequence_mean", "sequence_sum"),
     "trust": ("none", "clip", "cispo", "sapo"),

@@ -2,15 +2,19 @@
 
 import asyncio
 import json
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("textual_serve", reason="serving is an extra")
 
-from aiohttp import ClientSession, WSServerHandshakeError
+from aiohttp import ClientConnectorError, ClientSession, WSServerHandshakeError
 from aiohttp.test_utils import TestServer
 
+from app.detach import environment
 from app.server import COOKIE, Served, command_for, local_host
 from tests.app.stored import record
 
@@ -75,23 +79,46 @@ async def test_the_token_opens_the_page_and_its_cookie_the_rest(store: Path) -> 
 
 @pytest.mark.slow
 async def test_the_window_shows_the_run_and_does_not_steer_it(store: Path) -> None:
-    found = await server(store)
-    seen = ""
-    async with ClientSession(headers={"Cookie": f"{COOKIE}={TOKEN}"}) as client:
-        url = found.make_url("/ws?width=120&height=40")
-        async with client.ws_connect(url) as window:
-            asked = False
-            async with asyncio.timeout(120):
-                async for message in window:
-                    data = message.data
-                    seen += data.decode(errors="replace") if isinstance(data, bytes) else data
-                    if "calm-otter" in seen and not asked:
-                        asked = True
-                        await window.send_str(json.dumps(["stdin", ".2e"]))
-                    if "read-only" in seen:
-                        break
-    await found.close()
-    assert asked
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-P", "-m", "app", "serve", "@last", "--port", str(port)]
+    serving = subprocess.Popen(
+        [*command, "--db", str(store)], env=environment(), text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert serving.stderr is not None
+        address = serving.stderr.readline().strip()
+        assert address.startswith(f"http://127.0.0.1:{port}/?token=")
+        seen = await asyncio.wait_for(look_at(address), 150)
+        assert "read-only" in seen
+    finally:
+        serving.terminate()
+        serving.communicate(timeout=30)
+
+
+async def look_at(address: str) -> str:
+    """Open a window, ask for a pause and a new run by keys, and give what was drawn."""
+    page, _, token = address.partition("?token=")
+    seen, asked = "", False
+    async with ClientSession(headers={"Cookie": f"{COOKIE}={token}"}) as client:
+        while True:
+            try:
+                window = await client.ws_connect(f"{page}ws?width=120&height=40")
+                break
+            except ClientConnectorError:
+                await asyncio.sleep(0.1)
+        async for message in window:
+            data = message.data
+            seen += data.decode(errors="replace") if isinstance(data, bytes) else str(data)
+            if "calm-otter" in seen and not asked:
+                asked = True
+                await window.send_str(json.dumps(["stdin", "2"]))
+            if "read-only" in seen:
+                break
+        await window.close()
+    return seen
 
 
 def test_a_window_runs_the_read_only_view(store: Path) -> None:

@@ -26,7 +26,7 @@ from app.screens.rollouts.lines import (
     sibling_lines,
     verdict_line,
 )
-from app.screens.rollouts.token_lines import token_lines
+from app.screens.rollouts.token_lines import standouts, token_lines
 from app.screens.rollouts.view import View
 from app.widgets.panel import Line, Panel, Span
 
@@ -196,10 +196,19 @@ class AnswerPanel(ViewPanel):
         if row is None or step is None or detail is None or not row.ids:
             words = detail.missing if detail else "reading the token numbers"
             return [[(words, style(palette.label))]]
-        return token_lines(
+        lines = token_lines(
             row, view.texts[view.token], view.token, view.terms, step.run.recipe, step.totals,
             width, palette, detail.missing or "no push: sampled outside the gradient",
         )  # fmt: skip
+        last = view.terms[-1] if view.terms else ()
+        found = standouts(row, view.texts, last, step.run.recipe)
+        for name, text in found:
+            heads = [name, ""]
+            lines += [
+                [(f"{head:<8}", style(palette.label)), (part, style(palette.text))]
+                for head, part in zip(heads, wrap(text, width - 8, 2), strict=False)
+            ]
+        return lines
 
     def _text(self, width: int, room: int, palette: Palette) -> list[Line]:
         texts = self.view.texts

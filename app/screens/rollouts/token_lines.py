@@ -16,6 +16,7 @@ from grpo_engine.recipes import Recipe
 
 INTERVAL, TAIL = 20, 6
 UNBOUNDED = 1e6
+MOST_NAMED = 3
 
 
 def token_lines(
@@ -98,3 +99,29 @@ def _labelled(name: str, text: str, width: int, label: Style, plain: Style) -> l
     return [
         [(f"{head:<8}", label), (part, plain)] for head, part in zip(heads, parts, strict=False)
     ]
+
+
+def standouts(
+    row: TokenRow, texts: Sequence[str], terms: Sequence[TokenTerm], recipe: Recipe
+) -> list[tuple[str, str]]:
+    """Where to look in an answer: its clipped tokens, and the one furthest from the reference."""
+    found = []
+
+    def name(token: int) -> str:
+        return f"{token + 1} “{safe(texts[token]) if token < len(texts) else ''}”"
+
+    if terms:
+        held = [(t, term) for t, term in enumerate(terms) if term.side != "free"]
+        sides = {"low": "low", "high": "high", "ceiling": "at the ceiling"}
+        listed = ", ".join(f"{name(t)} {sides[term.side]}" for t, term in held[:MOST_NAMED])
+        more = f" and {len(held) - MOST_NAMED} more" if len(held) > MOST_NAMED else ""
+        reason = f"; {why(held[0][1], recipe, first_pass=False)}" if held else ""
+        found.append(("clipped", (listed or "no token") + more + reason))
+    policy = row.after or (row.passes[-1] if row.passes else row.old)
+    if row.reference and len(policy) == len(row.reference):
+        gaps = [p - r for p, r in zip(policy, row.reference, strict=True)]
+        far = max(range(len(gaps)), key=lambda t: abs(gaps[t]))
+        times = math.exp(min(50.0, abs(gaps[far])))
+        found.append(("far", f"from the reference at {name(far)}: {short(times, 3)} times as "
+                             f"{'likely' if gaps[far] > 0 else 'unlikely'}"))  # fmt: skip
+    return found
