@@ -2,6 +2,7 @@
 
 import os
 import re
+import select
 import signal
 import sys
 import time
@@ -90,6 +91,10 @@ class Terminal:
         # pyte does not know some private sequences and would print their ends
         self._stream.feed(data)
         return True
+
+    def waiting(self, seconds: float = 0.0) -> bool:
+        """Whether something was drawn that was not read."""
+        return bool(select.select([self.child.child_fd], [], [], seconds)[0])
 
     def until(self, holds: Callable[[], bool] | str, seconds: float = 60.0) -> None:
         """Read until it holds, or until the text is on the screen."""

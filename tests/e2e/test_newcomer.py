@@ -1,7 +1,6 @@
 """The newcomer's path, by keys alone in a real terminal; what the screen says is in the store.
 
-The path is walked twice: in seconds with a tiny model in place of the starter, and, marked slow,
-with the starter itself and its whole run.
+The path is walked twice: with a tiny model in place of the starter, and with the starter itself.
 """
 
 import csv
@@ -31,6 +30,7 @@ RIGHT, DOWN, ENTER = "\x1b[C", "\x1b[B", "\r"
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="a pty is needed"),
     pytest.mark.timeout(1500),
+    pytest.mark.slow,
 ]
 
 # `python -m app` with other settings behind the name `starter`.
@@ -117,9 +117,7 @@ def visit(
         yield Visit(terminal, store, tmp_path)
 
 
-BOTH = pytest.mark.parametrize(
-    "visit", ["tiny", pytest.param("starter", marks=pytest.mark.slow)], indirect=True
-)
+BOTH = pytest.mark.parametrize("visit", ["tiny", "starter"], indirect=True)
 
 
 @BOTH
