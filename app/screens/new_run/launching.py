@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from textual.app import App
+from textual.widgets import OptionList
 
 from app.messages import LaunchRequested
 from app.screens.ask import Ask
@@ -31,6 +32,11 @@ class LaunchDialog(Choice[str]):
         assert config is not None
         super().__init__(f"launch {config.name or 'a new run'}", what(view, busy),
                          places(view, busy))  # fmt: skip
+
+    def on_mount(self) -> None:
+        """⏎ takes the first place: to launch was asked for already."""
+        super().on_mount()
+        self.query_one(OptionList).highlighted = 0
 
 
 def what(view: View, busy: str) -> str:
