@@ -36,6 +36,7 @@ mutants: dev ## change the maths line by line; does a test notice?
 	$(PY) -m tests.tools.mutants
 
 soak: dev ## hours of faults and load
+	$(PY) -m pytest -m soak --timeout 3600
 	$(PY) -m benchmarks.soak
 
 bench-quick: dev ## the short benchmarks

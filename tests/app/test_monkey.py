@@ -51,7 +51,7 @@ async def test_a_short_romp_breaks_nothing(
     assert len({screen for screen, _ in monkey.done}) >= 4
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(3000)
 async def test_ten_thousand_deeds_fire_every_action_often(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

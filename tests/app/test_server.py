@@ -77,7 +77,7 @@ async def test_the_token_opens_the_page_and_its_cookie_the_rest(store: Path) -> 
     await found.close()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 async def test_the_window_shows_the_run_and_does_not_steer_it(store: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

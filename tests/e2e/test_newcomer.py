@@ -30,7 +30,7 @@ RIGHT, DOWN, ENTER = "\x1b[C", "\x1b[B", "\r"
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="a pty is needed"),
     pytest.mark.timeout(1500),
-    pytest.mark.slow,
+    pytest.mark.soak,
 ]
 
 # `python -m app` with other settings behind the name `starter`.
