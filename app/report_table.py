@@ -20,7 +20,7 @@ def before_and_after(evaluations: Sequence[EvaluationFinished]) -> str:
         if not found:
             continue
         ends = found if len(found) == 1 else [found[0], found[-1]]
-        heads = [f"{item.moment} (step {item.step})" for item in ends]
+        heads = [_head(item, alone=len(ends) == 1) for item in ends]
         if len(ends) == 2:
             heads.append("change")
         rows = [
@@ -28,6 +28,13 @@ def before_and_after(evaluations: Sequence[EvaluationFinished]) -> str:
         ]
         lines += [*_grid([[_title(ends[-1]), *heads], *rows]), ""]
     return "\n".join(lines).rstrip()
+
+
+def _head(item: EvaluationFinished, *, alone: bool) -> str:
+    """When it was measured; a model or an adapter without a run has no step."""
+    if item.moment == "after" and item.step == 0:
+        return "as it is" if alone else "after"
+    return f"{item.moment} (step {item.step})"
 
 
 def _title(item: EvaluationFinished) -> str:
