@@ -63,7 +63,7 @@ def test_packing_leaves_out_the_machine_and_its_folders(tmp_path: Path) -> None:
     demo.pack(store, tmp_path / "packed.tar.xz")
     with tarfile.open(tmp_path / "packed.tar.xz") as archive:
         names = archive.getnames()
-        archive.extractall(tmp_path / "out", filter="data")
+        demo.extract(archive, tmp_path / "out")
     content = b"".join((tmp_path / "out" / name).read_bytes() for name in names)
 
     assert names[0] == "grpo-tui.db"
@@ -80,3 +80,14 @@ def test_the_bundled_recording_names_no_folder_of_its_machine(tmp_path: Path) ->
 
     assert b"/tmp/" not in content
     assert b"/home/" not in content
+
+
+def test_a_name_that_leads_out_of_the_folder_is_not_written(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "evil.tar", "w") as archive:
+        archive.add(__file__, "../outside.py")
+        archive.add(__file__, "inside.py")
+    with tarfile.open(tmp_path / "evil.tar") as archive:
+        demo.extract(archive, tmp_path / "in")
+
+    assert (tmp_path / "in" / "inside.py").read_bytes() == Path(__file__).read_bytes()
+    assert not (tmp_path / "outside.py").exists()
