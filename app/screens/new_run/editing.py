@@ -245,7 +245,7 @@ class EditingActions:
             for name in RECIPES
         ]  # fmt: skip
         now = self.view.checked.fields[RECIPE].text
-        hint = "Six questions, answered. What is red would be refused with the settings here."
+        hint = "Six questions, answered. ✗ would be refused with the settings here."
         self.app.push_screen(Pick("recipe", hint, entries, self._about_recipe, now),
                              self._take_recipe)  # fmt: skip
 

@@ -102,12 +102,9 @@ class Pick(ModalScreen[str | None]):
     def _option(entry: Entry) -> Option:
         if not entry.value:
             return Option(Content.styled(safe(entry.label), "$text-muted"), disabled=True)
-        name = clip(entry.label, NAMES)
+        name = clip(f"✗ {entry.label}" if entry.bad else entry.label, NAMES)
         note = clip(entry.note, NAMES - cell_len(name) - 1)
-        colour = "$error" if entry.bad else "$headline"
-        return Option(
-            Content.assemble((f"{name} ", colour), (note, "$text-muted")), id=None
-        )  # fmt: skip
+        return Option(Content.assemble((f"{name} ", "bold $headline"), (note, "$foreground")))
 
     def on_mount(self) -> None:
         """Arrows work at once, from what is chosen now."""
