@@ -24,34 +24,53 @@ LINES = {"─": "lr", "│": "ud", "┈": "", "├": "udr", "┤": "udl", "┼":
 ARCS = {"╭": (1, 1), "╮": (-1, 1), "╰": (1, -1), "╯": (-1, -1)}
 BRAILLE_DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
 
-Cell = tuple[str, int, Style | None]
+Row = list[tuple[str, Style | None]]
 
 
 def picture(app: "App[int]") -> str:
     """The screen in front as an SVG document."""
     width, height = app.size
+    return svg(rows_of(app), width, height, paper_of(app))
+
+
+def rows_of(app: "App[int]") -> list[Row]:
+    """The screen in front as rows of styled text."""
     strips = app.screen._compositor.render_strips()
-    rows = [[(s.text, s.style) for s in strip if not s.control] for strip in strips]
-    return svg(rows, width, height, str(app.current_theme.background or hex_of(233)))
+    return [[(s.text, s.style) for s in strip if not s.control] for strip in strips]
 
 
-def svg(rows: list[list[tuple[str, Style | None]]], width: int, height: int, paper: str) -> str:
+def paper_of(app: "App[int]") -> str:
+    """The background of the theme in use."""
+    return str(app.current_theme.background or hex_of(233))
+
+
+def svg(rows: list[Row], width: int, height: int, paper: str) -> str:
     """Rows of styled text as an SVG document."""
+    return document([part for y, row in enumerate(rows) for part in drawn(row, y, paper)],
+                    width, height, paper)  # fmt: skip
+
+
+def drawn(row: Row, y: int, paper: str) -> list[str]:
+    """One row of the screen as SVG elements."""
+    top = MARGIN + y * TALL
+    return [*_backgrounds(row, top, paper), *_glyphs(row, top)]
+
+
+def document(parts: list[str], width: int, height: int, paper: str, style: str = "") -> str:
+    """SVG elements of a screen of this size as a document."""
     full_width, full_height = width * WIDE + 2 * MARGIN, height * TALL + 2 * MARGIN
-    out = [
+    head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {full_width:.0f} {full_height:.0f}"'
-        f' width="{full_width:.0f}" height="{full_height:.0f}">',
-        f'<rect width="100%" height="100%" rx="8" fill="{paper}"/>',
-        f'<g font-family="{FONT}" font-size="14" xml:space="preserve">',
-    ]
-    for y, row in enumerate(rows):
-        top = MARGIN + y * TALL
-        out += _backgrounds(row, top, paper)
-        out += _glyphs(row, top)
-    return "\n".join([*out, "</g>", "</svg>", ""])
+        f' width="{full_width:.0f}" height="{full_height:.0f}">'
+    )
+    out = [
+        head, style, f'<rect width="100%" height="100%" rx="8" fill="{paper}"/>',
+        f'<g font-family="{FONT}" font-size="14" xml:space="preserve">', *parts, "</g>", "</svg>",
+    ]  # fmt: skip
+    return "\n".join([part for part in out if part] + [""])
 
 
-def _cells(row: list[tuple[str, Style | None]]) -> Iterator[tuple[float, str, int, Style | None]]:
+def _cells(row: Row) -> Iterator[tuple[float, str, int, Style | None]]:
     column = 0
     for text, look in row:
         for char in text:
@@ -60,7 +79,7 @@ def _cells(row: list[tuple[str, Style | None]]) -> Iterator[tuple[float, str, in
             column += size
 
 
-def _backgrounds(row: list[tuple[str, Style | None]], top: float, paper: str) -> list[str]:
+def _backgrounds(row: Row, top: float, paper: str) -> list[str]:
     out = []
     left = MARGIN
     for text, look in row:
@@ -84,7 +103,7 @@ def _colour(look: Style | None, *, front: bool) -> str:
     return colour.get_truecolor().hex
 
 
-def _glyphs(row: list[tuple[str, Style | None]], top: float) -> list[str]:
+def _glyphs(row: Row, top: float) -> list[str]:
     out: list[str] = []
     text, look = "", None
     places: list[float] = []

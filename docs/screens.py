@@ -1,7 +1,10 @@
-"""Renders screens of the workbench to SVG, and to PNG where `rsvg-convert` is installed.
+"""Renders the screens of the workbench from stored runs: an SVG of each, and a moving one of Watch.
 
-python docs/screens.py --out FOLDER [--theme dark] [--size 120x40] [--screen watch] [--png]
+    python docs/screens.py                      the pictures of README.md, into docs/images
+    python docs/screens.py --out /tmp/p --png --size 80x24 --size 200x60 --theme light watch lab
 
+One run is the recording that comes with the program; where several are needed, scripted ones are
+recorded into a store of their own. `--store` takes the runs of another store for both.
 """
 
 import argparse
@@ -9,71 +12,259 @@ import asyncio
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from app.app import SCREENS, Workbench
-from app.feed import ScriptFeed
-from app.palette import PALETTES
-from app.picture import picture
+from textual.pilot import Pilot
+
+from app import demo
+from app.app import Workbench
+from app.feed import Feed
+from app.messages import RolloutOpened
+from app.palette import DARK, PALETTES
+from app.picture import Row, document, drawn, paper_of, picture, rows_of
 from app.preferences import Preferences
-from tests.app.script import FIRST_WALL_TIME, Script
+from app.replay import ReplayFeed
+from app.store_feed import StoreFeed
+from tests.app.script import CONFIG, FIRST_WALL_TIME
+from tests.app.stored import record, run_events
 
-SIZES = ((80, 24), (120, 40), (200, 60))
+SECONDS = 6.0  # of a replay that are shown at their own pace before a picture is taken
+IMAGES = Path(__file__).parent / "images"
 
 
-async def shoot(
-    screen: str, size: tuple[int, int], theme: str, keys: Sequence[str], *, sampling: bool = False,
-    store: Path | None = None,
-) -> str:  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """One picture: the screen it begins on, whether it needs several runs, keys, what must show."""
+
+    mode: str
+    several: bool
+    keys: tuple[str, ...]
+    words: tuple[str, ...]
+    at: float | None = None  # seconds into the replay; None for the run as it ended
+    answer: tuple[int, int, int] | None = None  # step, group and answer to open on Rollouts
+
+
+SHOTS = {
+    "runs": Shot("runs", True, (), ("newt", "reward")),
+    "new-run": Shot("new_run", True, (), ("2 New", "prompts")),
+    "watch": Shot("watch", False, ("n", "n", "n"), ("generate", "reward"), at=112.0),
+    "rollouts": Shot("rollouts", False, ("WAIT:passes", *["right"] * 3), ("token 4 of", "CLIPPED"),
+                     answer=(26, 10, 7)),
+    "same-prompt": Shot("rollouts", False, (
+        "WAIT:passes", "t", "WAIT:[60", "[", "WAIT:[50", "[", "WAIT:[40", "[", "WAIT:[30", "[",
+        "WAIT:[20", "WAIT:prob.", "D"), ("by step", "changes")),
+    "lab": Shot("rollouts", False, ("WAIT:passes", "v", "WAIT:what if", "down", *["right"] * 3),
+                ("clipped in the group", "from the run"), answer=(26, 10, 7)),
+    "compare": Shot("runs", True, ("home", "space", "down", "space", "down", "space", "down",
+                                   "space", "d"), ("5 Compare", "reward")),
+    "help": Shot("watch", False, ("down", "question_mark"), ("KL", "stored as")),
+    "palette": Shot("watch", False, ("ctrl+p",), ("Search for commands",)),
+    "jump": Shot("watch", False, ("ctrl+o",), ("alerts",)),
+}  # fmt: skip
+
+
+class Clock:
+    """Seconds that pass only when they are told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now
+
+
+def text_of(app: Workbench) -> str:
+    """The screen in front as text."""
+    return "\n".join("".join(text for text, _ in row) for row in rows_of(app))
+
+
+def shows(app: Workbench, *words: str) -> bool:
+    """Whether all the words are on the screen in front."""
+    return all(word in text_of(app) for word in words)
+
+
+async def until(pilot: Pilot[int], app: Workbench, true: Callable[[], bool]) -> None:
+    """Wait until something shows; leave with the screen where it does not."""
+    for _ in range(600):
+        app.frame_now()
+        if true():
+            return
+        await pilot.pause(0.02)
+    raise SystemExit(f"this did not show what it should:\n{text_of(app)}")
+
+
+def feed_of(shot: Shot, store: Path, clock: Clock) -> Feed | None:
+    """The run on screen: as it ended, or as it was after some seconds."""
+    if shot.mode in ("runs", "new_run"):
+        return None
+    if shot.at is not None:
+        return ReplayFeed(store, "@last", clock=clock)
+    feed = StoreFeed(store, "@last")
+    feed.caught_up.wait(60)
+    return feed
+
+
+async def catch_up(pilot: Pilot[int], app: Workbench, feed: ReplayFeed) -> None:
+    """Take in all that is due by the replay's clock."""
+    idle = 0
+    while idle < 5:
+        app.frame_now()
+        await pilot.pause(0.01)
+        head = feed._peek()
+        idle = idle + 1 if head is None or head.due > feed._now() else 0
+
+
+async def shoot(shot: Shot, store: Path, size: tuple[int, int], theme: str) -> str:
     """One screen as SVG."""
     preferences = Preferences()
     preferences.remember(theme=theme)
-    events = Script().sampling() if sampling else Script().events()
-    app = Workbench(
-        store, feed=ScriptFeed(events, at=FIRST_WALL_TIME), mode=screen, preferences=preferences,
-        clock=lambda: FIRST_WALL_TIME,
-    )  # fmt: skip
+    clock = Clock()
+    feed = feed_of(shot, store, clock)
+    app = Workbench(store, feed=feed, mode=shot.mode, preferences=preferences)
     async with app.run_test(size=size) as pilot:
-        await pilot.pause()
-        app.frame_now()
-        await pilot.pause()
-        for key in keys:
-            await pilot.press(key)
-        app.frame_now()
-        await pilot.pause(0.1)
+        if isinstance(feed, ReplayFeed) and shot.at is not None:
+            await until(pilot, app, lambda: feed._peek() is not None)
+            await catch_up(pilot, app, feed)
+            clock.now = shot.at - SECONDS
+            await catch_up(pilot, app, feed)
+            for _ in range(round(SECONDS / 0.2)):
+                clock.now += 0.2
+                app.frame_now()
+                await pilot.pause(0.2)
+        await until(pilot, app, lambda: len(text_of(app).split()) > 40)
+        await pilot.pause(0.5)
+        if shot.answer is not None:
+            step, group, answer = shot.answer
+            run = app.session.run if app.session else 1
+            await app.hand_over("rollouts", RolloutOpened(run, step, "train", group, answer))
+            await until(pilot, app, lambda: f"step {step} " in text_of(app))
+        for key in shot.keys:
+            if key.startswith("WAIT:"):
+                await until(pilot, app, partial(shows, app, key[5:]))
+            else:
+                await pilot.press({"[": "left_square_bracket"}.get(key, key))
+                await pilot.pause(0.2)
+        await until(pilot, app, partial(shows, app, *shot.words))
+        await pilot.pause(0.5)
         return picture(app)
+
+
+async def film(store: Path, size: tuple[int, int], theme: str) -> str:
+    """The recorded run on Watch from its first to its last step, as one moving SVG."""
+    preferences = Preferences()
+    preferences.remember(theme=theme)
+    clock = Clock()
+    feed = ReplayFeed(store, "@last", clock=clock)
+    app = Workbench(store, feed=feed, mode="watch", preferences=preferences,
+                    clock=lambda: FIRST_WALL_TIME + clock.now)  # fmt: skip
+    frames: list[list[Row]] = []
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, app, lambda: feed._peek() is not None)
+        for moment in moments():
+            clock.now = moment
+            await catch_up(pilot, app, feed)
+            frames.append(rows_of(app))
+        return moving(frames, size, paper_of(app))
+
+
+def moments() -> list[float]:
+    """Seconds of the run at which a frame is taken: the first steps slowly, the rest in leaps."""
+    return [*(0.35 * i for i in range(1, 15)), *(6.0 + 3.7 * i for i in range(34))]
+
+
+def moving(frames: list[list[Row]], size: tuple[int, int], paper: str, each: float = 0.3) -> str:
+    """Frames as one SVG that repeats; a row is drawn once for as long as it stays the same."""
+    width, height = size
+    count = len(frames) + 6  # the last one stays a while
+    parts: list[str] = []
+    spans: set[tuple[int, int]] = set()
+    for y in range(height):
+        start = 0
+        for end in range(1, len(frames) + 1):
+            if end < len(frames) and frames[end][y] == frames[start][y]:
+                continue
+            last = count if end == len(frames) else end
+            lines = drawn(frames[start][y], y, paper)
+            if lines:
+                spans.add((start, last))
+                parts += [f'<g class="f{start}-{last}">', *lines, "</g>"]
+            start = end
+    return document(parts, width, height, paper, sheet(spans, count, each))
+
+
+def sheet(spans: set[tuple[int, int]], count: int, each: float) -> str:
+    """The style sheet that shows each group of rows from its first to its last frame."""
+    rules = []
+    for start, end in sorted(spans):
+        if (start, end) == (0, count):
+            continue
+        name = f"f{start}-{end}"
+        on, off = 100 * start / count, 100 * end / count
+        marks = f"{on:.3f}%{{visibility:visible}}" + (
+            f"{off:.3f}%{{visibility:hidden}}" if end < count else ""
+        )
+        hidden = "0%{visibility:hidden}" if start else ""
+        rules.append(
+            f"@keyframes {name}{{{hidden}{marks}}}"
+            f".{name}{{visibility:hidden;animation:{name} {count * each:.2f}s step-end infinite}}"
+        )
+    return "<style>" + "\n".join(rules) + "</style>"
+
+
+def several_runs(folder: Path) -> Path:
+    """A store with two settings of `beta`, two seeds each, recorded from scripted events."""
+    path = folder / "several.db"
+    for number, (name, beta) in enumerate(
+        (("calm-otter", 0.04), ("quick-heron", 0.04), ("wide-newt", 0.1), ("shy-mole", 0.1))
+    ):
+        algorithm = {**CONFIG["algorithm"], "beta": beta}  # type: ignore[dict-item]
+        record(path, run_events(steps=70 + 10 * number, seed=number, prompts=8), name=name,
+               seed=number % 2, algorithm=algorithm)  # fmt: skip
+    return path
 
 
 def main() -> None:
     """Read the command line and write the files."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--out", type=Path, default=Path("docs/images"))
-    parser.add_argument("--theme", choices=list(PALETTES), action="append")
-    parser.add_argument("--size", action="append", help="columns x rows, as 120x40")
-    parser.add_argument("--screen", choices=list(SCREENS), action="append")
-    parser.add_argument("--keys", default="", help="keys to press first, separated by commas")
-    parser.add_argument("--sampling", action="store_true", help="in the middle of sampling")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SHOTS)}, replay")
+    parser.add_argument("--out", type=Path, default=IMAGES)
+    parser.add_argument("--theme", choices=list(PALETTES), default=DARK)
+    parser.add_argument("--size", action="append", help="columns x rows; 120x36 without it")
     parser.add_argument("--store", type=Path, default=None)
-    parser.add_argument("--png", action="store_true")
+    parser.add_argument("--png", action="store_true", help="as well, where rsvg-convert is there")
     args = parser.parse_args()
+    unknown = set(args.names) - {*SHOTS, "replay"}
+    if unknown:
+        parser.error(f"no picture is named {', '.join(sorted(unknown))}")
     args.out.mkdir(parents=True, exist_ok=True)
-    sizes = [tuple(map(int, size.split("x"))) for size in args.size or ()] or list(SIZES)
-    keys = [key for key in args.keys.split(",") if key]
-    for screen in args.screen or list(SCREENS):
-        for theme in args.theme or ["dark"]:
+    sizes = [tuple(map(int, size.split("x"))) for size in args.size or ("120x36",)]
+    with tempfile.TemporaryDirectory() as folder:
+        one = args.store or demo.unpack(Path(folder))
+        many = args.store or several_runs(Path(folder))
+        for name in args.names or [*SHOTS, "replay"]:
             for width, height in sizes:
-                name = f"{screen}-{width}x{height}-{theme}{'-sampling' if args.sampling else ''}"
-                path = args.out / f"{name}.svg"
-                text = asyncio.run(shoot(screen, (width, height), theme, keys,
-                                         sampling=args.sampling, store=args.store))  # fmt: skip
+                began = time.monotonic()
+                if name == "replay":
+                    text = asyncio.run(film(one, (width, height), args.theme))
+                else:
+                    shot = SHOTS[name]
+                    store = many if shot.several else one
+                    text = asyncio.run(shoot(shot, store, (width, height), args.theme))
+                more = f"-{width}x{height}" if args.size else ""
+                more += f"-{args.theme}" if args.theme != DARK else ""
+                path = args.out / f"{name}{more}.svg"
                 path.write_text(text, encoding="utf-8")
                 if args.png and shutil.which("rsvg-convert"):
-                    command = ["rsvg-convert", "-w", "1800", str(path), "-o"]
+                    command = ["rsvg-convert", "-w", "1600", str(path), "-o"]
                     subprocess.run([*command, str(path.with_suffix(".png"))], check=True)
-                print(path)
+                print(f"{path}  {len(text) // 1000} kB  {time.monotonic() - began:.1f} s")
 
 
 if __name__ == "__main__":

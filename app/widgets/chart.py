@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from app.numbers import change, short, with_unit
+from app.numbers import MINUS, change, short, with_unit
 from app.palette import Palette, style
 from app.run_state import Snapshot
 from app.safe_text import cell_len, clip
@@ -89,7 +89,7 @@ def chart_lines(
     plot_width, plot_height = width - LABELS, height - 1
     guides = guides_of(chart, snapshot)
     low, high = limits([view for _, _, view in views], guides, ceiling=chart.ceiling)
-    beyond = [guide for guide in guides if guide > high]
+    beyond = list(guides)
     lines = [_title(chart, views, width, palette, chosen, beyond)]
     if plot_height <= 0 or plot_width <= 2:
         return lines
@@ -180,8 +180,15 @@ def _with_axis(
     unit = spec(views[0][1]).unit
 
     def label(value: float) -> str:
-        text = f"{100 * value:.0f}%" if unit == "share" else short(value, 2)
-        return clip(text, LABELS).ljust(LABELS)
+        if unit == "share":
+            percent = 100 * value
+            whole = percent == 0 or abs(percent) >= 1
+            text = f"{percent:.0f}%" if whole else f"{short(percent, 1)}%"
+        else:
+            text = short(value, 2)
+            text = text if len(text) <= LABELS else short(value, 1)
+            text = text if len(text) <= LABELS else f"{value:.0e}".replace("e-0", "e-")
+        return clip(text.replace("-", MINUS), LABELS).ljust(LABELS)
 
     dim = style(palette.label)
     result: list[Line] = []

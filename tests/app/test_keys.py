@@ -14,6 +14,7 @@ from textual.widgets import Input
 import app
 from app.app import SCREENS, Workbench, load
 from app.widgets.find_bar import FindBar
+from docs import keys_page
 from tests.app.test_watch import SHORT, settle, workbench
 
 
@@ -112,3 +113,12 @@ async def test_a_user_keymap_moves_a_key(tmp_path: Path) -> None:
         assert not app_.screen.frozen  # type: ignore[attr-defined]
         await pilot.press("F")
         assert app_.screen.frozen  # type: ignore[attr-defined]
+
+
+def test_the_page_of_keys_says_what_the_bindings_say() -> None:
+    assert keys_page.PAGE.read_text(encoding="utf-8") == keys_page.page(), (
+        "run `python docs/keys_page.py`"
+    )
+    text = keys_page.page()
+    for cls, binding in own_bindings():
+        assert f"{binding.tooltip} | `{binding.id}` |" in text, (cls, binding)

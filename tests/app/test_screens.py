@@ -134,7 +134,7 @@ async def on_rollouts(walk: Walk) -> None:
     await until(walk.pilot, lambda: isinstance(walk.app.screen, LabScreen))
     await walk.see("clipped in the group")
     await walk.press("right", "down", "right")
-    await walk.see("differ from the run")
+    await walk.see("from the run")
     await walk.press("escape")
 
 

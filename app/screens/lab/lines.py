@@ -46,7 +46,9 @@ def knob_lines(base: Recipe, how: Recipe, chosen: int, width: int, palette: Pale
         )
     changed = differences(base, how)
     lines.append([])
-    words = f"{len(changed)} choices differ from the run" if changed else "as the run was"
+    count = len(changed)
+    words = f"{count} choice{'s differ' if count > 1 else ' differs'} from the run"
+    words = words if changed else "as the run was"
     lines.append([(words, style(palette.label))])
     return lines
 
@@ -124,6 +126,6 @@ def legend(was: WhatIf, now: WhatIf, width: int, palette: Palette) -> list[Line]
     )
     if now.recipe.beta and any(t.kl is None for answer in now.terms for t in answer):
         text += " Reference log-probabilities were not recorded, so the anchor reads 0."
-    ratio = short(max((t.ratio for answer in was.terms for t in answer), default=1.0), 3)
-    text += f" The largest ratio of this group is {ratio}."
+    ratios = [t.ratio for answer in was.terms for t in answer] or [1.0]
+    text += f" Ratios of this group go from {short(min(ratios), 3)} to {short(max(ratios), 3)}."
     return [[(part, style(palette.label))] for part in wrap(text, width, 4)]

@@ -1,0 +1,54 @@
+"""The pages for people: what they point to is there, and pictures are those the script makes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from app import picture
+from app.screens.help.topics import ALERTS, metric_part, setting_part
+from docs import screens
+from grpo_engine.alert_rules import RULES
+from grpo_engine.config import AlertsConfig
+from grpo_engine.metrics import METRICS
+from grpo_engine.settings import settings
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/first-ten-minutes.md", "docs/reading-the-panels.md", "docs/keys.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_points_to_is_there(page: str) -> None:
+    path = ROOT / page
+    links = re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8"))
+    missing = [link for link in links if "://" not in link and not (path.parent / link).exists()]
+    assert missing == []
+
+
+def test_every_picture_is_shown_and_made_by_the_script() -> None:
+    shown = set(re.findall(r"docs/images/([\w-]+)\.svg", (ROOT / "README.md").read_text()))
+    assert shown == {*screens.SHOTS, "replay"}
+    assert {path.stem for path in screens.IMAGES.iterdir()} == shown
+
+
+def test_every_metric_alert_and_setting_is_explained() -> None:
+    for name in METRICS:
+        (_, text), *_ = metric_part(name).paragraphs
+        assert len(re.findall(r"[.!?](?:\s|$)", text)) >= 2, name
+    for path in settings():
+        (_, text), *_ = setting_part(path).paragraphs
+        assert len(text) > 4, path
+        assert text.strip().endswith("."), path
+    assert {rule.__name__ for rule in RULES} <= set(ALERTS)
+    thresholds = {threshold for _, threshold in ALERTS.values() if threshold}
+    assert thresholds == set(AlertsConfig.model_fields)
+
+
+def test_a_moving_picture_draws_a_row_once_for_as_long_as_it_stays() -> None:
+    row = picture.Row
+    still, one, two = row([("same", None)]), row([("one", None)]), row([("two", None)])
+    text = screens.moving([[still, one], [still, two], [still, two]], (4, 2), "#000000", each=1.0)
+    # three frames and six more of the last: the still row holds for all nine of them
+    assert re.findall(r'<g class="(f[\d-]+)"', text) == ["f0-9", "f0-1", "f1-9"]
+    assert text.count(">same<") == text.count(">two<") == 1
+    assert "@keyframes f1-9{0%{visibility:hidden}11.111%{visibility:visible}}" in text
