@@ -335,8 +335,17 @@ class SearchQuestions(Reading):
             if len(rows) < size:
                 break
             beyond, size = (rows[-1][1], rows[-1][0]), 20 * size
-        rows = self._all(f"SELECT id {where} AND {column} IS NULL ORDER BY id DESC", values)
-        yield [row[0] for row in rows]
+        group, key, size = edges[1][0] + 1, 0, FIRST_PAGE
+        while True:
+            rows = self._all(
+                f"SELECT id, group_id {where} AND {column} IS NULL AND (group_id, id) < (?, ?) "
+                "ORDER BY group_id DESC, id DESC LIMIT ?",
+                [*values, group, key, size],
+            )
+            yield [row[0] for row in rows]
+            if len(rows) < size:
+                return
+            key, group, size = rows[-1][0], rows[-1][1], 20 * size
 
     def _walk_index(self, run: int | None) -> Iterator[Any]:
         top = self._one("SELECT max(reward) FROM rollout WHERE run_id = ?", (run,))
