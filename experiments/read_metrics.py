@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments import values as v
 from experiments.errors import NothingStoredError
-from experiments.reading import Reading, text
+from experiments.reading import Reading, no_collection, text
 from experiments.rows import loads
 from experiments.texts import escape
 
@@ -35,12 +35,13 @@ class MetricQuestions(Reading):
         self, run: int, key: str, *, after: int = -1, upto: int | None = None
     ) -> v.MetricSeries:
         """One metric over the steps beyond `after`."""
-        rows = self._all(
-            "SELECT step, value FROM metric WHERE run_id = ? AND step > ? AND step <= ? "
-            "AND key_id = (SELECT id FROM metric_key WHERE name = ?) ORDER BY step",
-            (run, after, upto if upto is not None else 2**62, escape(key)),
-        )
-        steps, values = zip(*rows, strict=True) if rows else ((), ())
+        with no_collection():
+            rows = self._all(
+                "SELECT step, value FROM metric WHERE run_id = ? AND step > ? AND step <= ? "
+                "AND key_id = (SELECT id FROM metric_key WHERE name = ?) ORDER BY step",
+                (run, after, upto if upto is not None else 2**62, escape(key)),
+            )
+            steps, values = zip(*rows, strict=True) if rows else ((), ())
         if None in values:
             values = tuple(number(value) for value in values)
         return v.MetricSeries(run=run, key=key, steps=steps, values=values)
