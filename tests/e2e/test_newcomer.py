@@ -127,6 +127,8 @@ def test_a_newcomer_finds_the_way_by_keys_alone(visit: Visit) -> None:
     pause_and_go_on(visit)
     look_into_a_token(visit)
     follow_a_prompt(visit)
+    clone_with_another_beta(visit)
+    compare_both(visit)
     leave(visit)
 
 
@@ -230,8 +232,52 @@ def follow_a_prompt(visit: Visit) -> None:
     assert len(prompts) == 1
 
 
+def stop(visit: Visit, ref: str) -> None:
+    """End the run that is on screen, now."""
+    visit.press("3", "s")
+    visit.until("stop the run")
+    visit.press("x")
+    visit.until(lambda: visit.run(ref).status == "aborted")
+
+
+def clone_with_another_beta(visit: Visit) -> None:
+    """`c` opens the form with the run's settings; one is found, changed, and the run started."""
+    stop(visit, "starter")
+    first = visit.run().id
+    visit.press("1")
+    visit.until("best reward")
+    visit.press("c")
+    visit.until("▌2 New▐")
+    visit.rest(1.0)
+    visit.press("/", *"algorithm.beta", ENTER, ENTER, "\x05", "\x15", *"0.1", ENTER, "L")
+    visit.until("in this process")
+    visit.press("h")
+    visit.until("▌3 Watch▐")
+    visit.until(lambda: visit.run("@last").id != first and visit.run("@last").step >= 3)
+    settings = visit.read(lambda reader: reader.run(reader.resolve("@last").key).settings)
+    assert settings["algorithm.beta"] == 0.1
+    stop(visit, "@last")
+
+
+def compare_both(visit: Visit) -> None:
+    """Two marks and `d`; the setting that differs and both values stand there."""
+    visit.press("1")
+    visit.until("2 runs")
+    visit.press(" ", " ", "d")
+    visit.until("▌5 Compare▐")
+    visit.found(r"algorithm\.beta")
+    visit.found(r"0?\.1\b")
+    visit.press("e")
+    visit.until("Write what is shown")
+    visit.press("c")
+    visit.until("Wrote ")
+    (file,) = visit.folder.glob("*compare*.csv")
+    assert "algorithm.beta" in file.read_text() or "reward" in file.read_text()
+    file.unlink()
+
+
 def leave(visit: Visit) -> None:
-    """Back to Runs, export what is shown, stop the run, quit."""
+    """Back to Runs, export what is shown, quit."""
     visit.press("1")
     visit.until("best reward")
     visit.press("e")
@@ -240,10 +286,8 @@ def leave(visit: Visit) -> None:
     visit.until("Wrote ")
     (file,) = visit.folder.glob("*.csv")
     rows = list(csv.DictReader(file.open()))
-    assert [row["name"] for row in rows] == ["starter"]
-    visit.press("\x03")
-    visit.until("trains in this process")
-    visit.press("s")
+    assert len(rows) == 2
+    visit.press("q")
+    visit.until("Leave the workbench?")
+    visit.press("y")
     assert visit.terminal.ended(90.0) == 0
-    run = visit.run()
-    assert run.status == "stopped"
