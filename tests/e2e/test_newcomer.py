@@ -263,7 +263,7 @@ def compare_both(visit: Visit) -> None:
     """Two marks and `d`; the setting that differs and both values stand there."""
     visit.press("1")
     visit.until("2 runs")
-    visit.press(" ", " ", "d")
+    visit.press(" ", DOWN, " ", "d")
     visit.until("▌5 Compare▐")
     visit.found(r"algorithm\.beta")
     visit.found(r"0?\.1\b")

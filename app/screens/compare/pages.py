@@ -298,7 +298,7 @@ def _answer_column(
 
 
 def _answer(rollout: RolloutView, width: int, palette: Palette) -> list[Line]:
-    colour = palette.of_advantage(rollout.advantage)
+    colour = palette.of_push(rollout.advantage)
     reward = "–" if rollout.reward is None else short(rollout.reward)
     head = f"{letter(rollout.index)} {reward} "
     if rollout.advantage:
