@@ -237,7 +237,7 @@ def stop(visit: Visit, ref: str) -> None:
     visit.press("3", "s")
     visit.until("stop the run")
     visit.press("x")
-    visit.until(lambda: visit.run(ref).status == "aborted")
+    visit.until(lambda: visit.run(ref).status in ("stopped", "aborted"))
 
 
 def clone_with_another_beta(visit: Visit) -> None:
@@ -263,7 +263,7 @@ def compare_both(visit: Visit) -> None:
     """Two marks and `d`; the setting that differs and both values stand there."""
     visit.press("1")
     visit.until("2 runs")
-    visit.press(" ", DOWN, " ", "d")
+    visit.press("\x1b[H", " ", DOWN, " ", "d")
     visit.until("▌5 Compare▐")
     visit.found(r"algorithm\.beta")
     visit.found(r"0?\.1\b")
@@ -285,7 +285,7 @@ def leave(visit: Visit) -> None:
     visit.press("c")
     visit.until("Wrote ")
     (file,) = visit.folder.glob("*.csv")
-    rows = list(csv.DictReader(file.open()))
+    rows = list(csv.DictReader(file.read_text().splitlines()))
     assert len(rows) == 2
     visit.press("q")
     visit.until("Leave the workbench?")
