@@ -9,7 +9,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,8 +217,13 @@ def independent(
     return float(mx.softmax(logits)[answer[place]])
 
 
+def pinned_steps(visit: Visit) -> Sequence[int]:
+    return visit.read(lambda reader: reader.group_steps(visit.run().key, "pinned"))
+
+
 def follow_a_prompt(visit: Visit) -> None:
     """A pinned prompt at three steps, each reached by `]`."""
+    visit.until(lambda: len(pinned_steps(visit)) >= 3, 240)
     visit.press("t")
     visit.until("pinned")
     steps, prompts = [], set()

@@ -5,7 +5,7 @@ import pytest
 from benchmarks import soak
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_four_processes_share_a_file_without_a_lock_error_or_a_long_wait(
     capsys: pytest.CaptureFixture[str],
