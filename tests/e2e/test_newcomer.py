@@ -275,7 +275,7 @@ def compare_both(visit: Visit) -> None:
     visit.press("e")
     visit.until("Write what is shown")
     visit.press("c")
-    visit.until("Wrote ")
+    visit.until(lambda: any(visit.folder.glob("*compare*.csv")))
     (file,) = visit.folder.glob("*compare*.csv")
     assert "algorithm.beta" in file.read_text() or "reward" in file.read_text()
     file.unlink()
@@ -288,7 +288,7 @@ def leave(visit: Visit) -> None:
     visit.press("e")
     visit.until("Write what is shown")
     visit.press("c")
-    visit.until("Wrote ")
+    visit.until(lambda: any(visit.folder.glob("*.csv")))
     (file,) = visit.folder.glob("*.csv")
     rows = list(csv.DictReader(file.read_text().splitlines()))
     assert len(rows) == 2

@@ -86,7 +86,7 @@ def test_the_same_seed_makes_the_same_model(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(np.array_equal(first[name], again[name]) for name in first)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_another_seed_makes_a_starter_of_the_same_ability() -> None:
     model, tokenizer, _ = make_starter.make(4)
