@@ -266,8 +266,11 @@ def time_metrics(phases: Mapping[str, float], step_time: float, sampled: int) ->
     return found
 
 
-def memory_metrics() -> dict[str, float]:
-    """Most memory that MLX held since the last call."""
-    peak = mx.get_peak_memory() / GIGABYTE
+def forget_peak_memory() -> None:
+    """Begin a step's peak anew, so that an evaluation before it does not count."""
     mx.reset_peak_memory()
-    return {"memory/peak_gb": peak}
+
+
+def memory_metrics() -> dict[str, float]:
+    """Most memory that MLX held in this step."""
+    return {"memory/peak_gb": mx.get_peak_memory() / GIGABYTE}

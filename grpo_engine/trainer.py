@@ -157,6 +157,7 @@ def _train(run: Run) -> Iterator[Event]:
     while run.step < config.steps and not is_stopping(run):
         step = run.step + 1
         run.clock.start_step()
+        report.forget_peak_memory()
         if (step - 1) % recipe.sampler_sync_every == 0 and recipe.sampler_sync_every > 1:
             run.lagged = run.policy.snapshot()
         followed = None
