@@ -16,6 +16,7 @@ from tests.app.test_live_run import until
 
 PLAY = """
 import sys
+import time
 from pathlib import Path
 from app.demo import RUN, unpack
 from app.replay import ReplayFeed
@@ -23,7 +24,7 @@ from app.session import Session
 
 session = Session(ReplayFeed(unpack(Path(sys.argv[1])), RUN, speed=1e5))
 while (seen := session.pull()).status != "completed":
-    pass
+    time.sleep(0.01)  # a busy wait would keep the reading thread from its turn
 assert seen.step == seen.head.total_steps, seen.step
 assert "mlx" not in sys.modules
 print(seen.step)
