@@ -46,6 +46,8 @@ def theme_of(palette: Palette) -> Theme:
             "input-cursor-background": h(palette.text),
             "input-cursor-foreground": h(palette.paper),
             "input-selection-background": h(palette.cursor),
+            "screen-selection-background": h(palette.cursor),
+            "screen-selection-foreground": h(palette.headline),
             "scrollbar": h(palette.border),
             "scrollbar-hover": h(palette.label),
             "scrollbar-active": h(palette.focus),
