@@ -97,19 +97,23 @@ class SearchQuestions(Reading):
 
     def search(
         self, typed: str, *, run: int | None = None, mode: str = "words", sort: str = "newest",
-        limit: int = 50, before: int | None = None,
+        limit: int = 50, before: int | None = None, step: int | None = None,
+        group: int | None = None, origin: str = "",
     ) -> Iterator[v.SearchHit]:  # fmt: skip
         """Stream rollouts that hold the text in their completion or prompt.
 
         `sort` is newest, or one of reward, advantage, length, kl, clip within one run, the largest
-        first. For more of the newest give the last hit's `rollout` as `before`.
+        first. For more of the newest give the last hit's `rollout` as `before`. `step`, `group`
+        (its index) and `origin` narrow the search; `limit` counts what is left.
         """
         if sort not in SORTS:
             raise QueryError(f"cannot sort hits by {sort!r}; choose from {', '.join(SORTS)}")
         if sort != "newest" and run is None:
             raise QueryError(f"hits are sorted by {sort} within one run: name the run")
+        if step is not None and run is None:
+            raise QueryError(f"step {step} is of one run: name the run")
         query = make_query(typed, mode)
-        bounds = self._bounds(run, before)
+        bounds = self._bounds(run, step, before)
         if bounds is None:
             return
         if sort != "newest":
@@ -118,17 +122,32 @@ class SearchQuestions(Reading):
             hits = self._newest(query, run, bounds)
         else:
             hits = self._scan(query, run, bounds)
-        stops = self._stops
-        for number, hit in enumerate(hits, start=1):
-            yield hit
-            if number >= limit:
-                return
+        stops, count = self._stops, 0
+        for hit in hits:
             if self._stops != stops:
                 raise InterruptedError("the search was stopped")
+            if hit is None or not (
+                step in (None, hit.step) and group in (None, hit.group_index)
+                and origin in ("", hit.origin)
+            ):  # fmt: skip
+                continue
+            yield hit
+            count += 1
+            if count >= limit:
+                return
 
-    def _bounds(self, run: int | None, before: int | None) -> tuple[int, int] | None:
-        """The ids between which a run's rollouts are."""
-        if run is None:
+    def _bounds(
+        self, run: int | None, step: int | None, before: int | None
+    ) -> tuple[int, int] | None:
+        """The ids between which the rollouts of a run, or of one of its steps, are."""
+        if step is not None:
+            low, high = self._one(
+                "SELECT min(r.id), max(r.id) FROM rollout_group g JOIN rollout r "
+                "ON r.group_id = g.id WHERE g.run_id = ? AND g.step = ? "
+                "AND g.origin IN ('train', 'eval', 'pinned')",
+                (run, step),
+            )
+        elif run is None:
             # min and max in one query would read the whole table
             low, high = self._one(
                 "SELECT (SELECT min(id) FROM rollout), (SELECT max(id) FROM rollout)"
@@ -155,7 +174,7 @@ class SearchQuestions(Reading):
 
     def _newest(
         self, query: Query, run: int | None, bounds: tuple[int, int]
-    ) -> Iterator[v.SearchHit]:
+    ) -> Iterator[v.SearchHit | None]:
         """Merge hits in completions with hits in prompts, by falling id."""
         texts = self._pages(query, bounds)
         prompts = self._prompt_pages(query, bounds)
@@ -167,9 +186,7 @@ class SearchQuestions(Reading):
                 one = next(texts, None)
             if two == key:
                 two = next(prompts, None)
-            hit = self._hit(key, query, run, in_text)
-            if hit is not None:
-                yield hit
+            yield self._hit(key, query, run, in_text)
 
     def _pages(self, query: Query, bounds: tuple[int, int]) -> Iterator[int]:
         low, high = bounds
@@ -226,7 +243,7 @@ class SearchQuestions(Reading):
 
     def _scan(
         self, query: Query, run: int | None, bounds: tuple[int, int]
-    ) -> Iterator[v.SearchHit]:
+    ) -> Iterator[v.SearchHit | None]:
         """Read rollout after rollout, the newest first."""
         low, high = bounds
         likely, values = query.likely
@@ -240,35 +257,43 @@ class SearchQuestions(Reading):
             yield from self._among(rows, query, run)
             high, size = bottom - 1, 5000
 
-    def _among(self, rows: Iterable[Any], query: Query, run: int | None) -> Iterator[v.SearchHit]:
+    def _among(
+        self, rows: Iterable[Any], query: Query, run: int | None
+    ) -> Iterator[v.SearchHit | None]:
         for row in rows:
-            if run is None or row[2] == run:
-                in_text = query.found_in(row[7])
-                if in_text or query.found_in(row[9]):
-                    yield _as_hit(row, in_text)
+            in_text = query.found_in(row[7])
+            mine = run is None or row[2] == run
+            yield _as_hit(row, in_text) if mine and (in_text or query.found_in(row[9])) else None
 
     def _sorted(
         self, query: Query, run: int | None, column: str, bounds: tuple[int, int]
-    ) -> Iterator[v.SearchHit]:
+    ) -> Iterator[v.SearchHit | None]:
         """Sort the hits themselves where they are few; else walk the sorted rollouts for hits."""
-        few = self._few(query, bounds)
+        few = self._few(query, run, bounds)
         if few is None:
             yield from self._among(self._walk(run, column), query, run)
         else:
             yield from self._sort_few(few, query, run, column)
 
-    def _few(self, query: Query, bounds: tuple[int, int]) -> dict[int, bool] | None:
+    def _few(
+        self, query: Query, run: int | None, bounds: tuple[int, int]
+    ) -> dict[int, bool] | None:
         """All hits, if there are only so many, and whether each is in the completion."""
         if not query.match or self.schema < 2:
-            return None
+            if bounds[1] - bounds[0] >= FEW:
+                return None
+            hits = self._scan(query, run, bounds)
+            return {hit.rollout: hit.where == "completion" for hit in hits if hit is not None}
         rows = self._all(
             "SELECT rowid FROM rollout_words WHERE rollout_words MATCH ? "
             "AND rowid BETWEEN ? AND ? LIMIT ?",
             (query.match, *bounds, FEW + 1),
         )
         groups = self._all(
-            "SELECT rowid FROM prompt_words WHERE prompt_words MATCH ? LIMIT ?",
-            (query.match, FEW // 8 + 1),
+            "SELECT rowid FROM prompt_words WHERE prompt_words MATCH ? AND rowid BETWEEN "
+            "(SELECT group_id FROM rollout WHERE id >= ? ORDER BY id LIMIT 1) AND "
+            "(SELECT group_id FROM rollout WHERE id <= ? ORDER BY id DESC LIMIT 1) LIMIT ?",
+            (query.match, *bounds, FEW // 8 + 1),
         )
         if len(rows) > FEW or len(groups) > FEW // 8:
             return None
@@ -282,7 +307,7 @@ class SearchQuestions(Reading):
 
     def _sort_few(
         self, found: dict[int, bool], query: Query, run: int | None, column: str
-    ) -> Iterator[v.SearchHit]:
+    ) -> Iterator[v.SearchHit | None]:
         order: list[tuple[bool, float, int]] = []
         keys = list(found)
         for place in range(0, len(keys), PAGE):
@@ -293,9 +318,7 @@ class SearchQuestions(Reading):
             )
             order += [(value is not None, value or 0.0, key) for key, value in rows]
         for _, _, key in sorted(order, reverse=True):
-            hit = self._hit(key, query, run, found[key])
-            if hit is not None:
-                yield hit
+            yield self._hit(key, query, run, found[key])
 
     def _walk(self, run: int | None, column: str) -> Iterator[Any]:
         """The rollouts of a run by falling `column`, a page at a time."""

@@ -1,7 +1,5 @@
 """`grpo-tui rollouts`: list, search and print rollouts of a run."""
 
-from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +9,7 @@ from app.store_access import Csv, Db, Json, Raw, RunRef, reading, say
 
 if TYPE_CHECKING:
     from experiments.reader import StoreReader
-    from experiments.values import RunSummary
+    from experiments.values import GroupView, RunSummary
 
 SORTS = ("reward", "advantage", "length", "kl", "clip", "newest")
 
@@ -22,7 +20,9 @@ def rollouts(
     group: Annotated[int | None, typer.Option(help="Of this group alone.")] = None,
     origin: Annotated[str, typer.Option(help="train, eval or pinned.")] = "",
     sort: Annotated[str, typer.Option(help="reward, advantage, length, kl, clip.")] = "",
-    search: Annotated[str, typer.Option(help="Text in prompts and answers of all steps.")] = "",
+    search: Annotated[
+        str, typer.Option(help="Text in prompts and answers; of all steps without --step.")
+    ] = "",
     mode: Annotated[str, typer.Option(help="Search for words, a prefix or a substring.")] = "",
     limit: Annotated[int, typer.Option(help="At most so many; 0 for all.", min=0)] = 50,
     as_json: Json = False,
@@ -43,12 +43,8 @@ def rollouts(
     with reading(db) as reader:
         found = reader.resolve(run)
         if search:
-            rows = _found(reader, found, search, mode, sort, limit)
-            rows = [
-                row for row in rows
-                if (step is None or row["step"] == step) and (not origin or row["origin"] == origin)
-                and (group is None or row["group"] == group)
-            ]  # fmt: skip
+            within = {"step": step, "group": group, "origin": origin, "sort": sort or "newest"}
+            rows = _found(reader, found, search, mode, within | {"limit": limit or 2**31})
         else:
             rows = _of_step(reader, found, step, group, origin)
             rows = _sorted(rows, sort)[: limit or None]
@@ -97,27 +93,23 @@ def _of_step(
 
 
 def _found(
-    reader: "StoreReader", run: "RunSummary", text: str, mode: str, sort: str, limit: int
+    reader: "StoreReader", run: "RunSummary", text: str, mode: str, within: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """The hits; words first, and where they are nowhere, any part of a word."""
-    keys = list(_hits(reader, run, text, mode or "words", sort, limit))
-    if not keys and not mode:
-        keys = list(_hits(reader, run, text, "substring", sort, limit))
     from experiments.export import rollout_row
 
+    hits = list(reader.search(text, run=run.key, mode=mode or "words", **within))
+    if not hits and not mode:
+        hits = list(reader.search(text, run=run.key, mode="substring", **within))
+    groups: dict[int, GroupView] = {}
     rows = []
-    for group, rollout in keys:
-        view = reader.group(group)
-        item = next(item for item in view.rollouts if item.key == rollout)
+    for hit in hits:
+        if hit.group not in groups:
+            groups[hit.group] = reader.group(hit.group)
+        view = groups[hit.group]
+        item = next(item for item in view.rollouts if item.key == hit.rollout)
         rows.append(rollout_row(run, view, item))
     return rows
-
-
-def _hits(
-    reader: "StoreReader", run: "RunSummary", text: str, mode: str, sort: str, limit: int
-) -> Iterator[tuple[int, int]]:
-    hits = reader.search(text, run=run.key, mode=mode, sort=sort or "newest", limit=limit or 2**31)
-    yield from ((hit.group, hit.rollout) for hit in islice(hits, limit or None))
 
 
 def _sorted(rows: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:

@@ -111,6 +111,25 @@ def test_a_search_stays_in_its_run_and_goes_on_before_a_hit(reader: StoreReader)
     assert len(list(reader.search("problem", limit=100))) == 16
 
 
+@pytest.mark.parametrize("sort", ["newest", "reward"])
+@pytest.mark.parametrize(("text", "mode"), [("problem", "words"), ("roblem", "substring")])
+def test_the_limit_counts_what_the_narrowing_leaves(
+    reader: StoreReader, text: str, mode: str, sort: str
+) -> None:
+    def narrowed(**within: object) -> list[tuple[int, int]]:
+        return found(reader, text, mode=mode, sort=sort, limit=2, **within)
+
+    assert sorted(narrowed(step=1)) == [(1, 0), (1, 1)]
+    assert len(narrowed(group=0)) == 2
+    assert narrowed(group=1) == narrowed(origin="eval") == narrowed(step=9) == []
+    assert len(narrowed(step=2, group=0, origin="train")) == 2
+
+
+def test_a_step_is_searched_within_a_run(reader: StoreReader) -> None:
+    with pytest.raises(QueryError, match="name the run"):
+        list(reader.search("problem", step=1))
+
+
 def test_a_search_can_be_stopped(reader: StoreReader) -> None:
     hits = reader.search("problem", limit=100)
     next(hits)
