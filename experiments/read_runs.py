@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from experiments import values as v
@@ -23,30 +24,46 @@ _BASE = (
     "run.id, run.short, run.uid, run.name, run.status, run.model, run.task, run.recipe, run.seed, "
     "run.step, run.total_steps, run.tokens, run.elapsed, run.created_at, run.started_at, "
     "run.ended_at, run.device, run.dataset_fingerprint, run.code_version, run.error, run.note, "
-    "run.archived, run.parent_id, run.bytes, run.config_hash"
+    "run.archived, run.bytes, run.config_hash, worker.n, worker.host, worker.heartbeat"
 )
-_LINE = "first, first_step, last, last_step, min, min_step, max, max_step, mean, count, nonfinite"
+_LAST_ATTEMPT = (
+    "LEFT JOIN attempt worker ON worker.run_id = run.id "
+    "AND worker.n = (SELECT max(n) FROM attempt WHERE run_id = run.id)"
+)
+_LINE = (
+    "first", "first_step", "last", "last_step", "min", "min_step", "max", "max_step", "mean",
+    "count", "nonfinite",
+)  # fmt: skip
+_JOINS = 50
 
 
 class LazyMetrics(Mapping[str, v.MetricSummary]):
-    """The metrics of a run as rows, made into values where they are looked at."""
+    """The metrics of a run as one row of numbers, made into values where they are looked at.
 
-    def __init__(self, rows: dict[str, tuple[Any, ...]]) -> None:
-        self._rows = rows
+    `places` says where in the row each metric begins; one whose count is NULL the run has not.
+    """
+
+    __slots__ = ("_places", "_row")
+
+    def __init__(self, row: tuple[Any, ...], places: Mapping[str, int]) -> None:
+        self._row, self._places = row, places
 
     def __getitem__(self, key: str) -> v.MetricSummary:
-        row = self._rows[key]
+        place = self._places[key]
+        line = self._row[place : place + len(_LINE)]
+        if line[9] is None:
+            raise KeyError(key)
         return v.MetricSummary(
-            key=key, direction=spec(key).direction, first=row[2], first_step=row[3], last=row[4],
-            last_step=row[5], min=row[6], min_step=row[7], max=row[8], max_step=row[9],
-            mean=row[10], count=row[11], nonfinite=row[12],
+            key=key, direction=spec(key).direction, first=line[0], first_step=line[1],
+            last=line[2], last_step=line[3], min=line[4], min_step=line[5], max=line[6],
+            max_step=line[7], mean=line[8], count=line[9], nonfinite=line[10],
         )  # fmt: skip
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
+        return (key for key, place in self._places.items() if self._row[place + 9] is not None)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return sum(1 for _ in self)
 
     def __repr__(self) -> str:
         return repr(dict(self))
@@ -75,7 +92,8 @@ class RunQuestions(Reading):
         statuses = self._derive_active()
         with no_collection():
             rows = self._all(
-                f"SELECT {select} FROM run WHERE {condition} ORDER BY {order} LIMIT ?",
+                f"SELECT {select} FROM run {_LAST_ATTEMPT} WHERE {condition} "
+                f"ORDER BY {order} LIMIT ?",
                 [
                     *(value for _, found in extra for value in found),
                     *values, *order_values, -1 if limit is None else limit,
@@ -204,17 +222,8 @@ class RunQuestions(Reading):
         metrics: Sequence[str],
     ) -> tuple[v.RunSummary, ...]:  # fmt: skip
         keys = [row[0] for row in rows]
-        lines = self._lines(keys, metrics)
-        tags = self._by_run(
-            keys,
-            "SELECT run_id, tag FROM json_each(?) wanted CROSS JOIN run_tag "
-            "ON run_id = wanted.value",
-        )
-        attempts = self._by_run(
-            keys,
-            "SELECT run_id, n, host, heartbeat FROM json_each(?) wanted CROSS JOIN attempt "
-            "ON run_id = wanted.value",
-        )
+        tags = self._tags(keys)
+        lines, places = self._lines(keys, metrics)
         parents = dict(
             self._all(
                 "SELECT c.id, p.short FROM run c JOIN run p ON p.id = c.parent_id "
@@ -224,29 +233,35 @@ class RunQuestions(Reading):
         sweeps = self._sweeps()
         found = []
         for row in rows:
-            status, since = statuses.get(row[0], (row[4], None))
-            last = attempts.get(row[0], [(row[0], 0, "", None)])[-1]
+            key = row[0]
+            status, since = statuses.get(key, (row[4], None))
             found.append(
                 v.RunSummary(
-                    key=row[0], id=row[1], uid=row[2], name=text(row[3]),
-                    status=status,
-                    status_since=since, model=text(row[5]), task=text(row[6]),
-                    recipe=text(row[7]), seed=row[8], step=row[9], total_steps=row[10],
-                    tokens=row[11], elapsed=row[12], created_at=row[13], started_at=row[14],
-                    ended_at=row[15], device=text(row[16]), dataset_fingerprint=text(row[17]),
-                    code_version=text(row[18]), error=text(row[19]), note=text(row[20]),
-                    archived=bool(row[21]), parent=parents.get(row[0]), bytes=row[23],
-                    config_hash=row[24], sweep=sweeps.get(row[0]), attempts=last[1],
-                    host=last[2], heartbeat=last[3],
-                    tags=tuple(text(tag) for _, tag in tags.get(row[0], ())),
-                    metrics=LazyMetrics(lines.get(row[0], {})),
-                    columns={
-                        column.label: _cell(column, value)
-                        for column, value in zip(columns, row[25:], strict=True)
-                    },
+                    key=key, id=row[1], uid=row[2], name=text(row[3]), status=status,
+                    status_since=since, model=text(row[5]), task=text(row[6]), recipe=text(row[7]),
+                    seed=row[8], step=row[9], total_steps=row[10], tokens=row[11], elapsed=row[12],
+                    created_at=row[13], started_at=row[14], ended_at=row[15], device=text(row[16]),
+                    dataset_fingerprint=text(row[17]), code_version=text(row[18]),
+                    error=text(row[19]), note=text(row[20]), archived=bool(row[21]),
+                    parent=parents.get(key), sweep=sweeps.get(key), bytes=row[22],
+                    config_hash=row[23], attempts=row[24] or 0, host=row[25] or "",
+                    heartbeat=row[26], tags=tags.get(key, ()),
+                    metrics=LazyMetrics(lines.get(key, ()), places),
+                    columns=_cells(columns, row[27:]) if columns else NO_COLUMNS,
                 )
             )  # fmt: skip
         return tuple(found)
+
+    def _tags(self, runs: Sequence[int]) -> dict[int, tuple[str, ...]]:
+        found: dict[int, tuple[str, ...]] = {}
+        rows = self._all(
+            "SELECT run_id, tag FROM json_each(?) wanted CROSS JOIN run_tag "
+            "ON run_id = wanted.value",
+            [json.dumps(list(runs))],
+        )
+        for run, tag in rows:
+            found[run] = (*found.get(run, ()), text(tag))
+        return found
 
     def _sweeps(self) -> dict[int, str]:
         if self.schema < 3:
@@ -265,28 +280,32 @@ class RunQuestions(Reading):
 
     def _lines(
         self, runs: Sequence[int], metrics: Sequence[str]
-    ) -> dict[int, dict[str, tuple[Any, ...]]]:
-        ids = dict(
-            self._all(f"SELECT id, name FROM metric_key WHERE name IN ({marks(metrics)})", metrics)
+    ) -> tuple[dict[int, tuple[Any, ...]], dict[str, int]]:
+        """One row of numbers for each run, and where in it each metric begins."""
+        ids = self._all(
+            f"SELECT name, id FROM metric_key WHERE name IN ({marks(metrics)}) ORDER BY id", metrics
         )
-        found: dict[int, dict[str, tuple[Any, ...]]] = {run: {} for run in runs}
-        rows = self._all(
-            f"SELECT run_id, key_id, {_LINE} FROM json_each(?) wanted CROSS JOIN metric_summary "
-            f"ON run_id = wanted.value AND key_id IN ({marks(list(ids))})",
-            [json.dumps(list(runs)), *ids],
-        )
-        for row in rows:
-            found[row[0]][ids[row[1]]] = row
-        return found
-
-    def _by_run(self, runs: Sequence[int], sql: str) -> dict[int, list[Any]]:
-        found: dict[int, list[Any]] = {}
-        for row in self._all(sql, [json.dumps(list(runs))]):
-            found.setdefault(row[0], []).append(row)
-        return found
+        found: dict[int, tuple[Any, ...]] = {}
+        for at in range(0, len(ids), _JOINS):
+            keys = [key for _, key in ids[at : at + _JOINS]]
+            names = ", ".join(f"m{key}.{name}" for key in keys for name in _LINE)
+            joins = " ".join(
+                f"LEFT JOIN metric_summary m{key} ON m{key}.run_id = wanted.value "
+                f"AND m{key}.key_id = {key}"
+                for key in keys
+            )
+            rows = self._all(
+                f"SELECT wanted.value, {names} FROM json_each(?) wanted {joins}",
+                [json.dumps(list(runs))],
+            )
+            part = {row[0]: row for row in rows}
+            found = {run: (*found[run], *row[1:]) for run, row in part.items()} if at else part
+        places = {text(name): 1 + at * len(_LINE) for at, (name, _) in enumerate(ids)}
+        return found, places
 
 
 _NOTHING = Known(frozenset(), frozenset())
+NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 
 
 def _order(sort: str, known: Known) -> tuple[str, list[str]]:
@@ -297,7 +316,13 @@ def _order(sort: str, known: Known) -> tuple[str, list[str]]:
     way = "DESC" if down else "ASC"
     if column.kind == "field":
         return f"{sql} {way}, run.id {way}", values
-    return f"{sql} IS NULL, {sql} {way}, run.id DESC", values * 2
+    return f"{sql} {way} NULLS LAST, run.id DESC", values
+
+
+def _cells(columns: Sequence[Column], values: Sequence[Any]) -> dict[str, Any]:
+    return {
+        column.label: _cell(column, value) for column, value in zip(columns, values, strict=True)
+    }
 
 
 def _cell(column: Column, value: Any) -> Any:

@@ -74,7 +74,7 @@ class Reading:
 
 def text(value: str | None) -> str:
     """A stored text as it was given."""
-    return unescape(value) if value else ""
+    return unescape(value) if value and "\\" in value else value or ""
 
 
 @contextmanager
