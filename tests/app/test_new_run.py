@@ -140,7 +140,7 @@ async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(tmp_path
         assert set(screen.view.checked.changed) == set(changes)
         assert "✓ ready" in frames.text(app)
         await pilot.press("L")
-        assert "2 steps of 2 × 4 answers" in frames.text(app)
+        await until(app, lambda: "2 steps of 2 × 4 answers" in frames.text(app))
         await pilot.press("enter")  # the first place: here
         await until(app, lambda: app.live is not None)
         await until(app, lambda: not app.bridge.running and app.live is None)
