@@ -74,7 +74,7 @@ def many_runs(path: Path, count: int) -> None:
             f"WHEN 'algorithm.beta' THEN r.seed / 1e5 ELSE number END FROM {others}, run_param p "
             "WHERE p.run_id = 1 ORDER BY r.id, path"
         )
-        line = "first, first_step, last, last_step, min, min_step, max - (r.seed % 997) / 1e3, "
+        line = "first, first_step, last, last_step, min, min_step, max + (r.seed % 997) / 1e3, "
         conn.execute(
             f"INSERT INTO metric_summary SELECT r.id, key_id, {line} max_step, mean, count, "
             f"nonfinite FROM {others}, metric_summary s WHERE s.run_id = 1 ORDER BY r.id, key_id"

@@ -1,7 +1,10 @@
 """Opening the file: pragmas, who checkpoints, how long to wait, what is wrong with a file."""
 
 import sqlite3
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,6 +16,8 @@ APPLICATION_ID = 0x47525054
 # A step of forty metrics writes to the last page of each, some 45 pages. Moving them to the file
 # every 20 steps would make the disk half of a step's time; 8,000 pages are 33 MB of log.
 CHECKPOINT_PAGES = 8000
+
+_USUAL_INTERVAL = sys.getswitchinterval()
 
 # First and first fixed version of SQLite's corruption bugs, patched branches, and what they do
 KNOWN_BUGS: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[int, int], str], ...] = (
@@ -97,6 +102,19 @@ def _words(path: Path, error: Exception | None) -> str:
     if "not a database" in str(error):
         return f"{path} is not a SQLite file; choose another --db or move it away"
     return f"cannot use the store {path}: {error}"
+
+
+@contextmanager
+def hurried() -> Iterator[None]:
+    """Get the interpreter back from a busy thread at once: another recorder waits for the file.
+
+    Each statement lets Python's other threads run, and they would keep the interpreter for 5 ms.
+    """
+    sys.setswitchinterval(1e-4)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(_USUAL_INTERVAL)
 
 
 def begin(conn: sqlite3.Connection, limit: float = 5.0) -> float:

@@ -2,8 +2,10 @@
 
 import json
 import math
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from experiments.texts import escape
@@ -88,6 +90,20 @@ class Rows:
     events: list[tuple[Any, ...]] = field(default_factory=list)
     metrics: list[tuple[Any, ...]] = field(default_factory=list)
     sizes: int = 0
+
+
+def insert(conn: sqlite3.Connection, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Insert rows in statements of up to 256: after each the interpreter may be another thread's.
+
+    One statement a row held the lock for seconds where another thread was busy.
+    """
+    head, _, marks = sql.partition(" VALUES ")
+    at = 0
+    for size in (256, 64, 16, 4, 1):
+        many = f"{head} VALUES {','.join([marks] * size)}"
+        while len(rows) - at >= size:
+            conn.execute(many, list(chain.from_iterable(rows[at : at + size])))
+            at += size
 
 
 def known(value: float | None) -> float | None:

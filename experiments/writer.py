@@ -3,10 +3,11 @@
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from experiments import summaries
-from experiments.connect import begin
+from experiments.connect import begin, hurried
 from experiments.paths import tokens_file
 from experiments.rows import (
     EVENT_SQL,
@@ -22,6 +23,7 @@ from experiments.rows import (
     Scored,
     Wanted,
     dumps,
+    insert,
     known,
     nan_names,
 )  # fmt: skip
@@ -47,19 +49,28 @@ class RunWriter:
         self._skipped: dict[int, str] = {}
 
     def write(self, items: Sequence[Item], limit: float) -> float:
-        """Commit the events and return the seconds spent waiting for the lock."""
+        """Commit the events and return the seconds spent waiting for the lock.
+
+        What can be made ready is made before the lock is taken: another recorder waits for it.
+        """
         before = dict(self._open)
         try:
             numbers = self._take_groups(items)
             blobs = self._blobs(items)
             self.tokens.write(blobs)
-            waited = begin(self.conn, limit)
-            try:
-                self._insert(items, numbers, sum(len(blob) for _, blob in blobs))
-                self.conn.execute("COMMIT")
-            except BaseException:
-                self._roll_back()
-                raise
+            last = self._last_ids()
+            rows = self._group_rows(items, numbers, last)
+            with hurried():
+                waited = begin(self.conn, limit)
+                try:
+                    if (now := self._last_ids()) != last:  # another recorder wrote in between
+                        rows = self._group_rows(items, numbers, now)
+                    rows.sizes += sum(len(blob) for _, blob in blobs)
+                    self._insert(items, numbers, rows)
+                    self.conn.execute("COMMIT")
+                except BaseException:
+                    self._roll_back()
+                    raise
         except BaseException:
             self._open = before
             raise
@@ -116,18 +127,28 @@ class RunWriter:
 
     # -- rows -----------------------------------------------------------------------------------
 
-    def _insert(self, items: Sequence[Item], pairs: Mapping[int, Scored], blobs: int) -> None:
-        rows = Rows(sizes=blobs)
+    def _last_ids(self) -> tuple[int, int]:
         last_group, last_rollout = (
             self.conn.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()[0]
             for table in ("rollout_group", "rollout")
         )
+        return last_group, last_rollout
+
+    def _group_rows(
+        self, items: Sequence[Item], pairs: Mapping[int, Scored], last: tuple[int, int]
+    ) -> Rows:
+        """The rows of groups, whose ids count on from the last ones stored."""
+        rows = Rows()
+        for item in items:
+            if isinstance(item.event, ev.GroupScored):
+                self.groups.add(rows, item.event.step, pairs[item.seq], *last)
+        return rows
+
+    def _insert(self, items: Sequence[Item], pairs: Mapping[int, Scored], rows: Rows) -> None:
         inserted: set[int] = set()
         for item in items:
             match item.event:
                 case ev.GroupScored():
-                    pair = pairs[item.seq]
-                    self.groups.add(rows, item.event.step, pair, last_group, last_rollout)
                     inserted.add(item.seq)
                 case ev.TokensScored():
                     if item.seq not in pairs:
@@ -146,7 +167,7 @@ class RunWriter:
         self._totals(items, rows.sizes)
 
     def _flush(self, rows: Rows) -> None:
-        many = self.conn.executemany
+        many = partial(insert, self.conn)
         many(GROUP_SQL, rows.groups)
         many(ROLLOUT_SQL, rows.rollouts)
         many(REWARD_SQL, rows.rewards)

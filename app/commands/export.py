@@ -34,7 +34,9 @@ def export(
     from experiments.errors import ExportError
     from experiments.export import FORMATS, WHAT, header_for, rows_of, write_rows
     from experiments.trackers import TRACKERS, export_to
+    from grpo_engine.platform.priority import lower_priority
 
+    lower_priority(10)  # a run that is recorded meanwhile goes first
     format = format or (_by_ending(out) if out else "csv")
     if format not in (*FORMATS, *TRACKERS):
         every = (*FORMATS, *TRACKERS)

@@ -10,9 +10,11 @@ from queue import SimpleQueue
 import pytest
 
 from experiments.board import Board
+from experiments.connect import begin
 from experiments.errors import StoreUnusableError
 from experiments.reader import StoreReader
 from experiments.recorder import Recorder
+from experiments.rows import insert
 from experiments.status import LifeSigns, derive
 from experiments.store import ExperimentStore
 from experiments.texts import iso
@@ -339,3 +341,44 @@ def test_a_store_that_cannot_be_opened_refuses_the_run(tmp_path: Path) -> None:
         conn.execute("CREATE TABLE theirs (a)")
     with pytest.raises(StoreUnusableError, match="another program"):
         Recorder(tmp_path / "other.db")
+
+
+def test_rows_made_ready_before_another_recorder_wrote_get_ids_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.db"
+    one, two = Recorder(path), Recorder(path)
+    first, second = one.start_run(CONFIG, name="first"), two.start_run(CONFIG, name="second")
+    put_all(first, started(), *step_events(1))
+    assert first.flush(10)
+    between = [*step_events(1)]
+
+    def late(conn: sqlite3.Connection, limit: float) -> float:
+        events, between[:] = list(between), []
+        put_all(second, *events)
+        assert not events or second.flush(10)
+        return begin(conn, limit)
+
+    monkeypatch.setattr("experiments.writer.begin", late)
+    put_all(first, *step_events(2))
+    assert first.close()
+    assert second.close()
+    one.close()
+    two.close()
+    with closing(StoreReader(path)) as reader:
+        for name, steps in (("first", (1, 2)), ("second", (1,))):
+            run = reader.resolve(name).key
+            for step in steps:
+                views = reader.groups(run, step)
+                assert [[item.text for item in view.rollouts] for view in views] == [
+                    ["yes", "no"], ["yes", "no"],
+                ]  # fmt: skip
+
+
+def test_many_rows_are_inserted_once_each_and_in_order() -> None:
+    with closing(sqlite3.connect(":memory:")) as conn:
+        conn.execute("CREATE TABLE t (place INTEGER PRIMARY KEY, square INTEGER)")
+        rows = [(None, number * number) for number in range(256 + 2 * 64 + 3 * 4 + 2)]
+        insert(conn, "INSERT INTO t VALUES (?,?)", rows)
+        stored = conn.execute("SELECT square FROM t ORDER BY place").fetchall()
+    assert [row[0] for row in stored] == [row[1] for row in rows]
