@@ -32,7 +32,6 @@ RIGHT, DOWN, ENTER = "\x1b[C", "\x1b[B", "\r"
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="a pty is needed"),
     pytest.mark.timeout(1500),
-    pytest.mark.soak,
 ]
 
 # `python -m app` with other settings behind the name `starter`.
@@ -129,7 +128,11 @@ def visit(
         yield Visit(terminal, store, folder)
 
 
-BOTH = pytest.mark.parametrize("visit", ["tiny", "starter"], indirect=True)
+BOTH = pytest.mark.parametrize(
+    "visit",
+    [pytest.param("tiny", marks=pytest.mark.slow), pytest.param("starter", marks=pytest.mark.soak)],
+    indirect=True,
+)
 
 
 @BOTH
