@@ -89,10 +89,18 @@ class Terminal:
             return True
         except pexpect.EOF:
             return False
+        self.draw(data)
+        return True
+
+    def take(self) -> bytes:
+        """What was drawn and not read, without a look at it; `draw` puts it on the screen."""
+        return os.read(self.child.child_fd, 65536) if self.waiting() else b""
+
+    def draw(self, data: bytes) -> None:
+        """Put output of the program on the screen."""
         self.raw += data
         # pyte does not know some private sequences and would print their ends
         self._stream.feed(data)
-        return True
 
     def waiting(self, seconds: float = 0.0) -> bool:
         """Whether something was drawn that was not read."""

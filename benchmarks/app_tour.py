@@ -1,0 +1,160 @@
+"""A tour over every action of the workbench, for timing keys in a pty.
+
+Each stop is a screen and its keys in an order in which each key changes something. What a screen
+shows of a run that goes on changes by itself; `still` is the rest of it, and a key is answered
+when a cell of that rest has changed.
+"""
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from textual.binding import Binding
+
+import app
+from tests.e2e.terminal import Terminal
+
+BYTES = {
+    "enter": "\r", "escape": "\x1b", "tab": "\t", "shift+tab": "\x1b[Z", "space": " ",
+    "backspace": "\x7f", "up": "\x1b[A", "down": "\x1b[B", "right": "\x1b[C", "left": "\x1b[D",
+    "home": "\x1b[H", "end": "\x1b[F", "pageup": "\x1b[5~", "pagedown": "\x1b[6~",
+    "shift+left": "\x1b[1;2D", "shift+right": "\x1b[1;2C", "f1": "\x1bOP", "f5": "\x1b[15~",
+    "ctrl+c": "\x03", "ctrl+o": "\x0f", "ctrl+p": "\x10", "ctrl+z": "\x1a",
+    "slash": "/", "question_mark": "?", "full_stop": ".", "asterisk": "*", "minus": "-",
+    "equals_sign": "=", "plus": "+", "at": "@", "right_square_bracket": "]",
+    "left_square_bracket": "[",
+}  # fmt: skip
+
+LIVE = "busy-bee"  # the name of the run that goes on
+MARKS = re.compile("[╭╮╰╯│▸]|(?<=│)▌")  # frames, and the marks of cursors
+LEAVES_THE_SCREEN = frozenset({"rollouts.pager", "runs.demo"})  # another program takes the terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A screen, the keys that lead there unmeasured, and the keys that are measured."""
+
+    screens: tuple[str, ...]
+    way: str
+    keys: str
+
+    def to(self, way: str) -> "Stop":
+        """The stop with another way to it."""
+        return replace(self, way=way)
+
+    def then(self, keys: str) -> "Stop":
+        """The stop with further keys."""
+        return replace(self, keys=f"{self.keys} {keys}")
+
+
+COMMON = "slash escape y e escape question_mark escape f1 escape ctrl+o escape ctrl+p escape"
+STEER = "full_stop full_stop w s escape"  # where a run goes on
+RUNS = Stop(
+    ("RunsScreen", "QueueScreen", "WorkbenchScreen", "Workbench", "Ask", "Choice"),
+    "1 home down",
+    f"down up j k pagedown pageup end home down z z {COMMON} ctrl+c escape "
+    "space down space b b t escape N escape i escape g g g g g g g G escape C escape "
+    "o O O o o o o o o o A A Q enter escape n q c q r x u 2 1 3 1 4 1 5 1 "
+    "home down space down space d 1 home down space down space enter 1",
+)
+WATCH = Stop(
+    ("WatchScreen", "Curves", "Lanes", "Groups", "AlertsLog"),
+    "3",
+    "ctrl+o a down j up k enter escape tab down j up k enter 3 "
+    "tab down j up k right l left h enter 3 tab down j k up enter escape shift+tab tab "
+    f"n p f f z z {COMMON} ctrl+c escape",
+)
+ROLLOUTS = Stop(
+    ("RolloutsScreen", "LabScreen", "HelpScreen"),
+    "1 home down enter 4",
+    f"right l left h end home down j up k J J K K m m m m m D D s s s s s H L t "
+    f"left_square_bracket right_square_bracket p n t z z {COMMON} asterisk "
+    "v down j up k right left l h J K right backspace escape tab tab "
+    "question_mark slash escape escape escape",
+)
+COMPARE = Stop(
+    ("CompareScreen", "Picker"),
+    "1 home down space down space d",
+    f"left h right l shift+left shift+right home end c at escape down j up k a a a m "
+    f"down up j k space space pagedown pageup slash escape escape m enter {COMMON} z z "
+    "o o L L minus equals_sign J space space b K b t t t S S plus escape "
+    "v s s v v g G v n p v V v tab tab tab q home down space down space",
+)
+NEW_RUN = Stop(
+    ("NewRunScreen", "Pick"),
+    "2",
+    f"down j up k pagedown pageup end home J K down down down right u right left enter escape {COMMON} "
+    "L escape p j k escape x right_square_bracket left_square_bracket x r r o o C C "
+    "home down down down right ctrl+z right U J space space t escape escape v escape w escape z z q",
+)
+STOPS = (RUNS, WATCH, ROLLOUTS, COMPARE, NEW_RUN)
+
+
+def bindings() -> dict[str, tuple[str, frozenset[str]]]:
+    """Every named binding of the app: its name, its class and its keys."""
+    found = {}
+    for info in pkgutil.walk_packages(app.__path__, "app."):
+        if info.name.startswith("app.commands") or info.name == "app.__main__":
+            continue
+        module = importlib.import_module(info.name)
+        for name, cls in inspect.getmembers(module, inspect.isclass):
+            for binding in vars(cls).get("BINDINGS", []):
+                if isinstance(binding, Binding) and binding.id and cls.__module__ == info.name:
+                    found[f"{name}:{binding.id}"] = (name, frozenset(binding.key.split(",")))
+    return found
+
+
+def unfired() -> list[str]:
+    """Actions that no stop of the tour fires."""
+    fired = {(name, key) for stop in STOPS for name in stop.screens for key in stop.keys.split()}
+    return sorted(
+        binding for binding, (name, keys) in bindings().items()
+        if not any((name, key) in fired for key in keys)
+        and binding.partition(":")[2] not in LEAVES_THE_SCREEN and name != "CrashScreen"
+    )  # fmt: skip
+
+
+def still(terminal: Terminal) -> tuple[object, ...]:
+    """The part of the screen that stays as it is while a run goes on and no key is pressed."""
+    screen = terminal.screen
+    top, bottom = screen.display[0], screen.lines - 1
+    display = screen.display
+    if "▌1 Runs▐" in top:
+        right = display[1].find("╮") + 1 or screen.columns  # the preview is of a run that may move
+        return (_toasts(display), *(_cells(terminal, row, right) for row in range(1, bottom + 1)
+                                    if LIVE not in display[row]))  # fmt: skip
+    if "▌3 Watch▐" in top:
+        frames = tuple(
+            (row, found.start())
+            for row in range(3, bottom)
+            for found in MARKS.finditer(display[row])
+        )
+        drawn = tuple(screen.buffer[row][column] for row, column in frames)
+        marked = tuple(
+            (row, column)
+            for row in range(3, bottom)
+            for column in range(screen.columns)
+            if screen.buffer[row][column].bg not in ("default", PAPER)
+        )
+        said = re.search("asked for|is frozen|paused", "".join(display[1:3]))
+        titles = tuple(re.findall(r"answers to prompt \d+", terminal.text()))
+        return (frames, drawn, marked, said and said.group(), titles, _toasts(display),
+                _cells(terminal, bottom, screen.columns))  # fmt: skip
+    return tuple(_cells(terminal, row, screen.columns) for row in range(1, bottom + 1))
+
+
+def _toasts(display: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Where messages at the lower right begin."""
+    return tuple((row, line.find("▌", len(line) // 2))
+                 for row, line in enumerate(display) if row > len(display) - 10)  # fmt: skip
+
+
+PAPER = "121212"
+
+
+def _cells(terminal: Terminal, row: int, columns: int) -> tuple[object, ...]:
+    line = terminal.screen.buffer[row]
+    return tuple(line[column] for column in range(columns))
