@@ -262,6 +262,7 @@ def open_workbench(
             store, feed=feed() if feed is not None else None, mode=mode, read_only=read_only,
             preferences=Preferences(preferences_path()),
         )  # fmt: skip
+        terminal.quicken(app.abilities)
         code = app.run()
         leaving.finish(app)
         return code or 0

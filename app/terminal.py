@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from textual.app import App
 
 MOST_OSC52 = 70_000
+SWITCH_S, DRAW_S, ESCAPE_S = 0.001, 0.004, 0.03
 TOOLS = (
     ("pbcopy",),
     ("wl-copy",),
@@ -46,6 +47,22 @@ def abilities(environment: Mapping[str, str] | None = None) -> Abilities:
     return Abilities(ssh=ssh, tmux=bool(env.get("TMUX")),
                      browser=env.get("TEXTUAL_DRIVER", "").find("web_driver") >= 0,
                      copier=copier)  # fmt: skip
+
+
+def quicken(able: Abilities) -> None:
+    """Shorten the waits between a key and its picture.
+
+    The engine's thread would keep the interpreter for 5 ms each time the screen wants it. Textual
+    waits 100 ms after an escape for the rest of a sequence, and up to a sixtieth of a second before
+    it draws; the workbench asks for few frames itself.
+    """
+    from textual import constants, screen
+
+    sys.setswitchinterval(SWITCH_S)
+    if not able.ssh:
+        vars(screen)["UPDATE_PERIOD"] = DRAW_S
+        if "ESCDELAY" not in os.environ:
+            vars(constants)["ESCAPE_DELAY"] = ESCAPE_S
 
 
 def copy(app: "App[int]", text: str, able: Abilities) -> str:

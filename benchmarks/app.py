@@ -1,15 +1,16 @@
 """What the workbench costs: python -m benchmarks.app [PART...] [--out docs/app.md].
 
-Parts: start (command to first paint with 500 runs stored), keys (byte in to changed cell out, in a
-pty, without a run and while the starter trains at full speed), watch (step time with Watch in
-front over headless, ABBA), memory (a simulated run of 100,000 steps), runs (paging through 5,000
-runs). The table says against which target; run it on a machine that does nothing else.
+Parts: start (command to first paint with 500 runs stored), keys, training and flood (byte in to
+changed cell out in a pty, over all actions, without a run, while SmolLM2 trains at full speed, and
+while 1,000 events a second arrive), watch (step time with Watch in front over headless, ABBA),
+memory (a simulated run of 100,000 steps), runs (moving through 5,000 runs and through 1,000,000
+rollouts). The table says against which target; run it on a machine that does nothing else.
 """
 
 import argparse
-import itertools
+import json
 import os
-import re
+import sqlite3
 import statistics
 import sys
 import tempfile
@@ -17,18 +18,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from app.run_state import RunState
 from benchmarks import store_data as data
+from benchmarks.app_keys import FLOOD, RUNS_STORED, Keys, stored, walk, walked
+from benchmarks.app_keys import opened as with_run
+from benchmarks.app_tour import LIVE, Stop, unfired
+from benchmarks.environments import FOLDER, smollm2
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
+from grpo_engine.config import RunConfig
+from grpo_engine.settings import build, merge
+from tests.app.script import Script
+from tests.app.stored import record
 from tests.e2e.terminal import Terminal
 
 KEYS, START_RUNS, MANY_RUNS, STEPS = 1000, 500, 5000, 8
-PATIENCE = 2.0  # seconds after which a key counts as lost
+STEPS_OF_MANY = 7813  # of 128 rollouts each
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,19 @@ def leave(terminal: Terminal) -> None:
     terminal.child.close(force=True)
 
 
+def smol(folder: Path, **changes: Any) -> RunConfig:
+    """A run of SmolLM2-135M on a task that needs no download."""
+    base: dict[str, Any] = {
+        "name": LIVE, "steps": 1000,
+        "model": {"path": str(smollm2(folder)), "lora_rank": 8},
+        "task": {"name": "arithmetic"},
+        "rollout": {"prompts": 4, "group_size": 4, "max_new_tokens": 48},
+        "algorithm": {"beta": 0.04, "passes": 2},
+        "evaluation": {"before_and_after": False, "every": 0, "pinned": 0},
+    }  # fmt: skip
+    return build(merge(base, changes))
+
+
 # -- parts ----------------------------------------------------------------------------------------
 
 
@@ -80,101 +104,60 @@ def start(folder: Path) -> Iterator[Result]:
     yield Result("command to the table of 500 runs, warm", statistics.median(tables[1:]), "s")
 
 
-def shows(terminal: Terminal, *parts: str) -> Callable[[], bool]:
-    """Whether all of this is on the screen."""
-    return lambda: all(part in terminal.text() for part in parts)
-
-
-def latency(terminal: Terminal, key: str, holds: Callable[[], bool]) -> float:
-    """Milliseconds from the byte to the chunk of output after which it holds."""
-    while terminal.read(0.005) and terminal.waiting():
-        pass
-    if holds():
-        return 0.0
-    begun = time.perf_counter()
-    terminal.press(key)
-    while time.perf_counter() - begun < PATIENCE:
-        if terminal.waiting(0.2):
-            arrived = time.perf_counter()
-            terminal.read(0.0)
-            if holds():
-                return (arrived - begun) * 1e3
-    return PATIENCE * 1e3
-
-
-def round_trip(terminal: Terminal) -> list[tuple[str, Callable[[], bool]]]:
-    """Keys over the screens, each with what it must bring onto the screen."""
-    tab = [("3", "▌3 Watch▐"), ("4", "▌4 Rollouts▐"), ("5", "▌5 Compare▐"), ("1", "▌1 Runs▐")]
-    keys = [(key, shows(terminal, text)) for key, text in tab]
-    keys[1:1] = [("n", shows(terminal, "answers to prompt 2")),
-                 ("p", shows(terminal, "answers to prompt 1"))]  # fmt: skip
-    keys[-2:-2] = [("m", shows(terminal, f"heat {n}/5")) for n in (2, 3, 4, 5, 1)]
-    return keys
-
-
-def measured_keys(terminal: Terminal, name: str, count: int) -> Iterator[Result]:
-    """Percentiles over so many keys."""
-    spent: list[float] = []
-    for key, holds in itertools.cycle(round_trip(terminal)):
-        value = latency(terminal, key, holds)
-        spent += [value] if value else []
-        if len(spent) >= count:
-            break
-    cuts = statistics.quantiles(spent, n=100)
+def keys(name: str, folder: Path) -> Iterator[Result]:
+    """A thousand keys over all actions; each must change a cell."""
+    store, live = stored(folder), name != "without a run"
+    if not live:
+        terminal = with_run(store, folder)
+        terminal.until(f"{RUNS_STORED + 3} runs")
+    elif "events" in name:
+        terminal = with_run(store, folder, build({"name": LIVE, "steps": 100_000}), FLOOD)
+        terminal.until_step(2)
+    else:
+        terminal = with_run(store, folder, smol(FOLDER))
+        terminal.until_step(2)
+    found = walked(terminal, KEYS, live)
+    leave(terminal)
     for percent, target in ((50, 15.0), (95, 50.0), (99, 100.0)):
-        yield Result(f"key, {name}, p{percent} of {count}", cuts[percent - 1], "ms", target)
-
-
-def keys(folder: Path) -> Iterator[Result]:
-    """The same keys without a run and while the starter trains."""
-    terminal = opened(folder / "keys.db", folder)
-    terminal.until("two-minute starter run")
-    terminal.press("\r")
-    terminal.until_step(3)
-    during = list(measured_keys(terminal, "while the starter trains", KEYS // 2))
-    terminal.press("1s")
-    terminal.until("stop the run")
-    terminal.press("x")
-    terminal.until(lambda: "stopped" in terminal.text())
-    yield from measured_keys(terminal, "without a run", KEYS)
-    leave(terminal)
-    yield from during
-
-
-def headless(store: Path) -> float:
-    """Median step time of a run without a screen."""
-    run = [sys.executable, "-P", "-m", "app", "train", "--preset", "starter", "--steps", str(STEPS)]
-    terminal = Terminal(
-        [*run[1:], "--db", str(store), "--set", "evaluation.before_and_after=false"]
-    )
-    assert terminal.ended(600) == 0
-    return median_step(store)
-
-
-def watched(store: Path, folder: Path) -> float:
-    """Median step time of the same run with Watch in front."""
-    terminal = opened(store, folder)
-    terminal.until("two-minute starter run")
-    terminal.press("\r")
-    terminal.until_step(STEPS + 1)
-    leave(terminal)
-    return median_step(store)
-
-
-def median_step(store: Path) -> float:
-    with closing(StoreReader(store)) as reader:
-        values = reader.metric_series(reader.resolve("@last").key, "step_time").values
-    return statistics.median(values[1:STEPS])
+        yield Result(f"key, {name}, p{percent} of {KEYS:,}", found.percentile(percent), "ms",
+                     target)  # fmt: skip
+    yield Result(f"keys {name} without an answer", found.lost.total(), "keys")
+    for value, key in sorted(found.spent)[-20:]:
+        print(f"   {value:6.0f} ms  {key}", file=sys.stderr)
+    print(f"   lost: {dict(found.lost)}; not fired: {unfired()}", file=sys.stderr)
 
 
 def watch(folder: Path) -> Iterator[Result]:
-    """A headless run, two with Watch in front, a headless run."""
-    alone = [headless(folder / "a1.db")]
-    seen = [watched(folder / f"b{n}.db", folder) for n in (1, 2)]
-    alone.append(headless(folder / "a2.db"))
-    cost = statistics.mean(seen) / statistics.mean(alone) - 1
-    yield Result("step, headless", statistics.mean(alone), "s")
-    yield Result("Watch in front adds to a step", 100 * cost, "%", 3.0)
+    """The same steps four times: headless, twice with Watch in front, headless."""
+    alone, seen = [], []
+    for turn, watched in enumerate((False, True, True, False)):
+        store = folder / f"{turn}.db"
+        config = smol(FOLDER, steps=STEPS)
+        if watched:
+            terminal = with_run(store, folder, config)
+            terminal.until("run completed", 900)
+            leave(terminal)
+        else:
+            settings = folder / "run.yaml"
+            settings.write_text(json.dumps(config.model_dump(mode="json")))
+            terminal = Terminal(["-P", "-m", "app", "train", "--config", str(settings),
+                                 "--db", str(store)])  # fmt: skip
+            assert terminal.ended(900) == 0, terminal.text()
+        (seen if watched else alone).append(steps_of(store))
+    pairs = [statistics.mean(column) for column in zip(*alone, strict=True)]
+    with_watch = [statistics.mean(column) for column in zip(*seen, strict=True)]
+    yield Result("a step of SmolLM2, headless, mean", statistics.mean(pairs), "s")
+    cost = sum(with_watch) / sum(pairs) - 1
+    yield Result("Watch in front adds to a step, ABBA", 100 * cost, "%", 3.0)
+    spread = max(sum(a) for a in alone) / min(sum(a) for a in alone) - 1
+    yield Result("the two headless runs differ by", 100 * spread, "%")
+
+
+def steps_of(store: Path) -> list[float]:
+    """Seconds of each step of the only run, the first left out: it compiles."""
+    with closing(StoreReader(store)) as reader:
+        values = reader.metric_series(reader.resolve("@last").key, "step_time").values
+    return list(values[1:])
 
 
 def memory(_folder: Path) -> Iterator[Result]:
@@ -194,26 +177,64 @@ def memory(_folder: Path) -> Iterator[Result]:
 
 
 def runs(folder: Path) -> Iterator[Result]:
-    """Paging down a table of 5,000 runs: other names must come onto the screen."""
+    """Paging down a table of 5,000 runs, and through the steps of a million rollouts."""
     store = folder / "runs.db"
     data.many_runs(store, MANY_RUNS)
     terminal = opened(store, folder)
     terminal.until(f"{MANY_RUNS} runs", 120)
-    spent = []
-    for _ in range(100):
-        before = listed(terminal)
-        spent.append(latency(terminal, "\x1b[6~", lambda old=before: listed(terminal) != old))  # type: ignore[misc]
+    yield from scrolled(terminal, f"in {MANY_RUNS:,} runs", ["pagedown"] * 60 + ["down", "up"] * 20)
     leave(terminal)
-    found = [value for value in spent if value]
-    yield Result("page down in 5,000 runs, p95", statistics.quantiles(found, n=20)[-1], "ms", 100)
+    store = folder / "rollouts.db"
+    count = many_rollouts(store)
+    terminal = opened(store, folder)
+    terminal.until("1 run", 120)
+    terminal.press("\r4")
+    terminal.until("token by token", 60)
+    keys = ["H"] * 30 + ["J"] * 10 + ["down"] * 5 + ["right"] * 20 + ["L"] * 20
+    yield from scrolled(terminal, f"in {count:,} rollouts", keys)
+    leave(terminal)
 
 
-def listed(terminal: Terminal) -> set[str]:
-    """The names of runs on the screen."""
-    return set(re.findall(r"run-\d+", terminal.text()))
+def scrolled(terminal: Terminal, where: str, keys: list[str]) -> Iterator[Result]:
+    """How long moves take to show."""
+    found = Keys()
+    walk(terminal, Stop(("",), "", " ".join(keys)), found, len(keys))
+    yield Result(f"a move {where}, p50", found.percentile(50), "ms")
+    yield Result(f"a move {where}, p95", found.percentile(95), "ms", 100)
 
 
-PARTS = {"start": start, "keys": keys, "watch": watch, "memory": memory, "runs": runs}
+def many_rollouts(store: Path) -> int:
+    """A run of a million rollouts: one recorded step, and copies of it; each prompt comes again."""
+    script = Script(steps=1, total_steps=STEPS_OF_MANY, prompts=16, group=8, finished=True)
+    record(store, script.events(), name="long-haul")
+    with closing(sqlite3.connect(store)) as connection, connection:
+        for table, new in (
+            ("rollout_group", {"id": "id + n * 1000", "step": "n + 1", "seq": "seq + n * 1000",
+                               "prompt_hash": "prompt_hash || (n % 2000)"}),
+            ("rollout", {"id": "id + n * 1000", "group_id": "group_id + n * 1000"}),
+            ("rollout_reward", {"rollout_id": "rollout_id + n * 1000"}),
+        ):  # fmt: skip
+            names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+            rows = ", ".join(new.get(name, name) for name in names)
+            which = {"rollout_group": "origin = 'train'"}.get(table, "1")
+            connection.execute(
+                f"INSERT INTO {table} ({', '.join(names)}) WITH RECURSIVE c (n) AS (SELECT 1 UNION "
+                f"ALL SELECT n + 1 FROM c WHERE n < {STEPS_OF_MANY - 1}) "
+                f"SELECT {rows} FROM c, {table} WHERE {which}"
+            )
+        connection.execute(f"UPDATE run SET step = {STEPS_OF_MANY}")
+        return int(connection.execute("SELECT count(*) FROM rollout").fetchone()[0])
+
+
+PARTS: dict[str, Callable[[Path], Iterator[Result]]] = {
+    "start": start,
+    "keys": partial(keys, "without a run"),
+    "training": partial(keys, "while SmolLM2 trains"),
+    "flood": partial(keys, f"while {FLOOD:,} events a second arrive"),
+    "watch": watch,
+    "memory": memory,
+    "runs": runs,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

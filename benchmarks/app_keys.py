@@ -56,15 +56,15 @@ sys.exit(workbench.open_workbench(store))
 
 
 def steady(control: Any, rate: int) -> Iterator[Any]:
-    """A run of so many events a second: steps of 64 answers with their texts, scores and numbers."""
+    """A run of so many events a second: steps of 64 answers, token by token."""
     from tests.app.script import Script
 
-    begun, count = time.monotonic(), 0
-    for event in Script(steps=100_000, total_steps=100_000, prompts=8, group=8).events():
+    begun = time.monotonic()
+    script = Script(steps=100_000, total_steps=100_000, prompts=8, group=8)
+    for count, event in enumerate(script.events(), 1):
         if control.stop_after_step:
             return
         yield event
-        count += 1
         ahead = count / rate - (time.monotonic() - begun)
         if ahead > 0.002:
             time.sleep(ahead)
@@ -117,15 +117,15 @@ def measure(terminal: Terminal, key: str) -> float:
     """Milliseconds from the byte to the output after which the screen has changed; 0 if none."""
     before = settle(terminal)
     begun = now = time.perf_counter()
-    terminal.press(tour.BYTES.get(key, key))
+    terminal.press_now(tour.BYTES.get(key, key))
     while now - begun < PATIENCE:
         chunks = []  # drawn later: that takes longer than the program needs for the next one
         while terminal.waiting(QUIET if chunks else 0.2):
             chunks.append((time.perf_counter(), terminal.take()))
-        for arrived, data in chunks:
-            terminal.draw(data)
+        for place, (arrived, drawn) in enumerate(chunks, 1):
+            terminal.draw(drawn)
             if tour.still(terminal) != before:
-                for _, rest in chunks[chunks.index((arrived, data)) + 1 :]:
+                for _, rest in chunks[place:]:
                     terminal.draw(rest)
                 return (arrived - begun) * 1e3
         now = time.perf_counter()
@@ -135,7 +135,7 @@ def measure(terminal: Terminal, key: str) -> float:
 def walk(terminal: Terminal, stop: tour.Stop, found: Keys, count: int) -> None:
     """Go to a stop and press its keys."""
     for key in ("escape", "escape", "escape", "escape", *stop.way.split()):
-        terminal.press(tour.BYTES.get(key, key))
+        terminal.press_now(tour.BYTES.get(key, key))
         settle(terminal)
     for place, key in enumerate(stop.keys.split()):
         if len(found.spent) >= count:

@@ -86,9 +86,11 @@ COMPARE = Stop(
 NEW_RUN = Stop(
     ("NewRunScreen", "Pick"),
     "2",
-    f"down j up k pagedown pageup end home J K down down down right u right left enter escape {COMMON} "
+    f"down j up k pagedown pageup end home J K down down down right u right left enter escape "
+    f"{COMMON} "
     "L escape p j k escape x right_square_bracket left_square_bracket x r r o o C C "
-    "home down down down right ctrl+z right U J space space t escape escape v escape w escape z z q",
+    "home down down down right ctrl+z right U J space space t escape escape v escape "
+    "w escape z z q",
 )
 STOPS = (RUNS, WATCH, ROLLOUTS, COMPARE, NEW_RUN)
 

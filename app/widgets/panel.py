@@ -43,7 +43,8 @@ class Panel(Widget, can_focus=True):
         super().__init__(**kwargs)
         self.number = number
         self._strips: list[Strip] = []
-        self._plain: list[str] = []
+        self._painted: list[Line] = []
+        self._with_offsets = True
         self._drawn_for: tuple[Size, str, bool] | None = None
         self.set_reactive(Panel.title, title)
 
@@ -98,16 +99,20 @@ class Panel(Widget, can_focus=True):
         lines = self.paint(width, height)[:height] if width > 0 and height > 0 else []
         lines += [[]] * (height - len(lines))
         base = style(palette.text, palette.paper)
-        if self.framed:
-            strips = [self._frame_top(palette, base)] if self.size.height else []
-            edge = ("│", style(self._frame_colour(palette)))
-            strips += [_strip([edge, *_fitted(line, width), edge], base) for line in lines]
+        # a line with the same spans as before keeps its strip: most lines do most of the time
+        same = self._drawn_for == self._key() and len(self._painted) == len(lines)
+        old, first = (self._painted, int(self.framed)) if same else ([], 0)
+        edge = [("│", style(self._frame_colour(palette)))] if self.framed else []
+        strips = [
+            self._strips[y + first] if y < len(old) and old[y] == line
+            else _strip([*edge, *_fitted(line, width), *edge], base)
+            for y, line in enumerate(lines)
+        ]  # fmt: skip
+        if self.framed and self.size.height:
+            strips.insert(0, self._frame_top(palette, base))
             if self.size.height > 1:
                 strips.append(self._frame_bottom(palette, base))
-        else:
-            strips = [_strip(_fitted(line, width), base) for line in lines]
-        self._strips = [strip.apply_offsets(0, y) for y, strip in enumerate(strips)]
-        self._plain = [strip.text for strip in strips]
+        self._painted, self._strips = lines, strips
         self._drawn_for = self._key()
 
     def _frame_colour(self, palette: Palette) -> int:
@@ -136,8 +141,16 @@ class Panel(Widget, can_focus=True):
         line = style(self._frame_colour(palette))
         return _strip([("╰" + "─" * max(0, self.size.width - 2) + "╯", line)], base)
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Lines for the compositor; Textual's hook."""
+        self._with_offsets = False
+        try:
+            return super().render_lines(crop)
+        finally:
+            self._with_offsets = True
+
     def render_line(self, y: int) -> Strip:
-        """One line for the compositor; Textual's hook."""
+        """One line, with the places that a selection by mouse asks for; Textual's hook."""
         if self._drawn_for != self._key():
             self._draw()
         if y >= len(self._strips):
@@ -150,11 +163,11 @@ class Panel(Widget, can_focus=True):
             marked = self.screen.get_component_rich_style("screen--selection")
             before, middle, after = strip.divide([start, end, strip.cell_length])
             strip = Strip.join([before, middle.apply_style(marked), after])
-        return strip
+        return strip.apply_offsets(0, y) if self._with_offsets else strip
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text; Textual's hook."""
-        return selection.extract("\n".join(self._plain)), "\n"
+        return selection.extract("\n".join(strip.text for strip in self._strips)), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002
         """Draw the selection; Textual's hook."""
