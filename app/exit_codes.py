@@ -2,6 +2,8 @@
 
 from typing import Final, TextIO
 
+from experiments.texts import visible
+
 OK: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
@@ -32,6 +34,6 @@ def exit_code(error: BaseException) -> int:
 
 def report(error: BaseException, stream: TextIO) -> int:
     """Write the error as one clear line and return the exit status."""
-    message = " ".join(str(error).split()) or type(error).__name__
+    message = visible(" ".join(str(error).split())) or type(error).__name__
     stream.write(f"grpo-tui: {message}\n")
     return exit_code(error)

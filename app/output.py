@@ -1,13 +1,16 @@
 """What commands print: a table for people, JSON or CSV for programs."""
 
+import io
 import os
+import re
 import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 from experiments.csv_files import json_text, write_csv
+from experiments.texts import visible
 
 Row = Mapping[str, Any]
 
@@ -23,8 +26,7 @@ def print_rows(
         names = (
             list(header) if header else list(dict.fromkeys(name for row in rows for name in row))
         )
-        with_stdout_utf8()
-        write_csv(sys.stdout, names, rows, raw=raw)
+        write_csv(data_stdout(), names, rows, raw=raw)
     else:
         print_table(rows if table is None else table, right=right)
 
@@ -34,11 +36,33 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json_text(value, indent=2) + "\n")
 
 
-def with_stdout_utf8() -> None:
-    """Have stdout write CSV as it is: UTF-8, line ends untouched."""
+def data_stdout() -> IO[str]:
+    """Stdout for files' text as it is: UTF-8, line ends untouched; a terminal gets it harmless."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(encoding="utf-8", newline="")
+    return _OnTerminal(sys.stdout) if sys.stdout.isatty() else sys.stdout
+
+
+class _OnTerminal(io.StringIO):
+    """Lines on their way to a terminal, which must not obey what is in them."""
+
+    def __init__(self, terminal: IO[str]) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def write(self, text: str) -> int:
+        """Pass the text on, line ends as they are and all else visible."""
+        lines = re.split(r"(\r?\n)", text)
+        return self._terminal.write("".join(
+            part if place % 2 else visible(part) for place, part in enumerate(lines)
+        ))  # fmt: skip
+
+
+def tell(text: str) -> None:
+    """Print lines for people, harmless."""
+    for line in text.split("\n"):
+        print(visible(line))
 
 
 def print_table(rows: Sequence[Row], *, right: Iterable[str] = ()) -> None:
@@ -46,15 +70,16 @@ def print_table(rows: Sequence[Row], *, right: Iterable[str] = ()) -> None:
     if not rows:
         return
     names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[harmless(shown(row.get(name))) for name in names] for row in rows]
+    heads = [visible(name) for name in names]
+    cells = [[visible(shown(row.get(name))) for name in names] for row in rows]
     numeric = {name for name in names if name in set(right) or _all_numbers(rows, name)}
     widths = [
-        max(width(name), *(width(line[place]) for line in cells))
-        for place, name in enumerate(names)
+        max(width(head), *(width(line[place]) for line in cells))
+        for place, head in enumerate(heads)
     ]
     limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     widths = fit(widths, limit)
-    print(dim(_line(names, names, widths, numeric)))
+    print(dim(_line(heads, names, widths, numeric)))
     for line in cells:
         print(_line(line, names, widths, numeric))
 
@@ -94,23 +119,6 @@ def shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(shown(item) for item in value)
     return str(value)
-
-
-def harmless(text: str) -> str:
-    """Untrusted text on one line, with control and bidirectional characters made visible."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_visible(character) for character in text)
-
-
-def _visible(character: str) -> str:
-    if character == "\n":
-        return "↵"
-    if character == "\t":
-        return " "
-    if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
-        return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
-    return character
 
 
 def width(text: str) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from experiments.paths import store_path
+from experiments.texts import visible
 
 if TYPE_CHECKING:
     from experiments.reader import StoreReader
@@ -28,7 +29,7 @@ RunRef = Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @
 
 def say(text: str) -> None:
     """Narrate on stderr, so that stdout holds data alone."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write("".join(f"{visible(line)}\n" for line in text.split("\n")))
 
 
 @contextmanager

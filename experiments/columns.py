@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from experiments.errors import QueryError
+from experiments.texts import escape
 from grpo_engine.metrics import METRICS, spec
 
 STATS = ("best", "last", "first", "min", "max", "mean", "count")
@@ -42,12 +43,12 @@ class Column:
         if self.kind == "setting":
             value = "value" if shown else "coalesce(number, value)"
             return f"(SELECT {value} FROM run_param WHERE run_id = run.id AND path = ?)", [
-                self.path
+                escape(self.path)
             ]
         return (
             f"(SELECT {stat_column(self.path, self.stat)} FROM metric_summary WHERE run_id = run.id"
             " AND key_id = (SELECT id FROM metric_key WHERE name = ?))",
-            [self.path],
+            [escape(self.path)],
         )
 
 

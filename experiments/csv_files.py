@@ -3,10 +3,14 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from experiments.texts import escape, guard, unescape, unguard
+
+# DEL and C1 controls, line separators, bidirectional marks, lone surrogates
+_UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 Rows = Iterable[Mapping[str, Any]]
 
@@ -69,14 +73,6 @@ def plain(value: Any) -> Any:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """JSON for people and pipes: text as it is, lone surrogates escaped."""
+    """JSON for people and pipes: text as it is, but for what a terminal obeys or cannot show."""
     text = json.dumps(plain(value), ensure_ascii=False, indent=indent, allow_nan=False)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8") if not _clean(text) else text
-
-
-def _clean(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -11,7 +11,7 @@ from typing import IO, Any
 from experiments.csv_files import cell, json_text, plain, write_csv
 from experiments.errors import ExportError, StoreError
 from experiments.reader import StoreReader
-from experiments.texts import escape, iso
+from experiments.texts import escape, iso, visible
 from experiments.values import GroupView, RolloutView, RunSummary
 
 Row = dict[str, Any]
@@ -266,13 +266,13 @@ def _write_text(rows: Iterator[Row], names: list[str], format: str, out: IO[str]
 
 def md_cell(value: Any) -> str:
     """A value as a cell of a Markdown table, on one line and harmless."""
-    text = cell(value, raw=True)
+    text = cell(value, raw=True).replace("\r\n", "\n")
     for mark, harmless in (
-        ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("\r", ""), ("\n", "<br>"), ("`", "\\`"),
-        ("*", "\\*"), ("[", "\\["),
+        ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("\n", "<br>"), ("`", "\\`"), ("*", "\\*"),
+        ("[", "\\["),
     ):  # fmt: skip
         text = text.replace(mark, harmless)
-    return text
+    return visible(text)
 
 
 def _write_parquet(rows: Iterator[Row], names: list[str], out: Path | IO[str]) -> int:
@@ -295,7 +295,9 @@ def _write_parquet(rows: Iterator[Row], names: list[str], out: Path | IO[str]) -
                 writer.write_table(table)
                 count += len(page)
             if writer is None:
-                pq.write_table(pa.table({name: pa.array([], pa.string()) for name in names}), part)
+                pq.write_table(
+                    pa.table({escape(name): pa.array([], pa.string()) for name in names}), part
+                )
         finally:
             if writer is not None:
                 writer.close()
@@ -320,8 +322,8 @@ def _arrow_table(pa: Any, page: list[Row], names: list[str], schema: Any) -> Any
                 else pa.array([None if value is None else json_text(value) for value in values])
             )
         else:
-            columns[name] = pa.array(values, schema.field(name).type if schema else None)
-    return pa.table(columns)
+            columns[name] = pa.array(values, schema.field(escape(name)).type if schema else None)
+    return pa.table({escape(name): values for name, values in columns.items()})
 
 
 def _arrow_value(value: Any) -> Any:

@@ -13,6 +13,7 @@ from experiments.filters import compile_filter
 from experiments.paths import run_folder
 from experiments.reading import Reading, marks, no_collection, text
 from experiments.status import Derived, LifeSigns, derive
+from experiments.texts import escape
 from grpo_engine.metrics import spec
 
 DEFAULT_METRICS = (
@@ -109,7 +110,9 @@ class RunQuestions(Reading):
             "WHERE names.path IS NOT NULL) SELECT path FROM names WHERE path IS NOT NULL"
         )
         keys = self._all("SELECT name FROM metric_key")
-        return Known(frozenset(row[0] for row in paths), frozenset(text(row[0]) for row in keys))
+        return Known(
+            frozenset(text(row[0]) for row in paths), frozenset(text(row[0]) for row in keys)
+        )
 
     def run(self, run: int) -> v.RunDetail:
         """A run with its settings and attempts."""
@@ -155,20 +158,20 @@ class RunQuestions(Reading):
         if ref.startswith("@"):
             return self._special(ref)
         for condition in ("short = ?1 OR uid = ?1", "name = ?1"):
-            rows = self._all(f"SELECT id FROM run WHERE {condition}", (ref,))
+            rows = self._all(f"SELECT id FROM run WHERE {condition}", (escape(ref),))
             if len(rows) == 1:
                 return self._summary(rows[0][0])
         rows = [
             row
             for row in self._all("SELECT id, short, uid, name FROM run")
-            if ref and any(str(part).startswith(ref) for part in row[1:])
+            if ref and any(text(part).startswith(ref) for part in row[1:])
         ]
         if len(rows) == 1:
             return self._summary(rows[0][0])
         if rows:
             some = ", ".join(f"{row[1]} ({text(row[3])})" for row in rows[:5])
             raise RunNotFoundError(f"{ref!r} could be {len(rows)} runs: {some}; type more of it")
-        names = [part for row in self._all("SELECT short, name FROM run") for part in row]
+        names = [text(part) for row in self._all("SELECT short, name FROM run") for part in row]
         if not names:
             raise RunNotFoundError(f"no run is called {ref!r}: {self.path} holds no runs yet")
         raise RunNotFoundError(
@@ -283,7 +286,8 @@ class RunQuestions(Reading):
     ) -> tuple[dict[int, tuple[Any, ...]], dict[str, int]]:
         """One row of numbers for each run, and where in it each metric begins."""
         ids = self._all(
-            f"SELECT name, id FROM metric_key WHERE name IN ({marks(metrics)}) ORDER BY id", metrics
+            f"SELECT name, id FROM metric_key WHERE name IN ({marks(metrics)}) ORDER BY id",
+            [escape(name) for name in metrics],
         )
         found: dict[int, tuple[Any, ...]] = {}
         for at in range(0, len(ids), _JOINS):

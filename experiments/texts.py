@@ -5,6 +5,7 @@ that only looks like one of them, are doubled. All other text stays as it is.
 """
 
 import re
+import unicodedata
 from datetime import UTC, datetime
 
 _HOSTILE = re.compile("[\x00\ud800-\udfff]")
@@ -48,6 +49,27 @@ def guard(text: str) -> str:
 def unguard(cell: str) -> str:
     """Strip exactly the `'` that `guard` put there."""
     return cell[1:] if cell.startswith("'") else cell
+
+
+class _Visible(dict[int, str]):
+    """What stands for each character on a terminal, found out when it is first met."""
+
+    def __missing__(self, code: int) -> str:
+        shown = chr(code)
+        if unicodedata.category(shown) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+            shown = f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+        self[code] = shown
+        return shown
+
+
+_VISIBLE = _Visible({ord("\n"): "↵", ord("\t"): " "})
+
+
+def visible(text: str) -> str:
+    """Untrusted text on one line, with control and bidirectional characters made visible."""
+    if text.isascii() and text.isprintable():
+        return text
+    return text.translate(_VISIBLE)
 
 
 def now_iso() -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.output import print_json, print_rows, print_table, shown
+from app.output import print_json, print_rows, print_table, shown, tell
 from app.store_access import Csv, Db, Json, Raw, reading, resolve_all, say
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def print_page(result: "Comparison", all_settings: bool) -> None:
                       "high": one.high} for one in group.best])  # fmt: skip
     called = dict(zip([run.id for run in result.runs], names, strict=True))
     for test in result.tests:
-        print(
+        tell(
             f"\n{called[test.run]} − {called[test.baseline]}, {test.mode}, "
             f"{test.problems} held-out problems: "
             f"{test.difference:+.4f} [{shown(test.low)}, {shown(test.high)}], "
@@ -200,7 +200,7 @@ def _print_example(
     print_table([{"field": "prompt", "value": view.prompt_text},
                  {"field": "target", "value": view.target}])  # fmt: skip
     for run, group in zip(runs, view.groups, strict=True):
-        print(f"\n{run.name}" + (f", step {group.step}" if group else ": never sampled it"))
+        tell(f"\n{run.name}" + (f", step {group.step}" if group else ": never sampled it"))
         rollouts = group.rollouts if group else ()
         print_table([{"reward": item.reward, "completion": item.text} for item in rollouts])
 

@@ -1,12 +1,11 @@
 """`grpo-tui export`: write runs, metrics, rollouts, tokens or evaluations to a file."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from app.output import with_stdout_utf8
+from app.output import data_stdout
 from app.store_access import Db, Raw, reading, resolve_all, say
 
 
@@ -36,7 +35,7 @@ def export(
     from experiments.trackers import TRACKERS, export_to
     from grpo_engine.platform.priority import lower_priority
 
-    lower_priority(10)  # a run that is recorded meanwhile goes first
+    lower_priority(5)  # a run that is recorded meanwhile goes first
     format = format or (_by_ending(out) if out else "csv")
     if format not in (*FORMATS, *TRACKERS):
         every = (*FORMATS, *TRACKERS)
@@ -57,10 +56,8 @@ def export(
             return
         rows = rows_of(what, reader, found)
         header = header_for(what, reader, found) if format != "jsonl" else None
-        if out is None:
-            with_stdout_utf8()
-        count = write_rows(rows, format, out if out is not None else sys.stdout, raw=raw,
-                           header=header)  # fmt: skip
+        target = out if out is not None else data_stdout()
+        count = write_rows(rows, format, target, raw=raw, header=header)
     say(f"{count} rows" + (f" in {out}" if out else ""))
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from app.output import harmless, print_json
+from app.output import print_json, tell
 from app.store_access import Db, Json, RunRef, reading, say
 
 
@@ -31,7 +31,7 @@ def logs(
             print_json(list(shown))
             return
         for line in shown:
-            print(harmless(line))
+            tell(line)
         if not shown:
             say(f"{found.name} has logged nothing")
         if not follow:
@@ -41,7 +41,7 @@ def logs(
             while True:
                 line = log.readline()
                 if line:
-                    print(harmless(line.rstrip("\n")), flush=True)
+                    tell(line.rstrip("\n"))
                 elif not reader.resolve(found.id).active:
                     return
                 else:

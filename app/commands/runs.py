@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.output import print_json, print_rows, print_table
+from app.output import print_json, print_rows, print_table, tell
 from app.store_access import Csv, Db, Json, Raw, RunRef, reading, resolve_all, say, writing
 
 if TYPE_CHECKING:
@@ -130,24 +130,28 @@ def show(
     print()
     _print_settings(detail.settings, all_settings)
     print()
+    _print_metrics(detail.summary)
+    for alert in alerts:
+        tell(f"\n{alert.severity} {alert.rule} ({alert.count} x, steps {alert.first_step} to "
+             f"{alert.last_step}): {alert.explanation} {alert.remedy}")  # fmt: skip
+    if mortem is not None:
+        tell(
+            f"\n{summary.status}: {mortem.cause}\n"
+            f"last step {mortem.last_step}, checkpoint at {mortem.checkpoint_step}, "
+            f"{mortem.steps_to_redo} steps to redo: grpo-tui resume {summary.id}"
+        )
+
+
+def _print_metrics(run: "RunSummary") -> None:
     print_table(
         [
             {
                 "metric": key, "best": line.best, "@": line.best_step, "last": line.last,
                 "mean": line.mean, "min": line.min, "max": line.max, "count": line.count,
             }
-            for key, line in detail.summary.metrics.items()
+            for key, line in run.metrics.items()
         ]
     )  # fmt: skip
-    for alert in alerts:
-        print(f"\n{alert.severity} {alert.rule} ({alert.count} x, steps {alert.first_step} to "
-              f"{alert.last_step}): {alert.explanation} {alert.remedy}")  # fmt: skip
-    if mortem is not None:
-        print(f"\n{summary.status}: {mortem.cause}")
-        print(
-            f"last step {mortem.last_step}, checkpoint at {mortem.checkpoint_step}, "
-            f"{mortem.steps_to_redo} steps to redo: grpo-tui resume {summary.id}"
-        )
 
 
 def _print_settings(settings: "Mapping[str, Any]", all_settings: bool) -> None:
@@ -288,6 +292,6 @@ def import_(
         print_json([{"id": run, "name": called} for run, called in taken])
     else:
         for run, called in taken:
-            print(f"{run}  {called}")
+            tell(f"{run}  {called}")
     if not taken:
         say("nothing new: these runs are all here already")

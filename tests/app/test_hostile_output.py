@@ -1,0 +1,164 @@
+"""Text of models and users in everything that commands print and export: whole, and harmless."""
+
+import io
+import json
+import unicodedata
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from app import exit_codes
+from app.main import main
+from app.output import data_stdout
+from experiments.csv_files import read_csv
+from experiments.export import FORMATS, WHAT, rows_of
+from experiments.reader import StoreReader
+from experiments.recorder import Recorder
+from experiments.store import ExperimentStore
+from experiments.texts import escape
+from grpo_engine import events as ev
+from tests.app.script import HOSTILE, hostile_group
+from tests.experiments.made import config, ended, evaluated, finished, put_all, started
+
+NAME = HOSTILE[0] + HOSTILE[2] + HOSTILE[4] + "=cmd|\n## title\r\n" + HOSTILE[3]
+RUNS = ("one ", "two ")
+BIDIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs whose every text tries to break something."""
+    path = tmp_path_factory.mktemp("hostile") / "s.db"
+    recorder = Recorder(path)
+    for seed in (0, 1):
+        scored = hostile_group(1)
+        group = replace(scored.group, example_key=NAME, no_signal="")
+        completions = tuple(
+            replace(one, ends=(*range(1, len(one.ids)), len(one.text)),
+                    rewards=(ev.RewardValue(name=NAME, value=1.0, weight=1.0, reason=NAME),))
+            for one in group.completions
+        )  # fmt: skip
+        tree = config(seed=seed, task={"name": NAME}, model={"path": NAME})
+        handle = recorder.start_run(tree, name=f"{RUNS[seed]}{NAME}", tags=(NAME,))
+        held_out = evaluated(1)
+        put_all(
+            handle, started(), replace(scored, group=replace(group, completions=completions)),
+            ev.AlertRaised(step=1, rule=NAME, severity="warning", value=1.0, limit=0.5,
+                           explanation=NAME, remedy=NAME),
+            ev.NoteWritten(step=1, text=NAME, severity="warning"), finished(1, **{NAME: 1.0}),
+            replace(held_out, rows=tuple(replace(row, example_key=NAME, rewards={NAME: 1.0})
+                                         for row in held_out.rows)),
+            ended(1),
+        )  # fmt: skip
+        assert handle.close()
+    recorder.close()
+    with closing(ExperimentStore(path)) as store:
+        store.set_note(1, NAME)
+    return path
+
+
+@pytest.fixture
+def cli(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Cli:
+    monkeypatch.setenv("GRPO_TUI_DB", str(path))
+    monkeypatch.setattr("grpo_engine.platform.priority.lower_priority", lambda niceness: niceness)
+
+    def call(*args: str) -> Done:
+        code = main(list(args))
+        out, err = capfdbinary.readouterr()
+        return Done(code, out.decode(), err.decode())
+
+    return call
+
+
+def assert_harmless(text: str) -> None:
+    """No sign that a terminal obeys is in it but the line end."""
+    bad = {one for one in text if one in BIDIRECTIONAL or unicodedata.category(one) == "Cc"}
+    assert bad <= {"\n"}, sorted(bad)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runs",), ("runs", "--columns", "note, task, model"), ("runs", "--json"),
+        ("runs", "show", "@last"), ("runs", "show", "@last", "--json"),
+        ("compare", *RUNS), ("compare", *RUNS, "--json"), ("compare", *RUNS, "--md"),
+        ("compare", *RUNS, "--example", NAME), ("config", "diff", *RUNS),
+        ("rollouts", "@last"), ("rollouts", "@last", "--json"),
+        ("rollouts", "@last", "--search", "title"), ("rollouts", "@last", "--search", NAME),
+        ("report", "@last"), ("report", "@last", "--json"), ("logs", "@last"),
+        ("logs", "@last", "--json"), ("runs", "tag", "@last", "--add", NAME),
+        ("runs", "note", "@last", NAME), ("runs", "show", NAME), ("runs", "--filter", NAME),
+        ("runs", "--sort", NAME), ("compare", RUNS[0], NAME), ("stop", "@last"),
+        *(("export", "@last", "--what", what, "--format", format)
+          for what in WHAT for format in ("jsonl", "md")),
+    ],
+    ids=lambda words: "-".join(word for word in words if word.isascii() and len(word) < 20),
+)  # fmt: skip
+def test_nothing_that_is_printed_can_steer_a_terminal(cli: Cli, words: tuple[str, ...]) -> None:
+    done = cli(*words)
+    differing = words[:2] == ("config", "diff")
+    assert done.code in (exit_codes.OK, exit_codes.USAGE, exit_codes.NOT_FOUND) or differing
+    assert done.out or done.err
+    assert_harmless(done.out)
+    assert_harmless(done.err)
+    if "--json" in words:
+        json.loads(done.out)
+
+
+@pytest.mark.parametrize("what", WHAT)
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_export_holds_every_text_whole(
+    cli: Cli, path: Path, tmp_path: Path, what: str, format: str
+) -> None:
+    out = tmp_path / f"out.{format}"
+    assert cli("export", *RUNS, "--what", what, "--out", str(out)).code == exit_codes.OK
+    with closing(StoreReader(path)) as reader:
+        rows = list(rows_of(what, reader, [reader.resolve(name) for name in RUNS]))
+    wanted = [{key: text for key, text in row.items() if isinstance(text, str)} for row in rows]
+    assert any("\x1b" in text for row in wanted for text in row.values())
+    if format == "csv":
+        with out.open(encoding="utf-8", newline="") as stream:
+            found = list(read_csv(stream))
+    elif format == "jsonl":
+        found = [json.loads(line) for line in out.read_text("utf-8").split("\n") if line]
+    elif format == "parquet":
+        import pyarrow.parquet as pq
+
+        found = pq.read_table(out).to_pylist()
+        wanted = [{escape(key): escape(text) for key, text in row.items()} for row in wanted]
+    else:
+        text = out.read_text("utf-8")
+        assert_harmless(text)
+        assert len(text.splitlines()) == 2 + len(rows)
+        return
+    assert len(found) == len(wanted)
+    for got, row in zip(found, wanted, strict=True):
+        assert {key: got[key] for key in row} == row
+
+
+def test_csv_on_a_terminal_is_harmless_and_elsewhere_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for terminal in (True, False):
+        out = io.StringIO(newline="")
+        monkeypatch.setattr(out, "isatty", lambda answer=terminal: answer)
+        monkeypatch.setattr("sys.stdout", out)
+        data_stdout().write("a,\x1b[2J\r\n")
+        assert out.getvalue() == ("a,\\x1b[2J\r\n" if terminal else "a,\x1b[2J\r\n")
