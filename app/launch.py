@@ -10,6 +10,7 @@ from typing import Any
 from app.detach import environment
 
 PATIENCE = 600.0
+CLONE_OF = "clone of"  # the setting of a waiting run that names its parent
 
 
 class LaunchError(RuntimeError):
@@ -23,8 +24,7 @@ def detached(config: Any, store: Path, parent: str = "") -> str:
     with tempfile.TemporaryDirectory(prefix="grpo-tui-") as folder:
         path = Path(folder) / "config.yaml"
         path.write_text(write_yaml(config, only_changed=False), encoding="utf-8")
-        more = ["--tag", f"clone-of:{parent}"] if parent else []
-        return _start(["train", str(path), *more], store)
+        return _start(["train", str(path)], store, parent)
 
 
 def resume_detached(ref: str, store: Path) -> str:
@@ -32,11 +32,13 @@ def resume_detached(ref: str, store: Path) -> str:
     return _start(["resume", ref], store)
 
 
-def _start(arguments: list[str], store: Path) -> str:
+def _start(arguments: list[str], store: Path, parent: str = "") -> str:
+    from experiments.recorder import PARENT
+
     command = [sys.executable, "-P", "-m", "app", *arguments, "--detach", "--json"]
     done = subprocess.run(
         [*command, "--db", str(store)], capture_output=True, text=True, timeout=PATIENCE,
-        stdin=subprocess.DEVNULL, env=environment(), check=False,
+        stdin=subprocess.DEVNULL, env={**environment(), PARENT: parent}, check=False,
     )  # fmt: skip
     if done.returncode:
         raise LaunchError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else
@@ -44,15 +46,15 @@ def _start(arguments: list[str], store: Path) -> str:
     return str(json.loads(done.stdout.strip().splitlines()[-1])["name"])
 
 
-def enqueue(config: Any, store: Path) -> str:
+def enqueue(config: Any, store: Path, parent: str = "") -> str:
     """Put a run into the queue and give its name."""
-
     from experiments.queue import RunQueue
     from experiments.store import ExperimentStore
 
     opened = ExperimentStore(store)
     try:
-        key = RunQueue(opened).add(config, name=getattr(config, "name", ""))
+        cloned = {CLONE_OF: parent} if parent else {}
+        key = RunQueue(opened).add(config, name=getattr(config, "name", ""), settings=cloned)
     finally:
         opened.close()
     return getattr(config, "name", "") or f"run {key}"

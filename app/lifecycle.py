@@ -147,7 +147,7 @@ class RunKeeper(App[int]):
     def _enqueue(self, message: msg.LaunchRequested) -> None:
         from app.launch import enqueue
 
-        self._tell(msg.Queued(enqueue(message.config, self.store)))
+        self._tell(msg.Queued(enqueue(message.config, self.store, message.parent)))
 
     @on(msg.RunBegan)
     async def show_live(self, message: msg.RunBegan) -> None:

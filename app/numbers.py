@@ -58,6 +58,8 @@ def with_unit(value: float | None, unit: str, digits: int = 2) -> str:
         return share(value)
     if unit == "s":
         return seconds(value)
+    if unit == "GB" and value is not None and abs(value) < 0.0995:
+        return f"{short(value * 1e3, digits)} MB"
     text = short(value, digits)
     return f"{text} {unit}" if unit in ("GB", "tok/s") and value is not None else text
 

@@ -1,5 +1,6 @@
 """Working through the queue: one run after another, each in a process of its own."""
 
+import json
 import os
 import subprocess
 import sys
@@ -42,7 +43,8 @@ def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool =
 
 def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
     """Train one item in another process and judge it by what is stored."""
-    from experiments.recorder import QUEUE_ITEM
+    from app.launch import CLONE_OF
+    from experiments.recorder import PARENT, QUEUE_ITEM
 
     assert item.id is not None
     with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +52,10 @@ def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
         say(f"{item.name}: {' '.join(words[3:4])} {item.settings}")
         process = subprocess.Popen(
             words, stdout=sys.stderr.fileno() if _has_stderr() else subprocess.DEVNULL,
-            env={**os.environ, QUEUE_ITEM: str(item.id)},
+            env={
+                **os.environ, QUEUE_ITEM: str(item.id),
+                PARENT: str(json.loads(item.settings).get(CLONE_OF, "")),
+            },
         )  # fmt: skip
         try:
             code = _wait(queue, item.id, process)

@@ -140,7 +140,7 @@ def watch(folder: Path) -> Iterator[Result]:
         else:
             settings = folder / "run.yaml"
             settings.write_text(json.dumps(config.model_dump(mode="json")))
-            terminal = Terminal(["-P", "-m", "app", "train", "--config", str(settings),
+            terminal = Terminal(["-P", "-m", "app", "train", str(settings),
                                  "--db", str(store)])  # fmt: skip
             assert terminal.ended(900) == 0, terminal.text()
         (seen if watched else alone).append(steps_of(store))

@@ -12,7 +12,7 @@ from queue import Empty, Full, Queue
 from typing import Any
 
 from experiments.connect import open_writer
-from experiments.errors import StoreReadOnlyError
+from experiments.errors import StoreError, StoreReadOnlyError
 from experiments.leftovers import take_in_leftovers
 from experiments.machine import network_file_system
 from experiments.recording import Recording, RunHandle
@@ -22,6 +22,7 @@ from grpo_engine.control import Control
 
 POLL_S = 0.2
 QUEUE_ITEM = "GRPO_TUI_QUEUE_ITEM"
+PARENT = "GRPO_TUI_PARENT"  # the run whose clone the new process is to train
 FILE_CHECK_S = 1.0
 
 
@@ -58,7 +59,7 @@ class Recorder:
         row = self.store.create_run(
             config,
             name=name,
-            parent=self.store.key_of(parent) if parent else None,
+            parent=self._parent(parent),
             sweep=sweep,
             code_version=code_version,
             tags=tags,
@@ -70,6 +71,14 @@ class Recorder:
 
             RunQueue(self.store).attach(int(item), row.id)
         return self._begin(row.id, 0, control)
+
+    def _parent(self, parent: str | None) -> int | None:
+        if parent:
+            return self.store.key_of(parent)
+        try:
+            return self.store.key_of(left) if (left := os.environ.pop(PARENT, "")) else None
+        except StoreError:
+            return None  # it was deleted while its clone waited
 
     def resume_run(
         self, run: int | str, *, from_step: int, control: Control | None = None

@@ -1,12 +1,14 @@
 """Keys that steer a run, the same on Runs and Watch: pause, stop, checkpoint."""
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from textual.binding import Binding
 
+from app.run_state import Asked, Snapshot
+
 if TYPE_CHECKING:
     from app.app import Workbench
-    from app.run_state import Snapshot
 
 CONTROL_BINDINGS: Final = (
     Binding("full_stop", "pause", "pause run", id="run.pause",
@@ -16,35 +18,65 @@ CONTROL_BINDINGS: Final = (
     Binding("s", "stop", "stop…", id="run.stop",
             tooltip="Stop after this step, or now; asks first"),
 )  # fmt: skip
+HELD: Final = {"pause": "go on"}  # what the key does while the run holds
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """The run that the keys act on."""
+
+    name: str
+    active: bool
+    held: bool
+    step: int
+    total: int
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "Steered":
+        """The run of a snapshot; one that was asked to hold counts as held."""
+        held = snapshot.asked == "pause" or (
+            snapshot.status == "paused" and snapshot.asked != "continue"
+        )
+        return cls(snapshot.head.name, snapshot.active, held, snapshot.current_step,
+                   snapshot.head.total_steps)  # fmt: skip
 
 
 class ControlActions:
-    """Actions of `CONTROL_BINDINGS` for the shown run."""
+    """Actions of `CONTROL_BINDINGS`, for the shown run unless a screen names another."""
 
     workbench: "Workbench"
-    snapshot: "Snapshot"
-    _steers: ClassVar[bool] = True
+    snapshot: Snapshot
+
+    def steered(self) -> Steered | None:
+        """The run that the keys act on, as it is at this moment."""
+        session = self.workbench.session
+        return Steered.of(session.state.snapshot()) if session is not None else None
+
+    def steer(self, verb: Asked) -> None:
+        """Ask something of that run."""
+        self.workbench.control(verb)
 
     def action_pause(self) -> None:
         """Ask the engine to hold, or to go on."""
-        waiting = self.snapshot.status == "paused" or self.snapshot.asked == "pause"
-        self.workbench.control("continue" if waiting else "pause")
+        run = self.steered()
+        self.steer("continue" if run is not None and run.held else "pause")
 
     def action_checkpoint(self) -> None:
         """Ask for a checkpoint."""
-        self.workbench.control("checkpoint")
+        self.steer("checkpoint")
 
     def action_stop(self) -> None:
         """Ask how to stop."""
         from app.screens.dialogs import StopDialog
 
-        if self.snapshot.active:
-            self.workbench.push_screen(StopDialog(self.snapshot), self._stop)
+        run = self.steered()
+        if run is not None and run.active:
+            self.workbench.push_screen(StopDialog(run.name, run.step, run.total), self._stop)
         else:
             self.workbench.notify("No run is going on.", severity="warning")
 
     def _stop(self, verb: str | None) -> None:
         if verb == "stop_now":
-            self.workbench.control("stop_now")
+            self.steer("stop_now")
         elif verb == "stop_after_step":
-            self.workbench.control("stop_after_step")
+            self.steer("stop_after_step")

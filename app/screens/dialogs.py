@@ -11,7 +11,6 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.run_state import Snapshot
 from app.safe_text import safe
 
 T = TypeVar("T")
@@ -79,11 +78,10 @@ class Choice(ModalScreen[T | None], Generic[T]):
 class StopDialog(Choice[str]):
     """How a run is to be stopped."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        step = snapshot.current_step
+    def __init__(self, name: str, step: int, total: int) -> None:
         super().__init__(
             "stop the run",
-            f"{snapshot.head.name or 'The run'} is at step {step} of {snapshot.head.total_steps}. "
+            f"{name or 'The run'} is at step {step} of {total}. "
             "A checkpoint is saved either way, and r on Runs goes on from it.",
             [
                 ("stop_after_step", "s", "after this step", f"finish step {step} first"),

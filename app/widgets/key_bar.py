@@ -1,6 +1,8 @@
 """The footer: the keys that matter here, in one line, never half a key."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final
 
 from textual import events
 from textual.binding import ActiveBinding
@@ -12,15 +14,21 @@ from app.palette import Palette, style
 from app.safe_text import cell_len
 from app.widgets.panel import Line, Panel
 
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 COMMON = ("find", "zoom", "explain")
 
 
 def hints(
-    bindings: list[ActiveBinding], hidden: frozenset[str] = frozenset(), *, typing: bool = False
+    bindings: list[ActiveBinding],
+    hidden: frozenset[str] = frozenset(),
+    *,
+    typing: bool = False,
+    renamed: Mapping[str, str] = NOTHING,
 ) -> list[tuple[str, str, str]]:
     """Key, description and action of each shown binding; those in `COMMON` come last.
 
-    While one types into a field, keys that would be typed are left out.
+    While one types into a field, keys that would be typed are left out; `renamed` has the words of
+    actions that do something else than usual.
     """
     found: list[tuple[str, str, str]] = [("esc", "leave field", "escape")] if typing else []
     seen: set[str] = set()
@@ -31,7 +39,8 @@ def hints(
         if binding.action in hidden or (typing and _is_typed(binding.key)):
             continue
         seen.add(binding.description)
-        found.append((key_name(binding.key, binding.key_display), binding.description,
+        found.append((key_name(binding.key, binding.key_display),
+                      renamed.get(binding.action, binding.description),
                       binding.action))  # fmt: skip
     return sorted(found, key=lambda hint: COMMON.index(hint[1]) if hint[1] in COMMON else -1)
 
@@ -80,6 +89,7 @@ class KeyBar(Panel, can_focus=False):
 
     bindings: reactive[list[ActiveBinding]] = reactive(list, repaint=False)
     hidden: reactive[frozenset[str]] = reactive(frozenset, repaint=False)
+    renamed: reactive[Mapping[str, str]] = reactive(dict, repaint=False)
 
     def on_mount(self) -> None:
         """Follow the focus."""
@@ -98,11 +108,17 @@ class KeyBar(Panel, can_focus=False):
         """Leave out keys that do nothing now."""
         self.repaint()
 
+    def watch_renamed(self) -> None:
+        """Say what keys do now."""
+        self.repaint()
+
     @property
     def shown(self) -> list[tuple[str, str, str]]:
         """The hints that fit."""
         typing = isinstance(self.screen.focused, Input | TextArea)
-        return fitting(hints(self.bindings, self.hidden, typing=typing), self.size.width)
+        return fitting(
+            hints(self.bindings, self.hidden, typing=typing, renamed=self.renamed), self.size.width
+        )
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
         """The one line."""

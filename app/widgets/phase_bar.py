@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from textual.reactive import reactive
 
-from app.numbers import seconds, short
+from app.numbers import seconds, short, with_unit
 from app.palette import Palette, style
 from app.run_state import PHASES, Snapshot
 from app.safe_text import cell_len, clip
@@ -38,8 +38,10 @@ def _numbers(snapshot: Snapshot) -> list[str]:
     found = []
     if snapshot.memory_gb is not None:
         limit = snapshot.memory_limit_gb
-        memory = f"/{short(limit)}" if limit else ""
-        found.append(f"{short(snapshot.memory_gb)}{memory} GB")
+        used = with_unit(snapshot.memory_gb, "GB")
+        if limit:
+            used = f"{used.removesuffix(' GB')}/{short(limit)} GB"
+        found.append(used)
     if snapshot.tokens_per_second:
         found.append(f"{short(snapshot.tokens_per_second)} tok/s")
     if snapshot.step_seconds is not None:

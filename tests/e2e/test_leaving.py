@@ -120,3 +120,20 @@ def test_handing_over_goes_on_in_the_background(world: Path, tmp_path: Path) -> 
         attempt = reader.run(found.key).attempts[-1]
     os.kill(attempt.pid, signal.SIGTERM)
     assert wait_for(store, "stopped").step > 3
+
+
+def test_watch_shows_a_run_again_whose_terminal_was_lost(world: Path, tmp_path: Path) -> None:
+    store = tmp_path / "grpo.db"
+    first = training(store, world, 70)
+    first.until_step(3)
+    first.lose()
+    with Terminal(["-m", "app", "watch", "calm-otter", "--db", str(store)]) as again:
+        again.until("calm-otter")
+        seen = summary(store).step
+        assert seen < 70  # it goes on without its terminal
+        again.until_step(seen + 3)
+        again.until("The run is complete after 70 steps", 120)
+        first.gone(60)
+        assert "▌3 Watch▐" in again.text()
+        assert "step 70/70" in again.screen.display[0]
+    assert summary(store).status == "completed"

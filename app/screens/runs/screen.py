@@ -15,13 +15,14 @@ from textual.containers import Horizontal
 from app import messages as msg
 from app.run_state import Snapshot
 from app.screens.ask import Ask
-from app.screens.control import CONTROL_BINDINGS, ControlActions
-from app.screens.runs.changes import ChangeActions
+from app.screens.control import CONTROL_BINDINGS, HELD
 from app.screens.runs.columns import COLUMNS, METRICS
 from app.screens.runs.load import load_preview, load_sparks
 from app.screens.runs.panels import PreviewPanel, RowPicked, RunsTable, ViewPanel
+from app.screens.runs.steering import SteerActions
 from app.screens.runs.texts import as_csv, as_json, as_markdown
 from app.screens.runs.view import GROUPS, View
+from app.widgets.key_bar import KeyBar
 from experiments.errors import NoStoreError, StoreError
 from experiments.reader import StoreReader
 from experiments.values import RunSummary
@@ -30,7 +31,7 @@ POLL_S = 0.5
 PREVIEW_DELAY_S = 0.12
 
 
-class RunsScreen(ControlActions, ChangeActions):
+class RunsScreen(SteerActions):
     """All runs of the store."""
 
     mode = "runs"
@@ -108,8 +109,10 @@ class RunsScreen(ControlActions, ChangeActions):
         """The run of this process moved on: its row is read with the next poll."""
 
     def tick(self, now: float) -> None:
-        """Let live marks breathe."""
+        """Let live marks breathe, and name what the pause key does to the run under the cursor."""
         self.query_one(RunsTable).now = now
+        run = self.steered()
+        self.query_one(KeyBar).renamed = HELD if run is not None and run.held else {}
 
     # -- reading ----------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """What Runs writes into the store; called on a worker thread, which loads SQLModel."""
 
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,3 +50,15 @@ def annotate(path: Path, run: RunSummary, note: str) -> None:
     """Write a note on a run."""
     with _opened(path) as store:
         store.set_note(run.key, note)
+
+
+def request(path: Path, run: RunSummary, verb: str, patience: float = 6.0) -> str:
+    """Ask something of a run in another process; gives why nothing came of it, or nothing."""
+    from experiments.reader import StoreReader
+
+    with _opened(path) as store, closing(StoreReader(path)) as reader:
+        key = store.request(run.key, verb)
+        end = time.monotonic() + patience
+        while (answer := reader.control(key)).state == "asked" and time.monotonic() < end:
+            time.sleep(0.1)
+    return "" if answer.state in ("taken", "done") else answer.message

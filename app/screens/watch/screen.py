@@ -13,7 +13,7 @@ from app.messages import PromptFocused
 from app.narrator import narrate
 from app.run_state import Snapshot
 from app.screens.base import WorkbenchScreen
-from app.screens.control import CONTROL_BINDINGS, ControlActions
+from app.screens.control import CONTROL_BINDINGS, HELD, ControlActions, Steered
 from app.screens.watch import texts
 from app.widgets.alerts_log import AlertsLog
 from app.widgets.curves import Curves
@@ -60,7 +60,9 @@ class WatchScreen(ControlActions, WorkbenchScreen):
     def show(self, snapshot: Snapshot) -> None:
         """Hand the snapshot down, unless the view is frozen."""
         self.query_one(PhaseBar).snapshot = snapshot
-        self.query_one(KeyBar).hidden = frozenset() if snapshot.active else STEERING
+        bar = self.query_one(KeyBar)
+        bar.hidden = frozenset() if snapshot.active else STEERING
+        bar.renamed = HELD if Steered.of(snapshot).held else {}
         if not self.frozen:
             self._hand_down(snapshot)
 

@@ -1,0 +1,136 @@
+"""Keys that steer a run: on Runs they act on the run under the cursor, wherever it trains."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import queue_worker
+from app.app import Workbench
+from app.feed import ScriptFeed
+from app.launch import enqueue
+from app.numbers import with_unit
+from app.screens.runs import RunsScreen
+from app.widgets.key_bar import KeyBar
+from experiments.queue import RunQueue
+from experiments.reader import StoreReader
+from experiments.recorder import PARENT, Recorder
+from experiments.store import ExperimentStore
+from grpo_engine.control import Control
+from grpo_engine.settings import build
+from tests.app import frames
+from tests.app.script import CONFIG, Script, started
+from tests.app.stored import record
+from tests.app.test_live_run import until
+
+
+async def test_runs_steers_the_run_under_the_cursor_in_another_process(tmp_path: Path) -> None:
+    store, control = tmp_path / "grpo.db", Control()
+    recorder = Recorder(store)  # stands for the other process: it polls what is asked of the run
+    handle = recorder.start_run(build(CONFIG), name="far-away", control=control)
+    handle.put(started())
+    record(store, name="calm-otter")
+    app = Workbench(store)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        screen = app.screen
+        assert isinstance(screen, RunsScreen)
+        await until(app, lambda: len(screen.view.runs) == 2)
+        await pilot.press("full_stop")
+        await until(app, lambda: "calm-otter has ended" in frames.text(app))
+        await pilot.press("down", "full_stop")
+        await until(app, lambda: "far-away is asked for a pause" in frames.text(app))
+        await until(app, lambda: control.paused)
+        await pilot.press("s")
+        assert "far-away is at step" in frames.text(app)
+        await pilot.press("s")
+        await until(app, lambda: control.stop_after_step)
+        assert not control.stop_now
+        await until(app, lambda: not any(w.is_running for w in app.workers if w.group == "steer"))
+    handle.close()
+    recorder.close()
+
+
+async def test_the_shown_run_is_not_steered_from_another_row(tmp_path: Path) -> None:
+    store = tmp_path / "grpo.db"
+    record(store, name="calm-otter")
+    feed = ScriptFeed(Script(steps=3, progress=False).events(), name="on-screen")
+    feed.run = 77
+    app = Workbench(store, feed=feed)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        screen = app.screen
+        assert isinstance(screen, RunsScreen)
+        await until(app, lambda: len(screen.view.runs) == 1)
+        await pilot.press("full_stop", "w")
+        await until(app, lambda: "calm-otter has ended" in frames.text(app))
+        assert feed.asked == []
+
+
+async def test_the_key_bar_says_go_on_while_the_run_holds(tmp_path: Path) -> None:
+    feed = ScriptFeed(Script(steps=3, progress=False).events())
+    app = Workbench(tmp_path / "none.db", feed=feed, mode="watch")
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.frame_now()
+        await pilot.pause()
+        assert ". pause run" in frames.text(app)
+        await pilot.press("full_stop")
+        assert feed.asked == ["pause"]
+        assert ". go on" in frames.text(app)
+        assert "pause" not in app.screen.query_one(KeyBar).renamed.values()
+        await pilot.press("full_stop")
+        assert feed.asked == ["pause", "continue"]
+        assert ". pause run" in frames.text(app)
+
+
+@pytest.mark.parametrize("verb", ["pause", "continue", "checkpoint", "stop_after_step", "stop_now"])
+async def test_what_was_asked_is_on_screen_before_the_engine_answers(
+    verb: Any, tmp_path: Path
+) -> None:
+    feed = ScriptFeed(Script(steps=3, progress=False).events())
+    app = Workbench(tmp_path / "none.db", feed=feed, mode="watch")
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.frame_now()
+        before = frames.text(app)
+        app.control(verb)  # no timer, no other thread: the next drawing has it
+        await pilot.pause()
+        words = {"continue": "Going on", "pause": "Pause asked for",
+                 "checkpoint": "Checkpoint asked for"}.get(verb, "Stop asked for")  # fmt: skip
+        assert words not in before
+        assert words in frames.text(app)
+
+
+def test_a_clone_in_the_queue_keeps_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "grpo.db"
+    record(store, name="calm-otter")
+    reader = StoreReader(store)
+    parent = reader.resolve("calm-otter").id
+    assert enqueue(build({**CONFIG, "name": "otter-two", "seed": 4}), store, parent) == "otter-two"
+    seen: dict[str, str] = {}
+
+    class Process:
+        """Stands for the process that trains: it begins the run and ends."""
+
+        def __init__(self, _words: list[str], env: dict[str, str], **_: Any) -> None:
+            seen.update(env)
+
+        def wait(self, timeout: float = 0.0) -> int:  # noqa: ARG002
+            for name in (PARENT, "GRPO_TUI_QUEUE_ITEM"):
+                monkeypatch.setenv(name, seen[name])
+            record(store, name="otter-two", seed=4)
+            return 0
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    opened = ExperimentStore(store)
+    assert queue_worker.work(RunQueue(opened)) == 0
+    opened.close()
+    assert seen[PARENT] == parent
+    assert reader.resolve("otter-two").parent == parent
+    reader.close()
+
+
+def test_little_memory_is_told_in_megabytes() -> None:
+    assert with_unit(8.2e-4, "GB") == ".82 MB"
+    assert with_unit(0.051, "GB") == "51 MB"
+    assert with_unit(1.9, "GB") == "1.9 GB"
