@@ -74,5 +74,8 @@ def plain(value: Any) -> Any:
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """JSON for people and pipes: text as it is, but for what a terminal obeys or cannot show."""
-    text = json.dumps(plain(value), ensure_ascii=False, indent=indent, allow_nan=False)
+    try:
+        text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False, default=plain)
+    except ValueError:  # a NaN or an infinity somewhere
+        text = json.dumps(plain(value), ensure_ascii=False, indent=indent, allow_nan=False)
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

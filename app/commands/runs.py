@@ -54,12 +54,12 @@ def runs(
     except NoStoreError as error:
         found, queued = (), 0
         say(str(error))
-    rows = [run_row(run) for run in found]
-    print_rows(
-        rows, as_json=as_json, as_csv=as_csv, raw=raw,
-        header=header_of([dict.fromkeys(RUN_FIELDS), *rows]),
-        table=[_line(run) for run in found],
-    )  # fmt: skip
+    if as_json or as_csv:
+        rows = [run_row(run) for run in found]
+        header = header_of([dict.fromkeys(RUN_FIELDS), *rows]) if as_csv else None
+        print_rows(rows, as_json=as_json, as_csv=as_csv, header=header, raw=raw)
+    else:
+        print_table([_line(run) for run in found])
     if not found and filter:
         say(f"no run matches {filter!r}")
     if queued:
