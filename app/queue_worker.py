@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,10 @@ def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
     from experiments.recorder import PARENT, QUEUE_ITEM
 
     assert item.id is not None
+    if item.run_id is not None:
+        _wait_for_orphan(queue, item.id, item.run_id)
+        if queue.store.run_row(item.run_id).status == "completed":
+            return "done", ""
     with tempfile.TemporaryDirectory() as folder:
         words = _command(queue, item, Path(folder))
         say(f"{item.name}: {' '.join(words[3:4])} {item.settings}")
@@ -72,6 +77,21 @@ def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
     if row.status == "stopped":
         return "cancelled", "it was stopped"
     return "failed", row.error or f"it ended as {row.status} with status {code}"
+
+
+def _wait_for_orphan(queue: "RunQueue", item: int, run: int) -> None:
+    """Wait for a run that is still at work though its worker is gone."""
+    from experiments.reader import StoreReader
+
+    with closing(StoreReader(queue.store.path)) as reader:
+        renewed = 0.0
+        while (now := reader.runs(archived=True, keys=[run])[0]).active:
+            if not renewed:
+                say(f"{now.name} is still at work without its worker: waiting for it")
+            if time.monotonic() - renewed > RENEW_S:
+                queue.renew(item)
+                renewed = time.monotonic()
+            time.sleep(1.0)
 
 
 def _has_stderr() -> bool:

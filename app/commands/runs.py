@@ -50,7 +50,7 @@ def runs(
             found = reader.runs(
                 filter, sort=sort, columns=columns, archived=all_, limit=limit or None
             )
-            queued = len(reader.queue())
+            queued = sum(item.state == "queued" for item in reader.queue())
     except NoStoreError as error:
         found, queued = (), 0
         say(str(error))

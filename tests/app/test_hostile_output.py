@@ -49,7 +49,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         scored = hostile_group(1)
         group = replace(scored.group, example_key=NAME, no_signal="")
         completions = tuple(
-            replace(one, ends=(*range(1, len(one.ids)), len(one.text)),
+            replace(one, ids=(1, 2, 3), sampler_logprobs=(-1.0,) * 3, ends=(1, 2, len(one.text)),
                     rewards=(ev.RewardValue(name=NAME, value=1.0, weight=1.0, reason=NAME),))
             for one in group.completions
         )  # fmt: skip

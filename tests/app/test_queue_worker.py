@@ -1,0 +1,60 @@
+"""The queue's worker: a run whose worker was killed is waited for, and never begun twice."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from app.queue_worker import work
+from experiments.machine import host_name
+from experiments.queue import RunQueue
+from experiments.recorder import Recorder
+from experiments.store import ExperimentStore
+from tests.experiments.made import CONFIG, ended, finished, put_all, started
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[RunQueue]:
+    with closing(ExperimentStore(tmp_path / "s.db")) as store:
+        yield RunQueue(store)
+
+
+def test_a_run_that_outlived_its_worker_is_waited_for_and_taken_as_it_ends(
+    queue: RunQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subprocess.Popen", None)  # nothing is to be started
+    item = queue.add(CONFIG, name="orphan")
+    assert queue.take() is not None
+    recorder = Recorder(queue.store.path)
+    handle = recorder.start_run(CONFIG, name="orphan")
+    queue.attach(item, handle.key)
+    put_all(handle, started(), finished(1))
+    assert handle.flush(10)
+    queue._change(item, lease_owner=json.dumps([host_name(), 1, "another process"]))
+
+    def end() -> None:
+        assert queue.item(item).state == "leased"
+        handle.put(ended(1))
+        handle.close()
+
+    timer = threading.Timer(0.7, end)
+    timer.start()
+    assert work(queue) == 0
+    timer.join()
+    recorder.close()
+    assert queue.item(item).state == "done"
+
+
+def test_the_very_same_run_is_not_trained_twice(queue: RunQueue) -> None:
+    recorder = Recorder(queue.store.path)
+    handle = recorder.start_run(CONFIG, name="there")
+    put_all(handle, started(), finished(1), ended(1))
+    assert handle.close()
+    recorder.close()
+    item = queue.add(CONFIG, name="again")
+    assert work(queue) == 0
+    found = queue.item(item)
+    assert (found.state, found.run_id) == ("skipped", handle.key)
