@@ -6,7 +6,6 @@ python -m benchmarks.switches MODEL [--group 8] [--prompt 64] [--answer 32]
 import argparse
 import dataclasses
 import random
-import statistics
 import time
 from collections.abc import Callable
 
@@ -23,7 +22,8 @@ PHASES = ("rollout", "score", "update")
 TOUCHES = {  # the phases that a switch can change
     "shared_prefix": ("score", "update"), "selective_head": ("score", "update"),
     "head_chunk": ("score", "update"), "fused_head": ("update",), "fast_gate": PHASES,
-    "batched_prefill": ("rollout",), "batched_decode": ("rollout",), "merge_adapter": ("rollout",),
+    "fast_attention": PHASES, "batched_prefill": ("rollout",),
+    "batched_decode": ("rollout",), "merge_adapter": ("rollout",),
 }  # fmt: skip
 
 
@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=64)
     parser.add_argument("--answer", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", action="append", choices=list(TOUCHES), help="default: all")
     parser.add_argument("--threads", type=int, default=0)
     asked = parser.parse_args()
     blas.set_threads(asked.threads or blas.ensure().threads)
@@ -53,10 +54,10 @@ def main() -> None:
     prompts = PromptRows(key="p", group=0, ids=ids, rows=asked.group)
     rows = sampled(policy, prompts, Sampling(max_new_tokens=asked.answer, ignore_end=True), 0)
     whole = FastPaths()
-    for name, phases in TOUCHES.items():
+    for name in asked.only or TOUCHES:
         off = 0 if name == "head_chunk" else False
         without = dataclasses.replace(whole, **{name: off})
-        for phase in phases:
+        for phase in TOUCHES[name]:
             compare(policy, name, phase, (without, whole), rows, prompts, asked.rounds)
 
 
@@ -74,7 +75,7 @@ def compare(
         return timed(lambda: (score if phase == "score" else learn)(policy, fast, rows))
 
     found = [[run(fast) for fast in paths] for _ in range(rounds)]
-    slow, quick = (statistics.median(turn[i][0] for turn in found) for i in (0, 1))
+    slow, quick = (min(turn[i][0] for turn in found) for i in (0, 1))
     large, small = (max(turn[i][1] for turn in found) for i in (0, 1))
     print(f"| `{name}` | {phase} | {slow:.2f} | {quick:.2f} | {slow / quick:.2f} "
           f"| {large:.2f} | {small:.2f} |", flush=True)  # fmt: skip

@@ -1,16 +1,23 @@
 """Sampling and scoring of a step's groups, and the refills that replace groups without variance."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
-from grpo_engine.events import Event, Origin, PhaseStarted, PromptsStarted, PromptStarted
-from grpo_engine.prompts import prefill_of
+from grpo_engine.events import (
+    Event,
+    Origin,
+    Phase,
+    PhaseStarted,
+    PromptsStarted,
+    PromptStarted,
+)
+from grpo_engine.prompts import RenderedPrompt, prefill_of
 from grpo_engine.rollouts import PromptRows, Rollout, Sampling, sample_groups
 from grpo_engine.samples import SampledGroup
-from grpo_engine.scoring import with_overlong
+from grpo_engine.scoring import Scores, with_overlong
 from grpo_engine.session import Run, listen, relay
 from grpo_engine.tasks.base import Example, draw
-from grpo_engine.together import Answers, all_alerts, all_answers
+from grpo_engine.together import all_alerts, all_answers
 
 FIXED_STEP = 0  # the step that pinned prompts and evaluations draw their noise from, every time
 
@@ -73,23 +80,9 @@ def sample_and_score(
         PromptRows(key=example.key, group=first + place, ids=prompt.ids, rows=rows, attempt=attempt)
         for place, (example, prompt) in enumerate(zip(examples, prompts, strict=True))
     ]
-    phase = "generate" if origin == "train" else "evaluate"
-    with run.clock.phase(phase):
-        detail = (
-            f"refill {attempt}" if attempt else ("pinned prompts" if origin == "pinned" else "")
-        )
-        yield PhaseStarted(step=step, phase=phase, total=rows * len(asked), detail=detail)  # type: ignore[arg-type]
-        yield PromptsStarted(
-            step=step,
-            prompts=tuple(
-                PromptStarted(
-                    group=row.group, origin=origin, prompt_text=prompt.text,
-                    target=example.target, rows=rows,
-                )
-                for row, prompt, example in zip(asked, prompts, examples, strict=True)
-            ),
-        )  # fmt: skip
-        mine = run.ranks.mine(asked)
+    mine = run.ranks.mine(asked)
+    with run.clock.phase("generate" if origin == "train" else "evaluate"):
+        yield from _announced(step, asked, examples, prompts, origin)
         rollouts: list[Rollout] = yield from relay(
             run,
             step,
@@ -103,26 +96,16 @@ def sample_and_score(
     if origin == "train":
         yield PhaseStarted(step=step, phase="score", total=len(rollouts))
     with run.clock.phase("score" if origin == "train" else "evaluate"):
-        own: list[tuple[int, Answers]] = []
-        if mine:
-            scores = run.scorer.score(
-                [examples[rollout.group - first] for rollout in rollouts],
-                [prompts[rollout.group - first] for rollout in rollouts],
-                rollouts,
-                step=step,
-            )
-            if origin == "train":
-                scores = with_overlong(
-                    scores,
-                    [len(rollout.ids) for rollout in rollouts],
-                    sampling.max_new_tokens,
-                    run.recipe.overlong_buffer,
-                )
-            cuts = [(n * rows, (n + 1) * rows) for n in range(len(mine))]
-            own = [
-                (place, (rollouts[start:end], scores.part(start, end)))
-                for (place, _), (start, end) in zip(mine, cuts, strict=True)
-            ]
+        of_rollouts = [rollout.group - first for rollout in rollouts]
+        scores = _scored(
+            run, step, [examples[place] for place in of_rollouts],
+            [prompts[place] for place in of_rollouts], rollouts, sampling, origin,
+        )  # fmt: skip
+        own = [
+            (place, (rollouts[n * rows : (n + 1) * rows], scores.part(n * rows, (n + 1) * rows)))
+            for n, (place, _) in enumerate(mine)
+            if scores is not None
+        ]
         answers = all_answers(run.ranks, own, len(asked))
     yield from all_alerts(answers)
     yield from listen(run, step)
@@ -141,3 +124,38 @@ def sample_and_score(
             asked, prompts, examples, answers, strict=True
         )
     ]
+
+
+def _announced(
+    step: int, asked: Sequence[PromptRows], examples: Sequence[Example],
+    prompts: Sequence[RenderedPrompt], origin: Origin,
+) -> Iterator[Event]:  # fmt: skip
+    """Say which prompts are about to be answered, and why."""
+    phase: Phase = "generate" if origin == "train" else "evaluate"
+    attempt = asked[0].attempt if asked else 0
+    detail = f"refill {attempt}" if attempt else ("pinned prompts" if origin == "pinned" else "")
+    yield PhaseStarted(step=step, phase=phase, total=sum(row.rows for row in asked), detail=detail)
+    yield PromptsStarted(
+        step=step,
+        prompts=tuple(
+            PromptStarted(
+                group=row.group, origin=origin, prompt_text=prompt.text,
+                target=example.target, rows=row.rows,
+            )
+            for row, prompt, example in zip(asked, prompts, examples, strict=True)
+        ),
+    )  # fmt: skip
+
+
+def _scored(
+    run: Run, step: int, examples: Sequence[Example], prompts: Sequence[RenderedPrompt],
+    rollouts: Sequence[Rollout], sampling: Sampling, origin: Origin,
+) -> Scores | None:  # fmt: skip
+    """Scores of this rank's answers, one example and prompt each; None where it has none."""
+    if not rollouts:
+        return None
+    scores = run.scorer.score(examples, prompts, rollouts, step=step)
+    if origin != "train":
+        return scores
+    lengths = [len(rollout.ids) for rollout in rollouts]
+    return with_overlong(scores, lengths, sampling.max_new_tokens, run.recipe.overlong_buffer)

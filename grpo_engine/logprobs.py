@@ -49,7 +49,7 @@ def score_tokens(
         with who:
             scores = token_scores(
                 run.policy, batch, temperature=run.config.rollout.temperature,
-                entropy=entropy, values=values,
+                gradient=False, entropy=entropy, values=values,
             )  # fmt: skip
             mx.eval(scores.logprobs, scores.entropy, scores.values)
         for name in names:

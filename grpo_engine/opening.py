@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import mlx.core as mx
+import mlx.optimizers as optim
 
 from grpo_engine import checkpoint, optimizer, persist, preflight
 from grpo_engine.alert_rules import Finding
@@ -16,15 +17,21 @@ from grpo_engine.errors import CheckpointError
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
 from grpo_engine.pinned import first_pins
 from grpo_engine.platform import blas
-from grpo_engine.policy import load_policy
+from grpo_engine.policy import Policy, load_policy
 from grpo_engine.prompts import PromptRenderer
 from grpo_engine.ranks import Ranks
+from grpo_engine.recipes import Recipe
 from grpo_engine.rollouts import Sampling
 from grpo_engine.scorer import Scorer
 from grpo_engine.selfcheck import limit_of
 from grpo_engine.session import Run
 from grpo_engine.tasks.base import Task, load_task
 from grpo_engine.versions import versions
+
+TRUNCATED = (
+    "top_p, top_k, min_p or repetition_penalty change what is sampled but not the ratio: rare "
+    "tokens are never tried, and the policy that is trained is the whole one"
+)
 
 
 def open_run(
@@ -117,32 +124,12 @@ def load_run(
     for text in (*policy.notes, *render.check()):
         yield NoteWritten(step=step, text=text)
     scorer = stack.enter_context(Scorer(config, task, folder, control, policy.tokenizer))
-    learner = optimizer.build(config.optimizer)
-    learner.init(policy.module["model"].trainable_parameters())
-    critic = None
-    if recipe.signal == "gae":
-        critic = optimizer.build_critic(config.optimizer)
-        critic.init(policy.module["critic"].trainable_parameters())
-    prompt_tokens = preflight.longest_prompt(config, task, render)
     ranks = ranks or Ranks()
-    # every rank cuts the answers alike, so that each gets some of the batches
-    most = -(-config.rollout.prompts * config.rollout.group_size // ranks.size)
-    rows = min(most, *ranks.gather(preflight.micro_rows(config, policy, prompt_tokens)))
-    estimate = preflight.check_memory(config, policy, prompt_tokens, rows)
-    yield NoteWritten(
-        step=step,
-        text=f"a step needs about {estimate.peak / preflight.GIGABYTE:.2f} GB; {rows} answers per "
-        "backward pass",
-    )
+    rows = yield from _fitted_rows(config, policy, task, render, ranks, step)
     sampling = Sampling.of(config.rollout)
     if sampling.truncated:
-        yield NoteWritten(
-            step=step,
-            severity="warning",
-            text="top_p, top_k, min_p or repetition_penalty change what is sampled but not the "
-            "ratio: rare tokens are never tried, and the policy that is trained is the whole one",
-        )
-    updates = recipe.passes * recipe.minibatches
+        yield NoteWritten(step=step, severity="warning", text=TRUNCATED)
+    learner, critic = _optimizers(config, policy, recipe)
     run = Run(
         config=config,
         recipe=recipe,
@@ -154,16 +141,7 @@ def load_run(
         scorer=scorer,
         optimizer=learner,
         critic_optimizer=critic,
-        alerts=Alerts(
-            Limits(
-                updates_per_step=updates,
-                has_bounds=recipe.trust == "clip",
-                accuracy=scorer.accuracy or None,
-                sampler_gap=limit_of(policy.dtype),
-                memory_gb=preflight.memory_limit() / preflight.GIGABYTE,
-                thresholds=config.alerts,
-            )
-        ),
+        alerts=Alerts(_limits(config, recipe, policy, scorer)),
         sampling=sampling,
         micro_rows=rows,
         threads=threads,
@@ -172,3 +150,45 @@ def load_run(
     run.progress.entropy_bonus = run.progress.entropy_control = recipe.entropy_bonus
     run.progress.pins = first_pins(run)
     return run
+
+
+def _fitted_rows(
+    config: RunConfig, policy: Policy, task: Task, render: PromptRenderer, ranks: Ranks, step: int
+) -> Generator[Event, None, int]:
+    """How many answers fit in a backward pass on every rank; refuse a step that is too large."""
+    prompt_tokens = preflight.longest_prompt(config, task, render)
+    # every rank cuts the answers alike, so that each gets some of the batches
+    most = -(-config.rollout.prompts * config.rollout.group_size // ranks.size)
+    rows: int = min(most, *ranks.gather(preflight.micro_rows(config, policy, prompt_tokens)))
+    estimate = preflight.check_memory(config, policy, prompt_tokens, rows)
+    yield NoteWritten(
+        step=step,
+        text=f"a step needs about {estimate.peak / preflight.GIGABYTE:.2f} GB; {rows} answers per "
+        "backward pass",
+    )
+    return rows
+
+
+def _optimizers(
+    config: RunConfig, policy: Policy, recipe: Recipe
+) -> tuple[optim.Optimizer, optim.Optimizer | None]:
+    """The policy's optimiser, and the critic's where the recipe has one."""
+    learner = optimizer.build(config.optimizer)
+    learner.init(policy.module["model"].trainable_parameters())
+    if recipe.signal != "gae":
+        return learner, None
+    critic = optimizer.build_critic(config.optimizer)
+    critic.init(policy.module["critic"].trainable_parameters())
+    return learner, critic
+
+
+def _limits(config: RunConfig, recipe: Recipe, policy: Policy, scorer: Scorer) -> Limits:
+    """What the alerts are judged by."""
+    return Limits(
+        updates_per_step=recipe.passes * recipe.minibatches,
+        has_bounds=recipe.trust == "clip",
+        accuracy=scorer.accuracy or None,
+        sampler_gap=limit_of(policy.dtype),
+        memory_gb=preflight.memory_limit() / preflight.GIGABYTE,
+        thresholds=config.alerts,
+    )

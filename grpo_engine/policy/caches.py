@@ -1,6 +1,5 @@
 """Keys and values of a prompt that several completions stand on; gradients flow through them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
@@ -17,7 +16,9 @@ class Layout:
 
     lengths: tuple[int, ...]  # [B] prompt tokens per row
     width: int
+    prompt_of: tuple[int, ...] = ()  # [B] which of the prompts a row stands on
     offset: int | mx.array = field(init=False)
+    _biases: dict[int, mx.array | None] = field(init=False, default_factory=dict)
     _masks: dict[tuple[int, int | None], mx.array] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -27,6 +28,22 @@ class Layout:
     def even(self) -> bool:
         """Whether no row is padded."""
         return all(length == self.width for length in self.lengths)
+
+    @property
+    def group(self) -> int:
+        """Rows per prompt, where all have as many and stand in the prompts' order; else 1."""
+        rows = len(self.prompt_of)
+        count = rows // (self.prompt_of[-1] + 1) if rows else 1
+        return count if self.prompt_of == tuple(row // count for row in range(rows)) else 1
+
+    def bias(self, group: int) -> mx.array | None:
+        """-inf at the padding of every `group`-th row's prompt, [rows / group, 1, 1, width]."""
+        if self.even:
+            return None
+        if group not in self._biases:
+            lengths = mx.array(list(self.lengths[::group]), dtype=mx.int32)[:, None, None, None]
+            self._biases[group] = mx.where(mx.arange(self.width) < lengths, 0.0, -mx.inf)
+        return self._biases[group]
 
     def mask(self, new: int, window: int | None) -> mx.array:
         """Which keys each new token sees, [B, 1, new, width + new]."""
@@ -45,8 +62,25 @@ class Layout:
         return self._masks[new, window]
 
 
+class BiasedCache(KVCache):
+    """One that says which of its keys the next token of each row may not see."""
+
+    window: int | None
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Take the next token in and give all keys and values."""
+        raise NotImplementedError
+
+    def bias(self) -> mx.array | None:
+        """What is added to a row's scores, [B, 1, 1, keys]: 0 or -inf; None: all are seen."""
+        raise NotImplementedError
+
+
 class PrefixCache(KVCache):
-    """One layer's keys and values; joined and never written in place."""
+    """One layer's keys and values; joined and never written in place.
+
+    While `shared`, they are held once per prompt; rows get copies when a model's own code asks.
+    """
 
     keys: mx.array | None
     values: mx.array | None
@@ -56,10 +90,14 @@ class PrefixCache(KVCache):
         super().__init__()  # type: ignore[no-untyped-call]
         self.window = window
         self.layout = layout
+        self.shared = False
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Join new keys and values to the ones before them."""
         if self.keys is not None and self.values is not None:
+            if self.shared:
+                self.keys, self.values = self.for_rows()
+                self.shared = False
             keys = mx.concatenate([self.keys, keys], axis=2)
             values = mx.concatenate([self.values, values], axis=2)
         self.take(keys, values)
@@ -90,17 +128,25 @@ class PrefixCache(KVCache):
             return mask
         return None if N == 1 else "causal"
 
-    def spread(self, prompt_of: Sequence[int], layout: Layout) -> "PrefixCache":
-        """The same prompts' keys and values, one copy per row."""
+    def spread(self, layout: Layout) -> "PrefixCache":
+        """The same prompts' keys and values for the rows of a layout."""
         assert self.keys is not None
         assert self.values is not None
         other = PrefixCache(self.window, layout)
         other.offset = layout.offset
-        if self.keys.shape[0] == 1:
-            rows = len(prompt_of)
-            other.keys = mx.broadcast_to(self.keys, (rows, *self.keys.shape[1:]))
-            other.values = mx.broadcast_to(self.values, (rows, *self.values.shape[1:]))
-        else:
-            index = mx.array(list(prompt_of), dtype=mx.int32)
-            other.keys, other.values = self.keys[index], self.values[index]
+        other.keys, other.values, other.shared = self.keys, self.values, True
         return other
+
+    def for_rows(self) -> tuple[mx.array, mx.array]:
+        """Keys and values, one copy per row."""
+        assert self.keys is not None
+        assert self.values is not None
+        assert self.layout is not None
+        rows = self.layout.prompt_of
+        if self.keys.shape[0] == 1:
+            return (
+                mx.broadcast_to(self.keys, (len(rows), *self.keys.shape[1:])),
+                mx.broadcast_to(self.values, (len(rows), *self.values.shape[1:])),
+            )
+        index = mx.array(list(rows), dtype=mx.int32)
+        return self.keys[index], self.values[index]

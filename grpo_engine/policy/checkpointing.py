@@ -34,7 +34,7 @@ def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
     names = tuple(kwargs)
     given = [*args, *kwargs.values()]
     caches = [value for value in given if isinstance(value, PrefixCache)]
-    blanks = [_Blank(cache.window, cache.layout, cache.offset) for cache in caches]
+    blanks = [_Blank(cache.window, cache.layout, cache.offset, cache.shared) for cache in caches]
     places = [i for i, value in enumerate(given) if isinstance(value, mx.array)]
     held = flatten(layer.trainable_parameters())
 
@@ -74,10 +74,11 @@ class _Blank:
     window: int | None
     layout: Layout | None
     offset: int | mx.array
+    shared: bool
 
     def fill(self, state: State) -> PrefixCache:
         cache = PrefixCache(self.window, self.layout)
         if state[0].size:
             cache.keys, cache.values = state
-        cache.offset = self.offset
+        cache.offset, cache.shared = self.offset, self.shared
         return cache

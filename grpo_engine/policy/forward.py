@@ -93,8 +93,8 @@ def _shared(policy: Policy, batch: TokenBatch) -> mx.array:
     caches = [PrefixCache(window) for window in policy.windows]
     policy.parts.hidden(prefixes, caches)
     lengths = tuple(len(batch.prompts[p]) - 1 for p in batch.prompt_of)
-    layout = Layout(lengths, prefixes.shape[1])
-    return policy.parts.hidden(inputs, [c.spread(batch.prompt_of, layout) for c in caches])
+    layout = Layout(lengths, prefixes.shape[1], batch.prompt_of)
+    return policy.parts.hidden(inputs, [cache.spread(layout) for cache in caches])
 
 
 def _full_logits(policy: Policy, batch: TokenBatch) -> mx.array:

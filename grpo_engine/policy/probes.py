@@ -20,7 +20,7 @@ def prefix_windows(parts: Structure, probe: mx.array, tolerance: float) -> list[
         cut = probe.shape[1] // 2
         parts.hidden(probe[:, :cut], caches)
         rows, lengths = (0, 0, 1, 1), (cut, cut, cut - 1, cut - 1)
-        spread = [cache.spread(rows, Layout(lengths, cut)) for cache in caches]
+        spread = [cache.spread(Layout(lengths, cut, rows)) for cache in caches]
         pairs = list(zip(rows, lengths, strict=True))
         fresh = mx.stack([probe[row, length : length + 2] for row, length in pairs])
         given = parts.hidden(fresh, spread)

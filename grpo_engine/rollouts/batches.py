@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache, make_prompt_cache
+from mlx_lm.models.cache import make_prompt_cache
 
-from grpo_engine.policy.caches import PrefixCache
+from grpo_engine.policy.caches import BiasedCache, PrefixCache
 from grpo_engine.policy.load import TOLERANCE, Policy
 from grpo_engine.policy.structure import agrees
 
@@ -80,6 +80,7 @@ class _RowsLayout:
         self.end = 0
         self.offset: int | mx.array = 0
         self._masks: dict[int | None, mx.array | None] = {}
+        self._bias: mx.array | None = None
 
     @property
     def start(self) -> int:
@@ -91,6 +92,12 @@ class _RowsLayout:
         lengths = [self.end - pad for pad in self.pads]
         self.offset = lengths[0] if even and lengths else mx.array(lengths, dtype=mx.int32)
         self._masks = {}
+        mask = self.mask(None)
+        self._bias = None if mask is None else mx.where(mask, 0.0, -mx.inf)
+
+    def bias(self) -> mx.array | None:
+        """-inf at places that a row does not have, [n, 1, 1, end + 1 - start]."""
+        return self._bias
 
     def mask(self, window: int | None) -> mx.array | None:
         """Which places the next token of each row sees, [n, 1, 1, end + 1 - start]."""
@@ -108,7 +115,7 @@ class _RowsLayout:
         return (places[None] >= mx.array(first)[:, None])[:, None, None]
 
 
-class _RowsCache(KVCache):
+class _RowsCache(BiasedCache):
     """One layer's block of storage, [rows, heads, places, width]."""
 
     keys: mx.array
@@ -130,6 +137,9 @@ class _RowsCache(KVCache):
         self.keys[:rows, :, end : end + 1] = keys
         self.values[:rows, :, end : end + 1] = values
         return self.keys[:rows, :, start : end + 1], self.values[:rows, :, start : end + 1]
+
+    def bias(self) -> mx.array | None:
+        return self.layout.bias()
 
     def make_mask(
         self,

@@ -1,0 +1,200 @@
+"""Attention in few and quick operations on the CPU: powers of two, a shared prompt read once.
+
+MLX's softmax there computes e^x at a third of the speed of 2^x and masks as slowly. Rows that stand
+on one prompt look at its keys in one product, and their own keys join in one softmax.
+Axes: B = P * G rows of P prompts, K key heads with R query heads each, L new tokens, D width.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from grpo_engine.policy.caches import BiasedCache, Layout, PrefixCache
+from grpo_engine.policy.head import LOG2_E
+from grpo_engine.policy.structure import agrees
+
+if TYPE_CHECKING:
+    from grpo_engine.policy.load import Policy
+
+PROBE_TOLERANCE = 1e-4
+LEAST = -120.0  # 2^-120 beside a sum of at least 1 is 0 in float32; below it 2^x gets slow
+NEEDED = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+class Seen(NamedTuple):
+    """Keys and values that queries look at, with what is added to their scores."""
+
+    keys: mx.array  # [B or P, K, S, D]
+    values: mx.array
+    bias: mx.array | None  # adds to [B, K, R, L, S], or [P, 1, 1, S] for a prompt: 0 or -inf
+
+
+def powers(x: mx.array) -> mx.array:
+    """2^x for x <= 0."""
+    found: Any = _powers(x)
+    value: mx.array = found
+    return value
+
+
+@mx.custom_function
+def _powers(x: mx.array) -> mx.array:
+    return mx.power(2.0, mx.maximum(x, LEAST))
+
+
+@_powers.vjp
+def _powers_vjp(primal: mx.array, cotangent: mx.array, output: mx.array) -> mx.array:  # noqa: ARG001
+    """d 2^x / d x = 2^x ln 2."""
+    return cotangent * output * math.log(2)
+
+
+def attend(queries: mx.array, own: Seen, prompt: Seen | None = None) -> mx.array:
+    """softmax_2(queries keys^T + bias) values over own and prompt keys, [B, H, L, D] -> [B, L, HD].
+
+    Queries are scaled by log2 e, so that powers of two give the usual softmax.
+    """
+    rows, heads, new, width = queries.shape
+    kinds = own.keys.shape[1]
+    groups = rows if prompt is None else prompt.keys.shape[0]
+    each, repeats = rows // groups, heads // kinds
+
+    def stacked(array: mx.array) -> mx.array:  # [B, H, N, D] -> [P, K, G, RN, D]
+        return array.reshape(groups, each, kinds, -1, width).swapaxes(1, 2)
+
+    flat = (groups, kinds, each * repeats * new, -1)
+    q = mx.contiguous(stacked(queries))
+    scores = q @ stacked(own.keys).swapaxes(3, 4)
+    deep = scores.shape
+    if own.bias is not None:
+        split = (groups, kinds, each, repeats, new, -1)
+        scores = scores.reshape(split) + own.bias
+    parts = [scores.reshape(flat)]
+    if prompt is not None:
+        ahead = q.reshape(flat) @ prompt.keys.swapaxes(2, 3)
+        parts.append(ahead if prompt.bias is None else ahead + prompt.bias)
+    weights, total = _softmax(parts)
+    out = (weights[0].reshape(deep) @ stacked(own.values)).reshape(flat)
+    if prompt is not None:
+        out = out + weights[1] @ prompt.values
+    out = (out / total).reshape(groups, kinds, each, repeats, new, width)
+    return out.transpose(0, 2, 4, 1, 3, 5).reshape(rows, new, heads * width)
+
+
+def _softmax(parts: Sequence[mx.array]) -> tuple[list[mx.array], mx.array]:
+    """Numerators of one softmax over all parts' last axes, and their sum."""
+    top = parts[0].max(axis=-1, keepdims=True)
+    for part in parts[1:]:
+        top = mx.maximum(top, part.max(axis=-1, keepdims=True))
+    top = mx.stop_gradient(top)
+    weights = [powers(part - top) for part in parts]
+    total = weights[0].sum(axis=-1, keepdims=True)
+    for weight in weights[1:]:
+        total = total + weight.sum(axis=-1, keepdims=True)
+    return weights, total
+
+
+def causal(new: int, keys: int) -> mx.array | None:
+    """-inf where a key comes after the token that looks, [new, keys]."""
+    if new == 1:
+        return None
+    ahead = mx.arange(keys)[None] > mx.arange(keys - new, keys)[:, None]
+    return mx.where(ahead, -mx.inf, 0.0)
+
+
+def install(policy: "Policy") -> None:
+    """Let attention blocks of this model ask `policy.fast.fast_attention` how to compute.
+
+    A block that gives other numbers that way stays as it is.
+    """
+    kinds: dict[type, type] = {}
+    for layer in policy.model.layers:
+        block = layer.get("self_attn")
+        if not isinstance(block, nn.Module) or not _fits(block):
+            continue
+        kind = type(block)
+        if kind not in kinds:
+            kinds[kind] = _quick(kind, policy)
+        block.__class__ = kinds[kind]
+
+
+def _fits(block: Any) -> bool:
+    """Whether our code gives this block's numbers: alone, on keys before it, and for two rows."""
+    try:
+        if not all(isinstance(block[name], nn.Module) for name in NEEDED):
+            return False
+        inner = block.q_proj.get("linear", block.q_proj)
+        width = int(inner.weight.shape[-1]) if type(inner) is nn.Linear else 0
+        probe = mx.random.normal((2, 5, width), key=mx.random.key(1)) if width else None
+        return probe is not None and all(
+            agrees(given, expected, PROBE_TOLERANCE)
+            for given, expected in zip(_probed(block, probe, quick=True),
+                                       _probed(block, probe, quick=False), strict=True)
+        )  # fmt: skip
+    except (TypeError, ValueError, AttributeError, RuntimeError, KeyError, IndexError):
+        return False  # a block of another build: its own code serves it
+
+
+def _probed(block: Any, probe: mx.array, *, quick: bool) -> list[mx.array]:
+    cache = PrefixCache()
+    found = []
+    for x in (probe[:1, :3], probe[:1, 3:]):
+        mask = cache.make_mask(x.shape[1])
+        found.append(_call(block, x, cache) if quick else block(x, mask, cache=cache))
+    layout = Layout((5, 5), 5, (0, 0))
+    shared = cache.spread(layout)
+    mask = shared.make_mask(5)
+    found.append(_call(block, probe, shared) if quick else block(probe, mask, cache=shared))
+    return found
+
+
+def _serves(cache: Any) -> bool:
+    """Whether the keys of a cache are seen as our code has them."""
+    if isinstance(cache, PrefixCache):
+        return cache.window is None and (cache.layout is None or cache.shared)
+    return isinstance(cache, BiasedCache) and cache.window is None
+
+
+def _call(block: Any, x: mx.array, cache: Any) -> mx.array:
+    rows, new, _ = x.shape
+
+    def heads(array: mx.array, count: int) -> mx.array:
+        return array.reshape(rows, new, count, -1)
+
+    queries = heads(block.q_proj(x), block.n_heads)
+    keys = heads(block.k_proj(x), block.n_kv_heads)
+    values = heads(block.v_proj(x), block.n_kv_heads).swapaxes(1, 2)
+    if "q_norm" in block:
+        queries, keys = block.q_norm(queries), block.k_norm(keys)
+    queries = block.rope(queries.swapaxes(1, 2), offset=cache.offset)
+    keys = block.rope(keys.swapaxes(1, 2), offset=cache.offset)
+    queries = queries * (block.scale * LOG2_E)
+    out: mx.array = block.o_proj(_attended(queries, keys, values, cache))
+    return out
+
+
+def _attended(queries: mx.array, keys: mx.array, values: mx.array, cache: Any) -> mx.array:
+    new = queries.shape[2]
+    if isinstance(cache, BiasedCache):
+        keys, values = cache.update_and_fetch(keys, values)
+        bias = cache.bias()
+        return attend(queries, Seen(keys, values, None if bias is None else bias[:, None, None]))
+    if not cache.shared:
+        keys, values = cache.update_and_fetch(keys, values)
+        return attend(queries, Seen(keys, values, causal(new, keys.shape[2])))
+    layout = cache.layout
+    before, after = (cache.keys, cache.values) if layout.group > 1 else cache.for_rows()
+    prompt = Seen(before, after, layout.bias(layout.group))
+    return attend(queries, Seen(keys, values, causal(new, new)), prompt)
+
+
+def _quick(kind: type, policy: "Policy") -> type:
+    """The class of such a block that can take the quick way."""
+
+    def call(self: Any, x: mx.array, mask: Any = None, cache: Any = None, **rest: Any) -> Any:
+        if policy.fast.fast_attention and not rest and _serves(cache):
+            return _call(self, x, cache)
+        return kind.__call__(self, x, mask, cache, **rest)
+
+    return type(f"{kind.__name__}Quick", (kind,), {"__call__": call})

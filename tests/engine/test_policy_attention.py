@@ -1,0 +1,103 @@
+"""The quick attention gives the plain attention's numbers, and serves only blocks that it fits."""
+
+import math
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+
+from grpo_engine.policy import FastPaths, attention
+from grpo_engine.policy.attention import Seen, attend, causal, powers
+from grpo_engine.policy.caches import Layout, PrefixCache
+from grpo_engine.policy.head import LOG2_E
+from tests.engine.conftest import MakePolicy
+
+ROWS, HEADS, KINDS, NEW, AHEAD, WIDTH = 6, 4, 2, 3, 5, 8
+
+
+def arrays(*shapes: tuple[int, ...]) -> list[mx.array]:
+    return [
+        mx.random.normal(shape, key=mx.random.key(place)) * 2 for place, shape in enumerate(shapes)
+    ]
+
+
+def test_a_shared_prompt_has_the_plain_values_and_gradients() -> None:
+    own, held = (ROWS, KINDS, NEW, WIDTH), (2, KINDS, AHEAD, WIDTH)
+    given = arrays((ROWS, HEADS, NEW, WIDTH), own, own, held, held, (ROWS, NEW, HEADS * WIDTH))
+    *inputs, weight = given
+    layout = Layout((5, 5, 5, 3, 3, 3), AHEAD, (0, 0, 0, 1, 1, 1))
+    assert layout.group == 3
+
+    def plain(q: mx.array, k: mx.array, v: mx.array, pk: mx.array, pv: mx.array) -> mx.array:
+        cache = PrefixCache(layout=layout)
+        cache.keys, cache.values, cache.shared = pk, pv, True
+        keys, values = cache.update_and_fetch(k, v)
+        out = mx.fast.scaled_dot_product_attention(
+            q, keys, values, scale=0.3, mask=layout.mask(NEW, None)
+        )
+        return (out.swapaxes(1, 2).reshape(ROWS, NEW, -1) * weight).sum()
+
+    def quick(q: mx.array, k: mx.array, v: mx.array, pk: mx.array, pv: mx.array) -> mx.array:
+        seen = Seen(k, v, causal(NEW, NEW))
+        return (attend(q * 0.3 * LOG2_E, seen, Seen(pk, pv, layout.bias(3))) * weight).sum()
+
+    places = list(range(5))
+    expected, slopes = mx.value_and_grad(plain, argnums=places)(*inputs)
+    found, own_slopes = mx.value_and_grad(quick, argnums=places)(*inputs)
+    assert found.item() == pytest.approx(expected.item(), abs=1e-4)
+    for mine, theirs in zip(own_slopes, slopes, strict=True):
+        assert mx.allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_powers_of_two_are_right_far_below_zero_and_have_their_slope() -> None:
+    x = mx.array([-math.inf, -1e9, -121.0, -3.0, -0.5, 0.0])
+    (value,), (slope,) = mx.vjp(powers, [x], [mx.ones(6)])
+    expected = mx.array([0.0, 0.0, 0.0, 0.125, 2**-0.5, 1.0])
+    assert mx.allclose(value, expected, atol=1e-30)
+    assert mx.allclose(slope, expected * math.log(2), atol=1e-30)
+
+
+@pytest.mark.parametrize(
+    ("prompt_of", "group"),
+    [((0, 0, 0), 3), ((0, 1, 2), 1), ((0, 0, 1, 1), 2), ((0, 0, 1), 1), ((0, 1, 0, 1), 1)],
+)
+def test_rows_are_stacked_where_prompts_have_as_many_in_order(
+    prompt_of: tuple[int, ...], group: int
+) -> None:
+    assert Layout((4,) * len(prompt_of), 4, prompt_of).group == group
+
+
+@pytest.mark.skipif(mx.default_device() != mx.cpu, reason="the quick attention is for the CPU")
+def test_attention_of_a_model_is_quick_only_while_the_switch_is_on(
+    make_policy: MakePolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = make_policy()
+    seen: list[int] = []
+
+    def counted(*args: Seen) -> mx.array:
+        seen.append(1)
+        return attend(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(attention, "attend", counted)
+    assert policy.parts is not None
+    layers = len(policy.model.layers)
+    mx.eval(policy.parts.hidden(mx.array([[1, 2, 3]]), [PrefixCache() for _ in range(layers)]))
+    assert len(seen) == layers
+    policy.fast = FastPaths.plain()
+    mx.eval(policy.parts.hidden(mx.array([[1, 2, 3]]), [PrefixCache() for _ in range(layers)]))
+    assert len(seen) == layers
+
+
+def test_a_block_with_another_softmax_stays_as_it_is(make_policy: MakePolicy) -> None:
+    policy = make_policy()
+    layer = policy.model.layers[0]
+    plain = type(layer.self_attn).__mro__[1]
+
+    class Capped(plain):  # type: ignore[misc,valid-type]
+        def __call__(self, x: mx.array, *args: object, **rest: object) -> mx.array:
+            out: mx.array = nn.tanh(plain.__call__(self, x, *args, **rest) * 50)
+            return out
+
+    layer.self_attn.__class__ = Capped
+    attention.install(policy)
+    assert type(layer.self_attn) is Capped
