@@ -80,13 +80,13 @@ class PostMortemQuestions(MetricQuestions):
         return tuple(found)
 
 
-def tail(path: Path, lines: int) -> tuple[str, ...]:
-    """The last lines of a file; none if there is no file."""
+def tail(path: Path, lines: int, end: int | None = None) -> tuple[str, ...]:
+    """The last lines of a file, or of its first `end` bytes; none if there is no file."""
     try:
         with path.open("rb") as log:
-            log.seek(0, 2)
-            log.seek(max(0, log.tell() - 400 * lines))
-            text = log.read().decode("utf-8", "replace")
+            end = log.seek(0, 2) if end is None else end
+            start = log.seek(max(0, end - 400 * lines))
+            text = log.read(end - start).decode("utf-8", "replace")
     except OSError:
         return ()
     return tuple(text.splitlines()[-lines:])

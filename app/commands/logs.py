@@ -1,12 +1,19 @@
 """`grpo-tui logs`: print a run's log."""
 
+import sys
 import time
-from typing import Annotated
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.output import print_json, tell
 from app.store_access import Db, Json, RunRef, reading, say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from experiments.reader import StoreReader
 
 
 def logs(
@@ -26,7 +33,8 @@ def logs(
     with reading(db) as reader:
         found = reader.resolve(run)
         path = log_file(run_folder(reader.path, found.id))
-        shown = tail(path, lines) or reader.log_lines(found.key, lines)
+        end = path.stat().st_size if path.exists() else 0
+        shown = tail(path, lines, end) or reader.log_lines(found.key, lines)
         if as_json:
             print_json(list(shown))
             return
@@ -34,15 +42,25 @@ def logs(
             tell(line)
         if not shown:
             say(f"{found.name} has logged nothing")
-        if not follow:
-            return
-        with path.open(encoding="utf-8", errors="replace") as log:
-            log.seek(0, 2)
-            while True:
-                line = log.readline()
-                if line:
-                    tell(line.rstrip("\n"))
-                elif not reader.resolve(found.id).active:
-                    return
-                else:
-                    time.sleep(0.5)
+        if follow:
+            _follow(reader, found.id, path, end)
+
+
+def _follow(reader: "StoreReader", run: str, path: "Path", place: int) -> None:
+    """Print what comes after `place` in the log, line by line, until the run has ended."""
+    rest = b""
+    active = True
+    while active:
+        # asked before the log is read: nothing is written after the end
+        active = reader.resolve(run).active
+        with suppress(FileNotFoundError), path.open("rb") as log:
+            log.seek(place)
+            *whole, rest = (rest + log.read()).split(b"\n")
+            place = log.tell()
+            for line in whole:
+                tell(line.decode("utf-8", "replace"))
+        sys.stdout.flush()
+        if active:
+            time.sleep(0.5)
+    if rest:
+        tell(rest.decode("utf-8", "replace"))

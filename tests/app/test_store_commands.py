@@ -4,6 +4,9 @@ import csv
 import io
 import json
 import shutil
+import sqlite3
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -269,6 +272,34 @@ def test_requests_are_taken_by_the_run_and_their_fate_is_told(
     assert (stopped.code, stopped.out) == (exit_codes.OK, "")
     assert "at-work: " in stopped.err
     assert control.stop_after_step
+
+
+def test_logs_are_followed_until_the_run_ends(
+    cli: Cli, live: tuple[str, Control], store: Path
+) -> None:
+    log = store.parent / "runs" / live[0] / "log.txt"
+
+    def grow() -> None:
+        with log.open("a", encoding="utf-8") as out:
+            out.write("begun")
+            out.flush()
+            time.sleep(0.6)
+            out.write(" and done\n\x1b[2Jno line end")
+        with closing(sqlite3.connect(store)) as conn, conn:
+            conn.execute("UPDATE run SET status = 'completed'")
+
+    log.write_text("first\nsecond\n", encoding="utf-8")
+    timer = threading.Timer(0.3, grow)
+    timer.start()
+    done = cli("logs", live[0], "--lines", "1", "--follow")
+    timer.join()
+    assert done.out.splitlines() == ["second", "begun and done", "\\x1b[2Jno line end"]
+
+
+def test_a_run_without_a_log_can_be_followed(cli: Cli, two: tuple[str, str]) -> None:
+    done = cli("logs", two[0], "--follow")
+    assert (done.code, done.out) == (exit_codes.OK, "")
+    assert "has logged nothing" in done.err
 
 
 def test_logs_and_report_of_a_run(cli: Cli, two: tuple[str, str]) -> None:
