@@ -66,17 +66,6 @@ def compare(
     )
 
 
-def setting_differences(
-    left: Mapping[str, Any], right: Mapping[str, Any]
-) -> tuple[SettingDifference, ...]:
-    """The flat settings that are not the same on both sides."""
-    return tuple(
-        SettingDifference(path=path, values=(left.get(path), right.get(path)))
-        for path in sorted({*left, *right})
-        if path != "name" and _text(left, path) != _text(right, path)
-    )
-
-
 def _text(values: Mapping[str, Any], path: str) -> str:
     return json.dumps(values[path], sort_keys=True) if path in values else ""
 

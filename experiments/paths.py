@@ -50,8 +50,3 @@ def spill_folder(store: Path) -> Path:
 def spill_file(store: Path, run: str) -> Path:
     """The events of a run that wait."""
     return spill_folder(store) / f"{run}.jsonl"
-
-
-def checkpoints_folder(folder: Path) -> Path:
-    """The run's checkpoints."""
-    return folder / "checkpoints"

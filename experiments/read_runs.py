@@ -28,8 +28,8 @@ _BASE = (
     "run.archived, run.bytes, run.config_hash, worker.n, worker.host, worker.heartbeat"
 )
 _LAST_ATTEMPT = (
-    "LEFT JOIN attempt worker ON worker.run_id = run.id "
-    "AND worker.n = (SELECT max(n) FROM attempt WHERE run_id = run.id)"
+    "LEFT JOIN attempt worker ON worker.id = "
+    "(SELECT id FROM attempt WHERE run_id = run.id ORDER BY n DESC LIMIT 1)"
 )
 _LINE = (
     "first", "first_step", "last", "last_step", "min", "min_step", "max", "max_step", "mean",
