@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.output import print_rows
+from app.prompt_text import asked
 from app.store_access import Csv, Db, Json, Raw, RunRef, reading, say
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def rollouts(
         {
             "step": row["step"], "group": row["group"], "answer": row["index"],
             "reward": row["reward"], "advantage": row["advantage"], "tokens": row["tokens"],
-            "prompt": row["prompt"][-40:], "completion": row["completion"],
+            "prompt": asked(row["prompt"])[-40:], "completion": row["completion"],
         }
         for row in rows
     ]  # fmt: skip

@@ -191,6 +191,8 @@ def test_rollouts_are_listed_and_searched(cli: Cli, two: tuple[str, str]) -> Non
     narrowed = cli("rollouts", "plain-otter", "--search", "yes", "--step", "1", "--group", "0",
                    "--limit", "1", "--json").data  # fmt: skip
     assert [(row["step"], row["group"], row["completion"]) for row in narrowed] == [(1, 0, "yes")]
+    listed = cli("rollouts", "plain-otter", "--limit", "1").out.splitlines()[1]
+    assert listed.split("  ")[-2:] == ["1 + 1 = ?", "yes"]
     done = cli("rollouts", "plain-otter", "--search", "x = -5", "--json")
     assert (done.code, done.data) == (exit_codes.OK, [])
     assert "no rollouts with 'x = -5'" in done.err
