@@ -22,7 +22,7 @@ PHASES = ("rollout", "score", "update")
 TOUCHES = {  # the phases that a switch can change
     "shared_prefix": ("score", "update"), "selective_head": ("score", "update"),
     "head_chunk": ("score", "update"), "fused_head": ("update",), "fast_gate": PHASES,
-    "fast_attention": PHASES, "batched_prefill": ("rollout",),
+    "fast_attention": PHASES, "fast_adapter": ("update",), "batched_prefill": ("rollout",),
     "batched_decode": ("rollout",), "merge_adapter": ("rollout",),
 }  # fmt: skip
 

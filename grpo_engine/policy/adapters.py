@@ -18,6 +18,7 @@ from mlx_lm.utils import save_model
 
 from grpo_engine.config import ModelConfig
 from grpo_engine.errors import ModelError
+from grpo_engine.policy.thin import ThinLoRA
 from grpo_engine.policy.trees import flatten, nest
 
 ADAPTED = (LoRALinear, DoRALinear, LoRASwitchLinear, LoRAEmbedding, DoRAEmbedding)
@@ -144,7 +145,7 @@ def _switched_off(kind: type) -> type:
     return type(f"{kind.__name__}Off", (kind, _Off), {"__call__": call, "as_linear": as_linear})
 
 
-_OFF = {kind: _switched_off(kind) for kind in ADAPTED}
+_OFF = {kind: _switched_off(kind) for kind in (*ADAPTED, ThinLoRA)}
 
 
 @contextmanager

@@ -18,6 +18,7 @@ class FastPaths:
     batched_decode: bool = True  # all rows as one batch, finished rows leave
     fast_gate: bool = True  # silu by powers of two, where the model is loaded on the CPU
     fast_attention: bool = True  # softmax by powers of two, a shared prompt's keys read once; CPU
+    fast_adapter: bool = True  # the product of LoRA adds to its base's, on the CPU
     merge_adapter: bool = True  # fold LoRA into the weights while sampling
     bucket: int = 0  # completion lengths are padded to a multiple of this, 0 = not padded
 
@@ -27,5 +28,5 @@ class FastPaths:
         return cls(
             shared_prefix=False, selective_head=False, head_chunk=0, fused_head=False,
             batched_prefill=False, batched_decode=False, fast_gate=False,
-            fast_attention=False, merge_adapter=False, bucket=0,
+            fast_attention=False, fast_adapter=False, merge_adapter=False, bucket=0,
         )  # fmt: skip

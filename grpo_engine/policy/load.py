@@ -12,7 +12,7 @@ from mlx_lm.utils import get_total_parameters
 
 from grpo_engine.config import ModelConfig
 from grpo_engine.errors import ModelError
-from grpo_engine.policy import adapters, attention, gates
+from grpo_engine.policy import adapters, attention, gates, thin
 from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.critic import Critic
 from grpo_engine.policy.fast_paths import FastPaths
@@ -189,6 +189,7 @@ def load_policy(
     if dtype == "float32" and on_cpu():
         gates.install(policy)
         attention.install(policy)
+        thin.install(policy)
     # Only a fresh LoRA is the base model when it is switched off.
     if config.tuning != "lora" or config.adapter is not None:
         policy.reference = policy.snapshot()
