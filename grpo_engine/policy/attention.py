@@ -139,7 +139,7 @@ def _fits(block: Any) -> bool:
 def _probed(block: Any, probe: mx.array, *, quick: bool) -> list[mx.array]:
     cache = PrefixCache()
     found = []
-    for x in (probe[:1, :3], probe[:1, 3:]):
+    for x in (probe[:1, :3], probe[:1, 3:4], probe[:1, 4:]):
         mask = cache.make_mask(x.shape[1])
         found.append(_call(block, x, cache) if quick else block(x, mask, cache=cache))
     layout = Layout((5, 5), 5, (0, 0))
@@ -167,8 +167,13 @@ def _call(block: Any, x: mx.array, cache: Any) -> mx.array:
     values = heads(block.v_proj(x), block.n_kv_heads).swapaxes(1, 2)
     if "q_norm" in block:
         queries, keys = block.q_norm(queries), block.k_norm(keys)
-    queries = block.rope(queries.swapaxes(1, 2), offset=cache.offset)
-    keys = block.rope(keys.swapaxes(1, 2), offset=cache.offset)
+    if new == 1:  # a decode step is made of small operations: one rotation for both
+        both = mx.concatenate([queries, keys], axis=2).swapaxes(1, 2)
+        both = block.rope(both, offset=cache.offset)
+        queries, keys = both[:, : block.n_heads], both[:, block.n_heads :]
+    else:
+        queries = block.rope(queries.swapaxes(1, 2), offset=cache.offset)
+        keys = block.rope(keys.swapaxes(1, 2), offset=cache.offset)
     queries = queries * (block.scale * LOG2_E)
     out: mx.array = block.o_proj(_attended(queries, keys, values, cache))
     return out
