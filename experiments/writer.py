@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,8 @@ from experiments.tokens import TokenFile, encode
 from experiments.values import TokenRow
 from grpo_engine import events as ev
 
+NAP_S = 5e-4
+
 
 class RunWriter:
     """Writes the events of one attempt, one transaction per call."""
@@ -60,6 +63,9 @@ class RunWriter:
             self.tokens.write(blobs)
             last = self._last_ids()
             rows = self._group_rows(items, numbers, last)
+            if blobs:
+                # who has slept has a whole time slice, and rarely loses the processor with the lock
+                time.sleep(NAP_S)
             with hurried():
                 waited = begin(self.conn, limit)
                 try:
