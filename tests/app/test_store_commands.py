@@ -61,8 +61,12 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cli(store: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
+def cli(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Cli:
     assert store
+    # an export would lower the priority of all tests after it
+    monkeypatch.setattr("grpo_engine.platform.priority.lower_priority", lambda niceness: niceness)
 
     def call(*args: str) -> Done:
         code = main(list(args))

@@ -2,13 +2,15 @@
 
 import csv
 import io
+import json
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.csv_files import cell, json_text, read_csv, write_csv
-from experiments.texts import escape, guard, unescape, unguard
+from experiments.texts import escape, guard, unescape, unguard, visible
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=40) | st.from_regex(
     r"(\\|x00|ud8[0-9a-f]{2}|\x00|[=+@'-]|\t|\r\n|\"|,|,){1,8}", fullmatch=True
@@ -60,3 +62,20 @@ def test_csv_has_one_header_row_and_newlines_inside_quotes() -> None:
 
 def test_json_text_is_valid_utf8_and_names_what_json_lacks() -> None:
     assert json_text({"a": float("nan"), "b": "\ud800é"}) == '{"a": "NaN", "b": "\\ud800é"}'
+
+
+def test_what_a_terminal_would_obey_is_made_visible_on_one_line() -> None:
+    assert visible("plain") == "plain"
+    assert visible("caf\u00e9 \u65e5\u672c \U0001f44d") == "caf\u00e9 \u65e5\u672c \U0001f44d"
+    hostile = "a\x1b[2J\nb\u202e\x9b\ud800\tc\u2028d"
+    assert visible(hostile) == "a\\x1b[2J\u21b5b\\u202e\\x9b\\ud800 c\\u2028d"
+
+
+def test_json_escapes_what_a_terminal_would_obey_and_nothing_else() -> None:
+    value = {"a": "\x1b\x7f\x9b\u202e\ud800", "b": "caf\u00e9 \u65e5\u672c", "c": (1, math.inf)}
+    text = json_text(value)
+    assert text == (
+        '{"a": "\\u001b\\u007f\\u009b\\u202e\\ud800", "b": "caf\u00e9 \u65e5\u672c", '
+        '"c": [1, "Infinity"]}'
+    )
+    assert json.loads(text)["a"] == value["a"]
