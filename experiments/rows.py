@@ -98,10 +98,11 @@ def insert(conn: sqlite3.Connection, sql: str, rows: Sequence[Sequence[Any]]) ->
     One statement a row held the lock for seconds where another thread was busy.
     """
     head, _, marks = sql.partition(" VALUES ")
+    most = conn.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // marks.count("?")
     at = 0
     for size in (256, 64, 16, 4, 1):
         many = f"{head} VALUES {','.join([marks] * size)}"
-        while len(rows) - at >= size:
+        while most >= size <= len(rows) - at:
             conn.execute(many, list(chain.from_iterable(rows[at : at + size])))
             at += size
 

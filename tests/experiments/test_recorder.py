@@ -375,8 +375,10 @@ def test_rows_made_ready_before_another_recorder_wrote_get_ids_of_their_own(
                 ]  # fmt: skip
 
 
-def test_many_rows_are_inserted_once_each_and_in_order() -> None:
+@pytest.mark.parametrize("most", [32766, 999, 40])
+def test_many_rows_are_inserted_once_each_and_in_order(most: int) -> None:
     with closing(sqlite3.connect(":memory:")) as conn:
+        conn.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, most)
         conn.execute("CREATE TABLE t (place INTEGER PRIMARY KEY, square INTEGER)")
         rows = [(None, number * number) for number in range(256 + 2 * 64 + 3 * 4 + 2)]
         insert(conn, "INSERT INTO t VALUES (?,?)", rows)
