@@ -12,6 +12,7 @@ from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.message import Message
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from app import leaving, terminal
@@ -23,6 +24,7 @@ from app.lifecycle import RunKeeper
 from app.preferences import Preferences, preferences_path
 from app.reader import ReaderThread
 from app.run_state import Snapshot
+from app.safe_text import safe
 from app.screens.base import WorkbenchScreen
 from app.themes import THEMES, ExactXterm
 from experiments.paths import store_path
@@ -185,6 +187,14 @@ class Workbench(RunKeeper):
         base = self.screen
         if isinstance(base, WorkbenchScreen):
             self.push_screen(HelpScreen(topic, base, base.snapshot))
+
+    def notify(
+        self, message: str, *, title: str = "", severity: SeverityLevel = "information",
+        timeout: float | None = None, markup: bool = False,  # noqa: ARG002
+    ) -> None:  # fmt: skip
+        """Show a message for a while; it may hold names and texts from elsewhere, never markup."""
+        super().notify(safe(message, "\n"), title=title, severity=severity, timeout=timeout,
+                       markup=False)  # fmt: skip
 
     def copy(self, text: str) -> None:
         """Copy text, and say how it went."""

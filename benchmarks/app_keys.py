@@ -136,6 +136,7 @@ def walk(terminal: Terminal, stop: tour.Stop, found: Keys, count: int) -> None:
     """Go to a stop and press its keys."""
     for key in ("escape", "escape", "escape", "escape", *stop.way.split()):
         terminal.press_now(tour.BYTES.get(key, key))
+        time.sleep(2 * QUIET if key == "escape" else 0.0)  # else it goes with the next key as alt
         settle(terminal)
     for place, key in enumerate(stop.keys.split()):
         if len(found.spent) >= count:

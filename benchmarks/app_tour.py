@@ -57,7 +57,7 @@ RUNS = Stop(
     "1 home down",
     f"down up j k pagedown pageup end home down z z {COMMON} ctrl+c escape "
     "space down space b b t escape N escape i escape g g g g g g g G escape C escape "
-    "o O O o o o o o o o A A Q enter escape n q c q r x u 2 1 3 1 4 1 5 1 "
+    "o O O o o o o o o A A Q enter escape n q c q r x u 2 1 3 1 4 1 5 1 "
     "home down space down space d 1 home down space down space enter 1",
 )
 WATCH = Stop(
@@ -159,4 +159,4 @@ PAPER = "121212"
 
 def _cells(terminal: Terminal, row: int, columns: int) -> tuple[object, ...]:
     line = terminal.screen.buffer[row]
-    return tuple(line[column] for column in range(columns))
+    return tuple(map(line.__getitem__, range(columns)))

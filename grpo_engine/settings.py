@@ -1,6 +1,7 @@
 """The settings as data: list them, read them from YAML and `--set`, say what is wrong in words."""
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,9 +99,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def write_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
-    """Write a config as YAML; by default only what differs from the defaults."""
+    """Write a config as YAML; by default only what differs from the defaults.
+
+    Where a text holds characters that cannot be seen, all beyond ASCII are written as escapes.
+    """
     tree = config.model_dump(mode="json", exclude_defaults=only_changed)
-    return str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    text = str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    if any(unicodedata.category(char) == "Cf" for char in text):
+        return str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=False))
+    return text
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

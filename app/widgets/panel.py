@@ -6,6 +6,7 @@ number and title cut in on the left and `note` on the right. Sizes, focus and th
 here; nothing is painted while the panel is hidden or its screen is not the active one.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -19,12 +20,13 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from app.palette import Palette, palette_of, style
-from app.safe_text import cell_len, clip
+from app.safe_text import cell_len, clip, safe
 
 Span = tuple[str, Style | None]
 Line = list[Span]
 
 CORNERS = "╭╮╰╯"
+HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
 class Panel(Widget, can_focus=True):
@@ -193,10 +195,13 @@ class Panel(Widget, can_focus=True):
 
 
 def _fitted(line: Iterable[Span], width: int) -> Line:
-    """Spans cut or filled to `width` cells; a cut line ends in `…`."""
+    """Spans cut or filled to `width` cells; a cut line ends in `…`.
+
+    Spans are safe already; one that a caller forgot is made so here.
+    """
     spans: Line = []
     used = 0
-    line = list(line)
+    line = [(safe(text) if HIDDEN.search(text) else text, look) for text, look in line]
     total = sum(cell_len(text) for text, _ in line)
     room = width if total <= width else width - 1
     for text, look in line:

@@ -57,7 +57,7 @@ def hit_line(hit: SearchHit, chosen: bool, width: int, palette: Palette) -> Line
 def place_line(group: GroupView, rollout: RolloutView | None, run: str, palette: Palette) -> Line:
     """Where one is: run, step, prompt, target, answer."""
     label, text = style(palette.label), style(palette.text)
-    line: Line = [(f" {run}", style(palette.headline)), (f"  step {group.step}", text)]
+    line: Line = [(f" {clip(run, 40)}", style(palette.headline)), (f"  step {group.step}", text)]
     if group.origin != "train":
         line.append((f"  {group.origin}", style(palette.accent)))
     question = clip(asked(group.prompt_text), 40)

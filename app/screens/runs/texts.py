@@ -5,6 +5,7 @@ import io
 import json
 from typing import Any
 
+from app.safe_text import safe
 from app.screens.runs.columns import metric_of
 from app.screens.runs.view import View
 from experiments.texts import escape, guard
@@ -54,9 +55,12 @@ def as_csv(view: View) -> str:
 
 def as_markdown(view: View) -> str:
     """A table of the most important columns."""
+    from experiments.export import md_cell
+
     names = ("name", "recipe", "task", "status", "step", "best reward", "best eval/accuracy")
     lines = ["| " + " | ".join(names) + " |", "|" + " --- |" * len(names)]
     for record in records(view):
-        cells = (str(record.get(name) if record.get(name) is not None else "") for name in names)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        values = (record.get(name) for name in names)
+        cells = (md_cell(safe(v) if isinstance(v, str) else "" if v is None else v) for v in values)
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

@@ -1,0 +1,75 @@
+"""Every text of a run tries to break the screen: its name, notes, tags, settings, alerts, answers.
+
+The five screens have tests of hostile answers of their own; here one store of hostile runs is
+walked through by keys, each frame checked.
+"""
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.app import Workbench
+from app.preferences import Preferences
+from app.screens.runs import RunsScreen
+from app.screens.runs.texts import as_csv, as_json, as_markdown
+from experiments.recorder import Recorder
+from experiments.store import ExperimentStore
+from grpo_engine import events as ev
+from grpo_engine.settings import build
+from tests.app import frames
+from tests.app.script import CONFIG, HOSTILE
+from tests.app.stored import run_events
+from tests.app.test_live_run import until
+
+NAME = HOSTILE[0] + HOSTILE[1] + HOSTILE[2] + HOSTILE[4] + HOSTILE[5]
+OBEYED = ("\x1b", "\x07", "\x00", "\x9b", "\u202e", "\u2066")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hostile") / "grpo.db"
+    recorder = Recorder(path)
+    for seed in (0, 1):
+        tree = {**CONFIG, "seed": seed, "name": f"{seed} {NAME}",
+                "model": {"path": NAME, "tuning": "lora"}}  # fmt: skip
+        handle = recorder.start_run(build(tree), name=f"{seed} {NAME}", tags=(NAME.split()[0],))
+        for event in run_events(steps=2, seed=seed):
+            if isinstance(event, ev.StepFinished):
+                handle.put(ev.AlertRaised(
+                    step=event.step, rule="kl_high", severity="warning", value=1.0, limit=0.5,
+                    explanation=NAME, remedy=NAME,
+                ))  # fmt: skip
+                handle.put(ev.NoteWritten(step=event.step, text=NAME, severity="error"))
+                event = replace(event, metrics={**event.metrics, f"rewards/{NAME}/mean": 1.0})
+            handle.put(event)
+        handle.close()
+    recorder.close()
+    with closing(ExperimentStore(path)) as opened:
+        opened.set_note(1, HOSTILE[7][:3000] + NAME)
+    return path
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_store_of_hostile_runs_is_harmless_on_every_screen(
+    size: tuple[int, int], store: Path
+) -> None:
+    app = Workbench(store, preferences=Preferences())
+    async with app.run_test(size=size, notifications=True) as pilot:
+        screen = app.screen
+        assert isinstance(screen, RunsScreen)
+        await until(app, lambda: len(screen.view.runs) == 2 and screen.view.preview is not None)
+        keys = ("g", "g", "g", "g", "g", "g", "g", "down", "z", "z", "y", "t", "escape", "N",
+                "escape", "i", "escape", "s", "b", "e", "escape", "space", "down", "space", "d",
+                "v", "v", "v", "v", "plus", "escape", "1", "c", "v", "escape", "escape", "1",
+                "enter", "tab", "tab", "tab", "down", "enter", "escape", "ctrl+c", "escape", "4",
+                "v", "escape", "question_mark", "escape")  # fmt: skip
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause(0.02)
+            frames.check(app)
+            assert not any(sign in frames.text(app) for sign in OBEYED)
+        for text in (as_json(screen.view), as_markdown(screen.view)):
+            assert not any(sign in text for sign in OBEYED)
+        assert "\x00" not in as_csv(screen.view)  # the rest is data, and stays as it is

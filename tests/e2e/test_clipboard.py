@@ -1,0 +1,38 @@
+"""Copying in a real terminal: OSC 52 reaches it, by the key that the user's own file names."""
+
+import base64
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.app.stored import record
+from tests.e2e.terminal import Terminal
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="macOS copies by pbcopy")
+
+
+def test_a_key_of_the_users_file_sends_the_run_to_the_clipboard_of_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "grpo-tui").mkdir()
+    (tmp_path / "grpo-tui" / "settings.json").write_text(
+        json.dumps({"keymap": {"copy": "B", "runs.baseline": "y"}})
+    )
+    store = tmp_path / "grpo.db"
+    record(store, name="calm-otter")
+    with Terminal(["-m", "app", "--db", str(store)]) as terminal:
+        terminal.until("2 calm-otter")
+        terminal.press("y")  # it pins the baseline here
+        terminal.until("◆")
+        assert b"\x1b]52;" not in terminal.raw
+        terminal.press("B")
+        terminal.until("Sent")
+        found = re.search(rb"\x1b\]52;c;([A-Za-z0-9+/=]+)", terminal.raw)
+        assert found is not None
+        assert base64.b64decode(found[1]).decode().endswith(" calm-otter")
