@@ -47,11 +47,17 @@ def m004_order(conn: sqlite3.Connection) -> None:
     _run_sql(conn, schema.ORDER)
 
 
+def m005_list(conn: sqlite3.Connection) -> None:
+    """Lists of runs without their configurations."""
+    _run_sql(conn, schema.LIST)
+
+
 MIGRATIONS = (
     Migration("m001_runs", m001_runs),
     Migration("m002_search", m002_search),
     Migration("m003_queue", m003_queue),
     Migration("m004_order", m004_order),
+    Migration("m005_list", m005_list),
 )
 CURRENT = len(MIGRATIONS)
 

@@ -340,3 +340,12 @@ CREATE INDEX IF NOT EXISTS rollout_of_group ON rollout (
   group_id, run_id, advantage, tokens, kl, clip_fraction
 );
 """
+
+# All that a list of runs shows, in its order: each row of `run` is a page, for its configuration.
+LIST = """
+CREATE INDEX IF NOT EXISTS run_list ON run (
+  archived, created_at, short, uid, name, status, model, task, recipe, seed, step, total_steps,
+  tokens, elapsed, started_at, ended_at, device, dataset_fingerprint, code_version, error, note,
+  bytes, config_hash
+);
+"""

@@ -29,6 +29,7 @@ def first_version(path: Path) -> None:
         begin(conn)
         for table in ("rollout_words", "prompt_words", "queue_item"):
             conn.execute(f"DROP TABLE {table}")
+        conn.execute("DROP INDEX run_list")
         conn.execute("DROP INDEX run_config")
         conn.execute("DROP INDEX run_sweep")
         conn.execute("DROP INDEX rollout_of_group")
