@@ -1,0 +1,84 @@
+"""Stores to compare, and ways to look at them."""
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.app import Workbench
+from app.main import main
+from app.messages import CompareRequested
+from app.preferences import Preferences
+from app.screens.compare import CompareScreen
+from experiments.reader import StoreReader
+from tests.app.script import CONFIG
+from tests.app.stored import record, run_events
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+def algorithm(**changes: object) -> dict[str, object]:
+    return {**CONFIG["algorithm"], **changes}  # type: ignore[dict-item]
+
+
+def two_runs(folder: Path) -> Path:
+    """Two runs that differ in beta, seed and length."""
+    path = folder / "runs.db"
+    record(path, run_events(steps=8, seed=1), name="calm-otter", seed=0)
+    record(path, run_events(steps=6, seed=2), name="brave-fox", seed=1,
+           algorithm=algorithm(beta=0.1))  # fmt: skip
+    return path
+
+
+def grid_of_runs(folder: Path) -> Path:
+    """Two betas, two learning rates, two seeds."""
+    path = folder / "runs.db"
+    place = 0
+    for beta in (0.0, 0.1):
+        for rate in (1e-5, 1e-4):
+            for seed in (0, 1):
+                place += 1
+                record(path, run_events(steps=3, seed=place, prompts=2), name=f"sweep-{place}",
+                       seed=seed, algorithm=algorithm(beta=beta),
+                       optimizer={"learning_rate": rate})  # fmt: skip
+    return path
+
+
+def workbench(store: Path, theme: str = "dark") -> Workbench:
+    preferences = Preferences()
+    preferences.remember(theme=theme)
+    return Workbench(store, preferences=preferences)
+
+
+def refs_of(store: Path) -> tuple[str, ...]:
+    reader = StoreReader(store)
+    runs = reader.runs(sort="created")
+    reader.close()
+    return tuple(run.id for run in runs)
+
+
+async def opened(app: Workbench, pilot: Pilot[int], refs: tuple[str, ...] = ()) -> CompareScreen:
+    """Bring the screen to the front with these runs, all of the store without any."""
+    await app.hand_over("compare", CompareRequested(refs or refs_of(app.store)))
+    screen = app.screen
+    assert isinstance(screen, CompareScreen)
+    await settled(pilot, screen)
+    return screen
+
+
+async def settled(pilot: Pilot[int], screen: CompareScreen) -> None:
+    """Wait until everything the screen asked of the store is there and drawn."""
+    await pilot.pause()
+    for _ in range(600):
+        await pilot.pause(0.01)
+        busy = [w for w in screen.workers if not w.is_finished and w.group != "poll"]
+        ready = not screen.view.refs or screen.view.charts is not None
+        if not busy and ready and screen.view.loaded:
+            break
+    await pilot.pause()
+
+
+def cli(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    capsys.readouterr()
+    assert main(["compare", *args]) == 0
+    return capsys.readouterr().out

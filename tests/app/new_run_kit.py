@@ -1,0 +1,59 @@
+"""Ways to use the New run screen as a person does."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from textual.keys import _character_to_key
+from textual.pilot import Pilot
+
+from app.app import Workbench
+from app.messages import NewRunRequested
+from app.preferences import Preferences
+from app.screens.new_run import NewRunScreen
+from tests.app import frames
+
+
+async def opened(app: Workbench, pilot: Pilot[int], **request: str) -> NewRunScreen:
+    await app.hand_over("new_run", NewRunRequested(**request))
+    screen = app.screen
+    assert isinstance(screen, NewRunScreen)
+    await settled(pilot, screen)
+    return screen
+
+
+async def settled(pilot: Pilot[int], screen: NewRunScreen) -> None:
+    for _ in range(200):
+        await pilot.pause(0.01)
+        if all(worker.is_finished for worker in screen.workers):
+            break
+    await pilot.pause()
+
+
+async def until(app: Workbench, holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, frames.text(app)
+        await asyncio.sleep(0.05)
+
+
+async def write(pilot: Pilot[int], text: str) -> None:
+    """Type into the field that has the focus, its old text cleared."""
+    await pilot.press("end", "ctrl+u", *(_character_to_key(char) for char in text))
+
+
+async def go_to(pilot: Pilot[int], screen: NewRunScreen, path: str) -> None:
+    """Move to a setting by keys: find the beginning of its path, keep the search, go down."""
+    await pilot.press("slash", "ctrl+u", *(_character_to_key(char) for char in path[:11]))
+    await pilot.press("enter")
+    while screen.view.cursor != path:
+        before = screen.view.cursor
+        await pilot.press("down")
+        assert screen.view.cursor != before, frames.text(screen.workbench)
+
+
+def workbench(store: Path, theme: str = "dark") -> Workbench:
+    preferences = Preferences()
+    preferences.remember(theme=theme)
+    return Workbench(store, preferences=preferences)

@@ -1,0 +1,184 @@
+"""The pages below the curves of Compare: metrics, seeds, grid, answers, and the test."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from app.numbers import short
+from app.screens.compare.panels import PagePanel
+from app.screens.compare.pick import Picker, PickList
+from app.screens.compare.verdict import verdict
+from app.screens.rollouts import RolloutsScreen
+from experiments.reader import StoreReader
+from grpo_engine import events as ev
+from tests.app import frames
+from tests.app.compared import cli, grid_of_runs, opened, refs_of, settled, two_runs, workbench
+from tests.app.script import evaluation, started
+from tests.app.stored import record
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return two_runs(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return grid_of_runs(tmp_path_factory.mktemp("sweep"))
+
+
+async def test_metrics_are_chosen_from_a_list(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("m")
+        await pilot.pause()
+        assert isinstance(app.screen, Picker)
+        app.screen.query_one(Input).focus()
+        await pilot.press(*"grad_norm", "enter")
+        picking = app.screen.query_one(PickList).picking
+        assert [item.value for item in picking.shown] == ["grad_norm"]
+        await pilot.press("enter")
+        await settled(pilot, screen)
+        assert screen.view.metric == "grad_norm"
+        assert "gradient norm" in frames.text(app)
+        await pilot.press("o")
+        await settled(pilot, screen)
+        assert "▸gradient norm" in frames.text(app)
+        assert "answer length" not in frames.text(app)
+
+
+async def test_seeds_are_grouped_with_mean_and_interval(sweep: Path) -> None:
+    app = workbench(sweep)
+    async with app.run_test(size=(200, 60)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("S", "v")
+        await settled(pilot, screen)
+        found = screen.view.comparison
+        assert found is not None
+        assert len(found.seeds) == 4
+        assert all(len(group.runs) == 2 for group in found.seeds)
+        text = frames.text(app)
+        assert "seeds as bands" in text
+        assert "algorithm.beta 0.1, optimizer.learning_rate 1e−05  2 seeds (0, 1)" in text
+        one = next(item for item in found.seeds[0].best if item.key == "reward")
+        assert one.low is not None
+        assert one.high is not None
+        assert f"{short(one.mean)}  [{short(one.low)}, {short(one.high)}]" in text
+        assert screen.view.charts is not None
+        assert len(screen.view.charts.charts[0].bands) == 4
+        frames.check(app)
+
+
+async def test_a_sweep_is_a_grid_of_two_settings(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = ("algorithm.beta", "optimizer.learning_rate")
+    args = ("--grid", paths[0], "--grid", paths[1], "--json", "--db", str(sweep))
+    told = json.loads(cli(capsys, *refs_of(sweep), *args))
+    app = workbench(sweep)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("g")
+        await settled(pilot, screen)
+        grid = screen.view.grid
+        assert grid is not None
+        assert (grid.rows_path, grid.columns_path) == paths
+        assert [list(row) for row in grid.cells] == told["cells"]
+        text = frames.text(app)
+        for row in grid.cells:
+            for value in row:
+                assert short(value) in text
+        assert "★" in text
+        frames.check(app)
+
+
+async def test_a_grid_says_what_it_needs(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, refs_of(store)[:1])
+        await pilot.press("g")
+        await settled(pilot, screen)
+        assert "A grid needs two settings that differ" in frames.text(app)
+        await pilot.press("V")
+        await settled(pilot, screen)
+        assert "No two of these runs differ in nothing but the seed" in frames.text(app)
+
+
+async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> None:
+    app = workbench(store)
+    reader = StoreReader(store)
+    async with app.run_test(size=(200, 60)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("n")
+        await settled(pilot, screen)
+        text = frames.text(app)
+        assert "17 + 25 = ?" in text
+        answers = screen.view.answers
+        assert answers is not None
+        for run, ref in enumerate(screen.view.refs, 1):
+            group = answers.groups[ref]
+            assert group is not None
+            assert group.step == 6
+            stored = [g for g in reader.of_example(run, "17+25") if g.step == 6]
+            assert [r.text for r in group.rollouts] == [
+                r.text for r in reader.group(stored[-1].key).rollouts
+            ]
+            assert group.rollouts[0].text[:20] in text
+        await pilot.press("n")
+        await settled(pilot, screen)
+        assert "31 + 9 = ?" in frames.text(app)
+        await pilot.press("left", "left", "left")
+        await settled(pilot, screen)
+        assert screen.view.answers is not None
+        later = screen.view.answers.groups[screen.view.refs[0]]
+        assert later is not None
+        assert later.step == 2
+        screen.query_one(PagePanel).focus()
+        await pilot.press("enter")
+        await pilot.pause(0.1)
+        assert isinstance(app.screen, RolloutsScreen)
+    reader.close()
+
+
+def judged(path: Path, first: float, second: float, fingerprint: str = "a1b2c3") -> None:
+    """Two runs that end with these shares of 128 held-out problems right."""
+    for number, share in enumerate((first, second)):
+        begun = started()
+        if number:
+            begun = replace(begun, dataset_fingerprint=fingerprint)
+        events: list[ev.Event] = [begun, evaluation(3, share, "after")]
+        record(path, iter(events), name=f"run-{number}", seed=number)
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [
+        (0.75, "run-1 is better than run-0: +25 points (95 %: +17.4 to +32.6) on the same 128 "
+               "held-out problems; p < .001, McNemar's exact test."),
+        (0.51, "No sure difference: +1.6 points (95 %: −0.6 to +3.7) for run-1 over run-0 on the "
+               "same 128 held-out problems; p = .500, McNemar's exact test."),
+        (0.5, "run-1 and run-0 get as many right on the same 128 held-out problems; p = 1.000, "
+              "McNemar's exact test."),
+    ],
+)  # fmt: skip
+async def test_the_paired_test_is_one_sentence(share: float, expected: str, tmp_path: Path) -> None:
+    judged(tmp_path / "runs.db", 0.5, share)
+    app = workbench(tmp_path / "runs.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        assert verdict(screen.view) == expected
+        shown = " ".join(line.strip(" ▸") for line in frames.frame(app)[1:4])
+        assert expected in shown
+
+
+async def test_other_data_refuse_the_test_and_say_so(tmp_path: Path) -> None:
+    judged(tmp_path / "runs.db", 0.5, 0.75, "other")
+    app = workbench(tmp_path / "runs.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        assert verdict(screen.view).startswith("Which is better cannot be tested: no paired test")
+        assert "their data sets differ" in frames.text(app)

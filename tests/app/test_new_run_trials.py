@@ -1,0 +1,190 @@
+"""New run without MLX and with trials: prompts, memory, rewards, and texts of task files."""
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.screens.new_run import NewRunScreen
+from app.screens.new_run.pages import TryPanel
+from grpo_engine.config import RunConfig
+from grpo_engine.errors import MissingPackageError
+from tests.app import frames
+from tests.app.new_run_kit import opened, settled, until, workbench, write
+from tests.app.script import HOSTILE
+from tests.app.stored import record, run_events
+from tests.engine.runs import write_world
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+PAGES = {"recipe": "r", "prompts": "x", "try": "t", "yaml": "v", "cost": "o"}
+
+
+@pytest.fixture(autouse=True)
+def _no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No trial process, except where a test asks for one."""
+    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 3600.0)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "runs.db"
+    record(path, run_events(steps=2))
+    return path
+
+
+async def test_without_mlx_the_extra_is_named_and_editing_and_queueing_go_on(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise MissingPackageError("Install the extra 'cpu': pip install 'grpo-tui[cpu]'.")
+
+    monkeypatch.setattr("grpo_engine.platform.device.require_backend", refuse)
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        assert "cannot train here: Install the extra 'cpu'" in frames.text(app)
+        await pilot.press("L")
+        text = frames.text(app)
+        assert "into the queue" in text
+        assert "detached" not in text
+        await pilot.press("escape")
+        screen.view = replace(screen.view, cursor="seed")
+        await pilot.press("enter")
+        await write(pilot, "7")
+        assert screen.view.checked.changed == ("seed",)
+
+
+async def test_another_preset_can_be_taken_back(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        screen.view = replace(screen.view, cursor="steps")
+        await pilot.press("enter")
+        await write(pilot, "9")
+        await pilot.press("enter", "p", "j", "enter")
+        await settled(pilot, screen)
+        assert screen.view.origin.name == "smollm2-gsm"
+        assert not screen.view.checked.changed
+        await pilot.press("ctrl+z")
+        assert screen.view.origin.name == "starter"
+        assert screen.view.checked.changed == ("steps",)
+        await pilot.click("#head", offset=(40, 0))
+        await settled(pilot, screen)
+        assert screen.view.origin.name == "gsm8k-tutorial"
+
+
+async def test_tab_goes_on_typing_in_the_next_setting_and_the_mouse_edits(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("enter")
+        await write(pilot, "here")
+        await pilot.press("tab")
+        await write(pilot, "there")
+        await pilot.press("escape")
+        assert screen.query_one("#settings").has_focus
+        texts = {path: row.text for path, row in screen.view.checked.fields.items()}
+        assert (texts["model.path"], texts["task.name"]) == ("here", "there")
+        await pilot.click("#settings", offset=(10, 9))
+        assert screen.view.cursor == "steps"
+        await pilot.click("#settings", offset=(10, 9))
+        assert screen.view.editing
+
+
+async def test_hostile_texts_of_task_files_are_shown_harmlessly(store: Path) -> None:
+    app = workbench(store)
+    examples = [
+        {"key": text[:300], "where": text[:300], "text": text[:20_000], "tokens": 3,
+         "folded": True, "target": text[:300], "columns": text[:300]}
+        for text in HOSTILE
+    ]  # fmt: skip
+    row = {"name": HOSTILE[0], "weight": 1.0, "value": 0.5, "reason": HOSTILE[2], "seconds": 0.1}
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        for place in range(0, len(HOSTILE), 3):
+            screen.view = replace(
+                screen.view,
+                examples={"name": HOSTILE[4], "about": HOSTILE[1], "train": 1, "held_out": 1,
+                          "notes": [HOSTILE[3]], "lacking": "",
+                          "examples": examples[place : place + 3]},
+                scores={"rows": [row], "total": 0.5, "problems": [HOSTILE[3]]},
+                memory={"problem": HOSTILE[0]},
+            )  # fmt: skip
+            for key in ("x", "t", "o"):
+                await pilot.press("escape", "escape", "escape") if key != "x" else None
+                await opened(app, pilot)
+                await pilot.press(key)
+                await pilot.pause()
+                frames.check(app)
+
+
+async def test_example_prompts_memory_and_rewards_show_what_the_trial_gave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
+    world = write_world(tmp_path)
+    app = workbench(tmp_path / "grpo.db")
+    async with app.run_test(size=(200, 60)) as pilot:
+        screen = await opened(app, pilot)
+        form = screen.view.form.type("model.path", f"{world}/model")
+        form = form.type("task.name", f"{world}/problems.jsonl")
+        form = form.type("rewards.functions", f"{world}/rewards.py:letters")
+        screen.change(screen.view.with_form(form.type("rewards.weights", "1")))
+        await until(app, lambda: "20 problems to train on, 20 held out" in frames.text(app))
+        await until(app, lambda: "peak" in screen.view.memory and not screen.view.busy)
+        text = frames.text(app)
+        assert "1 of 3" in text
+        assert "weights" in text
+        await pilot.press("t")
+        await pilot.pause()
+        assert screen.query_one(TryPanel).area.has_focus
+        await pilot.press("a", "b", "c")
+        await until(app, lambda: bool(screen.view.scores))
+        assert "letters" in frames.text(app)
+        # three letters of twelve
+        assert screen.view.scores["total"] == 0.25
+        frames.check(app)
+
+
+def test_the_form_and_its_trials_load_no_mlx_in_the_workbench() -> None:
+    code = """
+import asyncio, sys
+from pathlib import Path
+from app.app import Workbench
+
+async def main():
+    app = Workbench(Path("nowhere.db"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("2")
+        await pilot.pause(1.0)
+        await pilot.press("x", "r", "escape", "L", "escape")
+    print([m for m in ("mlx.core", "mlx_lm", "transformers", "datasets") if m in sys.modules])
+
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_typed_setting_is_checked_within_the_time_of_a_key() -> None:
+    from app.screens.new_run.screen import preset_view
+
+    view = preset_view("starter")
+    form = view.form
+    for number, path in enumerate(("rollout.prompts", "seed", "steps", "rollout.top_k")):
+        form = form.type(path, str(number + 2))
+    view = view.with_form(form)
+    times = []
+    for text in ("1", "12", "123"):
+        begun = time.perf_counter()
+        view = view.with_form(view.form.type("optimizer.warmup_steps", text))
+        assert view.rows
+        times.append(time.perf_counter() - begun)
+    assert min(times) < 0.05
+    assert isinstance(view.config, RunConfig)
