@@ -7,11 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
-from grpo_engine.config import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import EngineError
 from grpo_engine.events import Event, RunFailed
+
+if TYPE_CHECKING:
+    from grpo_engine.config import RunConfig
 
 Work = Callable[[], None]
 
@@ -50,7 +53,7 @@ class EngineThread(threading.Thread):
 class Training:
     """One run as a job: hands each event to `put`; `done` is called last, whatever happened."""
 
-    config: RunConfig
+    config: "RunConfig"
     control: Control
     folder: Path
     resume: bool

@@ -3,6 +3,8 @@
 One workbench on a real store walks through all of them; `frames.check` looks at each.
 """
 
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import cast
@@ -11,6 +13,7 @@ import pytest
 from textual.pilot import Pilot
 
 from app.app import SCREENS, Workbench
+from app.detach import environment
 from app.preferences import Preferences
 from app.screens.base import WorkbenchScreen
 from app.screens.crash import CrashScreen
@@ -212,3 +215,15 @@ async def test_help_finds_metrics_alerts_and_settings(store: Path) -> None:
         await walk.see("alert: kl above limit", "threshold", "alerts.kl_jump")
         await walk.press("escape")
         await walk.see("now", "stored as")
+
+
+def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> None:
+    code = (
+        "import sys, app.app, app.screens.runs\n"
+        "slow = {'pydantic', 'sqlmodel', 'sqlalchemy', 'mlx', 'numpy', 'yaml'}\n"
+        "sys.exit(repr(slow & set(sys.modules)) if slow & set(sys.modules) else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
