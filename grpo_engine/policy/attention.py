@@ -149,11 +149,20 @@ def _probed(block: Any, probe: mx.array, *, quick: bool) -> list[mx.array]:
     return found
 
 
-def _serves(cache: Any) -> bool:
-    """Whether the keys of a cache are seen as our code has them."""
+def _serves(cache: Any, mask: Any, new: int) -> bool:
+    """Whether new tokens see of a cache's keys what our code lets them see.
+
+    A mask that the cache did not make for itself, such as a window's, is left to the block.
+    """
     if isinstance(cache, PrefixCache):
-        return cache.window is None and (cache.layout is None or cache.shared)
-    return isinstance(cache, BiasedCache) and cache.window is None
+        if cache.window is not None or (cache.layout is not None and not cache.shared):
+            return False
+        if cache.layout is None or cache.layout.even:
+            return mask is None if new == 1 else isinstance(mask, str) and mask == "causal"
+        return mask is cache.layout.mask(new, None)
+    if isinstance(cache, BiasedCache):
+        return cache.window is None and mask is cache.make_mask(new)
+    return False
 
 
 def _call(block: Any, x: mx.array, cache: Any) -> mx.array:
@@ -198,7 +207,7 @@ def _quick(kind: type, policy: "Policy") -> type:
     """The class of such a block that can take the quick way."""
 
     def call(self: Any, x: mx.array, mask: Any = None, cache: Any = None, **rest: Any) -> Any:
-        if policy.fast.fast_attention and not rest and _serves(cache):
+        if policy.fast.fast_attention and not rest and _serves(cache, mask, x.shape[1]):
             return _call(self, x, cache)
         return kind.__call__(self, x, mask, cache, **rest)
 

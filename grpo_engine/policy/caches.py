@@ -71,6 +71,12 @@ class BiasedCache(KVCache):
         """Take the next token in and give all keys and values."""
         raise NotImplementedError
 
+    def make_mask(
+        self, N: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | None:
+        """The same array for every layer of a step, as mlx-lm's models ask for it."""
+        raise NotImplementedError
+
     def bias(self) -> mx.array | None:
         """What is added to a row's scores, [B, 1, 1, keys]: 0 or -inf; None: all are seen."""
         raise NotImplementedError

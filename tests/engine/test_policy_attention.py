@@ -101,3 +101,14 @@ def test_a_block_with_another_softmax_stays_as_it_is(make_policy: MakePolicy) ->
     layer.self_attn.__class__ = Capped
     attention.install(policy)
     assert type(layer.self_attn) is Capped
+
+
+def test_a_window_that_only_the_mask_knows_is_kept(make_policy: MakePolicy) -> None:
+    policy = make_policy()
+    block = policy.model.layers[0].self_attn
+    x = mx.random.normal((1, 6, 32), key=mx.random.key(2))
+    mask = PrefixCache().make_mask(6, window_size=2)
+    given = block(x, mask, PrefixCache())
+    policy.fast = FastPaths.plain()
+    assert mx.allclose(given, block(x, mask, PrefixCache()), atol=1e-6)
+    assert not mx.allclose(given, block(x, "causal", PrefixCache()), atol=1e-3)
