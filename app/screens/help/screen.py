@@ -25,6 +25,7 @@ from app.screens.help.topics import (
 
 REFERENCE = ("metrics", "alerts", "settings")
 NOTHING = "Nothing holds this text."
+FOLLOWS_S = 0.05
 
 
 def content_of(part: Part) -> Content:
@@ -97,12 +98,19 @@ class HelpScreen(ModalScreen[None]):
             with VerticalScroll():
                 for part in self._parts:
                     yield Static(content_of(part), classes="topic")
-                yield Static(reference(self._snapshot), id="reference")
+                yield Static(id="reference")
             yield Input(placeholder="/ finds a metric, an alert or a setting")
 
     def on_mount(self) -> None:
-        """Arrows scroll at once."""
+        """Arrows scroll at once; what can be looked up follows the first picture."""
         self.query_one(VerticalScroll).focus()
+        self.set_timer(FOLLOWS_S, self._refer)
+
+    def _refer(self) -> None:
+        if not self.is_attached:
+            return
+        field = self.query_one(Input)
+        self.query_one("#reference", Static).update(reference(self._snapshot, field.value))
 
     def action_close(self) -> None:
         """Leave the filter first, then the help."""

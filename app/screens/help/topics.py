@@ -2,10 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
 from app.numbers import with_unit
 from app.run_state import Snapshot
 from grpo_engine.metrics import METRICS, MetricSpec, spec
+
+if TYPE_CHECKING:
+    from grpo_engine.settings import SettingInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +154,10 @@ def setting_part(path: str) -> Part:
     from grpo_engine.settings import settings
 
     info = settings().get(path)
-    if info is None:
-        return Part(path, (("", "There is no such setting."),))
+    return _setting_part(info) if info else Part(path, (("", "There is no such setting."),))
+
+
+def _setting_part(info: "SettingInfo") -> Part:
     paragraphs = [("", info.help)]
     if info.choices:
         paragraphs.append(("one of", ", ".join(info.choices)))
@@ -160,7 +167,7 @@ def setting_part(path: str) -> Part:
         paragraphs.append(("range", f"{low}{high}{' ' + info.unit if info.unit else ''}"))
     default = "as the recipe says" if info.default is None else repr(info.default)
     paragraphs.append(("default", default))
-    return Part(path, tuple(paragraphs))
+    return Part(info.path, tuple(paragraphs))
 
 
 def alert_part(rule: str, snapshot: Snapshot) -> Part:
@@ -209,11 +216,12 @@ def alert_parts() -> list[Part]:
     return parts
 
 
-def setting_parts() -> list[Part]:
+@cache
+def setting_parts() -> tuple[Part, ...]:
     """Every setting of a run."""
     from grpo_engine.settings import settings
 
-    return [setting_part(path) for path in settings()]
+    return tuple(_setting_part(info) for info in settings().values())
 
 
 def metric_parts(snapshot: Snapshot) -> list[Part]:
