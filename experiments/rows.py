@@ -5,6 +5,7 @@ import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -97,14 +98,18 @@ def insert(conn: sqlite3.Connection, sql: str, rows: Sequence[Sequence[Any]]) ->
 
     One statement a row held the lock for seconds where another thread was busy.
     """
-    head, _, marks = sql.partition(" VALUES ")
-    most = conn.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // marks.count("?")
     at = 0
+    most = conn.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // len(rows[0]) if rows else 0
     for size in (256, 64, 16, 4, 1):
-        many = f"{head} VALUES {','.join([marks] * size)}"
         while most >= size <= len(rows) - at:
-            conn.execute(many, list(chain.from_iterable(rows[at : at + size])))
+            conn.execute(_many(sql, size), list(chain.from_iterable(rows[at : at + size])))
             at += size
+
+
+@lru_cache(maxsize=128)
+def _many(sql: str, rows: int) -> str:
+    head, _, marks = sql.partition(" VALUES ")
+    return f"{head} VALUES {','.join([marks] * rows)}"
 
 
 def known(value: float | None) -> float | None:

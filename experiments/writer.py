@@ -61,7 +61,8 @@ class RunWriter:
             numbers = self._take_groups(items)
             blobs = self._blobs(items)
             self.tokens.write(blobs)
-            last = self._last_ids()
+            grouped = any(isinstance(item.event, ev.GroupScored) for item in items)
+            last = self._last_ids() if grouped else (0, 0)
             rows = self._group_rows(items, numbers, last)
             if blobs:
                 # who has slept has a whole time slice, and rarely loses the processor with the lock
@@ -69,7 +70,8 @@ class RunWriter:
             with hurried():
                 waited = begin(self.conn, limit)
                 try:
-                    if (now := self._last_ids()) != last:  # another recorder wrote in between
+                    # another recorder may have written in between
+                    if grouped and (now := self._last_ids()) != last:
                         rows = self._group_rows(items, numbers, now)
                     rows.sizes += sum(len(blob) for _, blob in blobs)
                     self._insert(items, numbers, rows)
