@@ -4,14 +4,19 @@ Textual's writer thread ends with the first failed write, and the event loop wai
 once its queue is full; a lost terminal would freeze the app and burn a core reading nothing.
 """
 
+import os
+import select
 import threading
+from codecs import getincrementaldecoder
 from typing import IO, Any
 
+from textual import constants
+from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 
 from app import leaving
 
-LOOK_EVERY = 0.5  # seconds
+LOOK_EVERY, IDLE_S = 0.5, 0.1  # seconds
 
 
 class Sink:
@@ -54,6 +59,25 @@ class SteadyDriver(LinuxDriver):
         super().start_application_mode()  # type: ignore[no-untyped-call]
         if self.input_tty:
             threading.Thread(target=self._look, name="terminal", daemon=True).start()
+
+    def run_input_thread(self) -> None:
+        """Read keys; a lone escape counts as one as soon as its wait is over.
+
+        Textual's own loop looks for that every tenth of a second only.
+        """
+        parser = XTermParser(self._debug)
+        decoder = getincrementaldecoder("utf-8")("replace")
+        while not self.exit_event.is_set():
+            begun = parser._timeout_time is not None  # an escape that may go on
+            wait = constants.ESCAPE_DELAY if begun else IDLE_S
+            if select.select([self.fileno], [], [], wait)[0]:
+                data = os.read(self.fileno, 4096)
+                if not data:
+                    return
+                for event in parser.feed(decoder.decode(data)):
+                    self.process_message(event)
+            for event in parser.tick():
+                self.process_message(event)
 
     def close(self) -> None:
         """Give the terminal back."""
