@@ -10,6 +10,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from app.safe_text import safe
+from app.widgets.field import Field
 
 
 class Ask(ModalScreen[str | None]):
@@ -38,7 +39,7 @@ class Ask(ModalScreen[str | None]):
         with Vertical() as box:
             box.border_title = self._title
             yield Static(safe(self._hint, "\n"), markup=False)
-            yield Input(self._text)
+            yield Field(self._text)
 
     @on(Input.Submitted)
     def answer(self, event: Input.Submitted) -> None:

@@ -15,6 +15,7 @@ from textual.widgets import Input
 
 from app.palette import style
 from app.safe_text import cell_len, pad
+from app.widgets.field import Field
 from app.widgets.panel import Line, Panel
 
 
@@ -165,7 +166,7 @@ class Picker(ModalScreen[Picked | None]):
             box.border_title = self._title
             box.border_subtitle = self._hint
             yield PickList()
-            yield Input(placeholder="/ search")
+            yield Field(placeholder="/ search")
 
     def on_mount(self) -> None:
         """Keys go to the list first."""

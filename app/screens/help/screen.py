@@ -22,6 +22,7 @@ from app.screens.help.topics import (
     setting_parts,
     topic_parts,
 )
+from app.widgets.field import Field
 
 REFERENCE = ("metrics", "alerts", "settings")
 NOTHING = "Nothing holds this text."
@@ -99,7 +100,7 @@ class HelpScreen(ModalScreen[None]):
                 for part in self._parts:
                     yield Static(content_of(part), classes="topic")
                 yield Static(id="reference")
-            yield Input(placeholder="/ finds a metric, an alert or a setting")
+            yield Field(placeholder="/ finds a metric, an alert or a setting")
 
     def on_mount(self) -> None:
         """Arrows scroll at once; what can be looked up follows the first picture."""

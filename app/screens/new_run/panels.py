@@ -20,6 +20,7 @@ from app.screens.new_run.lines import (
     value_at,
 )
 from app.screens.new_run.view import Row, View
+from app.widgets.field import Field
 from app.widgets.panel import Line, Panel
 
 SUGGESTED = {
@@ -165,7 +166,7 @@ class HeaderPanel(ViewPanel, can_focus=False):
                 return
 
 
-class FieldInput(Input):
+class FieldInput(Field):
     """The field over the value that is edited."""
 
     DEFAULT_CSS = """
