@@ -27,6 +27,7 @@ from app.run_state import Snapshot
 from app.safe_text import safe
 from app.screens.base import WorkbenchScreen
 from app.themes import THEMES, ExactXterm
+from app.tidying import Tidying
 from experiments.paths import store_path
 
 SCREENS = {
@@ -97,6 +98,7 @@ class Workbench(RunKeeper):
         self._last_key = 0.0
         self._last_frame = 0.0
         self._idle = Snapshot()
+        self._tidying = Tidying()
         self.abilities = terminal.abilities()
         self._filters.append(ExactXterm(enabled=self.console.color_system == "256"))
 
@@ -119,10 +121,12 @@ class Workbench(RunKeeper):
         if not self.is_headless:
             leaving.listen(self)
             self.begin_capture_print(self)
+            self._tidying.start()
         self.set_interval(FAST, self._governor, name="frames")
 
     def on_unmount(self) -> None:
         """Let go of the store and the run."""
+        self._tidying.stop()
         if self.session is not None:
             self.session.close()
         self.reader.close()
@@ -140,6 +144,7 @@ class Workbench(RunKeeper):
         pace = FAST if now - self._last_key < KEY_GLOW else SLOW
         if now - self._last_frame >= pace - FAST / 2:
             self.frame_now()
+        self._tidying.look(now - self._last_key)
 
     def frame_now(self) -> None:
         """Draw what is new on the screen in front."""

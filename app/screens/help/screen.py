@@ -27,6 +27,7 @@ from app.widgets.field import Field
 REFERENCE = ("metrics", "alerts", "settings")
 NOTHING = "Nothing holds this text."
 FOLLOWS_S = 0.05
+FIRST = 12  # parts of the reference that fill a page before anyone scrolls
 
 
 def content_of(part: Part) -> Content:
@@ -42,13 +43,13 @@ def content_of(part: Part) -> Content:
     return Content("").join(pieces)
 
 
-def reference(snapshot: Snapshot, needle: str = "") -> Content:
-    """Every metric, alert and setting whose text holds the needle."""
+def reference(snapshot: Snapshot, needle: str = "", most: int | None = None) -> Content:
+    """Every metric, alert and setting whose text holds the needle, or the first of them."""
     pieces: list[Content] = []
     lists = (metric_parts(snapshot), alert_parts(), setting_parts())
     for name, parts in zip(REFERENCE, lists, strict=True):
-        kept = [part for part in parts if needle.casefold() in haystack(part)]
-        if kept:
+        kept = [part for part in parts if needle.casefold() in haystack(part)][:most]
+        if kept and (most is None or not pieces):
             pieces.append(Content.styled(f"every one of the {name}\n", "$text-muted"))
             pieces += [content_of(part) for part in kept]
     return Content("\n").join(pieces) if pieces else Content.styled(NOTHING, "$text-muted")
@@ -90,6 +91,7 @@ class HelpScreen(ModalScreen[None]):
         self._parts += [part for part in panel_parts(base.mode) if part not in self._parts]
         self._parts.append(Part("keys", keys, aligned=True))
         self._snapshot = snapshot
+        self._whole = False  # the whole reference is drawn once somebody scrolls or searches
 
     def compose(self) -> ComposeResult:
         """Topic, keys, panels, then everything that can be looked up."""
@@ -104,14 +106,20 @@ class HelpScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         """Arrows scroll at once; what can be looked up follows the first picture."""
-        self.query_one(VerticalScroll).focus()
+        scroll = self.query_one(VerticalScroll)
+        scroll.focus()
+        self.watch(scroll, "scroll_y", self._refer_to_all, init=False)
         self.set_timer(FOLLOWS_S, self._refer)
 
     def _refer(self) -> None:
-        if not self.is_attached:
-            return
-        field = self.query_one(Input)
-        self.query_one("#reference", Static).update(reference(self._snapshot, field.value))
+        if self.is_attached and not self._whole and not self.query_one(Input).value:
+            found = reference(self._snapshot, most=FIRST)
+            self.query_one("#reference", Static).update(found)
+
+    def _refer_to_all(self) -> None:
+        if not self._whole and not self.query_one(Input).value:
+            self._whole = True
+            self.query_one("#reference", Static).update(reference(self._snapshot))
 
     def action_close(self) -> None:
         """Leave the filter first, then the help."""
@@ -136,5 +144,6 @@ class HelpScreen(ModalScreen[None]):
         """Keep what holds the text."""
         for item in self.query(".topic"):
             item.display = not event.value
+        self._whole = True
         self.query_one("#reference", Static).update(reference(self._snapshot, event.value))
         self.query_one(VerticalScroll).scroll_home(animate=False)
