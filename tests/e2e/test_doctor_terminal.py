@@ -25,7 +25,7 @@ def test_the_clipboard_is_asked_for_and_the_terminal_left_as_it_was(
     before = termios.tcgetattr(child.child_fd)
     child.expect_exact("\x1b[c")
     child.send(answer)
-    child.expect("OSC 52 .*\n")
+    child.expect(r"OSC 52 [^\n]*\n")
     assert expected in str(child.after)
     child.expect(pexpect.EOF)
     assert "Ready to train" in str(child.before)
