@@ -195,7 +195,7 @@ class Workbench(RunKeeper):
 
     def notify(
         self, message: str, *, title: str = "", severity: SeverityLevel = "information",
-        timeout: float | None = None, markup: bool = False,  # noqa: ARG002
+        timeout: float | None = None, markup: bool = False,  # noqa: ARG002 - never
     ) -> None:  # fmt: skip
         """Show a message for a while; it may hold names and texts from elsewhere, never markup."""
         super().notify(safe(message, "\n"), title=title, severity=severity, timeout=timeout,

@@ -83,8 +83,8 @@ class Watched(writer.RunWriter):
 
 def write(path: Path, seconds: float, pace: float, seed: int) -> None:
     """Record steps until the time is up, and print what became of them as JSON."""
-    writer.begin = Watched.hold.begin  # type: ignore[attr-defined]
-    recording.RunWriter = Watched  # type: ignore[attr-defined]
+    writer.begin = Watched.hold.begin  # type: ignore[attr-defined]  # timed in its place
+    recording.RunWriter = Watched  # type: ignore[attr-defined]  # likewise
     recorder = Recorder(path)
     handle = recorder.start_run(data.config(seed=seed), name=f"soak-{seed}")
     handle.put(data.started())

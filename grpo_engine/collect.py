@@ -110,20 +110,21 @@ def sample_and_score(
     yield from all_alerts(answers)
     yield from listen(run, step)
     return [
-        SampledGroup(
-            index=row.group,
-            example=example,
-            prompt_ids=prompt.ids,
-            prompt_text=prompt.text,
-            prefill=prefill_of(prompt.prompt),
-            attempt=attempt,
-            rollouts=found,
-            scores=scores_of_group,
-        )
-        for row, prompt, example, (found, scores_of_group) in zip(
+        _group(row, example, prompt, found, scored)
+        for row, prompt, example, (found, scored) in zip(
             asked, prompts, examples, answers, strict=True
         )
     ]
+
+
+def _group(
+    row: PromptRows, example: Example, prompt: RenderedPrompt, found: list[Rollout], scored: Scores
+) -> SampledGroup:
+    """A prompt with its answers and what they earned."""
+    return SampledGroup(
+        index=row.group, example=example, prompt_ids=prompt.ids, prompt_text=prompt.text,
+        prefill=prefill_of(prompt.prompt), attempt=row.attempt, rollouts=found, scores=scored,
+    )  # fmt: skip
 
 
 def _announced(

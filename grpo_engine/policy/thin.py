@@ -20,7 +20,7 @@ class ThinLoRA(LoRALinear):
 
     def __call__(self, x: mx.array) -> mx.array:
         if not self.policy.fast.fast_adapter or self.dropout._p_1 < 1:
-            plain: mx.array = super().__call__(x)  # type: ignore[no-untyped-call]
+            plain: mx.array = super().__call__(x)  # type: ignore[no-untyped-call]  # mlx-lm has no types
             return plain
         return mx.addmm(self.linear(x), self.scale * (x @ self.lora_a), self.lora_b)
 

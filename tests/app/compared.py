@@ -11,14 +11,10 @@ from app.messages import CompareRequested
 from app.preferences import Preferences
 from app.screens.compare import CompareScreen
 from experiments.reader import StoreReader
-from tests.app.script import CONFIG
+from tests.app.script import algorithm
 from tests.app.stored import record, run_events
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
-
-
-def algorithm(**changes: object) -> dict[str, object]:
-    return {**CONFIG["algorithm"], **changes}  # type: ignore[dict-item]
 
 
 def two_runs(folder: Path) -> Path:

@@ -28,6 +28,11 @@ CONFIG = {
 FIRST_WALL_TIME = 1_700_000_000.0
 
 
+def algorithm(**changes: object) -> dict[str, object]:
+    """The scripted run's algorithm with other settings."""
+    return {**CONFIG["algorithm"], **changes}  # type: ignore[dict-item]  # CONFIG holds kinds mixed
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """How long the scripted run is and how big its groups are."""

@@ -3,16 +3,13 @@
 import io
 import json
 import unicodedata
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from app import exit_codes
-from app.main import main
 from app.output import data_stdout
 from experiments.csv_files import read_csv
 from experiments.export import FORMATS, WHAT, rows_of
@@ -21,23 +18,13 @@ from experiments.recorder import Recorder
 from experiments.store import ExperimentStore
 from experiments.texts import escape
 from grpo_engine import events as ev
+from tests.app.calls import Cli, caller
 from tests.app.script import HOSTILE, hostile_group
 from tests.experiments.made import config, ended, evaluated, finished, put_all, started
 
 NAME = HOSTILE[0] + HOSTILE[2] + HOSTILE[4] + "=cmd|\n## title\r\n" + HOSTILE[3]
 RUNS = ("one ", "two ")
 BIDIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Done]
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +64,7 @@ def cli(
     path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> Cli:
     monkeypatch.setenv("GRPO_TUI_DB", str(path))
-    monkeypatch.setattr("grpo_engine.platform.priority.lower_priority", lambda niceness: niceness)
-
-    def call(*args: str) -> Done:
-        code = main(list(args))
-        out, err = capfdbinary.readouterr()
-        return Done(code, out.decode(), err.decode())
-
-    return call
+    return caller(monkeypatch, capfdbinary)
 
 
 def assert_harmless(text: str) -> None:

@@ -18,9 +18,6 @@ from tests.app.script import HOSTILE
 from tests.app.stored import record, run_events
 from tests.engine.runs import write_world
 
-SIZES = [(80, 24), (120, 40), (200, 60)]
-PAGES = {"recipe": "r", "prompts": "x", "try": "t", "yaml": "v", "cost": "o"}
-
 
 @pytest.fixture(autouse=True)
 def _no_trials(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from app.preferences import Preferences
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from tests.app import frames
-from tests.app.script import CONFIG, Script
+from tests.app.script import Script, algorithm
 from tests.app.stored import record, run_events
 from tests.app.test_watch import workbench
 
@@ -43,8 +43,9 @@ def events() -> Iterator[ev.Event]:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "grpo.db"
-    more = {**CONFIG["algorithm"], "beta": 0.1}  # type: ignore[dict-item]
-    record(path, run_events(steps=6, seed=2), name="brave-fox", seed=1, algorithm=more)
+    record(
+        path, run_events(steps=6, seed=2), name="brave-fox", seed=1, algorithm=algorithm(beta=0.1)
+    )
     record(path, events(), name="calm-otter", seed=0)
     return path
 

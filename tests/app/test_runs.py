@@ -15,7 +15,7 @@ from app.screens.runs.texts import as_csv, records
 from experiments.reader import StoreReader
 from experiments.store import ExperimentStore
 from tests.app import frames
-from tests.app.script import CONFIG
+from tests.app.script import algorithm
 from tests.app.stored import record, run_events
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
@@ -25,9 +25,8 @@ SIZES = [(80, 24), (120, 40), (200, 60)]
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "runs.db"
     for seed in range(3):
-        algorithm = {**CONFIG["algorithm"], "beta": 0.04 if seed else 0.1}  # type: ignore[dict-item]
         record(path, run_events(steps=4, seed=seed), name=f"otter-{seed}", seed=seed,
-               algorithm=algorithm)  # fmt: skip
+               algorithm=algorithm(beta=0.04 if seed else 0.1))  # fmt: skip
     return path
 
 

@@ -22,7 +22,7 @@ from app.screens.jump import JumpScreen
 from app.screens.lab.screen import LabScreen
 from app.store_feed import StoreFeed
 from tests.app import frames
-from tests.app.script import CONFIG, Script
+from tests.app.script import Script, algorithm
 from tests.app.stored import record, run_events
 from tests.app.test_watch import workbench
 
@@ -34,9 +34,8 @@ WALKS = [(size, theme) for size in SIZES for theme in ("dark", "light")]
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("screens") / "runs.db"
     for seed in range(3):
-        algorithm = {**CONFIG["algorithm"], "beta": 0.04 if seed else 0.1}  # type: ignore[dict-item]
         record(path, run_events(steps=6, seed=seed), name=f"otter-{seed}", seed=seed,
-               algorithm=algorithm)  # fmt: skip
+               algorithm=algorithm(beta=0.04 if seed else 0.1))  # fmt: skip
     return path
 
 

@@ -115,7 +115,7 @@ def test_a_clone_in_the_queue_keeps_its_parent(
         def __init__(self, _words: list[str], env: dict[str, str], **_: Any) -> None:
             seen.update(env)
 
-        def wait(self, timeout: float = 0.0) -> int:  # noqa: ARG002
+        def wait(self, timeout: float = 0.0) -> int:  # noqa: ARG002 - Popen takes it
             for name in (PARENT, "GRPO_TUI_QUEUE_ITEM"):
                 monkeypatch.setenv(name, seen[name])
             record(store, name="otter-two", seed=4)

@@ -1,46 +1,21 @@
 """The commands over the store: what they print, how they end, what they say to a wrong name."""
 
-import csv
-import io
-import json
 import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
 from app import exit_codes
-from app.main import main
 from experiments.reader import StoreReader
 from experiments.recorder import Recorder
 from grpo_engine.control import Control
+from tests.app.calls import Cli, caller
 from tests.experiments.made import config, evaluated, finished, record_run, started
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> Any:
-        """What it printed, as JSON."""
-        return json.loads(self.out)
-
-    @property
-    def rows(self) -> list[dict[str, str]]:
-        """What it printed, as CSV."""
-        return list(csv.DictReader(io.StringIO(self.out, newline="")))
-
-
-Cli = Callable[..., Done]
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +40,7 @@ def cli(
     store: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> Cli:
     assert store
-    # an export would lower the priority of all tests after it
-    monkeypatch.setattr("grpo_engine.platform.priority.lower_priority", lambda niceness: niceness)
-
-    def call(*args: str) -> Done:
-        code = main(list(args))
-        out, err = capfdbinary.readouterr()
-        return Done(code, out.decode(), err.decode())
-
-    return call
+    return caller(monkeypatch, capfdbinary)
 
 
 @pytest.fixture

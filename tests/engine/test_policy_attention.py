@@ -76,7 +76,7 @@ def test_attention_of_a_model_is_quick_only_while_the_switch_is_on(
 
     def counted(*args: Seen) -> mx.array:
         seen.append(1)
-        return attend(*args)  # type: ignore[arg-type]
+        return attend(*args)  # type: ignore[arg-type]  # as many as came
 
     monkeypatch.setattr(attention, "attend", counted)
     assert policy.parts is not None
@@ -93,7 +93,7 @@ def test_a_block_with_another_softmax_stays_as_it_is(make_policy: MakePolicy) ->
     layer = policy.model.layers[0]
     plain = type(layer.self_attn).__mro__[1]
 
-    class Capped(plain):  # type: ignore[misc,valid-type]
+    class Capped(plain):  # type: ignore[misc,valid-type]  # a class found at run time
         def __call__(self, x: mx.array, *args: object, **rest: object) -> mx.array:
             out: mx.array = nn.tanh(plain.__call__(self, x, *args, **rest) * 50)
             return out
