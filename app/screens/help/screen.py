@@ -119,7 +119,11 @@ class HelpScreen(ModalScreen[None]):
     def _refer_to_all(self) -> None:
         if not self._whole and not self.query_one(Input).value:
             self._whole = True
+            scroll = self.query_one(VerticalScroll)
+            to_the_end = scroll.scroll_target_y >= scroll.max_scroll_y
             self.query_one("#reference", Static).update(reference(self._snapshot))
+            if to_the_end:  # of what was there, and there is more now
+                self.call_after_refresh(scroll.scroll_end, animate=False)
 
     def action_close(self) -> None:
         """Leave the filter first, then the help."""

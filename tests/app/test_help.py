@@ -1,0 +1,85 @@
+"""Help: the whole reference by keys, search to its end, and text that can be marked and read."""
+
+from pathlib import Path
+
+import pytest
+from textual.containers import VerticalScroll
+from textual.pilot import Pilot
+
+from app.app import Workbench
+from app.palette import PALETTES, hex_of
+from app.safe_text import cell_len
+from app.screens.help import HelpScreen
+from app.screens.help.topics import setting_parts
+from tests.app import frames
+from tests.app.script import Script
+from tests.app.test_screens import Walk, until
+from tests.app.test_watch import workbench
+
+SHORT = Script(steps=3, total_steps=9)
+LAST = setting_parts()[-1].heading
+
+
+async def helped(pilot: Pilot[int], app: Workbench) -> Walk:
+    """Help over Watch, with the first page of what can be looked up on it."""
+    walk = Walk(app, pilot)
+    await walk.see("reward")
+    await walk.press("question_mark")
+    await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+    await until(pilot, lambda: app.screen.query_one(VerticalScroll).max_scroll_y > 100)
+    return walk
+
+
+async def test_the_end_of_the_reference_is_one_key_away(tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        walk = await helped(pilot, app)
+        await walk.press("end")
+        await walk.see(LAST)
+
+
+async def test_search_finds_the_last_setting_from_the_first_page(tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        walk = await helped(pilot, app)
+        await walk.press("slash", *LAST.partition(".")[2])
+        await walk.see(LAST)
+        assert "pushed up" not in frames.text(app)
+
+
+def looks_of(app: Workbench, words: str) -> set[tuple[str, str]]:
+    """Colour and ground of each piece of the screen in front that holds the words."""
+    found = set()
+    for strip in app.screen._compositor.render_strips():
+        for text, look, _ in strip:
+            if words in text and look is not None and look.color and look.bgcolor:
+                found.add((look.color.get_truecolor().hex, look.bgcolor.get_truecolor().hex))
+    return found
+
+
+def place_of(app: Workbench, words: str) -> tuple[int, int]:
+    """Where the words begin on the screen in front."""
+    for y, row in enumerate(frames.frame(app)):
+        if words in row:
+            return cell_len(row[: row.index(words)]), y
+    raise AssertionError(frames.text(app))
+
+
+@pytest.mark.parametrize("theme", list(PALETTES))
+async def test_words_marked_with_the_mouse_can_be_read_in_every_theme(
+    theme: str, tmp_path: Path
+) -> None:
+    app = workbench(SHORT.events(), tmp_path, theme)
+    palette = PALETTES[theme]
+    look = {(hex_of(palette.headline), hex_of(palette.cursor))}
+    async with app.run_test(size=(120, 40)) as pilot:
+        await helped(pilot, app)
+        x, y = place_of(app, "Mean of the weighted rewards")
+        await pilot.mouse_down(offset=(x, y))
+        await pilot.hover(offset=(x + 5, y + 1))
+        await pilot.mouse_up(offset=(x + 5, y + 1))
+        assert looks_of(app, "Mean of the weighted rewards") == look
+        frames.check(app)
+        await pilot.click(offset=(x, y), times=2)
+        assert looks_of(app, "Higher is better.") == look
+        frames.check(app)
