@@ -185,6 +185,13 @@ class Workbench(RunKeeper):
         """Textual's own key for quitting asks as well."""
         self.action_ask_quit()
 
+    def action_command_palette(self) -> None:
+        """All actions by name, in a field that keeps what is pasted on its line."""
+        from app.screens.actions import ActionPalette
+
+        if not isinstance(self.screen, ActionPalette):
+            self.push_screen(ActionPalette(id="--command-palette"))
+
     def explain(self, topic: str) -> None:
         """Show the help on a topic."""
         from app.screens.help import HelpScreen

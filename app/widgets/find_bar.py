@@ -8,6 +8,8 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Label
 
+from app.widgets.field import Field
+
 
 class FindBar(Horizontal):
     """One line above the key bar."""
@@ -30,7 +32,7 @@ class FindBar(Horizontal):
     def compose(self) -> ComposeResult:
         """A sign and a field."""
         yield Label(" / ")
-        yield Input(placeholder="find; enter keeps, esc ends")
+        yield Field(placeholder="find; enter keeps, esc ends")
 
     @property
     def has_focus_within(self) -> bool:

@@ -1,8 +1,19 @@
 """The field of one line takes what is pasted without line ends and controls."""
 
-from textual.app import App, ComposeResult
+from pathlib import Path
 
+import pytest
+from textual.app import App, ComposeResult
+from textual.widgets import Input
+
+from app.app import SCREENS
 from app.widgets.field import Field
+from tests.app import frames
+from tests.app.script import Script
+from tests.app.test_screens import until
+from tests.app.test_watch import workbench
+
+SHORT = Script(steps=3, total_steps=9)
 
 
 class Asking(App[None]):
@@ -24,3 +35,29 @@ async def test_a_paste_replaces_the_selection() -> None:
         app.copy_to_clipboard("a\tb")
         await pilot.press("end", "shift+home", "ctrl+v")
         assert app.query_one(Field).value == "a b"
+
+
+@pytest.mark.parametrize("opening", ["slash", "ctrl+p", "question_mark"])
+async def test_lines_pasted_where_one_searches_stay_on_one(opening: str, tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press(opening)
+        if opening == "question_mark":
+            await pilot.press("slash")
+        await until(pilot, lambda: isinstance(app.focused, Input))
+        app.copy_to_clipboard("name: otter\nseed: 5\n")
+        await pilot.press("ctrl+v")
+        await pilot.pause()
+        frames.check(app)
+
+
+@pytest.mark.parametrize("mode", list(SCREENS))
+async def test_every_field_of_one_line_is_ours(mode: str, tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press(str(1 + list(SCREENS).index(mode)))
+        await pilot.pause()
+        for keys in ((), ("slash",), ("ctrl+p",)):
+            await pilot.press(*keys)
+            await pilot.pause()
+            assert [f for f in app.screen.query(Input) if not isinstance(f, Field)] == []
