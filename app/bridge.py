@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from textual.message import Message
 
 from app.engine_thread import EngineThread, Training
-from app.feed import LiveFeed
+from app.feed import NOTHING_MUTED, LiveFeed
 from app.messages import EngineEnded, LaunchRefused, RunBegan
 from grpo_engine import events as ev
 from grpo_engine.control import Control
@@ -110,15 +110,16 @@ class Bridge:
             stack.callback(recorder.close)
             with closing(StoreReader(self._store)) as reader:
                 stored = reader.run(recorder.store.key_of(ref))
+                muted = reader.muted_alerts(stored.summary.key)
             config = build(stored.config, f"run {stored.summary.id}")
             folder = run_folder(self._store, stored.summary.id)
             handle = recorder.resume_run(ref, from_step=newest_step(folder), control=control)
             stack.pop_all()
-        self._train(config, handle, recorder, control, resume=True)
+        self._train(config, handle, recorder, control, resume=True, muted=muted)
 
     def _train(
         self, config: Any, handle: "RunHandle", recorder: "Recorder", control: Control, *,
-        resume: bool,
+        resume: bool, muted: frozenset[str] = NOTHING_MUTED,
     ) -> None:  # fmt: skip
         from app.run_log import RunLog, fault_log
 
@@ -132,7 +133,7 @@ class Bridge:
             if isinstance(event, ev.RunFinished | ev.RunFailed):
                 ended.append(event)
 
-        feed = LiveFeed(handle, control)
+        feed = LiveFeed(handle, control, muted)
         self._tell(RunBegan(feed))
         with fault_log(handle.folder):
             Training(config, control, handle.folder, resume, put=put, done=lambda: None)()

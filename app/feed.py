@@ -19,6 +19,7 @@ from grpo_engine.control import Control
 
 SCRIPT_SECONDS = {"generate": 1.2, "score": 0.1, "logprobs": 0.2, "update": 0.6}
 Fact = tuple[float | None, ev.Event]
+NOTHING_MUTED: frozenset[str] = frozenset()
 
 
 class Feed(Protocol):
@@ -39,6 +40,9 @@ class Feed(Protocol):
 
     def status(self) -> Status | None:
         """What is known of the run beyond its events: `lost`, or None."""
+
+    def muted(self) -> frozenset[str]:
+        """Alert rules muted for the run, by the store; the same object while it says the same."""
 
     def ask(self, verb: Asked) -> None:
         """Ask something of the run."""
@@ -69,8 +73,11 @@ class LiveFeed:
     mark = ""
     may_control = True
 
-    def __init__(self, handle: Recording, control: Control) -> None:
+    def __init__(
+        self, handle: Recording, control: Control, muted: frozenset[str] = NOTHING_MUTED
+    ) -> None:
         self._handle = handle
+        self._muted = muted
         self._control = control
         self._queue = handle.facts
         self.run = handle.key
@@ -101,6 +108,10 @@ class LiveFeed:
     def status(self) -> Status | None:
         """A live run says all of it in events."""
         return None
+
+    def muted(self) -> frozenset[str]:
+        """What was muted before this process took the run up."""
+        return self._muted
 
     def ask(self, verb: Asked) -> None:
         """Hand the request to the engine."""
@@ -160,6 +171,10 @@ class ScriptFeed:
     def status(self) -> Status | None:
         """A script says all of it in events."""
         return None
+
+    def muted(self) -> frozenset[str]:
+        """A script mutes nothing."""
+        return NOTHING_MUTED
 
     def ask(self, verb: Asked) -> None:
         """Remember what was asked."""

@@ -66,6 +66,27 @@ class RunKeeper(App[int]):
             self.session.ask(verb)
             self.frame_now()
 
+    @on(msg.MuteRequested)
+    def mute(self, message: msg.MuteRequested) -> None:
+        """Mute a kind of alert in the shown run, or let it speak again; it shows at once."""
+        session = self.session
+        if self.read_only:
+            self.notify("This view is read-only.", severity="warning")
+        elif session is not None:
+            session.mute(message.rule, message.muted)
+            self.frame_now()
+            self.run_worker(partial(self._write_mute, session, message), thread=True)
+
+    def _write_mute(self, session: Session, message: msg.MuteRequested) -> None:
+        from app.screens.runs import writes
+        from experiments.errors import StoreError
+
+        try:
+            writes.mute(self.store, session.run, message.rule, message.muted)
+        except StoreError as error:
+            self.call_from_thread(session.mute, message.rule, not message.muted)
+            self.call_from_thread(self.notify, str(error), severity="error")
+
     def ask_engine(self, verb: Asked) -> None:
         """Ask something of the run in this process, shown or not."""
         if self.live is not None:

@@ -23,6 +23,14 @@ class ControlRequested(Message):
 
 
 @dataclass
+class MuteRequested(Message):
+    """Mute this kind of alert in the shown run, or let it speak again."""
+
+    rule: str
+    muted: bool
+
+
+@dataclass
 class PromptFocused(Message):
     """The prompt at this place of the step is the one to look at."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Full, Queue
 
-from app.feed import Fact
+from app.feed import NOTHING_MUTED, Fact
 from app.run_state import Asked, Head, Status
 from experiments.board import Board
 from experiments.errors import StoreError
@@ -176,6 +176,7 @@ class ReplayFeed:
         self._path, self._ref, self._speed = path, ref, speed
         self._clock = clock
         self._head = Head(name=name_as or ref)
+        self._muted = NOTHING_MUTED
         self._queue: Queue[Timed | None] = Queue(maxsize=AHEAD)
         self._next: Timed | None = None
         self._board = Board()
@@ -211,6 +212,10 @@ class ReplayFeed:
     def status(self) -> Status | None:
         """The events say all of it."""
         return None
+
+    def muted(self) -> frozenset[str]:
+        """The rules that were muted when the replay began."""
+        return self._muted
 
     def ask(self, verb: Asked) -> None:
         """Hold the replay, or let it go on; nothing else can be asked of the past."""
@@ -256,6 +261,7 @@ class ReplayFeed:
         try:
             summary = reader.resolve(self._ref)
             self.run = summary.key
+            self._muted = reader.muted_alerts(summary.key)
             self._head = Head(
                 id=summary.id, name=summary.name, model=summary.model, task=summary.task,
                 recipe=summary.recipe, total_steps=summary.total_steps, device=summary.device,

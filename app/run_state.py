@@ -46,6 +46,7 @@ class RunState:
         self._group_step = 0
         self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
         self._alerts: dict[str, Alert] = {}
+        self._muted: frozenset[str] = frozenset()
         self._signal: deque[float] = deque(maxlen=SIGNAL_STEPS)
         self._passes: list[ev.PassFinished] = []
         self._board = BoardView()
@@ -89,6 +90,17 @@ class RunState:
         self._values["asked"] = verb
         self._dirty = True
 
+    def mute(self, rules: frozenset[str]) -> None:
+        """Take the alert rules that are muted for this run, all of them."""
+        if self._muted != rules:
+            self._muted = rules
+            self._dirty = True
+
+    @property
+    def muted(self) -> frozenset[str]:
+        """The alert rules that are muted for this run."""
+        return self._muted
+
     def set_status(self, status: Status) -> None:
         """Say what is known of the run from outside its events."""
         if self._values.get("status") != status:
@@ -129,10 +141,17 @@ class RunState:
             cards=self._cards(),
             signal=tuple(self._signal),
             passes=tuple(self._passes),
-            alerts=tuple(sorted(self._alerts.values(), key=lambda a: -a.last_step)),
+            alerts=self._sorted_alerts(),
             log=tuple(self._log),
             **values,
         )
+
+    def _sorted_alerts(self) -> tuple[Alert, ...]:
+        found = (
+            dataclasses.replace(alert, muted=True) if rule in self._muted else alert
+            for rule, alert in self._alerts.items()
+        )
+        return tuple(sorted(found, key=lambda alert: -alert.last_step))
 
     def _step_seconds(self) -> float | None:
         series = self._series.get("step_time")

@@ -10,6 +10,7 @@ class Session:
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
         self._head = feed.head()
+        self._muted: frozenset[str] = frozenset()
         self.state = RunState(self._head)
 
     @property
@@ -23,6 +24,10 @@ class Session:
         if head is not self._head:
             self._head = head
             self.state.name(head)
+        muted = self.feed.muted()
+        if muted is not self._muted:
+            self._muted = muted
+            self.state.mute(muted)
         for at, event in self.feed.facts():
             self.state.apply(event, at)
         self.state.look(self.feed.board())
@@ -36,6 +41,11 @@ class Session:
         self.feed.ask(verb)
         self.state.ask(verb)
         return self.state.snapshot()
+
+    def mute(self, rule: str, muted: bool) -> None:
+        """Show at once that a kind of alert is muted in this run, or speaks again."""
+        rules = self.state.muted
+        self.state.mute(rules | {rule} if muted else rules - {rule})
 
     def close(self) -> None:
         """Let go of the run; the run itself goes on."""

@@ -61,6 +61,7 @@ class Alert:
     limit: float | None = None
     group: int | None = None
     at: float | None = None
+    muted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,5 +127,14 @@ class Snapshot:
 
     @property
     def open_alerts(self) -> tuple[Alert, ...]:
-        """Alerts that held in one of the last ten steps."""
+        """Alerts that held in one of the last ten steps and that nobody muted."""
+        return tuple(alert for alert in self._held if not alert.muted)
+
+    @property
+    def muted_alerts(self) -> tuple[Alert, ...]:
+        """Alerts that held in one of the last ten steps, of rules muted for this run."""
+        return tuple(alert for alert in self._held if alert.muted)
+
+    @property
+    def _held(self) -> tuple[Alert, ...]:
         return tuple(alert for alert in self.alerts if alert.last_step >= self.step - 10)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from app.feed import Fact
+from app.feed import NOTHING_MUTED, Fact
 from app.run_state import Asked, Head, Status
 from experiments.errors import StoreError
 from experiments.reader import StoreReader
@@ -33,6 +33,7 @@ class StoreFeed:
         self._asks: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._board: BoardView | None = None
         self._status: Status | None = None
+        self._muted = NOTHING_MUTED
         self._stop = threading.Event()
         self.caught_up = threading.Event()
         self._thread = threading.Thread(target=self._work, name="store feed", daemon=True)
@@ -59,6 +60,10 @@ class StoreFeed:
     def status(self) -> Status | None:
         """`lost` where the run's process is gone."""
         return self._status
+
+    def muted(self) -> frozenset[str]:
+        """The rules that the store holds as muted."""
+        return self._muted
 
     def ask(self, verb: Asked) -> None:
         """Leave a request in the store; the run's process polls them."""
@@ -107,6 +112,7 @@ class StoreFeed:
         summary = reader.resolve(self._ref)
         self.run = summary.key
         self._tell_head(reader, summary)
+        self._look_for_muted(reader)
         groups_from = summary.step
         last = 0
         leased = asked_status = 0.0
@@ -126,6 +132,7 @@ class StoreFeed:
                 asked_status = now
                 summary = reader.resolve(summary.uid)
                 self._status = GONE.get(summary.status)
+                self._look_for_muted(reader)
             self._pass_on_asks(writer, reader)
             self._stop.wait(POLL_S if summary.active or writer.waiting else QUIET_S)
 
@@ -136,6 +143,11 @@ class StoreFeed:
             recipe=summary.recipe, total_steps=summary.total_steps, device=summary.device,
             config=config,
         )  # fmt: skip
+
+    def _look_for_muted(self, reader: StoreReader) -> None:
+        found = reader.muted_alerts(self.run)
+        if found != self._muted:
+            self._muted = found
 
     def _read_facts(self, reader: StoreReader, last: int, groups_from: int) -> int:
         """Read all there is beyond `last`; of the past only the last step's groups."""

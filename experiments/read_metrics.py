@@ -171,6 +171,11 @@ class MetricQuestions(Reading):
             for row in rows
         )  # fmt: skip
 
+    def muted_alerts(self, run: int) -> frozenset[str]:
+        """The rules whose alerts are muted in a run."""
+        rows = self._all("SELECT rule FROM alert WHERE run_id = ? AND muted", (run,))
+        return frozenset(text(row[0]) for row in rows)
+
     def evaluations(self, run: int, *, rows: bool = False) -> tuple[v.EvaluationView, ...]:
         """The held-out evaluations of a run, oldest first."""
         found = self._all(

@@ -250,12 +250,16 @@ class ExperimentStore:
             )
             session.add_all(RunTagRow(run_id=run, tag=tag) for tag in sorted(wanted))
 
-    def mute(self, alert: int, muted: bool = True) -> None:
-        """Silence an alert's rule in its run, or let it speak again."""
+    def mute(self, run: int, rule: str, muted: bool = True) -> None:
+        """Silence an alert rule in a run, or let it speak again."""
         with self.session() as session:
-            row = session.get(AlertRow, alert)
+            row = session.exec(
+                select(AlertRow).where(
+                    col(AlertRow.run_id) == run, col(AlertRow.rule) == escape(rule)
+                )
+            ).one_or_none()
             if row is None:
-                raise NothingStoredError(f"there is no alert {alert}")
+                raise NothingStoredError(f"the run has no alert {rule!r}")
             row.muted = int(muted)
 
     # -- viewers and requests -------------------------------------------------------------------

@@ -133,7 +133,8 @@ def show(
     _print_metrics(detail.summary)
     for alert in alerts:
         tell(f"\n{alert.severity} {alert.rule} ({alert.count} x, steps {alert.first_step} to "
-             f"{alert.last_step}): {alert.explanation} {alert.remedy}")  # fmt: skip
+             f"{alert.last_step}{', muted' if alert.muted else ''}): {alert.explanation} "
+             f"{alert.remedy}")  # fmt: skip
     if mortem is not None:
         tell(
             f"\n{summary.status}: {mortem.cause}\n"

@@ -1,4 +1,4 @@
-"""Alerts that hold, then the log, newest first; ⏎ explains an alert."""
+"""Alerts that hold, then the log, newest first; ⏎ explains an alert, m mutes its kind."""
 
 from typing import Any, ClassVar
 
@@ -6,7 +6,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from app.messages import ExplainRequested
+from app.messages import ExplainRequested, MuteRequested
 from app.palette import Palette, style
 from app.run_state import Alert, LogLine, Snapshot, clock
 from app.safe_text import safe
@@ -35,6 +35,16 @@ def alert_line(alert: Alert, palette: Palette, marked: bool) -> Line:
     ]
 
 
+def muted_line(alert: Alert, palette: Palette, marked: bool) -> Line:
+    """An alert that holds and is not to be heard of."""
+    text = f"{clock(alert.at)} – {safe(alert.explanation, ' ')}  muted in this run  "
+    return [
+        ("▌" if marked else " ", style(palette.accent)),
+        (text, style(palette.label)),
+        ("m", style(palette.accent)),
+    ]
+
+
 def log_line(line: LogLine, palette: Palette, marked: bool) -> Line:
     """A line of the log."""
     look = style(palette.text if line.severity == "info" else colour_of(line.severity, palette))
@@ -44,6 +54,13 @@ def log_line(line: LogLine, palette: Palette, marked: bool) -> Line:
         (f"{SIGNS[line.severity]} ", style(colour_of(line.severity, palette))),
         (safe(line.text, " "), look),
     ]
+
+
+def counted(snapshot: Snapshot) -> str:
+    """How many alerts hold, and how many of them are muted."""
+    count, muted = len(snapshot.open_alerts), len(snapshot.muted_alerts)
+    shown = f"{count} open" if count else "all quiet"
+    return f"{shown} · {muted} muted" if muted else shown
 
 
 class AlertsLog(Panel):
@@ -56,6 +73,8 @@ class AlertsLog(Panel):
                 tooltip="Choose the line below"),
         Binding("enter", "explain_alert", "explain", id="log.explain",
                 tooltip="Say what the alert means and what to try"),
+        Binding("m", "mute", "mute", id="log.mute",
+                tooltip="Mute this kind of alert in this run, or let it speak again"),
     ]  # fmt: skip
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False, always_update=True)
@@ -81,8 +100,10 @@ class AlertsLog(Panel):
 
     @property
     def entries(self) -> list[Alert | LogLine]:
-        """Open alerts, then log lines from the newest on, both held against the search."""
-        found: list[Alert | LogLine] = [*self.snapshot.open_alerts, *reversed(self.snapshot.log)]
+        """Open alerts, muted ones, log lines from the newest on, held against the search."""
+        shown = self.snapshot
+        found: list[Alert | LogLine] = [*shown.open_alerts, *shown.muted_alerts]
+        found += reversed(shown.log)
         needle = self.needle.casefold()
         if not needle:
             return found
@@ -101,9 +122,8 @@ class AlertsLog(Panel):
         """As many entries as fit, the marked one among them."""
         palette = self.palette
         entries = self.entries
-        count = len(self.snapshot.open_alerts)
         found = f"“{safe(self.needle)}”: {len(entries)}" if self.needle else ""
-        self.set_reactive(Panel.note, found or (f"{count} open" if count else "all quiet"))
+        self.set_reactive(Panel.note, found or counted(self.snapshot))
         if not entries:
             text = " Nothing holds this text; esc shows all." if self.needle else \
                 " Alerts and what the engine notes show up here."  # fmt: skip
@@ -116,7 +136,8 @@ class AlertsLog(Panel):
         for place, entry in enumerate(entries[self._top : self._top + height], self._top):
             marked = self.has_focus and place == cursor
             if isinstance(entry, Alert):
-                lines.append(alert_line(entry, palette, marked))
+                draw = muted_line if entry.muted else alert_line
+                lines.append(draw(entry, palette, marked))
             else:
                 lines.append(log_line(entry, palette, marked))
         return lines
@@ -128,6 +149,14 @@ class AlertsLog(Panel):
     def action_explain_alert(self) -> None:
         """Explain the alert under the mark."""
         self.post_message(ExplainRequested(self.topic()))
+
+    def action_mute(self) -> None:
+        """Mute the kind of alert under the mark, or let it speak again."""
+        entry = self._entry()
+        if isinstance(entry, Alert):
+            self.post_message(MuteRequested(entry.rule, not entry.muted))
+        else:
+            self.notify("Alerts can be muted, lines of the log cannot.", severity="warning")
 
     def copy_text(self) -> str:
         """What `y` copies: the line under the mark."""

@@ -131,7 +131,7 @@ async def on_rollouts(walk: Walk) -> None:
     await walk.press("D")
     await walk.see("changes")
     await walk.press("D", "t")
-    await walk.see("token 1 of")
+    await walk.see("token 1 of", "passes")
     await walk.press("v")
     await until(walk.pilot, lambda: isinstance(walk.app.screen, LabScreen))
     await walk.see("clipped in the group")

@@ -49,6 +49,8 @@ PANELS: Mapping[str, Part] = {
     "log": Part("alerts and log", (
         ("", "Alerts that held in the last ten steps stand on top. ⏎ says what an alert means "
              "and what to try. Below is the log, the newest line first."),
+        ("m", "mutes that kind of alert in this run: it stands below the others, dim, and is not "
+              "counted as open. m on it lets it speak again."),
     )),
     "phases": Part("phases of a step", (
         ("generate", "answers are sampled."),
@@ -181,6 +183,8 @@ def alert_part(rule: str, snapshot: Snapshot) -> Part:
             paragraphs.append(("held", steps))
             if alert.group is not None:
                 paragraphs.append(("prompt", f"{alert.group + 1} of the step"))
+            if alert.muted:
+                paragraphs.append(("muted", "in this run; m in the list lets it speak again"))
             return Part(f"alert: {rule.replace('_', ' ')}", tuple(paragraphs))
     return Part("alert", (("", "This alert no longer holds."),))
 

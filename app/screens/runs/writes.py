@@ -52,6 +52,12 @@ def annotate(path: Path, run: RunSummary, note: str) -> None:
         store.set_note(run.key, note)
 
 
+def mute(path: Path, run: int, rule: str, muted: bool) -> None:
+    """Mute a kind of alert in a run, or let it speak again."""
+    with _opened(path) as store:
+        store.mute(run, rule, muted)
+
+
 def request(path: Path, run: RunSummary, verb: str, patience: float = 6.0) -> str:
     """Ask something of a run in another process; gives why nothing came of it, or nothing."""
     from experiments.reader import StoreReader

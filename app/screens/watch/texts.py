@@ -67,7 +67,8 @@ def as_json(snapshot: Snapshot) -> str:
         "alerts": [
             {"rule": alert.rule, "severity": alert.severity, "first_step": alert.first_step,
              "last_step": alert.last_step, "explanation": alert.explanation,
-             "remedy": alert.remedy, "value": alert.value, "limit": alert.limit}
+             "remedy": alert.remedy, "value": alert.value, "limit": alert.limit,
+             "muted": alert.muted}
             for alert in snapshot.alerts
         ],
     }  # fmt: skip

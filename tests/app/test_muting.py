@@ -1,0 +1,177 @@
+"""Muting a kind of alert: seen at once, kept in the store, taken back by the same key."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from app.app import Workbench
+from app.feed import LiveFeed
+from app.run_state import RunState
+from app.screens.runs.load import load_preview
+from app.session import Session
+from app.store_feed import StoreFeed
+from app.widgets.alerts_log import AlertsLog
+from experiments.reader import StoreReader
+from experiments.recorder import Recorder
+from experiments.store import ExperimentStore
+from grpo_engine import events as ev
+from grpo_engine.control import Control
+from grpo_engine.settings import build
+from tests.app.script import CONFIG, Script
+from tests.app.stored import record
+from tests.app.test_screens import Walk, opened, until
+
+HACKED = ev.AlertRaised(step=4, rule="format_hacking", severity="warning",
+                        explanation="Reward rose while accuracy fell.",
+                        remedy="Weigh accuracy more.")  # fmt: skip
+CUT = ev.AlertRaised(step=4, rule="most_truncated", severity="warning",
+                     explanation="61 % of the answers were cut.",
+                     remedy="Allow more tokens.")  # fmt: skip
+RULES = ("format_hacking", "most_truncated")
+
+
+def run() -> Iterator[ev.Event]:
+    """A run that raised two alerts at its last step."""
+    for event in Script(steps=4, total_steps=4, finished=True, progress=False).events():
+        if not isinstance(event, ev.AlertRaised):
+            yield event
+        if isinstance(event, ev.StepFinished) and event.step == 4:
+            yield from (HACKED, CUT)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "grpo.db"
+    record(path, run())
+    return path
+
+
+def muted(store: Path) -> frozenset[str]:
+    with closing(StoreReader(store)) as reader:
+        return reader.muted_alerts(1)
+
+
+async def on_alerts(walk: Walk, words: str) -> AlertsLog:
+    """The list of alerts with the focus, once it holds the words."""
+    await walk.see(words)
+    log = walk.app.screen.query_one(AlertsLog)
+    log.focus()
+    await walk.pilot.pause()
+    return log
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_muted_alert_no_longer_counts_and_the_same_key_takes_it_back(
+    size: tuple[int, int], store: Path
+) -> None:
+    app = opened(store, "dark")
+    async with app.run_test(size=size) as pilot:
+        walk = Walk(app, pilot)
+        await on_alerts(walk, "2 open")
+        await walk.press("m")
+        await walk.see("1 open · 1 muted")
+        await until(pilot, lambda: len(muted(store)) == 1)
+        await walk.press("m")
+        await walk.see("all quiet · 2 muted", "muted in this run")
+        await until(pilot, lambda: muted(store) == frozenset(RULES))
+        await walk.press("m")
+        await walk.see("1 open · 1 muted")
+        await until(pilot, lambda: len(muted(store)) == 1)
+
+
+async def test_what_was_muted_is_muted_in_the_next_window_and_left_out_of_the_preview(
+    store: Path,
+) -> None:
+    with closing(ExperimentStore(store)) as writing:
+        writing.mute(1, "most_truncated")
+    app = opened(store, "light")
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        walk = Walk(app, pilot)
+        log = await on_alerts(walk, "1 open · 1 muted")
+        await walk.press("down", "enter")
+        await walk.see("61 % of the answers", "in this run; m in the list lets it speak again")
+        await walk.press("escape")
+        log.action_step(1)
+        await walk.press("m")
+        await walk.see("Alerts can be muted, lines of the log cannot.")
+        assert muted(store) == {"most_truncated"}
+    with closing(StoreReader(store)) as reader:
+        shown = load_preview(reader, reader.resolve("@last"))
+        assert shown.alert is not None
+        assert shown.alert.rule == "format_hacking"
+
+
+async def test_the_palette_offers_it(store: Path) -> None:
+    app = opened(store, "dark")
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        walk = Walk(app, pilot)
+        await on_alerts(walk, "2 open")
+        await walk.press("ctrl+p", *"mute")
+        await walk.see("Mute this kind of alert in this run")
+        await walk.press("enter")
+        await walk.see("1 open · 1 muted")
+
+
+async def test_a_window_sees_what_another_one_mutes(store: Path) -> None:
+    app = opened(store, "dark")
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        walk = Walk(app, pilot)
+        await walk.see("2 open")
+        with closing(ExperimentStore(store)) as writing:
+            writing.mute(1, "format_hacking")
+        await walk.see("1 open · 1 muted")
+
+
+async def test_a_view_that_may_only_look_mutes_nothing(store: Path) -> None:
+    feed = StoreFeed(store, "@last", may_control=False)
+    app = Workbench(store, feed=feed, mode="watch", read_only=True)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        walk = Walk(app, pilot)
+        await on_alerts(walk, "2 open")
+        await walk.press("m")
+        await walk.see("This view is read-only.", "2 open")
+        await app.workers.wait_for_complete()
+        assert muted(store) == frozenset()
+
+
+async def test_a_store_that_does_not_take_it_has_it_speak_again(store: Path) -> None:
+    with sqlite3.connect(store) as connection:
+        connection.execute("DELETE FROM alert")
+    app = opened(store, "dark")
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        walk = Walk(app, pilot)
+        await on_alerts(walk, "2 open")
+        await walk.press("m")
+        await walk.see("the run has no alert", "2 open")
+
+
+def test_a_muted_rule_stays_muted_when_it_holds_again_and_after_a_resume(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "grpo.db")
+    handle = recorder.start_run(build(CONFIG), name="calm-otter")
+    handle.put(HACKED)
+    handle.close()
+    recorder.store.mute(handle.key, "format_hacking")
+    again = recorder.resume_run("calm-otter", from_step=0)
+    session = Session(LiveFeed(again, Control(), muted(recorder.path)))
+    again.put(HACKED)
+    again.put(CUT)
+    again.close()
+    recorder.close()
+    snapshot = session.pull()
+    assert [alert.rule for alert in snapshot.open_alerts] == ["most_truncated"]
+    assert [alert.rule for alert in snapshot.muted_alerts] == ["format_hacking"]
+    assert muted(recorder.path) == {"format_hacking"}
+
+
+def test_muting_makes_a_new_snapshot_once() -> None:
+    state = RunState()
+    state.apply(HACKED)
+    before = state.snapshot()
+    state.mute(frozenset({"format_hacking"}))
+    after = state.snapshot()
+    assert (len(before.open_alerts), len(after.open_alerts)) == (1, 0)
+    state.mute(frozenset({"format_hacking"}))
+    assert state.snapshot() is after
