@@ -34,7 +34,13 @@ def unpack(folder: Path) -> Path:
     source = files("app").joinpath("assets", ARCHIVE)
     if not source.is_file():
         raise DemoError(f"the recording {ARCHIVE} is missing; install grpo-tui again")
-    with as_file(source) as path, tarfile.open(path, "r:xz") as archive:
+    with as_file(source) as path:
+        return unpacked(path, folder)
+
+
+def unpacked(source: Path, folder: Path) -> Path:
+    """Unpack what `pack` wrote into the folder and give the store's path."""
+    with tarfile.open(source, "r:xz") as archive:
         extract(archive, folder)
     return folder / "grpo-tui.db"
 
@@ -62,7 +68,7 @@ def record(target: Path) -> None:
 
 
 def pack(store: Path, target: Path) -> None:
-    """Write a store, which should hold one run, as the recording; no folder or host is told."""
+    """Write a store with its runs as a recording; no folder or host is told."""
     with tempfile.TemporaryDirectory(prefix="grpo-tui-demo-") as place:
         copy = Path(place) / "grpo-tui.db"
         source, into = sqlite3.connect(store), sqlite3.connect(copy)

@@ -3,8 +3,9 @@
     python docs/screens.py                      the pictures of README.md, into docs/images
     python docs/screens.py --out /tmp/p --png --size 80x24 --size 200x60 --theme light watch lab
 
-One run is the recording that comes with the program; where several are needed, scripted ones are
-recorded into a store of their own. `--store` takes the runs of another store for both.
+One run is the recording that comes with the program; where several are needed, they are those of
+docs/several.tar.xz: starter runs with two settings of `beta` and two seeds each, which `--record`
+trains again. `--store` takes the runs of another store for both.
 """
 
 import argparse
@@ -32,11 +33,15 @@ from app.picture import Row, document, drawn, paper_of, picture, rows_of
 from app.preferences import Preferences
 from app.replay import ReplayFeed
 from app.store_feed import StoreFeed
-from tests.app.script import CONFIG, FIRST_WALL_TIME
-from tests.app.stored import record, run_events
+from tests.app.script import FIRST_WALL_TIME
 
 SECONDS = 6.0  # of a replay that are shown at their own pace before a picture is taken
 IMAGES = Path(__file__).parent / "images"
+SEVERAL = Path(__file__).parent / "several.tar.xz"
+RUNS = (("calm-otter", 0.04, 0), ("wide-newt", 0.4, 0), ("quick-heron", 0.04, 1),
+        ("shy-mole", 0.4, 1))  # fmt: skip
+# token numbers would be most of the file, and nothing that needs several runs shows them
+LEAN = ("record.tokens=none", "record.after_groups=0", "evaluation.every=20")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ class Shot:
 
 SHOTS = {
     "runs": Shot("runs", True, (), ("newt", "reward")),
-    "new-run": Shot("new_run", True, (), ("2 New", "prompts")),
+    "new-run": Shot("new_run", True, (), ("2 New", "prompts", "GB")),
     "watch": Shot("watch", False, ("n", "n", "n"), ("generate", "reward"), at=112.0),
     "rollouts": Shot("rollouts", False, ("WAIT:token 1 of 6", *["right"] * 3),
                      ("token 4 of", "CLIPPED"),
@@ -64,8 +69,8 @@ SHOTS = {
     "lab": Shot("rollouts", False,
                 ("WAIT:token 1 of 6", "v", "WAIT:what if", "down", *["right"] * 3),
                 ("clipped in the group", "from the run"), answer=(26, 10, 7)),
-    "compare": Shot("runs", True, ("home", "space", "down", "space", "down", "space", "down",
-                                   "space", "d"), ("5 Compare", "reward")),
+    "compare": Shot("runs", True, ("home", *["space"] * len(RUNS), "d"),
+                    ("5 Compare", "algorithm.beta", "4 runs")),
     "help": Shot("watch", False, ("down", "question_mark"), ("KL", "stored as")),
     "palette": Shot("watch", False, ("ctrl+p",), ("Search for commands",)),
     "jump": Shot("watch", False, ("ctrl+o",), ("alerts",)),
@@ -220,16 +225,17 @@ def sheet(spans: set[tuple[int, int]], count: int, each: float) -> str:
     return "<style>" + "\n".join(rules) + "</style>"
 
 
-def several_runs(folder: Path) -> Path:
-    """A store with two settings of `beta`, two seeds each, recorded from scripted events."""
-    path = folder / "several.db"
-    for number, (name, beta) in enumerate(
-        (("calm-otter", 0.04), ("quick-heron", 0.04), ("wide-newt", 0.1), ("shy-mole", 0.1))
-    ):
-        algorithm = {**CONFIG["algorithm"], "beta": beta}  # type: ignore[dict-item]
-        record(path, run_events(steps=70 + 10 * number, seed=number, prompts=8), name=name,
-               seed=number % 2, algorithm=algorithm)  # fmt: skip
-    return path
+def record_several() -> None:
+    """Train the runs that are put side by side, one after the other, and pack their store."""
+    with tempfile.TemporaryDirectory(prefix="grpo-tui-several-") as folder:
+        store = Path(folder) / "grpo-tui.db"
+        for name, beta, seed in RUNS:
+            words = ["train", "--preset", "starter", "--name", name, "--seed", str(seed)]
+            changes = [part for setting in (f"algorithm.beta={beta}", *LEAN)
+                       for part in ("--set", setting)]  # fmt: skip
+            command = [sys.executable, "-m", "app", *words, *changes, "--db", str(store)]
+            subprocess.run(command, check=True)
+        demo.pack(store, SEVERAL)
 
 
 def main() -> None:
@@ -240,16 +246,19 @@ def main() -> None:
     parser.add_argument("--theme", choices=list(PALETTES), default=DARK)
     parser.add_argument("--size", action="append", help="columns x rows; 120x36 without it")
     parser.add_argument("--store", type=Path, default=None)
+    parser.add_argument("--record", action="store_true", help=f"train {SEVERAL.name} again first")
     parser.add_argument("--png", action="store_true", help="as well, where rsvg-convert is there")
     args = parser.parse_args()
     unknown = set(args.names) - {*SHOTS, "replay"}
     if unknown:
         parser.error(f"no picture is named {', '.join(sorted(unknown))}")
+    if args.record:
+        record_several()
     args.out.mkdir(parents=True, exist_ok=True)
     sizes = [tuple(map(int, size.split("x"))) for size in args.size or ("120x36",)]
     with tempfile.TemporaryDirectory() as folder:
         one = args.store or demo.unpack(Path(folder))
-        many = args.store or several_runs(Path(folder))
+        many = args.store or demo.unpacked(SEVERAL, Path(folder) / "several")
         for name in args.names or [*SHOTS, "replay"]:
             for width, height in sizes:
                 began = time.monotonic()

@@ -10,6 +10,8 @@ from pathlib import Path
 from app import demo
 from app.app import Workbench
 from app.replay import ReplayFeed
+from docs import screens
+from experiments.reader import StoreReader
 from tests.app import frames
 from tests.app.stored import record
 from tests.app.test_live_run import until
@@ -20,6 +22,8 @@ import time
 from pathlib import Path
 from app.demo import RUN, unpack
 from app.replay import ReplayFeed
+from docs import screens
+from experiments.reader import StoreReader
 from app.session import Session
 
 session = Session(ReplayFeed(unpack(Path(sys.argv[1])), RUN, speed=1e5))
@@ -79,6 +83,21 @@ def test_packing_leaves_out_the_machine_and_its_folders(tmp_path: Path) -> None:
 def test_the_bundled_recording_names_no_folder_of_its_machine(tmp_path: Path) -> None:
     content = demo.unpack(tmp_path).read_bytes()
 
+    assert b"/tmp/" not in content
+    assert b"/home/" not in content
+
+
+def test_the_runs_of_the_pictures_are_two_settings_of_beta_with_two_seeds_each(
+    tmp_path: Path,
+) -> None:
+    store = demo.unpacked(screens.SEVERAL, tmp_path)
+    with closing(StoreReader(store)) as reader:
+        runs = reader.runs(columns=("algorithm.beta",))
+        kept = {(run.name, run.columns["algorithm.beta"], run.seed) for run in runs}
+    content = store.read_bytes()
+
+    assert kept == set(screens.RUNS)
+    assert {(run.status, run.step, run.host) for run in runs} == {("completed", 60, "")}
     assert b"/tmp/" not in content
     assert b"/home/" not in content
 
