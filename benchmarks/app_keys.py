@@ -6,17 +6,25 @@ the run does not change by itself.
 
 import json
 import os
+import sqlite3
 import statistics
+import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from benchmarks import app_tour as tour
 from benchmarks import store_data as data
+from experiments.texts import iso
 from grpo_engine.config import RunConfig
+from grpo_engine.platform import threads
 from tests.app.stored import record, run_events
 from tests.e2e.terminal import Terminal
 
@@ -88,60 +96,83 @@ def stored(folder: Path) -> Path:
     data.many_runs(store, RUNS_STORED)
     for seed, name in enumerate(("calm-otter", "swift-heron", "dry-newt")):
         record(store, run_events(steps=30, seed=3 + seed), name=name, seed=seed)
+    with closing(sqlite3.connect(store)) as connection, connection:
+        for key, created in connection.execute("SELECT id, created_at FROM run").fetchall():
+            old = datetime.fromisoformat(created) - timedelta(days=3)  # its age stands still
+            connection.execute(
+                "UPDATE run SET created_at = ? WHERE id = ?", (iso(old.timestamp()), key)
+            )
     return store
 
 
 def opened(store: Path, folder: Path, config: RunConfig | None = None, flood: int = 0) -> Terminal:
     """The workbench in a pty, with a run if there is a config."""
     os.environ["XDG_CONFIG_HOME"] = str(folder / "config")
+    os.environ["GRPO_TUI_THREADS"] = str(threads.cores())  # full speed; the terminal asks for one
     tree = config.model_dump(mode="json") if config is not None else {}
     program = ["-P", "-c", PROGRAM, str(store), json.dumps(tree), str(flood)]
     return Terminal(program, COLUMNS, ROWS, folder)
 
 
-def settle(terminal: Terminal) -> tuple[object, ...]:
-    """Read until what does not change by itself has not changed for a moment."""
-    end = time.perf_counter() + REST
-    now = tour.still(terminal)
-    since = time.perf_counter()
-    while time.perf_counter() < end and time.perf_counter() - since < QUIET:
-        if terminal.waiting(0.01):
-            terminal.read(0.0)
-            new = tour.still(terminal)
-            if new != now:
-                now, since = new, time.perf_counter()
-    return now
+class Ear:
+    """Reads the pty on a thread of its own, so that drawing here delays no time of arrival."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._heard: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
+        self.last = time.perf_counter()  # when something was heard
+        sys.setswitchinterval(0.0005)
+        threading.Thread(target=self._listen, name="ear", daemon=True).start()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                heard = os.read(self._terminal.child.child_fd, 65536)
+            except OSError:
+                return
+            self.last = time.perf_counter()
+            self._heard.put((self.last, heard))
+
+    def next(self, seconds: float) -> float:
+        """Draw what was heard next, and say when it was; 0 if nothing was for so long."""
+        try:
+            at, heard = self._heard.get(timeout=max(0.0, seconds))
+        except Empty:
+            return 0.0
+        self._terminal.draw(heard)
+        self._terminal.raw = b""
+        return at
+
+    def settle(self) -> tuple[object, ...]:
+        """Draw until it was quiet for a moment, or what does not change by itself was."""
+        shown, since = tour.still(self._terminal), self.last
+        end = time.perf_counter() + REST
+        while at := self.next(min(end, since + QUIET) - time.perf_counter()):
+            new = tour.still(self._terminal)
+            if new != shown:
+                shown, since = new, at
+        return shown
+
+    def measure(self, key: str, patience: float = PATIENCE) -> float:
+        """Milliseconds from the byte to the output that changed the screen; 0 if none did."""
+        before = self.settle()
+        begun = time.perf_counter()
+        self._terminal.press_now(tour.BYTES.get(key, key))
+        while (left := begun + patience - time.perf_counter()) > 0:
+            at = self.next(left)
+            if at and tour.still(self._terminal) != before:
+                return (at - begun) * 1e3
+        return 0.0
 
 
-def measure(terminal: Terminal, key: str) -> float:
-    """Milliseconds from the byte to the output after which the screen has changed; 0 if none."""
-    before = settle(terminal)
-    begun = now = time.perf_counter()
-    terminal.press_now(tour.BYTES.get(key, key))
-    while now - begun < PATIENCE:
-        chunks = []  # drawn later: that takes longer than the program needs for the next one
-        while terminal.waiting(QUIET if chunks else 0.2):
-            chunks.append((time.perf_counter(), terminal.take()))
-        for place, (arrived, drawn) in enumerate(chunks, 1):
-            terminal.draw(drawn)
-            if tour.still(terminal) != before:
-                for _, rest in chunks[place:]:
-                    terminal.draw(rest)
-                return (arrived - begun) * 1e3
-        now = time.perf_counter()
-    return 0.0
-
-
-def walk(terminal: Terminal, stop: tour.Stop, found: Keys, count: int) -> None:
+def walk(ear: Ear, terminal: Terminal, stop: tour.Stop, found: Keys, count: int) -> None:
     """Go to a stop and press its keys."""
     for key in ("escape", "escape", "escape", "escape", *stop.way.split()):
-        terminal.press_now(tour.BYTES.get(key, key))
-        time.sleep(2 * QUIET if key == "escape" else 0.0)  # else it goes with the next key as alt
-        settle(terminal)
+        ear.measure(key, 3 * QUIET if key == "escape" else REST)
     for place, key in enumerate(stop.keys.split()):
-        if len(found.spent) >= count:
+        if len(found.spent) + found.lost.total() >= count:
             return
-        value = measure(terminal, key)
+        value = ear.measure(key)
         name = f"{stop.screens[0]} {place}: {key}"
         if value:
             found.spent.append((value, name))
@@ -153,14 +184,10 @@ def walk(terminal: Terminal, stop: tour.Stop, found: Keys, count: int) -> None:
 
 def walked(terminal: Terminal, count: int, live: bool) -> Keys:
     """The tour, again and again, until there are so many keys."""
-    found = Keys()
-    runs, watch = tour.RUNS.then("R R"), tour.WATCH.to("1 home down enter 3")
-    if live:
-        runs = tour.RUNS.then(f"R home {tour.STEER} R")
-        watch = tour.WATCH.to("1 R home enter 1 R 3").then(f"{tour.STEER} q 3")
-    while len(found.spent) < count:
+    found, ear = Keys(), Ear(terminal)
+    while len(found.spent) + found.lost.total() < count:
         before = len(found.spent)
-        for stop in (runs, watch, tour.ROLLOUTS, tour.COMPARE, tour.NEW_RUN):
-            walk(terminal, stop, found, count)
+        for stop in tour.LIVE_STOPS if live else tour.STOPS:
+            walk(ear, terminal, stop, found, count)
         assert len(found.spent) > before, terminal.text()
     return found

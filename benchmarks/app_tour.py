@@ -81,7 +81,7 @@ COMPARE = Stop(
     f"left h right l shift+left shift+right home end c at escape down j up k a a a m "
     f"down up j k space space pagedown pageup slash escape escape m enter {COMMON} z z "
     "o o L L minus equals_sign J space space b K b t t t S S plus escape "
-    "v s s v v g G v n p v V v tab tab tab q home down space down space",
+    "v s s v v g G v n p v V v tab tab tab x q home down space down space",
 )
 NEW_RUN = Stop(
     ("NewRunScreen", "Pick"),
@@ -90,9 +90,17 @@ NEW_RUN = Stop(
     f"{COMMON} "
     "L escape p j k escape x right_square_bracket left_square_bracket x r r o o C C "
     "home down down down right ctrl+z right U J space space t escape escape v escape "
-    "w escape z z q",
+    "w escape z z f q",
 )
-STOPS = (RUNS, WATCH, ROLLOUTS, COMPARE, NEW_RUN)
+STOPS = (
+    RUNS.then("R R"), WATCH.to("1 home down enter 3").then("ctrl+o d m m"), ROLLOUTS, COMPARE,
+    NEW_RUN,
+)  # fmt: skip
+LIVE_STOPS = (
+    RUNS.then(f"R {STEER} R"),
+    WATCH.to("1 R home enter 1 R 3").then(f"{STEER} q 3"),
+    ROLLOUTS, COMPARE, NEW_RUN,
+)  # fmt: skip
 
 
 def bindings() -> dict[str, tuple[str, frozenset[str]]]:
@@ -111,7 +119,10 @@ def bindings() -> dict[str, tuple[str, frozenset[str]]]:
 
 def unfired() -> list[str]:
     """Actions that no stop of the tour fires."""
-    fired = {(name, key) for stop in STOPS for name in stop.screens for key in stop.keys.split()}
+    fired = {
+        (name, key)
+        for stop in (*STOPS, *LIVE_STOPS) for name in stop.screens for key in stop.keys.split()
+    }  # fmt: skip
     return sorted(
         binding for binding, (name, keys) in bindings().items()
         if not any((name, key) in fired for key in keys)

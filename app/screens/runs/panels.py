@@ -77,6 +77,11 @@ class RunsTable(ViewPanel):
         chosen = self.view.chosen
         return f"{chosen.id} {chosen.name}" if chosen else ""
 
+    @property
+    def columns(self) -> frozenset[str]:
+        """Titles of the columns that there is room for."""
+        return frozenset(column.title for column in fitting(self.inner.width, self.view.columns))
+
     def in_sight(self) -> tuple[Row, ...]:
         """The rows that are drawn now."""
         return self.view.rows[self._top : self._top + max(1, self.inner.height - 1)]

@@ -331,8 +331,9 @@ class RunsScreen(SteerActions):
         self._relist(columns=columns)
 
     def action_order(self) -> None:
-        """Sort by the next column."""
-        keys = list(dict.fromkeys(column.sort for column in COLUMNS))
+        """Sort by the next column that is shown."""
+        shown = self.query_one(RunsTable).columns
+        keys = list(dict.fromkeys(column.sort for column in COLUMNS if column.title in shown))
         now = self.view.sort.lstrip("-")
         place = keys.index(now) if now in keys else -1
         self._relist(sort="-" + keys[(place + 1) % len(keys)])
