@@ -1,5 +1,5 @@
 """`python -m app` is the command `grpo-tui`."""
 
-from app.main import main
+from app.entry import main
 
 raise SystemExit(main())

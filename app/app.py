@@ -91,6 +91,7 @@ class Workbench(RunKeeper):
         self.store = store if store is not None else store_path()
         self.reader = ReaderThread(self.store)
         self.preferences = preferences or Preferences()
+        self.dress(self.preferences)
         self.read_only = read_only
         self.clock = clock
         self.keep_runs(self.store, feed)
@@ -102,17 +103,10 @@ class Workbench(RunKeeper):
         self.abilities = terminal.abilities()
         self._filters.append(ExactXterm(enabled=self.console.color_system == "256"))
 
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Our own variables have values before a theme is put on; Textual's hook."""
-        return THEMES[0].variables
-
     # -- life -------------------------------------------------------------------------------
 
     async def on_mount(self) -> None:
-        """Dress, take the user's keys, show the first screen, and start the frames."""
-        for theme in THEMES:
-            self.register_theme(theme)
-        self.theme = self.preferences.theme
+        """Take the user's keys, show the first screen, and start the frames."""
         self.set_keymap(self.preferences.keymap)
         if self.abilities.ssh:
             self.animation_level = "none"

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from textual import events, on
-from textual.app import App
 from textual.message import Message
 
 from app import leaving, terminal
 from app import messages as msg
 from app.bridge import Bridge
+from app.dressing import Dressed
 from app.feed import Feed
 from app.numbers import short
 from app.run_state import Asked
@@ -19,7 +19,7 @@ from app.screens.dialogs import Choice
 from app.session import Session
 
 
-class RunKeeper(App[int]):
+class RunKeeper(Dressed):
     """Holds the bridge to the engine and the run on screen."""
 
     store: Path

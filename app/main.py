@@ -1,12 +1,10 @@
 """The command `grpo-tui`: finds the verb, loads that one alone, and turns errors into one line."""
 
-import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from app import exit_codes
+from app.entry import name_store, open_workbench, plain_warning
 from app.verbs import Verb, available
 
 # Plain help, because loading rich would double the time that `--help` takes.
@@ -107,26 +106,14 @@ def start(
 ) -> None:
     """Without a verb: open the workbench."""
     if db is not None:
-        # The environment, so that detached runs and workers find the same store.
-        os.environ["GRPO_TUI_DB"] = str(db.absolute())
+        name_store(db)
     if context.invoked_subcommand is None:
         raise typer.Exit(open_workbench())
 
 
-def open_workbench() -> int:
-    """Open the screens, or train the starter without one where there are none."""
-    if find_spec("app.screens.runs") is None:
-        typer.echo("No workbench is installed; training the starter without a screen.", err=True)
-        return main(["train", "--preset", "starter", "--steps", "20"])
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        typer.echo("grpo-tui: the workbench needs a terminal; see grpo-tui --help", err=True)
-        return exit_codes.USAGE
-    return int(import_module("app.app").main() or exit_codes.OK)
-
-
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    warnings.formatwarning = lambda message, *_, **__: f"grpo-tui: {message}\n"
+    warnings.formatwarning = plain_warning
     command = typer.main.get_command(root)
     try:
         command.main(list(args) if args is not None else None, prog_name="grpo-tui")

@@ -25,6 +25,7 @@ class Tidying:
             self._before = gc.get_threshold()
             gc.freeze()
             gc.set_threshold(*self._before[:2], NEVER)
+            gc.enable()  # off while the program was loaded
             self._last = self._clock()
 
     def look(self, quiet: float) -> bool:

@@ -150,7 +150,7 @@ def test_the_store_named_before_the_verb_is_the_store_of_the_verb(
 def test_the_workbench_without_a_terminal_is_a_usage_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("app.main.find_spec", lambda _: True)
+    monkeypatch.setattr("app.entry.find_spec", lambda _: True)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main([]) == exit_codes.USAGE
     assert "needs a terminal" in capsys.readouterr().err

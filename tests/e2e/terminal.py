@@ -59,6 +59,7 @@ class Terminal:
             "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "",
         }  # fmt: skip
         environment.pop("NO_COLOR")
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # users' modules are compiled once
         self.child = pexpect.spawn(
             sys.executable, arguments, dimensions=(rows, columns), env=environment, timeout=60,
             cwd=str(folder),

@@ -44,7 +44,7 @@ tree, real = json.loads(sys.argv.pop(1)), presets.preset
 presets.preset = lambda name: (
     replace(real(name), text=json.dumps(tree)) if name == "starter" else real(name)
 )
-from app.main import main
+from app.entry import main
 sys.exit(main())
 """
 

@@ -1,0 +1,72 @@
+"""How the workbench is dressed: themes, and rules that are read once.
+
+Textual reads every rule of every widget again whenever a screen is first shown, and with more than
+64 sources whenever a widget of a new class is mounted. Here a source is read once for each theme.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from textual import screen as screens
+from textual.app import App
+from textual.cache import LRUCache
+from textual.css.stylesheet import Stylesheet
+from textual.screen import Screen
+
+from app.preferences import Preferences
+from app.themes import THEMES
+from app.widgets.dimmed import Dimmed
+
+SOURCES = 512  # more than there are classes of widgets
+
+
+class KeptStylesheet(Stylesheet):
+    """Remembers the rules of each source until the colours change."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        super().__init__(variables=dict(variables))
+        self._parse_cache = LRUCache(SOURCES)
+
+    def set_variables(self, variables: dict[str, str]) -> None:
+        """Take other colours; Textual's hook."""
+        if variables != self._variables:
+            super().set_variables(variables)
+
+    def reparse(self) -> None:
+        """Put the rules together again; Textual's hook."""
+        self.parse()
+
+
+class Dressed(App[int]):
+    """An app in our themes, whose screens come to the front without a look at all rules."""
+
+    def dress(self, preferences: Preferences) -> None:
+        """Put the chosen theme on before anything is drawn in another one."""
+        vars(screens)["BackgroundScreen"] = Dimmed
+        for theme in THEMES:
+            self.register_theme(theme)
+        self._worn = preferences.theme
+        self.set_reactive(Dressed.theme, self._worn)
+        dark = self.current_theme.dark
+        self.set_class(dark, "-dark-mode", update=False)
+        self.set_class(not dark, "-light-mode", update=False)
+        self._refresh_truecolor_filter(self.ansi_theme)
+        self.stylesheet = KeptStylesheet(self.get_css_variables())
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Our own variables have values before a theme is put on; Textual's hook."""
+        return THEMES[0].variables
+
+    def _watch_theme(self, theme_name: str) -> None:
+        """Style all anew for another theme, not for the one that is worn; Textual's hook."""
+        if theme_name != self._worn:
+            self._worn = theme_name
+            super()._watch_theme(theme_name)
+
+    def _load_screen_css(self, screen: Screen[Any]) -> None:
+        """Read the rules of a screen, which concern no other screen; Textual's hook."""
+        for path in screen.css_path:
+            if not self.stylesheet.has_source(str(path)):
+                self.stylesheet.read(path)
+        self.stylesheet.apply(screen)
+        screen._css_update_count = self._css_update_count

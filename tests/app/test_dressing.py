@@ -1,0 +1,88 @@
+"""That rules are read once, themes still reach every screen, and dialogs dim as Textual does."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.style import Style
+from textual.color import Color
+from textual.css.stylesheet import Stylesheet
+from textual.renderables.background_screen import BackgroundScreen
+
+from app.app import Workbench
+from app.palette import DARK, LIGHT
+from app.preferences import Preferences
+from app.screens.ask import Ask
+
+MODES = "24351"
+
+
+async def test_the_rules_of_a_widget_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: Counter[Any] = Counter()
+    parse = Stylesheet._parse_rules
+
+    def counted(self: Stylesheet, css: str, read_from: Any, *args: Any, **more: Any) -> Any:
+        fresh = (css, read_from, *more.values()) not in self._parse_cache
+        read[read_from, more["tie_breaker"]] += fresh  # of Textual's; it may change once or twice
+        return parse(self, css, read_from, *args, **more)
+
+    monkeypatch.setattr(Stylesheet, "_parse_rules", counted)
+    app = Workbench(tmp_path / "store.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        for key in (*MODES, *MODES):
+            await pilot.press(key)
+            await pilot.press("question_mark")
+            await pilot.press("escape")
+    assert len(read) > 20
+    assert {source: count for source, count in read.items() if count > 1} == {}
+
+
+async def test_another_theme_reaches_screens_that_are_not_in_front(tmp_path: Path) -> None:
+    app = Workbench(tmp_path / "store.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("3")
+        dark = app.screen.styles.background
+        await pilot.press("1")
+        app.change_theme(LIGHT)
+        await pilot.press("3")
+        await pilot.pause()
+        assert app.screen.styles.background != dark
+        app.change_theme(DARK)
+        await pilot.pause()
+        assert app.screen.styles.background == dark
+
+
+@pytest.mark.parametrize("theme", [DARK, LIGHT])
+async def test_the_first_picture_has_the_remembered_theme(tmp_path: Path, theme: str) -> None:
+    preferences = Preferences()
+    preferences.remember(theme=theme)
+    app = Workbench(tmp_path / "store.db", preferences=preferences)
+    async with app.run_test(size=(120, 40)):
+        assert app.theme == theme
+        assert app.has_class("-light-mode") == (theme == LIGHT)
+        assert app.screen.styles.background == Color.parse(str(app.current_theme.background))
+
+
+async def test_a_dialog_dims_the_screen_beneath_as_textual_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures = []
+    for own in (True, False):
+        app = Workbench(tmp_path / "store.db", clock=lambda: 1000.0)
+        async with app.run_test(size=(80, 24)) as pilot:
+            if not own:
+                monkeypatch.setattr("textual.screen.BackgroundScreen", BackgroundScreen)
+            await app.push_screen(Ask("tags", "Which?"))
+            await pilot.pause()
+            strips = app.screen._compositor.render_strips()
+            pictures.append([(char, _look(style)) for strip in strips
+                             for text, style, _ in strip for char in text])  # fmt: skip
+    assert pictures[0] == pictures[1]
+
+
+def _look(style: Style | None) -> tuple[Any, ...]:
+    assert style is not None
+    return style.color, style.bgcolor, style.bold
