@@ -344,21 +344,21 @@ class SearchQuestions(Reading):
             return
         table = "rollout INDEXED BY rollout_of_group" if self.schema >= 4 else "rollout"
         where = f"FROM {table} WHERE group_id BETWEEN ? AND ? AND run_id = ?"
-        values = [edges[0][0], edges[1][0], run]
-        beyond: tuple[Any, ...] = ()
+        oldest, newest = edges[0][0], edges[1][0]
+        values = (oldest, newest, run)
+        rows = self._first_by(column, where, values)
         size = FIRST_PAGE
         while True:
-            after = f"AND ({column}, id) < (?, ?)" if beyond else ""
-            rows = self._all(
-                f"SELECT id, {column} {where} AND {column} IS NOT NULL {after} "
-                f"ORDER BY {column} DESC, id DESC LIMIT ?",
-                [*values, *beyond, size],
-            )
             yield [row[0] for row in rows]
             if len(rows) < size:
                 break
-            beyond, size = (rows[-1][1], rows[-1][0]), 20 * size
-        group, key, size = edges[1][0] + 1, 0, FIRST_PAGE
+            size = 20 * size
+            rows = self._all(
+                f"SELECT id, {column} {where} AND {column} IS NOT NULL AND ({column}, id) < (?, ?) "
+                f"ORDER BY {column} DESC, id DESC LIMIT ?",
+                [*values, rows[-1][1], rows[-1][0], size],
+            )
+        group, key, size = newest + 1, 0, FIRST_PAGE
         while True:
             rows = self._all(
                 f"SELECT id, group_id {where} AND {column} IS NULL AND (group_id, id) < (?, ?) "
@@ -369,6 +369,26 @@ class SearchQuestions(Reading):
             if len(rows) < size:
                 return
             key, group, size = rows[-1][0], rows[-1][1], 20 * size
+
+    def _first_by(self, column: str, where: str, values: tuple[int, int, int | None]) -> list[Any]:
+        """The FIRST_PAGE highest by (column, id): those of the newest groups, beaten by older ones.
+
+        A sort keeps every row that beats its worst so far, which is nearly every row where many are
+        equal and the higher id wins; against rows of the newest groups the others seldom win.
+        """
+        oldest, newest, run = values
+        cut = newest - (newest - oldest) // 16
+        page = f"ORDER BY {column} DESC, id DESC LIMIT {FIRST_PAGE}"
+        found = self._all(
+            f"SELECT id, {column} {where} AND {column} IS NOT NULL {page}", [cut, newest, run]
+        )
+        full = len(found) == FIRST_PAGE
+        better = f"({column}, id) > (?, ?)" if full else f"{column} IS NOT NULL"
+        worst = [found[-1][1], found[-1][0]] if full else []
+        found += self._all(
+            f"SELECT id, {column} {where} AND {better} {page}", [oldest, cut - 1, run, *worst]
+        )
+        return sorted(found, key=lambda row: (row[1], row[0]), reverse=True)[:FIRST_PAGE]
 
     def _walk_index(self, run: int | None) -> Iterator[Any]:
         top = self._one("SELECT max(reward) FROM rollout WHERE run_id = ?", (run,))

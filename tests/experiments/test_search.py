@@ -1,5 +1,6 @@
 """Search: what is typed is looked for as it stands, newest first, streamed and stoppable."""
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -182,3 +183,28 @@ def test_every_order_gives_each_hit_once_over_all_pages(
     assert sorted(hits) == list(range(1, 12))
     if sort in ("kl", "clip"):
         assert hits[-3:] == [11, 10, 9]
+
+
+@pytest.mark.parametrize("column", ["advantage", "tokens"])
+def test_the_highest_come_first_whether_they_are_old_or_new_and_the_newer_of_equals(
+    tmp_path: Path, column: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.search.FEW", 0)
+    monkeypatch.setattr("experiments.search.FIRST_PAGE", 3)
+    path = tmp_path / "s.db"
+    recorder = Recorder(path)
+    handle = recorder.start_run(CONFIG)
+    put_all(handle, started())
+    for step in range(1, 41):
+        put_all(handle, *step_events(step))
+    assert handle.close()
+    recorder.close()
+    with closing(sqlite3.connect(path)) as file, file:
+        # Five values, each in old and in new groups.
+        file.execute(f"UPDATE rollout SET {column} = 1 + (id * 7919) % 5")
+        wanted = file.execute(f"SELECT id FROM rollout ORDER BY {column} DESC, id DESC").fetchall()
+    with closing(StoreReader(path)) as reader:
+        run = reader.resolve("@last").key
+        sort = {"tokens": "length"}.get(column, column)
+        hits = [hit.rollout for hit in reader.search("1 + 1", run=run, sort=sort, limit=200)]
+    assert hits == [row[0] for row in wanted]
