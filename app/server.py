@@ -1,6 +1,7 @@
 """The workbench in a browser: textual-serve on the loopback, never without its token."""
 
 import os
+import re
 import secrets
 import shlex
 import sys
@@ -20,6 +21,10 @@ from experiments.reader import StoreReader
 COOKIE, PARAMETER = "grpo_tui_token", "token"
 HERE = ("127.0.0.1", "localhost", "[::1]")
 TUNNEL = "From another machine: ssh -L {port}:127.0.0.1:{port} HOST, then open the same address."
+
+# textual-serve's page asks another company for a font
+FOREIGN = re.compile(r'<link\s[^>]*href="https?://(?!127\.|localhost)[^>]*>')
+POLICY = "default-src 'self' 'unsafe-inline' data:; connect-src 'self' ws://{host}"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -48,6 +53,7 @@ def guard(token: str) -> Any:
             response.set_cookie(COOKIE, token, httponly=True, samesite="Strict")
             response.headers["Referrer-Policy"] = "no-referrer"
             response.headers["X-Frame-Options"] = "DENY"
+            response.headers["Content-Security-Policy"] = POLICY.format(host=request.host)
         return response
 
     return check
@@ -66,9 +72,11 @@ class Served(Server):
         return app
 
     async def handle_index(self, request: web.Request) -> Any:
-        """The page, with links to the host it was asked from, which may be a tunnel's end."""
+        """The page, all of it from the host it was asked from, which may be a tunnel's end."""
         self.public_url = f"http://{request.host}"
-        return await super().handle_index(request)
+        answer: Any = await super().handle_index(request)
+        answer.text = FOREIGN.sub("", answer.text)
+        return answer
 
     async def on_startup(self, _app: web.Application) -> None:
         """Print where to look."""

@@ -1,0 +1,214 @@
+"""`grpo-tui serve` as a browser meets it: a window on a run that goes on, to look at only."""
+
+import asyncio
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyte
+import pytest
+
+pytest.importorskip("textual_serve", reason="serving is an extra")
+
+from aiohttp import ClientSession, ClientWebSocketResponse, WSServerHandshakeError
+
+from app.detach import environment
+from app.server import COOKIE
+from experiments.recorder import Recorder
+from experiments.recording import RunHandle
+from grpo_engine.settings import build
+from tests.app.script import CONFIG, Script
+from tests.app.test_server import free_port
+
+COLUMNS, ROWS = 120, 40
+SCRIPT = Script(steps=3, total_steps=500, prompts=4, group=4)
+# what would steer, start, change, delete, mute, write a file or start a program, on every screen
+DENIED = (
+    "3", ".", "w", "s", "\r", "\x1b", "\t\t\t", "m", "e", "\x1b", "2", "4", "*", "o", "e", "\x1b",
+    "1", "x", "c", "n", "r", "p", "t", "zz\r", "\x1b", "b", "Q", "\x1b", "e", "\x1b", "5", "e",
+    "\x1b", "3", ".",
+)  # fmt: skip
+
+
+@dataclass
+class Page:
+    """A page that is served, with the process behind it."""
+
+    address: str
+    store: Path
+    run: RunHandle
+    process: psutil.Process
+
+    @property
+    def root(self) -> str:
+        return self.address.partition("?")[0]
+
+    @property
+    def token(self) -> str:
+        return self.address.partition("?token=")[2]
+
+    def windows(self) -> list[psutil.Process]:
+        """The processes of the windows that are open."""
+        return self.process.children(recursive=True)
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    """A run that goes on in this process, and the program that serves it."""
+    store = tmp_path / "grpo.db"
+    recorder = Recorder(store)
+    run = recorder.start_run(build(CONFIG), name="calm-otter")
+    for event in SCRIPT.events():
+        run.put(event)
+    command = [sys.executable, "-P", "-m", "app", "serve", "calm-otter"]
+    serving = subprocess.Popen(
+        [*command, "--port", str(free_port()), "--db", str(store)], env=environment(), text=True,
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert serving.stderr is not None
+        address = serving.stderr.readline().strip()
+        yield Page(address, store, run, psutil.Process(serving.pid))
+    finally:
+        serving.terminate()
+        serving.communicate(timeout=60)
+        run.close()
+        recorder.close()
+    assert serving.returncode == 0
+
+
+class Window:
+    """What a browser's terminal shows."""
+
+    def __init__(self, socket: ClientWebSocketResponse) -> None:
+        self.socket = socket
+        self.screen = pyte.Screen(COLUMNS, ROWS)
+        self._stream = pyte.ByteStream(self.screen)
+
+    async def read(self) -> None:
+        """Take in what is drawn, until the window closes."""
+        async for message in self.socket:
+            if isinstance(message.data, bytes):
+                self._stream.feed(message.data)
+
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in self.screen.display)
+
+    async def type(self, keys: str) -> None:
+        await self.socket.send_str(json.dumps(["stdin", keys]))
+
+    async def see(self, *words: str) -> None:
+        for _ in range(1200):
+            if all(word in self.text() for word in words):
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"{words} did not show:\n{self.text()}")
+
+
+@asynccontextmanager
+async def window(page: Page) -> AsyncIterator[Window]:
+    """Open the page as a browser does: the address, then the socket that the page names."""
+    async with ClientSession(headers={"Cookie": f"{COOKIE}={page.token}"}) as client:
+        socket = await client.ws_connect(
+            f"{page.root}ws?width={COLUMNS}&height={ROWS}", origin=page.root.rstrip("/")
+        )
+        opened = Window(socket)
+        reading = asyncio.ensure_future(opened.read())
+        try:
+            yield opened
+        finally:
+            await socket.close()
+            await reading
+
+
+async def listening(page: Page) -> None:
+    """Wait until the address answers."""
+    for _ in range(600):
+        try:
+            async with ClientSession() as client, client.get(page.root):
+                return
+        except OSError:
+            await asyncio.sleep(0.05)
+    raise AssertionError(f"{page.root} does not answer")
+
+
+async def nobody_left(page: Page) -> None:
+    """Wait until no window's process is left."""
+    for _ in range(600):
+        if not page.windows():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"left: {page.windows()}")
+
+
+def contents(store: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Every table that a person could change from the workbench."""
+    with closing(sqlite3.connect(store)) as connection:
+        return {
+            name: connection.execute(f"SELECT * FROM {name}").fetchall()
+            for name in ("run", "run_tag", "alert", "control", "queue_item", "sweep")
+        }
+
+
+async def demands_its_token(page: Page) -> None:
+    """Page, static files and socket are closed to whoever has not got the address."""
+    async with ClientSession() as client:
+        for path in ("", "static/js/textual.js", "static/css/xterm.css", "ws", "download/1"):
+            for query in ("", "?token=guess"):
+                async with client.get(page.root + path + query) as answer:
+                    assert answer.status == 401, path
+                    assert page.token not in await answer.text()
+        with pytest.raises(WSServerHandshakeError, match="401"):
+            await client.ws_connect(f"{page.root}ws")
+        async with client.get(page.address) as answer:
+            text = await answer.text()
+            assert answer.status == 200
+            assert page.token not in text
+            assert f"{page.root.replace('http', 'ws')}ws" in text
+    assert page.windows() == []
+
+
+async def test_a_browser_sees_the_run_go_on_and_steers_nothing(page: Page) -> None:
+    await listening(page)
+    await demands_its_token(page)
+    async with window(page) as seen:
+        await seen.see("calm-otter", "step 3/500", "alerts · log")
+        before = contents(page.store)
+        files = sorted(page.store.parent.rglob("*.svg")) + sorted(page.store.parent.rglob("*.csv"))
+        for keys in DENIED:
+            await seen.type(keys)
+            await asyncio.sleep(0.1)
+        await seen.see("read-only")
+        assert contents(page.store) == before
+        assert sorted(page.store.parent.rglob("*.svg")) == files == []
+        # the run goes on, and the window with it
+        for event in Script(steps=5, total_steps=500, prompts=4, group=4).events():
+            if event.step > 3:
+                page.run.put(event)
+        await seen.type("3")
+        await seen.see("step 5/500")
+        assert "paused" not in seen.text()
+    await nobody_left(page)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1500)
+async def test_windows_come_and_go_and_leave_nothing_behind(page: Page) -> None:
+    await listening(page)
+    memory = 0
+    for round_ in range(15):
+        async with window(page) as one, window(page) as other:
+            await one.see("calm-otter", "step 3/500")
+            if round_ % 3 == 0:
+                await one.socket.close()  # a laptop that is closed
+            await other.see("calm-otter", "step 3/500")
+        await nobody_left(page)
+        memory = memory or page.process.memory_info().rss
+    assert page.process.memory_info().rss - memory < 20e6
+    assert page.process.num_fds() < 40
