@@ -23,6 +23,7 @@ from app.keys import deeds
 from app.lifecycle import RunKeeper
 from app.preferences import Preferences, preferences_path
 from app.reader import ReaderThread
+from app.readying import Readying
 from app.run_state import Snapshot
 from app.safe_text import safe
 from app.screens.base import WorkbenchScreen
@@ -100,6 +101,7 @@ class Workbench(RunKeeper):
         self._last_frame = 0.0
         self._idle = Snapshot()
         self._tidying = Tidying()
+        self._readying = Readying(self.build, SCREENS, read_only=read_only)
         self.abilities = terminal.abilities()
         self._filters.append(ExactXterm(enabled=self.console.color_system == "256"))
 
@@ -111,16 +113,18 @@ class Workbench(RunKeeper):
         if self.abilities.ssh:
             self.animation_level = "none"
         if self._first_mode != "runs":
-            await self.switch_mode(self._first_mode)
+            await self.bring(self._first_mode)
         if not self.is_headless:
             leaving.listen(self)
             self.begin_capture_print(self)
             self._tidying.start()
+            self.call_after_refresh(self._readying.start)
         self.set_interval(FAST, self._governor, name="frames")
 
     def on_unmount(self) -> None:
         """Let go of the store and the run."""
         self._tidying.stop()
+        self._readying.stop()
         if self.session is not None:
             self.session.close()
         self.reader.close()
@@ -138,7 +142,9 @@ class Workbench(RunKeeper):
         pace = FAST if now - self._last_key < KEY_GLOW else SLOW
         if now - self._last_frame >= pace - FAST / 2:
             self.frame_now()
-        self._tidying.look(now - self._last_key)
+        quiet = now - self._last_key
+        self._readying.look(quiet)
+        self._tidying.look(quiet)
 
     def frame_now(self) -> None:
         """Draw what is new on the screen in front."""
@@ -161,7 +167,7 @@ class Workbench(RunKeeper):
             self.notify("This view is read-only.", severity="warning")
             return
         if isinstance(self.screen, WorkbenchScreen):
-            await self.switch_mode(mode)
+            await self.bring(mode)
 
     def action_jump(self) -> None:
         """Letters on every panel and field."""

@@ -1,4 +1,4 @@
-"""How the workbench is dressed: themes, and rules that are read once.
+"""How screens are dressed and brought to the front: themes, and rules that are read once.
 
 Textual reads every rule of every widget again whenever a screen is first shown, and with more than
 64 sources whenever a widget of a new class is mounted. Here a source is read once for each theme.
@@ -17,6 +17,7 @@ from app.preferences import Preferences
 from app.themes import THEMES
 from app.widgets.dimmed import Dimmed
 
+MOUNTED_HOLD_S = 0.004  # a screen that is mounted only has its first layout to come
 SOURCES = 512  # more than there are classes of widgets
 
 
@@ -45,7 +46,7 @@ class Dressed(App[int]):
         vars(screens)["BackgroundScreen"] = Dimmed
         for theme in THEMES:
             self.register_theme(theme)
-        self._worn = preferences.theme
+        self._worn, self._hold = preferences.theme, 0.0
         self.set_reactive(Dressed.theme, self._worn)
         dark = self.current_theme.dark
         self.set_class(dark, "-dark-mode", update=False)
@@ -70,3 +71,23 @@ class Dressed(App[int]):
                 self.stylesheet.read(path)
         self.stylesheet.apply(screen)
         screen._css_update_count = self._css_update_count
+
+    def delay_update(self, delay: float = 0.05) -> None:
+        """Draw nothing for a moment; shorter where the next picture is whole; Textual's hook."""
+        super().delay_update(self._hold or delay)
+
+    def build(self, mode: str) -> None:
+        """Mount the screen of a mode behind the one in front, where `switch_mode` finds it."""
+        make = self._modes[mode]
+        if mode not in self._screen_stacks and callable(make):
+            screen, _ = self._get_screen(make())
+            self._load_screen_css(screen)
+            self._screen_stacks[mode] = [screen]
+
+    async def bring(self, mode: str) -> None:
+        """Show a mode; returns when its screen is mounted, also where that had only begun."""
+        stack = self._screen_stacks.get(mode)
+        self._hold = MOUNTED_HOLD_S if stack and stack[-1].is_mounted else 0.0
+        await self.switch_mode(mode)
+        self._hold = 0.0
+        await self.screen._mounted_event.wait()

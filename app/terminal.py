@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from textual.app import App
 
 MOST_OSC52 = 70_000
-SWITCH_S, DRAW_S, ESCAPE_S = 0.001, 0.004, 0.03
+SWITCH_S, DRAW_S, ESCAPE_S = 0.001, 0.004, 0.01
 TOOLS = (
     ("pbcopy",),
     ("wl-copy",),
