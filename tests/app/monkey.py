@@ -8,6 +8,7 @@ store; where no run goes on, it is given a run.
 import random
 import subprocess
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -112,6 +113,8 @@ async def play(
                     app.post_message(LaunchRequested(config(runs)))
                     runs += 1
                 await monkey.act(app, pilot)
+                if len(monkey.deeds) % 500 == 0:
+                    print(f"{time.strftime('%H:%M:%S')} {len(monkey.deeds)} deeds, {runs} runs")
                 if len(monkey.deeds) % check_every == 0 and app.size.width >= 80:
                     await pilot.pause()
                     frames.check(app)
