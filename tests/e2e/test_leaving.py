@@ -86,12 +86,12 @@ def test_a_lost_terminal_takes_the_screen_and_not_the_run(
     world: Path, tmp_path: Path, told: bool
 ) -> None:
     store = tmp_path / "grpo.db"
-    with training(store, world, 40, deaf=not told) as terminal:
+    with training(store, world, 20, deaf=not told) as terminal:
         terminal.until_step(3)
         terminal.lose()
         terminal.gone(90.0)
     found = summary(store)
-    assert (found.status, found.step) == ("completed", 40)
+    assert (found.status, found.step) == ("completed", 20)
 
 
 def test_a_native_crash_gives_the_terminal_back(world: Path, tmp_path: Path) -> None:

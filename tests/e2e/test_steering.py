@@ -49,6 +49,8 @@ def test_pause_checkpoint_and_stop_are_acknowledged_within_a_tenth_of_a_second(
             times["stop"].append(answered(terminal, "s", "stop the run"))
             terminal.press("\x1b")
             terminal.until(lambda: "stop the run" not in terminal.text(), 20)
+            if all(min(found) < MOST_S for found in times.values()):
+                break
         terminal.press("s")
         terminal.until("stop the run")
         times["stop now"] = [answered(terminal, "x", "Stop asked for")]
