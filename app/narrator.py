@@ -35,7 +35,7 @@ def _waiting(snapshot: Snapshot) -> str:
         case "stop_now":
             return f"Stop asked for: step {snapshot.current_step} is dropped."
         case "checkpoint":
-            return "Checkpoint asked for: it is written when the step in hand is done."
+            return "Checkpoint asked for: the last finished step is written at the next token."
         case "continue":
             return "Going on."
     return "The run holds. Press . to go on." if snapshot.status == "paused" else ""

@@ -191,7 +191,7 @@ def runs(folder: Path) -> Iterator[Result]:
     terminal.press("\r")
     terminal.until("▌3 Watch▐", 60)
     terminal.press("4")
-    terminal.until("token by token", 60)
+    terminal.until("by token", 60)
     keys = ["H"] * 30 + ["J"] * 10 + ["down"] * 5 + ["right"] * 20 + ["L"] * 20
     yield from scrolled(terminal, f"in {count:,} rollouts", keys)
     leave(terminal)

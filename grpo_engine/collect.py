@@ -13,9 +13,10 @@ from grpo_engine.events import (
 )
 from grpo_engine.prompts import RenderedPrompt, prefill_of
 from grpo_engine.rollouts import PromptRows, Rollout, Sampling, sample_groups
+from grpo_engine.safe_points import listen, relay
 from grpo_engine.samples import SampledGroup
 from grpo_engine.scoring import Scores, with_overlong
-from grpo_engine.session import Run, listen, relay
+from grpo_engine.session import Run
 from grpo_engine.tasks.base import Example, draw
 from grpo_engine.together import all_alerts, all_answers
 

@@ -71,6 +71,11 @@ class Control:
         """Whether the run should end once the step in hand is done."""
         return self._stop_after_step or self._stop_now
 
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether a checkpoint was asked for and not yet taken up."""
+        return self._checkpoint
+
     def take_checkpoint(self) -> bool:
         """Return whether a checkpoint was asked for, and forget it."""
         with self._lock:

@@ -9,8 +9,9 @@ import mlx.core as mx
 from grpo_engine.events import Event, PhaseAdvanced
 from grpo_engine.policy import TokenBatch, micro_batches, token_scores
 from grpo_engine.rollouts import Rollout
+from grpo_engine.safe_points import listen
 from grpo_engine.samples import assembled
-from grpo_engine.session import Run, listen
+from grpo_engine.session import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from grpo_engine.control import StopNow
 from grpo_engine.errors import CheckpointError
 from grpo_engine.events import CheckpointSaved, Event, NoteWritten, PhaseStarted
 from grpo_engine.ranks import Ranks
-from grpo_engine.session import Progress, Run
+from grpo_engine.session import Arrays, Progress, Run
 from grpo_engine.settings import flatten
 from grpo_engine.tasks.base import Example
 from grpo_engine.versions import versions
@@ -25,18 +26,24 @@ TENSORS = ("trained", "optimizer", "reference", "lagged", "critic", "critic_opti
 
 
 def save_checkpoint(run: Run) -> Iterator[Event]:
-    """Write the state after the last finished step, then remove checkpoints that are not kept."""
+    """Write the state after the last finished step, then remove checkpoints that are not kept.
+
+    Within a step that is what was kept as it began, and no phase of the step's own ends.
+    """
     step = run.step
     if not run.ranks.leads:
         run.saved_step = step
         return
-    yield PhaseStarted(step=step, phase="checkpoint")
+    if run.kept is None:
+        yield PhaseStarted(step=step, phase="checkpoint")
     if run.control.stop_now:
         raise StopNow(f"the checkpoint of step {step} was left out")
     begun = run.clock.now()
+    tensors = run.kept or _tensors(run)
     saved = checkpoint.save(
-        run.folder, step, write=run.policy.save_adapter, tensors=_tensors(run), state=_state(run)
-    )
+        run.folder, step, write=partial(run.policy.save_adapter, weights=tensors["trained"]),
+        tensors=tensors, state=_state(run),
+    )  # fmt: skip
     run.saved_step = step
     progress = run.progress
     best = progress.best_step if run.config.checkpoint.best else None
@@ -47,6 +54,17 @@ def save_checkpoint(run: Run) -> Iterator[Event]:
         best=best == step,
         seconds=run.clock.now() - begun,
     )
+
+
+def keep(run: Run) -> None:
+    """Hold on to what the last finished step left, so that it can be written within the next."""
+    run.kept = _tensors(run)
+
+
+def let_go(run: Run, *, changing: bool = False) -> None:
+    """Hold on to nothing; while weights are `changing`, only drop what is too large to be twice."""
+    if not changing or run.config.model.tuning == "full":
+        run.kept = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +105,11 @@ def hand_out(ranks: Ranks, saved: Checkpoint | None) -> Checkpoint | Handed | No
     )  # fmt: skip
 
 
-def _tensors(run: Run) -> dict[str, dict[str, mx.array]]:
-    found = {"trained": run.policy.snapshot(), "optimizer": optimizer.state_arrays(run.optimizer)}
+def _tensors(run: Run) -> Arrays:
+    found: dict[str, Mapping[str, mx.array]] = {
+        "trained": run.policy.snapshot(),
+        "optimizer": optimizer.state_arrays(run.optimizer),
+    }
     if run.policy.reference is not None:
         found["reference"] = dict(run.policy.reference)
     if run.lagged is not None:

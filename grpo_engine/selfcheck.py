@@ -15,8 +15,9 @@ from grpo_engine.errors import SelfCheckError
 from grpo_engine.events import Event, NoteWritten, PhaseStarted
 from grpo_engine.logprobs import score_tokens
 from grpo_engine.rollouts import PromptRows, sample_groups
+from grpo_engine.safe_points import relay
 from grpo_engine.samples import as_float, gather_rollouts
-from grpo_engine.session import Run, relay
+from grpo_engine.session import Run
 from grpo_engine.tasks.base import draw
 
 PROMPTS, ROWS, TOKENS = 2, 2, 16

@@ -1,9 +1,8 @@
-"""All that a run holds while it goes on, and the safe points at which it listens to requests."""
+"""All that a run holds while it goes on."""
 
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import mlx.core as mx
 from mlx.optimizers import Optimizer
@@ -11,8 +10,7 @@ from mlx.optimizers import Optimizer
 from grpo_engine.alerts import Alerts
 from grpo_engine.clock import Clock
 from grpo_engine.config import RunConfig
-from grpo_engine.control import Control, StopNow
-from grpo_engine.events import Event, RunPaused, RunResumed
+from grpo_engine.control import Control
 from grpo_engine.platform.guard import ThreadGuard
 from grpo_engine.policy import Policy
 from grpo_engine.prompts import PromptRenderer
@@ -22,7 +20,7 @@ from grpo_engine.rollouts import Sampling
 from grpo_engine.scorer import Scorer
 from grpo_engine.tasks.base import Example, Task
 
-Result = TypeVar("Result")
+Arrays = Mapping[str, Mapping[str, mx.array]]  # by file of a checkpoint, then by name
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,6 +65,7 @@ class Run:
     clock: Clock = field(default_factory=Clock)
     thread_guard: ThreadGuard = field(default_factory=ThreadGuard)
     saved_step: int | None = None  # of the newest checkpoint
+    kept: Arrays | None = None  # within a step: what the last finished one left
     last: dict[str, float] = field(default_factory=dict)  # metrics for the summary
 
     @property
@@ -88,33 +87,3 @@ class Run:
 def is_stopping(run: Run) -> bool:
     """Whether the run ends after what is in hand: rank 0 decides for all."""
     return bool(run.ranks.share(run.control.stop_after_step))
-
-
-def listen(run: Run, step: int) -> Iterator[Event]:
-    """A safe point: wait while the run is paused, and leave it if it is to stop at once."""
-    if run.control.paused:
-        yield RunPaused(step=run.step)
-        run.clock.halt()
-        while run.control.wait_while_paused(0.2):
-            pass
-        run.clock.go_on()
-        yield RunResumed(step=run.step)
-    if run.control.stop_now:
-        raise StopNow(f"step {step} was dropped")
-
-
-def relay(
-    run: Run, step: int, events: Generator[Event, None, Result]
-) -> Generator[Event, None, Result]:
-    """Pass on the events of sampling as those of `step`; its pauses stop the clock."""
-    while True:
-        try:
-            event = next(events)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        if isinstance(event, RunPaused):
-            run.clock.halt()
-        elif isinstance(event, RunResumed):
-            run.clock.go_on()
-        yield replace(event, step=step)

@@ -37,12 +37,13 @@ from grpo_engine.lifeline import Lifeline
 from grpo_engine.logprobs import score_tokens
 from grpo_engine.maths import entropy_control
 from grpo_engine.opening import load_run, open_run
-from grpo_engine.persist import save_checkpoint
+from grpo_engine.persist import keep, let_go, save_checkpoint
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.ranks import Ranks
+from grpo_engine.safe_points import listen
 from grpo_engine.samples import Samples, gather
 from grpo_engine.selfcheck import check_itself
-from grpo_engine.session import Run, is_stopping, listen
+from grpo_engine.session import Run, is_stopping
 from grpo_engine.tasks.base import Task, load_task
 from grpo_engine.update import Outcome, measure_after, update
 from grpo_engine.worth import judge, reads_old_first, reads_tokens, rows_to_train
@@ -157,6 +158,7 @@ def _train(run: Run) -> Iterator[Event]:
     while run.step < config.steps and not is_stopping(run):
         step = run.step + 1
         run.clock.start_step()
+        keep(run)
         report.forget_peak_memory()
         if (step - 1) % recipe.sampler_sync_every == 0 and recipe.sampler_sync_every > 1:
             run.lagged = run.policy.snapshot()
@@ -271,6 +273,7 @@ def _commit(
         metrics |= report.step_metrics(samples, collected, outcome, progress.entropy_bonus)
     metrics["groups/refilled"] = float(len(collected.replaced))
     step_time = run.clock.step_seconds
+    let_go(run)
     progress.step = step
     progress.cursor += collected.drawn
     progress.tokens += sampled + prompts

@@ -18,10 +18,12 @@ from grpo_engine import optimizer as optim
 from grpo_engine.events import Event, PassFinished, PhaseAdvanced
 from grpo_engine.loss import Seen, Sums, gradient, loss, seen_of, step_targets
 from grpo_engine.maths import Targets, Totals, merged, stop_reason, totals_of
+from grpo_engine.persist import let_go
 from grpo_engine.policy import TokenBatch, micro_batches
 from grpo_engine.recipes import Recipe
+from grpo_engine.safe_points import listen
 from grpo_engine.samples import Samples, as_float, assembled
-from grpo_engine.session import Run, listen
+from grpo_engine.session import Run
 from grpo_engine.together import all_gradients, all_seen
 
 
@@ -187,6 +189,7 @@ def _norms(gradients: Any) -> tuple[float, float]:
 
 def _apply(run: Run, gradients: Any, norm: float, critic_norm: float) -> None:
     """One optimiser step, for the policy and for the critic, each clipped to its own norm."""
+    let_go(run, changing=True)
     limit = run.config.optimizer.max_grad_norm
     module = run.policy.module
     changed = {

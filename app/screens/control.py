@@ -14,7 +14,7 @@ CONTROL_BINDINGS: Final = (
     Binding("full_stop", "pause", "pause run", id="run.pause",
             tooltip="Let the engine hold at the next token or micro-batch, or go on"),
     Binding("w", "checkpoint", "checkpoint", id="run.checkpoint",
-            tooltip="Save everything needed to go on, when the step in hand is done"),
+            tooltip="Save everything needed to go on, at the next token or micro-batch"),
     Binding("s", "stop", "stop…", id="run.stop",
             tooltip="Stop after this step, or now; asks first"),
 )  # fmt: skip

@@ -183,8 +183,9 @@ def folded_in(model: nn.Module) -> Iterator[None]:
 
 
 def save(
-    model: nn.Module, base: Path, source: str, adapter: Mapping[str, Any], folder: Path
-) -> None:
+    model: nn.Module, base: Path, source: str, adapter: Mapping[str, Any], folder: Path,
+    weights: Mapping[str, mx.array] | None = None,
+) -> None:  # fmt: skip
     """Write an adapter folder; for full tuning a model folder that stands on its own."""
     folder.mkdir(parents=True, exist_ok=True)
     if adapter["fine_tune_type"] == "full":
@@ -193,8 +194,8 @@ def save(
             if file.is_file() and _belongs(file.name):
                 shutil.copyfile(file, folder / file.name)
         return
-    weights = flatten(model.trainable_parameters())
-    mx.save_safetensors(str(folder / "adapters.safetensors"), weights, metadata={"format": "mlx"})
+    own = dict(weights) if weights is not None else flatten(model.trainable_parameters())
+    mx.save_safetensors(str(folder / "adapters.safetensors"), own, metadata={"format": "mlx"})
     written = {"model": source, **adapter}
     (folder / "adapter_config.json").write_text(json.dumps(written, indent=4, sort_keys=True))
 

@@ -141,9 +141,14 @@ class Policy:
         if weights:
             _put(self.module["critic"], weights, "the critic's weights")
 
-    def save_adapter(self, folder: Path) -> None:
-        """Write an mlx-lm adapter folder; for full tuning, a complete model folder."""
-        adapters.save(self.model, self.folder, self.config.path, self.adapter, folder)
+    def save_adapter(self, folder: Path, weights: Weights | None = None) -> None:
+        """Write an mlx-lm adapter folder; for full tuning, a complete model folder.
+
+        `weights` are other trainable ones than those in place.
+        """
+        full = self.adapter["fine_tune_type"] == "full"
+        with self.using(weights if full else None):
+            adapters.save(self.model, self.folder, self.config.path, self.adapter, folder, weights)
 
 
 def _put(module: nn.Module, weights: Weights, what: str) -> None:

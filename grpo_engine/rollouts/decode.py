@@ -166,7 +166,8 @@ def _decode(state: _Decoding, *, step: int, control: Control | None) -> Iterator
         if state.active:
             state.advance()
         done = not state.waiting and not state.active
-        if done or time.monotonic() - told >= REPORT_EVERY:
+        asked = control is not None and control.wants_checkpoint  # taken up behind the event
+        if done or asked or time.monotonic() - told >= REPORT_EVERY:
             told = time.monotonic()
             yield _progress(state.rows, state.policy, step, told - started)
 
