@@ -9,10 +9,10 @@ QOS_CLASS_UTILITY = 0x11
 
 
 def lower_priority(niceness: int = 5) -> bool:
-    """Lower the calling thread's priority; threads that it starts inherit it. False: refused.
+    """Put the calling thread below the process's first; threads that it starts inherit it.
 
     Nothing changes for a niceness of 0. Linux keeps a nice value per thread, macOS a
-    quality-of-service class.
+    quality-of-service class. False: refused.
     """
     if niceness <= 0:
         return True
@@ -21,8 +21,9 @@ def lower_priority(niceness: int = 5) -> bool:
             system = ctypes.CDLL(None)
             return bool(system.pthread_set_qos_class_self_np(QOS_CLASS_UTILITY, 0) == 0)
         thread = threading.get_native_id()
-        if os.getpriority(os.PRIO_PROCESS, thread) < niceness:
-            os.setpriority(os.PRIO_PROCESS, thread, niceness)
+        wanted = min(19, os.getpriority(os.PRIO_PROCESS, os.getpid()) + niceness)
+        if os.getpriority(os.PRIO_PROCESS, thread) < wanted:
+            os.setpriority(os.PRIO_PROCESS, thread, wanted)
     except (OSError, AttributeError):
         return False
     return True
