@@ -23,6 +23,15 @@ NEEDED = {"cuda12": 7 * GIB, "cuda13": 7 * GIB}
 NEEDED_OTHERWISE = 3 * GIB // 2
 MACOS = 14
 GLIBC = (2, 35)  # MLX's wheels are built for these
+OFTEN_LOADED = ("app", "experiments", "grpo_engine", "textual", "rich", "typer", "pydantic",
+                "sqlalchemy", "sqlmodel", "mlx_lm")  # fmt: skip
+COMPILE = """
+import compileall, sys
+from importlib.util import find_spec
+for spec in filter(None, map(find_spec, sys.argv[1:])):
+    for folder in spec.submodule_search_locations or ():
+        compileall.compile_dir(folder, quiet=2)
+"""
 NO_SPACE = ("no space left", "disk quota exceeded")
 NO_NETWORK = (
     "name or service not known",
@@ -136,6 +145,12 @@ def install(uv: str | None, wanted: list[str]) -> None:
     run(command, "the packages could not be installed")
 
 
+def compile_ahead() -> None:
+    """Compile what a start loads: uv does not, and some environments forbid it to every start."""
+    command = [str(PYTHON), "-P", "-c", COMPILE, *OFTEN_LOADED]
+    subprocess.run(command, stdout=subprocess.DEVNULL, env=clean(), check=False)
+
+
 def clean() -> dict[str, str]:
     """The environment without variables that would turn the tools to another environment."""
     hidden = {"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "CONDA_PREFIX", "PIP_REQUIRE_VIRTUALENV"}
@@ -180,6 +195,7 @@ def set_up(kind: str) -> None:
     for old in VENV.glob("ready-*"):
         old.unlink()
     install(uv, requirements(kind, extra))
+    compile_ahead()
     stamp.write_text(f"{key}\n{extra or 'metal'}\n")
     say("set up")
 
