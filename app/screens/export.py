@@ -1,10 +1,11 @@
 """The export dialog: what of a screen to write, and where to."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.picture import picture
+from app.picture import paper_of, rows_of, svg
 from app.screens.dialogs import Choice
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ class ExportScreen(Choice[str]):
     def __init__(self, screen: "WorkbenchScreen") -> None:
         self._base = screen
         self._makers: dict[str, Callable[[], str]] = dict(screen.exports())
-        self._picture = picture(screen.workbench)
-        answers = [(kind, *WORDS[kind]) for kind in (*self._makers, "svg") if kind in WORDS]
+        app = screen.workbench
+        # what is in front now, before the dialog is; made a picture only where that is chosen
+        self._makers["svg"] = partial(svg, rows_of(app), *app.size, paper_of(app))
+        answers = [(kind, *WORDS[kind]) for kind in self._makers if kind in WORDS]
         super().__init__("export", f"Write what is shown to {Path.cwd()}", answers)
 
     def on_mount(self) -> None:
@@ -56,7 +59,7 @@ class ExportScreen(Choice[str]):
         path = free_path(Path.cwd(), "".join(c if c.isalnum() or c in "-_" else "-" for c in stem),
                          kind)  # fmt: skip
         try:
-            text = self._picture if kind == "svg" else self._makers[kind]()
+            text = self._makers[kind]()
             path.write_text(text, encoding="utf-8", newline="")
         except Exception as error:
             self.app.notify(f"{path.name} was not written: {error}", severity="error",
