@@ -7,18 +7,19 @@ only while nobody types; a key that comes first does its part itself.
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 
 QUIET_S = 0.15  # after a key; who holds one down sends more in between
 PAUSE_S = 0.02  # for the screen, between two modules
 
-# In the order of use; large ones by their parts, so that none holds a key for long.
+# In the order of use; large ones by their parts, so that none holds a key for long. Only leaves
+# and what others load by the same name: two threads that enter a ring of modules at two places
+# would meet it half loaded.
 MODULES = (
     "app.store_feed",
     "pydantic_core",
-    "pydantic",
     "annotated_types",
-    "pydantic.plugin._loader",
     "grpo_engine.config",
     "app.screens.watch",
     "app.screens.rollouts",
@@ -75,8 +76,10 @@ class Readying:
             self._quiet.clear()
             return
         self._quiet.set()
-        if self._thread is not None and self.screens and self.screens[0][1] in self.loaded:
-            self._build(self.screens.pop(0)[0])
+        found = next((screen for screen in self.screens if screen[1] in self.loaded), None)
+        if found is not None:
+            self.screens.remove(found)
+            self._build(found[0])
 
     def stop(self) -> None:
         """End after the module in hand."""
@@ -90,5 +93,6 @@ class Readying:
             self._quiet.wait()
             if self._stopped.wait(PAUSE_S):
                 return
-            import_module(name)
-            self.loaded.add(name)
+            with suppress(Exception):  # the key that needs the module says why it cannot be had
+                import_module(name)
+                self.loaded.add(name)

@@ -53,6 +53,18 @@ def test_a_screen_is_built_once_its_module_is_there_and_only_while_it_is_quiet(
     readying.stop()
 
 
+def test_a_module_that_cannot_be_loaded_is_left_to_the_key_that_needs_it(package: str) -> None:
+    built: list[str] = []
+    screens = {"gone": "no_such_module:Gone", "slow": f"{package}:Slow"}
+    readying = Readying(built.append, screens, modules=("no_such_module", package))
+    readying.look(QUIET_S)
+    readying.start()
+    assert until(lambda: package in readying.loaded)
+    for _ in range(3):
+        readying.look(QUIET_S)
+    assert built == ["slow"]
+
+
 def test_nothing_is_loaded_after_the_end(package: str) -> None:
     readying = Readying(lambda _: None, {}, modules=(package,))
     readying.start()
