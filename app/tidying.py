@@ -1,6 +1,7 @@
 """Full garbage collections wait until nobody types: each holds all threads for a tenth of a second.
 
-What is there at the start is never looked through again; younger objects are collected as always.
+What is there at the start, or survived one that took long, is never looked through again; younger
+objects are collected as always.
 """
 
 import gc
@@ -8,6 +9,7 @@ import time
 from collections.abc import Callable
 
 QUIET_S, EVERY_S, LATEST_S = 2.0, 60.0, 300.0
+LONG_S = 0.05  # libraries that were loaded since, mostly
 NEVER = 1_000_000_000
 
 
@@ -35,8 +37,11 @@ class Tidying:
         waited = self._clock() - self._last
         due = waited >= LATEST_S or (waited >= EVERY_S and quiet >= QUIET_S)
         if due:
+            begun = self._clock()
             gc.collect()
             self._last = self._clock()
+            if self._last - begun > LONG_S:
+                gc.freeze()
         return due
 
     def stop(self) -> None:

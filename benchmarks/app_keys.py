@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -24,7 +24,7 @@ from benchmarks import app_tour as tour
 from benchmarks import store_data as data
 from experiments.texts import iso
 from grpo_engine.config import RunConfig
-from grpo_engine.platform import threads
+from grpo_engine.control import Control
 from tests.app.stored import record, run_events
 from tests.e2e.terminal import Terminal
 
@@ -33,7 +33,7 @@ PATIENCE = 2.0  # seconds after which a key counts as lost
 QUIET, REST = 0.04, 0.5  # a screen that was quiet for so long has settled; not waited for longer
 FLOOD = 1000  # events a second
 
-# The workbench with a run that starts at once; with `flood` events come from a list, not from MLX.
+# The workbench with a run that starts at once; `engine` names a function below that is its engine.
 PROGRAM = """
 import json, sys, time
 from pathlib import Path
@@ -41,13 +41,13 @@ from app import app as workbench
 from app.messages import LaunchRequested
 from grpo_engine.settings import build
 
-store, tree, flood = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
-if flood:
+store, tree, engine = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
+if engine:
     import grpo_engine.trainer
-    from benchmarks.app_keys import steady
+    from benchmarks import app_keys
 
     def run(config, control, **_):
-        return steady(control, flood)
+        return getattr(app_keys, engine)(config, control)
 
     grpo_engine.trainer.run = run
 opened = workbench.Workbench.on_mount
@@ -63,8 +63,8 @@ sys.exit(workbench.open_workbench(store))
 """
 
 
-def steady(control: Any, rate: int) -> Iterator[Any]:
-    """A run of so many events a second: steps of 64 answers, token by token."""
+def flood(_config: RunConfig, control: Control) -> Iterator[Any]:
+    """An engine of `FLOOD` events a second: steps of 64 answers, token by token."""
     from tests.app.script import Script
 
     begun = time.monotonic()
@@ -73,9 +73,24 @@ def steady(control: Any, rate: int) -> Iterator[Any]:
         if control.stop_after_step:
             return
         yield event
-        ahead = count / rate - (time.monotonic() - begun)
+        ahead = count / FLOOD - (time.monotonic() - begun)
         if ahead > 0.002:
             time.sleep(ahead)
+
+
+def haste(config: RunConfig, control: Control) -> Iterator[Any]:
+    """An engine without work: every tenth step has two groups, each has the trainer's metrics."""
+    from tests.app.script import Script
+
+    begin, *first = Script(steps=1, total_steps=config.steps, prompts=2, group=4).events()
+    yield begin
+    step_of = [event for event in first if event.step == 1]
+    finished = next(event for event in step_of if type(event).__name__ == "StepFinished")
+    for step in range(1, config.steps + 1):
+        if control.stop_after_step:
+            return
+        for event in step_of if step % 10 == 0 else [finished]:
+            yield replace(event, step=step)
 
 
 @dataclass
@@ -105,12 +120,13 @@ def stored(folder: Path) -> Path:
     return store
 
 
-def opened(store: Path, folder: Path, config: RunConfig | None = None, flood: int = 0) -> Terminal:
+def opened(
+    store: Path, folder: Path, config: RunConfig | None = None, engine: str = ""
+) -> Terminal:
     """The workbench in a pty, with a run if there is a config."""
     os.environ["XDG_CONFIG_HOME"] = str(folder / "config")
-    os.environ["GRPO_TUI_THREADS"] = str(threads.cores())  # full speed; the terminal asks for one
     tree = config.model_dump(mode="json") if config is not None else {}
-    program = ["-P", "-c", PROGRAM, str(store), json.dumps(tree), str(flood)]
+    program = ["-P", "-c", PROGRAM, str(store), json.dumps(tree), engine]
     return Terminal(program, COLUMNS, ROWS, folder)
 
 

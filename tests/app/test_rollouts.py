@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from textual.pilot import Pilot
@@ -11,6 +12,7 @@ from app.app import Workbench
 from app.messages import RolloutOpened
 from app.palette import PALETTES
 from app.preferences import Preferences
+from app.run_state import Snapshot
 from app.screens.rollouts import RolloutsScreen
 from app.screens.rollouts.texts import as_csv, as_json, as_markdown
 from app.screens.rollouts.token_lines import probability
@@ -205,3 +207,18 @@ async def test_a_store_without_answers_says_what_would_fill_the_screen(tmp_path:
         )
         await pilot.pause(0.2)
         assert "No answers are recorded yet" in frames.text(app)
+
+
+def test_a_step_that_is_asked_for_while_its_run_is_read_takes_that_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int | None] = []
+    monkeypatch.setattr(RolloutsScreen, "_read_step", lambda _, run, *__: asked.append(run))
+    shown = SimpleNamespace(session=SimpleNamespace(run=1))
+    monkeypatch.setattr(RolloutsScreen, "workbench", shown)
+    screen = RolloutsScreen()
+    screen.show(Snapshot(step=3))
+    shown.session.run = 2
+    screen.show(Snapshot(step=0))
+    screen.show(Snapshot(step=30))  # the steps of run 2 come in while it is read
+    assert asked == [1, 2, 2]

@@ -94,6 +94,7 @@ class RolloutsScreen(WorkbenchScreen):
     def __init__(self) -> None:
         super().__init__()
         self._run: RunFacts | None = None
+        self._wanted: int | None = None  # the run that is being read, or was
         self._following = True
         self._seen_step = -1
 
@@ -116,7 +117,7 @@ class RolloutsScreen(WorkbenchScreen):
         session = self.workbench.session
         if session is None:
             return
-        other = self._run is None or (self._following and self._run.key != session.run)
+        other = self._wanted is None or (self._following and self._wanted != session.run)
         if other or (self._following and snapshot.step != self._seen_step):
             self._seen_step = snapshot.step
             self._load(session.run if other else None, step=None)
@@ -132,7 +133,9 @@ class RolloutsScreen(WorkbenchScreen):
         self, run: int | None, step: int | None, origin: Origin = "train",
         at: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
-        self._read_step(run, step, origin, at)
+        # a step that is asked for before its run was read must not take the run before
+        self._wanted = run if run is not None else self._wanted
+        self._read_step(self._wanted, step, origin, at)
 
     @work(exclusive=True, group="step")
     async def _read_step(
