@@ -1,8 +1,9 @@
 """A monkey at the workbench: every key that is bound, any other key, clicks, sizes and themes.
 
-It prefers what it has done least on the screen in front, so that each action comes up often on
-each screen where it is bound. Where it leaves the workbench, it is given a new one on the same
-store; where no run goes on, it is given a run.
+It prefers what it has done least on the screen in front, and what has led to where something is
+still to be done, so that each action comes up often on each screen and panel where it is bound.
+Where it leaves the workbench, it is given a new one on the same store; where no run goes on, it is
+given a run.
 """
 
 import random
@@ -32,22 +33,35 @@ LOOSE = (
     "pageup", "pagedown", "ctrl+u", "f1", "f5", "ctrl+home", "ctrl+end",
 )  # fmt: skip
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,/?*[]-=<>@#%"
-Done = Counter[tuple[str, str]]
+OFTEN = 20
+Name = tuple[str, str]
+Done = Counter[Name]
 
 
 @dataclass
 class Monkey:
-    """What it did so far; `seed` gives the same deeds again, as far as the timing does."""
+    """What it did so far; `seed` gives the same deeds again, as far as the timing does.
+
+    `bound` are the program's own actions it came by; the many that Textual binds to move in a
+    field or to scroll are done as well, but need not be done often.
+    """
 
     seed: int
     done: Done = field(default_factory=Counter)
-    bound: set[tuple[str, str]] = field(default_factory=set)
+    bound: set[Name] = field(default_factory=set)
+    ways: dict[str, set[Name]] = field(default_factory=dict)
     deeds: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
 
-    def choices(self, app: Workbench) -> list[tuple[str, tuple[str, str]]]:
+    @property
+    def seldom(self) -> Done:
+        """What was not done often yet."""
+        found = {name: self.done[name] for name in self.bound if self.done[name] < OFTEN}
+        return Counter(found)
+
+    def choices(self, app: Workbench) -> list[tuple[str, Name]]:
         """Keys that fire something now, each with the screen and the action."""
         screen = app.screen
         found = []
@@ -56,12 +70,14 @@ class Monkey:
                 continue
             name = (type(screen).__name__, active.binding.action)
             found.append((key, name))
+            self.bound.add(name)
         if screen.focused is not None:
             for key, active in screen.active_bindings.items():
                 if active.node is screen.focused and active.enabled:
                     name = (type(screen.focused).__name__, active.binding.action)
                     found.append((key, name))
-        self.bound.update(name for _, name in found)
+                    if active.binding.id:
+                        self.bound.add(name)
         return found
 
     async def act(self, app: Workbench, pilot: Pilot[int]) -> None:
@@ -90,31 +106,56 @@ class Monkey:
         if not choices:
             await self._press(pilot, self.rng.choice(LOOSE))
             return
-        weights = [1.0 / (1 + self.done[name]) ** 1.5 for _, name in choices]
+        seldom = self.seldom
+        leading = set().union(*(self.ways.get(place, ()) for place, _ in seldom))
+        weights = [
+            (1.0 if name in seldom else 0.05 if name in self.bound else 0.02)
+            / (1 + self.done[name] / OFTEN) ** 1.5
+            + (0.3 if name in leading else 0.0)
+            for _, name in choices
+        ]
         ((key, name),) = self.rng.choices(choices, weights)
         self.done[name] += 1
+        before = places(app)
         await self._press(pilot, key)
+        for place in places(app) - before:
+            self.ways.setdefault(place, set()).add(name)
 
     async def _press(self, pilot: Pilot[int], key: str) -> None:
         self.deeds.append(key)
         await pilot.press(key)
 
 
+def places(app: Workbench) -> set[str]:
+    """Whose keys work now: the screen's in front and the focused widget's."""
+    focused = app.screen.focused
+    return {type(app.screen).__name__} | ({type(focused).__name__} if focused else set())
+
+
 async def play(
-    monkey: Monkey, store: Path, config: Callable[[int], RunConfig], deeds: int, check_every: int
-) -> None:
-    """Let it do so many things; frames are checked from time to time."""
+    monkey: Monkey, store: Path, config: Callable[[int], RunConfig], deeds: int, check_every: int,
+    most: int = 0,
+) -> None:  # fmt: skip
+    """Let it do so many things, and up to `most` until each was done often; look at frames."""
     runs = 0
-    while len(monkey.deeds) < deeds:
+
+    def goes_on() -> bool:
+        done = len(monkey.deeds)
+        return done < deeds or (done < most and bool(monkey.seldom))
+
+    while goes_on():
         app = Workbench(store, preferences=Preferences())
         async with app.run_test(size=monkey.rng.choice(SIZES)) as pilot:
-            while len(monkey.deeds) < deeds and app.is_running and app._exit is False:
+            while goes_on() and app.is_running and app._exit is False:
                 if not app.bridge.running:
                     app.post_message(LaunchRequested(config(runs)))
                     runs += 1
                 await monkey.act(app, pilot)
                 if len(monkey.deeds) % 500 == 0:
-                    print(f"{time.strftime('%H:%M:%S')} {len(monkey.deeds)} deeds, {runs} runs")
+                    print(
+                        f"{time.strftime('%H:%M:%S')} {len(monkey.deeds)} deeds, {runs} runs, "
+                        f"{len(monkey.seldom)} of {len(monkey.bound)} actions seldom done"
+                    )
                 if len(monkey.deeds) % check_every == 0 and app.size.width >= 80:
                     await pilot.pause()
                     frames.check(app)
