@@ -222,3 +222,19 @@ def test_a_step_that_is_asked_for_while_its_run_is_read_takes_that_run(
     screen.show(Snapshot(step=0))
     screen.show(Snapshot(step=30))  # the steps of run 2 come in while it is read
     assert asked == [1, 2, 2]
+
+
+def test_a_run_that_is_opened_is_shown_after_an_answer_of_another_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int | None] = []
+    monkeypatch.setattr(RolloutsScreen, "_read_step", lambda _, run, *__: asked.append(run))
+    shown = SimpleNamespace(session=SimpleNamespace(run=1))
+    monkeypatch.setattr(RolloutsScreen, "workbench", shown)
+    screen = RolloutsScreen()
+    screen.receive(RolloutOpened(run=7, step=4, origin="train", group=1, answer=1))
+    screen.show(Snapshot(step=3))
+    assert asked == [7]
+    shown.session.run = 2
+    screen.show(Snapshot(step=30))
+    assert asked == [7, 2]

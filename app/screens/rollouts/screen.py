@@ -95,6 +95,7 @@ class RolloutsScreen(WorkbenchScreen):
         super().__init__()
         self._run: RunFacts | None = None
         self._wanted: int | None = None  # the run that is being read, or was
+        self._shown: int | None = None  # the run that was in front last
         self._following = True
         self._seen_step = -1
 
@@ -113,10 +114,14 @@ class RolloutsScreen(WorkbenchScreen):
     # -- what is shown ----------------------------------------------------------------------
 
     def show(self, snapshot: Snapshot) -> None:
-        """Follow the run in front until one moves to another step."""
+        """Follow the run in front until one goes to a step of it; a run that is opened, always."""
         session = self.workbench.session
         if session is None:
             return
+        if session.run != self._shown:
+            first = self._shown is None
+            self._shown = session.run
+            self._following = self._following if first else True
         other = self._wanted is None or (self._following and self._wanted != session.run)
         if other or (self._following and snapshot.step != self._seen_step):
             self._seen_step = snapshot.step
