@@ -177,8 +177,8 @@ def memory(folder: Path) -> Iterator[Result]:
     """Resident memory that the whole workbench gains, Watch in front, as a run gets long."""
     store = folder / "memory.db"
     terminal = with_run(store, folder, build({"name": LIVE, "steps": LONG}), "haste")
-    process = psutil.Process(terminal.worker())
     terminal.until_step(1000)
+    process = psutil.Process(terminal.worker())
     before = process.memory_info().rss
     terminal.until(f"step {LONG}/", 600)
     gained = process.memory_info().rss - before
@@ -260,10 +260,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["GRPO_TUI_THREADS"] = str(threads.cores())
     lines = ["| what | measured | target |", "|---|---|---|"]
     for part in chosen.parts or PARTS:
+        begun = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="grpo-tui-bench-") as folder:
             for result in PARTS[part](Path(folder)):
                 lines.append(result.line())
                 print(lines[-1], flush=True)
+        print(f"   {part} took {time.perf_counter() - begun:.0f} s", file=sys.stderr)
     if len(FOUND) > 1:
         lines += ["", *beside()]
         print("\n".join(lines[-6:]), flush=True)

@@ -4,6 +4,7 @@ The time is from the byte that is written to the first output after which a cell
 the run does not change by itself.
 """
 
+import itertools
 import json
 import os
 import sqlite3
@@ -23,6 +24,7 @@ from typing import Any
 from benchmarks import app_tour as tour
 from benchmarks import store_data as data
 from experiments.texts import iso
+from grpo_engine import events as ev
 from grpo_engine.config import RunConfig
 from grpo_engine.control import Control
 from tests.app.stored import record, run_events
@@ -63,19 +65,40 @@ sys.exit(workbench.open_workbench(store))
 """
 
 
-def flood(_config: RunConfig, control: Control) -> Iterator[Any]:
-    """An engine of `FLOOD` events a second: steps of 64 answers, token by token."""
+def flood(config: RunConfig, control: Control) -> Iterator[Any]:
+    """An engine of `FLOOD` events a second: steps of 64 answers, an event for each token of all."""
     from tests.app.script import Script
 
+    begin, *rest = Script(steps=20, total_steps=config.steps, prompts=8, group=8).events()
+    script = [part for event in rest if event.step for part in token_by_token(event)]
+    yield begin
     begun = time.monotonic()
-    script = Script(steps=100_000, total_steps=100_000, prompts=8, group=8)
-    for count, event in enumerate(script.events(), 1):
+    for count, event in enumerate(itertools.cycle(script)):
         if control.stop_after_step:
             return
-        yield event
+        yield replace(event, step=event.step + 20 * (count // len(script)))
         ahead = count / FLOOD - (time.monotonic() - begun)
         if ahead > 0.002:
             time.sleep(ahead)
+
+
+def token_by_token(event: Any) -> list[Any]:
+    """Progress by many tokens as that of one token after another; other events as they are."""
+    if not isinstance(event, ev.RolloutsAdvanced):
+        return [event]
+    pieces = max((row.tokens for row in event.rows), default=0)
+    parts = []
+    for piece in range(pieces):
+        rows = [
+            replace(
+                row, tokens=1, finish=row.finish if piece == row.tokens - 1 else None,
+                text=row.text[len(row.text) * piece // row.tokens :
+                              len(row.text) * (piece + 1) // row.tokens],
+            )
+            for row in event.rows if piece < row.tokens
+        ]  # fmt: skip
+        parts.append(replace(event, rows=tuple(rows)))
+    return parts
 
 
 def haste(config: RunConfig, control: Control) -> Iterator[Any]:
