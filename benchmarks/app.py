@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 from benchmarks import store_data as data
-from benchmarks.app_keys import FLOOD, RUNS_STORED, Ear, Keys, stored, walk, walked
+from benchmarks.app_keys import FLOOD, RUNS_STORED, Ear, Keys, press, stored, walked
 from benchmarks.app_keys import opened as with_run
 from benchmarks.app_tour import LIVE, Stop, unfired
 from benchmarks.environments import FOLDER, smollm2
@@ -211,9 +211,10 @@ def runs(folder: Path) -> Iterator[Result]:
 def scrolled(terminal: Terminal, where: str, keys: list[str]) -> Iterator[Result]:
     """How long moves take to show."""
     found = Keys()
-    walk(Ear(terminal), terminal, Stop(("",), "", " ".join(keys)), found, len(keys))
+    press(Ear(terminal), terminal, Stop(("",), "", " ".join(keys)), found, len(keys))
     yield Result(f"a move {where}, p50", found.percentile(50), "ms")
     yield Result(f"a move {where}, p95", found.percentile(95), "ms", 100)
+    yield Result(f"moves {where} without an answer", found.lost.total(), "keys")
 
 
 def many_rollouts(store: Path) -> int:

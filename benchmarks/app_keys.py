@@ -208,6 +208,11 @@ def walk(ear: Ear, terminal: Terminal, stop: tour.Stop, found: Keys, count: int)
     """Go to a stop and press its keys."""
     for key in ("escape", "escape", "escape", "escape", *stop.way.split()):
         ear.measure(key, 3 * QUIET if key == "escape" else REST)
+    press(ear, terminal, stop, found, count)
+
+
+def press(ear: Ear, terminal: Terminal, stop: tour.Stop, found: Keys, count: int) -> None:
+    """Press the keys of a stop, until there are so many."""
     for place, key in enumerate(stop.keys.split()):
         if len(found.spent) + found.lost.total() >= count:
             return
