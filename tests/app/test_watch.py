@@ -104,4 +104,5 @@ async def test_zoom_gives_a_panel_the_screen_and_gives_it_back(tmp_path: Path) -
         frames.check(app)
         assert app.screen.query_one(Lanes).size.width >= 118
         await pilot.press("escape")
+        await pilot.pause()
         assert app.screen.query_one(Lanes).size.width < 80
