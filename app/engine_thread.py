@@ -37,12 +37,13 @@ class EngineThread(threading.Thread):
 
     def run(self) -> None:
         """Wait for jobs; the thread's own entry."""
-        from grpo_engine.platform import enter_engine
+        from grpo_engine.platform import enter_engine, heap
 
         enter_engine(self._niceness)
         try:
             while (work := self._jobs.get()) is not None:
                 work()
+                heap.give_back()
         finally:
             # MLX keeps streams for each thread, and must not find them when the thread is gone
             if (mlx := sys.modules.get("mlx.core")) is not None:

@@ -3,10 +3,12 @@
 
 def prepare_for_mlx() -> None:
     """Refuse an MLX without a back end, then load the fast BLAS; `grpo_engine` calls it."""
-    from grpo_engine.platform import blas, device
+    from grpo_engine.platform import blas, device, heap
 
     device.require_backend()
     blas.ensure()
+    if not device.uses_gpu():
+        heap.keep_freed_memory()
 
 
 def enter_engine(niceness: int = 5) -> None:
