@@ -10,21 +10,15 @@ from typing import Any, Literal
 
 from experiments import values as v
 from experiments.errors import QueryError
-from experiments.reading import Reading, marks, text
+from experiments.reading import marks, text
+from experiments.search_order import HIT, PAGE, OrderedRollouts
 from experiments.texts import escape
 
 Mode = Literal["words", "prefix", "substring"]
 MODES = ("words", "prefix", "substring")
 SORTS = {"newest": "", "reward": "reward", "advantage": "advantage", "length": "tokens", "kl": "kl",
          "clip": "clip_fraction"}  # fmt: skip
-PAGE = 500
 FEW = 20_000
-FIRST_PAGE = 200
-
-_HIT = (
-    "SELECT r.id, g.id, g.run_id, g.step, g.origin, g.idx, r.idx, r.text, r.reward, g.prompt_text "
-    "FROM rollout r JOIN rollout_group g ON g.id = r.group_id WHERE g.hidden = 0 "
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +86,7 @@ def _even(candidate: str) -> str:
     return " ".join(candidate.casefold().split())
 
 
-class SearchQuestions(Reading):
+class SearchQuestions(OrderedRollouts):
     """Searching; `interrupt` from another thread stops a search with InterruptedError."""
 
     def search(
@@ -230,7 +224,7 @@ class SearchQuestions(Reading):
 
     def _hit(self, key: int, query: Query, run: int | None, in_text: bool) -> v.SearchHit | None:
         """The hit that the index found, unless it is another run's or not quite what was typed."""
-        row = self._one(_HIT + "AND r.id = ?", (key,))
+        row = self._one(HIT + "AND r.id = ?", (key,))
         if row is None or (run is not None and row[2] != run):
             return None
         if query.exact:
@@ -251,7 +245,7 @@ class SearchQuestions(Reading):
         while high >= low:
             bottom = max(low, high - size + 1)
             rows = self._all(
-                _HIT + f"AND r.id BETWEEN ? AND ? {likely} ORDER BY r.id DESC",
+                HIT + f"AND r.id BETWEEN ? AND ? {likely} ORDER BY r.id DESC",
                 (bottom, high, *values),
             )
             yield from self._among(rows, query, run)
@@ -271,7 +265,7 @@ class SearchQuestions(Reading):
         """Sort the hits themselves where they are few; else walk the sorted rollouts for hits."""
         few = self._few(query, run, bounds)
         if few is None:
-            yield from self._among(self._walk(run, column), query, run)
+            yield from self._among(self._ordered(run, column), query, run)
         else:
             yield from self._sort_few(few, query, run, column)
 
@@ -319,93 +313,6 @@ class SearchQuestions(Reading):
             order += [(value is not None, value or 0.0, key) for key, value in rows]
         for _, _, key in sorted(order, reverse=True):
             yield self._hit(key, query, run, found[key])
-
-    def _walk(self, run: int | None, column: str) -> Iterator[Any]:
-        """The rollouts of a run by falling `column`, a page at a time."""
-        if column == "reward":
-            yield from self._walk_index(run)
-            return
-        for keys in self._keys_by(run, column):
-            for place in range(0, len(keys), 100):
-                part = keys[place : place + 100]
-                rows = self._all(_HIT + f"AND r.id IN ({marks(part)})", part)
-                found = {row[0]: row for row in rows}
-                yield from (found[key] for key in part if key in found)
-
-    def _keys_by(self, run: int | None, column: str) -> Iterator[list[int]]:
-        """The ids of a run's rollouts by falling `column`, in pages that grow; NULLs last."""
-        edges = [
-            self._one(
-                f"SELECT id FROM rollout_group WHERE run_id = ? ORDER BY seq {way} LIMIT 1", (run,)
-            )
-            for way in ("ASC", "DESC")
-        ]
-        if None in edges:
-            return
-        table = "rollout INDEXED BY rollout_of_group" if self.schema >= 4 else "rollout"
-        where = f"FROM {table} WHERE group_id BETWEEN ? AND ? AND run_id = ?"
-        oldest, newest = edges[0][0], edges[1][0]
-        values = (oldest, newest, run)
-        rows = self._first_by(column, where, values)
-        size = FIRST_PAGE
-        while True:
-            yield [row[0] for row in rows]
-            if len(rows) < size:
-                break
-            size = 20 * size
-            rows = self._all(
-                f"SELECT id, {column} {where} AND {column} IS NOT NULL AND ({column}, id) < (?, ?) "
-                f"ORDER BY {column} DESC, id DESC LIMIT ?",
-                [*values, rows[-1][1], rows[-1][0], size],
-            )
-        group, key, size = newest + 1, 0, FIRST_PAGE
-        while True:
-            rows = self._all(
-                f"SELECT id, group_id {where} AND {column} IS NULL AND (group_id, id) < (?, ?) "
-                "ORDER BY group_id DESC, id DESC LIMIT ?",
-                [*values, group, key, size],
-            )
-            yield [row[0] for row in rows]
-            if len(rows) < size:
-                return
-            key, group, size = rows[-1][0], rows[-1][1], 20 * size
-
-    def _first_by(self, column: str, where: str, values: tuple[int, int, int | None]) -> list[Any]:
-        """The FIRST_PAGE highest by (column, id): those of the newest groups, beaten by older ones.
-
-        A sort keeps every row that beats its worst so far, which is nearly every row where many are
-        equal and the higher id wins; against rows of the newest groups the others seldom win.
-        """
-        oldest, newest, run = values
-        cut = newest - (newest - oldest) // 16
-        page = f"ORDER BY {column} DESC, id DESC LIMIT {FIRST_PAGE}"
-        found = self._all(
-            f"SELECT id, {column} {where} AND {column} IS NOT NULL {page}", [cut, newest, run]
-        )
-        full = len(found) == FIRST_PAGE
-        better = f"({column}, id) > (?, ?)" if full else f"{column} IS NOT NULL"
-        worst = [found[-1][1], found[-1][0]] if full else []
-        found += self._all(
-            f"SELECT id, {column} {where} AND {better} {page}", [oldest, cut - 1, run, *worst]
-        )
-        return sorted(found, key=lambda row: (row[1], row[0]), reverse=True)[:FIRST_PAGE]
-
-    def _walk_index(self, run: int | None) -> Iterator[Any]:
-        top = self._one("SELECT max(reward) FROM rollout WHERE run_id = ?", (run,))
-        value, key, size = top[0], 1 << 62, 100
-        while value is not None:
-            rows = self._all(
-                _HIT + "AND r.run_id = ?1 AND (r.reward, r.id) < (?2, ?3) "
-                "ORDER BY r.run_id DESC, r.reward DESC, r.id DESC LIMIT ?4",
-                (run, value, key, size),
-            )
-            yield from rows
-            if len(rows) < size:
-                break
-            value, key, size = rows[-1][8], rows[-1][0], PAGE
-        yield from self._all(
-            _HIT + "AND r.run_id = ? AND r.reward IS NULL ORDER BY r.id DESC", (run,)
-        )
 
 
 def _as_hit(row: Any, in_text: bool) -> v.SearchHit:

@@ -28,7 +28,7 @@ class Dimmed(Visual):
         self._color = color
 
     def render_strips(
-        self, width: int, height: int | None, style: "Style", options: RenderOptions  # noqa: ARG002
+        self, width: int, height: int | None, style: "Style", options: RenderOptions  # noqa: ARG002 - a hook's
     ) -> list[Strip]:  # fmt: skip
         """The screen's lines in dimmed colours; Textual's hook."""
         size = Size(width, height if height is not None else self._screen.size.height)
@@ -39,11 +39,11 @@ class Dimmed(Visual):
             for strip in self._screen._compositor.render_strips(size)
         ]  # fmt: skip
 
-    def get_optimal_width(self, rules: "RulesMap", container_width: int) -> int:  # noqa: ARG002
+    def get_optimal_width(self, rules: "RulesMap", container_width: int) -> int:  # noqa: ARG002 - a hook's
         """All there is; Textual's hook."""
         return container_width
 
-    def get_height(self, rules: "RulesMap", width: int) -> int:  # noqa: ARG002
+    def get_height(self, rules: "RulesMap", width: int) -> int:  # noqa: ARG002 - a hook's
         """That of the screen; Textual's hook."""
         return self._screen.size.height
 

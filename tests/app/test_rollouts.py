@@ -209,14 +209,21 @@ async def test_a_store_without_answers_says_what_would_fill_the_screen(tmp_path:
         assert "No answers are recorded yet" in frames.text(app)
 
 
-def test_a_step_that_is_asked_for_while_its_run_is_read_takes_that_run(
+def asking(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> tuple[RolloutsScreen, SimpleNamespace, list[int | None]]:
+    """A screen in no app, the workbench it stands in, and the runs whose steps it asks for."""
     asked: list[int | None] = []
     monkeypatch.setattr(RolloutsScreen, "_read_step", lambda _, run, *__: asked.append(run))
     shown = SimpleNamespace(session=SimpleNamespace(run=1))
     monkeypatch.setattr(RolloutsScreen, "workbench", shown)
-    screen = RolloutsScreen()
+    return RolloutsScreen(), shown, asked
+
+
+def test_a_step_that_is_asked_for_while_its_run_is_read_takes_that_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen, shown, asked = asking(monkeypatch)
     screen.show(Snapshot(step=3))
     shown.session.run = 2
     screen.show(Snapshot(step=0))
@@ -227,11 +234,7 @@ def test_a_step_that_is_asked_for_while_its_run_is_read_takes_that_run(
 def test_a_run_that_is_opened_is_shown_after_an_answer_of_another_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[int | None] = []
-    monkeypatch.setattr(RolloutsScreen, "_read_step", lambda _, run, *__: asked.append(run))
-    shown = SimpleNamespace(session=SimpleNamespace(run=1))
-    monkeypatch.setattr(RolloutsScreen, "workbench", shown)
-    screen = RolloutsScreen()
+    screen, shown, asked = asking(monkeypatch)
     screen.receive(RolloutOpened(run=7, step=4, origin="train", group=1, answer=1))
     screen.show(Snapshot(step=3))
     assert asked == [7]

@@ -168,7 +168,7 @@ def test_every_order_gives_each_hit_once_over_all_pages(
     tmp_path: Path, sort: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("experiments.search.FEW", 0)
-    monkeypatch.setattr("experiments.search.FIRST_PAGE", 2)
+    monkeypatch.setattr("experiments.search_order.FIRST_PAGE", 2)
     path = tmp_path / "s.db"
     recorder = Recorder(path)
     handle = recorder.start_run(CONFIG)
@@ -190,7 +190,7 @@ def test_the_highest_come_first_whether_they_are_old_or_new_and_the_newer_of_equ
     tmp_path: Path, column: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("experiments.search.FEW", 0)
-    monkeypatch.setattr("experiments.search.FIRST_PAGE", 3)
+    monkeypatch.setattr("experiments.search_order.FIRST_PAGE", 3)
     path = tmp_path / "s.db"
     recorder = Recorder(path)
     handle = recorder.start_run(CONFIG)
