@@ -4,14 +4,11 @@ import time
 
 import pytest
 
-TICK_S = 1 / 200
-
 
 @pytest.fixture(autouse=True)
 def _idle_screens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Textual's pilot waits, a second at most, until the whole process is idle; a run never is.
 
-    It looks every 20 ms, which adds up over thousands of keys.
+    It must look no more often than a screen lays itself out, 60 times a second.
     """
     monkeypatch.setattr("textual._wait.process_time", time.thread_time)
-    monkeypatch.setattr("textual._wait.SLEEP_GRANULARITY", TICK_S)
