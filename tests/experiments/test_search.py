@@ -163,20 +163,25 @@ def test_a_substring_is_found_beyond_ascii_and_past_the_first_pages(tmp_path: Pa
         assert len(found("ILLER 5")) == 33
 
 
+def recorded(folder: Path, *events: ev.Event) -> Path:
+    """A store of one run with these events."""
+    path = folder / "s.db"
+    recorder = Recorder(path)
+    handle = recorder.start_run(CONFIG)
+    put_all(handle, started(), *events)
+    assert handle.close()
+    recorder.close()
+    return path
+
+
 @pytest.mark.parametrize("sort", ["advantage", "length", "kl", "clip"])
 def test_every_order_gives_each_hit_once_over_all_pages(
     tmp_path: Path, sort: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("experiments.search.FEW", 0)
     monkeypatch.setattr("experiments.search_order.FIRST_PAGE", 2)
-    path = tmp_path / "s.db"
-    recorder = Recorder(path)
-    handle = recorder.start_run(CONFIG)
-    put_all(handle, started(), *step_events(1), *step_events(2))
-    handle.put(ev.GroupScored(step=3, group=group(0, ("yes", "yes", "no"))))
-    handle.put(finished(3))
-    assert handle.close()
-    recorder.close()
+    last = ev.GroupScored(step=3, group=group(0, ("yes", "yes", "no")))
+    path = recorded(tmp_path, *step_events(1), *step_events(2), last, finished(3))
     with closing(StoreReader(path)) as reader:
         run = reader.resolve("@last").key
         hits = [hit.rollout for hit in reader.search("1 + 1", run=run, sort=sort, limit=100)]
@@ -191,14 +196,7 @@ def test_the_highest_come_first_whether_they_are_old_or_new_and_the_newer_of_equ
 ) -> None:
     monkeypatch.setattr("experiments.search.FEW", 0)
     monkeypatch.setattr("experiments.search_order.FIRST_PAGE", 3)
-    path = tmp_path / "s.db"
-    recorder = Recorder(path)
-    handle = recorder.start_run(CONFIG)
-    put_all(handle, started())
-    for step in range(1, 41):
-        put_all(handle, *step_events(step))
-    assert handle.close()
-    recorder.close()
+    path = recorded(tmp_path, *(event for step in range(1, 41) for event in step_events(step)))
     with closing(sqlite3.connect(path)) as file, file:
         # Five values, each in old and in new groups.
         file.execute(f"UPDATE rollout SET {column} = 1 + (id * 7919) % 5")
