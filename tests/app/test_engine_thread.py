@@ -1,0 +1,19 @@
+"""The engine's thread, which outlives the runs that it makes."""
+
+import pytest
+
+from app.engine_thread import EngineThread
+from grpo_engine.platform import heap
+
+
+def test_the_memory_of_a_run_goes_back_when_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr("grpo_engine.platform.enter_engine", lambda _: None)
+    monkeypatch.setattr(heap, "give_back", lambda: done.append("given back"))
+    thread = EngineThread()
+    thread.submit(lambda: done.append("one run"))
+    thread.submit(lambda: done.append("another"))
+    thread.finish()
+    thread.start()
+    thread.join(10)
+    assert done == ["one run", "given back", "another", "given back"]
