@@ -10,16 +10,45 @@ from experiments.values import BoardGroup, BoardRow, BoardView
 from grpo_engine import events as ev
 
 
+class Growing:
+    """A row of the board; a token costs an entry in a list, the rest waits until someone looks."""
+
+    __slots__ = ("_finish", "_new", "_row", "_tokens")
+
+    def __init__(self, row: BoardRow) -> None:
+        self._row = row
+        self._tokens, self._finish = row.tokens, row.finish
+        self._new: list[str] = []
+
+    def grow(self, delta: ev.RowDelta) -> None:
+        """Take in what was sampled."""
+        self._new.append(delta.text)
+        self._tokens += delta.tokens
+        self._finish = delta.finish or self._finish
+
+    def look(self) -> BoardRow:
+        """The row as it is; the same object as long as nothing changed."""
+        if self._new:
+            text = self._row.text + "".join(self._new)
+            self._new.clear()
+            self._row = BoardRow(
+                index=self._row.index, text=text, tokens=self._tokens, finish=self._finish
+            )
+        return self._row
+
+
 class Board:
     """The latest phase, counts and texts of a run; written by one thread, read by any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._view = BoardView()
+        self._values: dict[str, Any] = {
+            "phase": "", "phase_started": 0.0, "phase_seconds": {}, "step": 0, "store_warning": "",
+        }  # fmt: skip
         self._groups: dict[int, BoardGroup] = {}
-        self._rows: dict[int, dict[int, BoardRow]] = {}
+        self._rows: dict[int, dict[int, Growing]] = {}
         self._version = 0
-        self._shown = 0
 
     @property
     def version(self) -> int:
@@ -31,30 +60,29 @@ class Board:
         with self._lock:
             changes = self._changes(event)
             if changes is not None:
-                self._version += 1
-                self._view = dataclasses.replace(
-                    self._view, version=self._version, at=time.time(), **changes
-                )
+                self._change(changes)
 
     def warn(self, text: str) -> None:
         """Show, or with an empty text take away, what is wrong with the store."""
         with self._lock:
-            if text != self._view.store_warning:
-                self._version += 1
-                self._view = dataclasses.replace(
-                    self._view, version=self._version, at=time.time(), store_warning=text
-                )
+            if text != self._values["store_warning"]:
+                self._change({"store_warning": text})
+
+    def _change(self, changes: Mapping[str, Any]) -> None:
+        self._version += 1
+        self._values.update(changes, at=time.time())
 
     def snapshot(self) -> BoardView:
         """The board as it is; the same object as long as nothing changed."""
         with self._lock:
-            if self._shown != self._version:
+            if self._view.version != self._version:
                 groups = tuple(
-                    dataclasses.replace(group, rows=tuple(self._rows[index].values()))
+                    dataclasses.replace(
+                        group, rows=tuple(row.look() for row in self._rows[index].values())
+                    )
                     for index, group in self._groups.items()
                 )
-                self._view = dataclasses.replace(self._view, groups=groups)
-                self._shown = self._version
+                self._view = BoardView(version=self._version, groups=groups, **self._values)
             return self._view
 
     def _changes(self, event: ev.Event) -> dict[str, Any] | None:
@@ -85,7 +113,7 @@ class Board:
             self._groups.clear()
             self._rows.clear()
         seconds = self._close_phase()
-        if event.step != self._view.step:
+        if event.step != self._values["step"]:
             seconds = {"phase_seconds": {}}
         return {
             "step": event.step, "phase": event.phase, "phase_detail": event.detail, "done": 0,
@@ -93,12 +121,12 @@ class Board:
         }  # fmt: skip
 
     def _close_phase(self) -> dict[str, Any]:
-        view = self._view
-        if not view.phase:
+        phase, started = self._values["phase"], self._values["phase_started"]
+        if not phase:
             return {}
-        spent = time.time() - view.phase_started if view.phase_started else 0.0
-        before = view.phase_seconds.get(view.phase, 0.0)
-        return {"phase_seconds": {**view.phase_seconds, view.phase: before + spent}}
+        spent = time.time() - started if started else 0.0
+        seconds = self._values["phase_seconds"]
+        return {"phase_seconds": {**seconds, phase: seconds.get(phase, 0.0) + spent}}
 
     def _start_prompt(self, prompt: ev.PromptStarted) -> None:
         self._groups[prompt.group] = BoardGroup(
@@ -106,7 +134,7 @@ class Board:
             target=prompt.target, rows=(),
         )  # fmt: skip
         self._rows[prompt.group] = {
-            index: BoardRow(index=index, text="", tokens=0) for index in range(prompt.rows)
+            index: Growing(BoardRow(index=index, text="", tokens=0)) for index in range(prompt.rows)
         }
 
     def _advance(self, event: ev.RolloutsAdvanced) -> dict[str, Any]:
@@ -116,11 +144,10 @@ class Board:
                 self._groups[delta.group] = BoardGroup(
                     index=delta.group, origin="train", prompt_text="", target="", rows=()
                 )
-            old = rows.get(delta.index) or BoardRow(index=delta.index, text="", tokens=0)
-            rows[delta.index] = BoardRow(
-                index=delta.index, text=old.text + delta.text, tokens=old.tokens + delta.tokens,
-                finish=delta.finish or old.finish,
-            )  # fmt: skip
+            row = rows.get(delta.index)
+            if row is None:
+                row = rows[delta.index] = Growing(BoardRow(index=delta.index, text="", tokens=0))
+            row.grow(delta)
         return {
             "step": event.step, "tokens": event.tokens, "finished": event.finished,
             "rows_total": event.total, "tokens_per_second": event.tokens_per_second,
@@ -134,10 +161,10 @@ class Board:
             reward_std=group.reward_std, no_signal=group.no_signal, scored=True,
         )  # fmt: skip
         self._rows[group.index] = {
-            item.index: BoardRow(
+            item.index: Growing(BoardRow(
                 index=item.index, text=item.text, tokens=len(item.ids), finish=item.finish,
                 reward=item.reward, advantage=item.advantage, scored=True,
-            )
+            ))
             for item in group.completions
         }  # fmt: skip
 
