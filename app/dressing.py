@@ -4,14 +4,16 @@ Textual reads every rule of every widget again whenever a screen is first shown,
 64 sources whenever a widget of a new class is mounted. Here a source is read once for each theme.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from textual import screen as screens
 from textual.app import App
 from textual.cache import LRUCache
 from textual.css.stylesheet import Stylesheet
+from textual.filter import ANSIToTruecolor, LineFilter
 from textual.screen import Screen
+from textual.theme import Theme
 
 from app.preferences import Preferences
 from app.themes import THEMES
@@ -57,6 +59,17 @@ class Dressed(App[int]):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Our own variables have values before a theme is put on; Textual's hook."""
         return THEMES[0].variables
+
+    @property
+    def current_theme(self) -> Theme:
+        """The theme that is worn, without a copy of the list of all; Textual's hook."""
+        return self._registered_themes.get(self.theme) or super().current_theme
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """None that looks for the terminal's own colours: all of ours are exact; Textual's hook."""
+        return [
+            item for item in super().get_line_filters() if not isinstance(item, ANSIToTruecolor)
+        ]
 
     def _watch_theme(self, theme_name: str) -> None:
         """Style all anew for another theme, not for the one that is worn; Textual's hook."""

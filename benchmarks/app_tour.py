@@ -93,7 +93,7 @@ NEW_RUN = Stop(
     "w escape z z f q",
 )
 STOPS = (
-    RUNS.then("R R"), WATCH.to("1 home down enter 3").then("ctrl+o d m m"), ROLLOUTS, COMPARE,
+    RUNS.then("R R"), WATCH.to("1 home down enter 3").then("ctrl+o f m m"), ROLLOUTS, COMPARE,
     NEW_RUN,
 )  # fmt: skip
 LIVE_STOPS = (

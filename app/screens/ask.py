@@ -6,14 +6,14 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from app.safe_text import safe
+from app.screens.front import Dialog
 from app.widgets.field import Field
 
 
-class Ask(ModalScreen[str | None]):
+class Ask(Dialog[str | None]):
     """Gives the text that was typed; None where the question was left."""
 
     DEFAULT_CSS = """

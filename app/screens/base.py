@@ -22,6 +22,7 @@ from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
 from app.run_state import Snapshot
+from app.screens.front import Front
 from app.widgets.find_bar import FindBar
 from app.widgets.key_bar import KeyBar
 from app.widgets.panel import Panel
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 NARROW, SHORT, WIDE = 110, 30, 160
 
 
-class WorkbenchScreen(Screen[None]):
+class WorkbenchScreen(Front, Screen[None]):
     """A screen of the workbench with its top bar and key bar."""
 
     mode: ClassVar[str] = ""

@@ -6,11 +6,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from app.run_state import Snapshot, clock
 from app.safe_text import safe
+from app.screens.front import Dialog
 
 REMEDY = (
     "Everything recorded up to here is in the store: esc goes back to it, 1 lists all runs, and r "
@@ -36,7 +36,7 @@ def crash_text(snapshot: Snapshot, message: str, traceback: str) -> Content:
     return Content("").join(parts)
 
 
-class CrashScreen(ModalScreen[None]):
+class CrashScreen(Dialog[None]):
     """Shown once, when a run that was on screen failed."""
 
     DEFAULT_CSS = """

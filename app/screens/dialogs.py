@@ -7,16 +7,16 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.safe_text import safe
+from app.screens.front import Dialog
 
 T = TypeVar("T")
 
 
-class Choice(ModalScreen[T | None], Generic[T]):
+class Choice(Dialog[T | None], Generic[T]):
     """A question, and answers to choose from by arrows, by their first key, or by mouse."""
 
     DEFAULT_CSS = """

@@ -5,9 +5,11 @@ from typing import Any
 from textual import events
 from textual.app import ComposeResult
 from textual.geometry import Offset
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
+
+from app.screens.front import Dialog
 
 LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 
@@ -18,7 +20,7 @@ def targets(screen: Screen[Any]) -> list[Widget]:
     return sorted(found, key=lambda w: (w.region.y, w.region.x))[: len(LETTERS)]
 
 
-class JumpScreen(ModalScreen[None]):
+class JumpScreen(Dialog[None]):
     """The letters over the screen below."""
 
     DEFAULT_CSS = """

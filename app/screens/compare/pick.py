@@ -10,11 +10,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
 from textual.reactive import reactive
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from app.palette import style
 from app.safe_text import cell_len, pad
+from app.screens.front import Dialog
 from app.widgets.field import Field
 from app.widgets.panel import Line, Panel
 
@@ -129,7 +129,7 @@ class PickList(Panel):
         self.post_message(ItemPicked(event.offset.y + self._first, event.chain > 1))
 
 
-class Picker(ModalScreen[Picked | None]):
+class Picker(Dialog[Picked | None]):
     """A list to pick from; gives None where it was left."""
 
     DEFAULT_CSS = """

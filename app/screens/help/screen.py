@@ -7,13 +7,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from app.keys import deeds
 from app.run_state import Snapshot
 from app.safe_text import cell_len, safe
 from app.screens.base import WorkbenchScreen
+from app.screens.front import Dialog
 from app.screens.help.topics import (
     Part,
     alert_parts,
@@ -61,7 +61,7 @@ def haystack(part: Part) -> str:
     return " ".join((part.heading, *words)).casefold()
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     """Explains; typing filters metrics, alerts and settings."""
 
     DEFAULT_CSS = """

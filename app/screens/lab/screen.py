@@ -8,12 +8,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
-from textual.screen import ModalScreen
 
 from app.inspector.lab import KNOBS, WhatIf, changed, turn, what_if
 from app.palette import style
 from app.safe_text import wrap
 from app.screens.base import NARROW
+from app.screens.front import Dialog
 from app.screens.help.topics import setting_part
 from app.screens.lab.lines import answers_lines, knob_lines, legend, token_lines, value_text
 from app.screens.rollouts.view import View
@@ -99,7 +99,7 @@ class EffectPanel(Panel):
         return [*lines, [], *tokens, [], *foot]
 
 
-class LabScreen(ModalScreen[None]):
+class LabScreen(Dialog[None]):
     """One stored group under the recipe of the run and under another one."""
 
     DEFAULT_CSS = """

@@ -10,12 +10,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.reactive import reactive
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.palette import Palette
 from app.safe_text import cell_len, clip, safe
+from app.screens.front import Dialog
 from app.widgets.panel import Line, Panel
 
 Details = Callable[[str, int, Palette], list[Line]]
@@ -54,7 +54,7 @@ class DetailsPanel(Panel, can_focus=False):
         return lines
 
 
-class Pick(ModalScreen[str | None]):
+class Pick(Dialog[str | None]):
     """Gives the value that was chosen; None where the list was left."""
 
     DEFAULT_CSS = """

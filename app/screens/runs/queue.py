@@ -9,11 +9,11 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
-from textual.screen import ModalScreen
 
 from app.detach import environment
 from app.palette import style
 from app.safe_text import pad, wrap
+from app.screens.front import Dialog
 from app.widgets.key_bar import KeyBar
 from app.widgets.panel import Line, Panel
 from experiments.errors import StoreError
@@ -59,7 +59,7 @@ class QueuePanel(Panel):
         return lines
 
 
-class QueueScreen(ModalScreen[None]):
+class QueueScreen(Dialog[None]):
     """What waits, and who works on it."""
 
     DEFAULT_CSS = "QueueScreen { background: $background; }"

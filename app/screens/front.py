@@ -1,0 +1,41 @@
+"""Front: a screen that is styled, laid out and drawn once when it comes to the front.
+
+Textual does each of the three again for the message that a screen resumes, for its first size, and
+for the end of its mounting; each is the work of a whole picture.
+"""
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from textual import events
+from textual.geometry import Size
+from textual.screen import ModalScreen, Screen
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    Beside = Screen[Any]
+else:
+    Beside = object
+
+
+class Front(Beside):
+    """Comes before `Screen` among the bases of a screen."""
+
+    def _on_screen_resume(self, event: events.ScreenResume) -> None:
+        """Lay out and draw a screen that is new; Textual's hook."""
+        if self._size == self.app.size or not self.is_attached:
+            return
+        event.prevent_default()
+        self.stack_updates += 1
+        self.app._refresh_notifications()
+        self._update_auto_focus()
+        self._refresh_layout(self.app.size)
+
+    def _screen_resized(self, size: Size) -> None:
+        """Lay out for a size that is another one; Textual's hook."""
+        if self._compositor.size != size:
+            super()._screen_resized(size)
+
+
+class Dialog(Front, ModalScreen[T]):
+    """A screen over the one that asked for it."""
