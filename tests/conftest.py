@@ -1,6 +1,22 @@
 """Every test process multiplies with one thread, so that parallel tests do not oversubscribe."""
 
+import gc
 import os
+from collections.abc import Iterator
+
+import pytest
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _full_collections_between_modules() -> Iterator[None]:
+    """Each looks through all that the libraries made, and there would be one for each few tests."""
+    gc.collect()
+    gc.freeze()
+    before = gc.get_threshold()
+    gc.set_threshold(*before[:2], 1_000_000_000)
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()

@@ -4,10 +4,10 @@ Textual does each of the three again for the message that a screen resumes, for 
 for the end of its mounting; each is the work of a whole picture.
 """
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from textual import events
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.screen import ModalScreen, Screen
 
 T = TypeVar("T")
@@ -35,6 +35,15 @@ class Front(Beside):
         """Lay out for a size that is another one; Textual's hook."""
         if self._compositor.size != size:
             super()._screen_resized(size)
+
+    def refresh(
+        self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
+    ) -> Self:
+        """A new layout draws what it has moved, and no more; Textual's hook."""
+        drawn = self._compositor.size == self.app.size
+        return super().refresh(
+            *regions, repaint=repaint and not (layout and drawn), layout=layout, recompose=recompose
+        )
 
 
 class Dialog(Front, ModalScreen[T]):

@@ -1,0 +1,94 @@
+"""That a screen in front is laid out for its size, once, and shows exact colours alone."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.color import ColorType
+from textual._compositor import Compositor
+from textual.geometry import Size
+from textual.screen import Screen
+
+from app.app import Workbench
+from app.screens.ask import Ask
+from app.screens.front import Front
+from tests.app.stored import record
+
+TOUR = "1 enter question_mark escape z z 4 m v escape 2 p escape L escape 1 space d 5 ctrl+p escape"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "store.db"
+    record(path)
+    return path
+
+
+def shown(app: Workbench) -> str:
+    """All text on the screen."""
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+async def test_a_screen_that_was_laid_out_is_not_laid_out_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layouts: Counter[str] = Counter()
+    drawn: list[Compositor] = []
+    lay_out, draw = Screen._refresh_layout, Compositor.render_full_update
+
+    def counted(self: Screen[Any], *args: Any, **more: Any) -> None:
+        layouts[type(self).__name__] += 1
+        lay_out(self, *args, **more)
+
+    def noted(self: Compositor, *args: Any, **more: Any) -> Any:
+        drawn.append(self)
+        return draw(self, *args, **more)
+
+    app = Workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("2")  # where no clock runs
+        await pilot.pause()
+        monkeypatch.setattr(Screen, "_refresh_layout", counted)
+        monkeypatch.setattr(Compositor, "render_full_update", noted)
+        app.push_screen(Ask("name", "Another name."))
+        await pilot.pause()
+        assert layouts.pop("Ask") <= 2  # its own, and that of what its children need
+        assert layouts == {}  # not the one beneath
+        assert drawn == [app.screen._compositor]
+        assert app.screen._compositor.size == Size(120, 40)
+
+
+async def test_a_dialog_and_what_is_beneath_follow_the_size(store: Path) -> None:
+    app = Workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("3")
+        await pilot.press("1")
+        app.push_screen(Ask("name", "Another name."))
+        await pilot.pause()
+        await pilot.resize_terminal(90, 30)
+        await pilot.pause()
+        assert {screen._compositor.size for screen in app.screen_stack} == {Size(90, 30)}
+        assert "Another name." in shown(app)
+        await pilot.press("escape")
+        await pilot.press("3")
+        await pilot.pause()
+        assert app.screen._compositor.size == Size(90, 30)
+        assert isinstance(app.screen, Front)
+        assert app.screen.has_class("-narrow")
+
+
+async def test_every_colour_is_exact(store: Path) -> None:
+    """No filter makes the terminal's own colours, or half bright ones, into exact ones."""
+    app = Workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        for key in (*TOUR.split(), "ctrl+o"):
+            await pilot.press(key)
+            await pilot.pause()
+            for strip in app.screen._compositor.render_strips():
+                for segment in strip:
+                    look = segment.style
+                    colours = (look.color, look.bgcolor) if look else ()
+                    kinds = {colour.type for colour in colours if colour is not None}
+                    assert kinds <= {ColorType.TRUECOLOR}, (key, segment)
+                    assert look is None or not look.dim, (key, segment)
