@@ -5,12 +5,20 @@ that grows in few jumps, so that a curve does not wobble while the run goes on.
 """
 
 import math
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from app.series import SeriesView
 
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+BARS = tuple(
+    tuple(tuple(sum(dots[side] for dots in DOTS[top : end + 1]) for end in range(4))
+          for top in range(4))
+    for side in range(2)
+)  # fmt: skip
+"""What a cell's bits are for dots `top` to `end` of its left and right column."""
 GUIDE = "┈"
 
 
@@ -41,17 +49,20 @@ class Canvas:
         self.bits = [[0] * width for _ in range(height)]
         self.colours: list[list[int | None]] = [[None] * width for _ in range(height)]
 
-    def dot(self, x: int, y: int, colour: int, *, over: bool = True) -> None:
-        """Set the dot at pixel (x, y); y counts from the top."""
-        if not (0 <= x < 2 * self.width and 0 <= y < 4 * self.height):
+    def bar(self, x: int, top: int, bottom: int, colour: int, *, over: bool = True) -> None:
+        """Set the dots at pixels (x, top) to (x, bottom); y counts from the top."""
+        if not 0 <= x < 2 * self.width:
             return
-        row, column = y >> 2, x >> 1
-        if self.colours[row][column] != colour:
-            if not over and self.bits[row][column]:
-                return
-            self.bits[row][column] = 0 if over else self.bits[row][column]
-            self.colours[row][column] = colour
-        self.bits[row][column] |= DOTS[y & 3][x & 1]
+        top, bottom, column = max(0, top), min(4 * self.height - 1, bottom), x >> 1
+        while top <= bottom:
+            row, end = top >> 2, min(top | 3, bottom)
+            bits, colours = self.bits[row], self.colours[row]
+            if colours[column] == colour:
+                bits[column] |= BARS[x & 1][top & 3][end & 3]
+            elif over or not bits[column]:
+                colours[column] = colour
+                bits[column] = BARS[x & 1][top & 3][end & 3]
+            top = end + 1
 
     def rows(self) -> list[list[tuple[str, int | None]]]:
         """Each row as runs of text of one colour; empty cells are spaces."""
@@ -84,14 +95,12 @@ def limits(views: Sequence[SeriesView], guides: Sequence[float] = (), floor: flo
     """
     values: list[float] = []
     for view in views:
-        values += [v for v in view.smooth if v == v]
-        raw = sorted(v for v in view.high if v == v)
-        if raw:
+        if smooth := _finite(view.smooth):
+            values += (min(smooth), max(smooth))
+        if raw := sorted(_finite(view.high)):
             values.append(raw[-1 if view.sparse else int(0.98 * (len(raw) - 1))])
-        raw = sorted(v for v in view.low if v == v)
-        if raw:
+        if raw := sorted(_finite(view.low)):
             values.append(raw[math.ceil(0.02 * (len(raw) - 1))])
-    values = [value for value in values if math.isfinite(value)]
     if not values:
         return 0.0, 1.0
     low, high = min(values), max(values)
@@ -127,38 +136,61 @@ def draw(canvas: Canvas, curve: Curve, frame: Frame) -> None:
         return max(0, min(tall - 1, round((frame.high - value) * scale - 1e-6)))
 
     points: list[tuple[int, int] | None] = []
-    for place, step in enumerate(view.steps()):
-        x = (step - frame.first) * wide // frame.span
-        if not 0 <= x < wide:
-            continue
-        low, high = view.low[place], view.high[place]
-        if low == low and curve.raw_colour is not None and not view.sparse:
-            for y in range(row(high), row(low) + 1):
-                canvas.dot(x, y, curve.raw_colour, over=False)
-        smooth = view.smooth[place]
-        value = high if view.sparse else smooth
-        if value != value or low != low:
-            if not view.sparse:
+    for x, part in columns(view, frame, wide):
+        if curve.raw_colour is not None and not view.sparse:
+            high, low = _finite(view.high[part]), _finite(view.low[part])
+            if high:
+                canvas.bar(x, row(max(high)), row(min(low)), curve.raw_colour, over=False)
+        for value in _turns((view.high if view.sparse else view.smooth)[part]):
+            if value == value:
+                points.append((x, row(value)))
+            elif not view.sparse:
                 points.append(None)
-            continue
-        points.append((x, row(value)))
     _line(canvas, points, curve.colour)
+
+
+def columns(view: SeriesView, frame: Frame, wide: int) -> Iterator[tuple[int, slice]]:
+    """Each column of dots that has buckets, and which: those whose first step is in it."""
+    begin, count = view.steps().start, len(view.low)
+
+    def place(x: int) -> int:
+        """The first bucket with (step - first) * wide // span >= x."""
+        step = frame.first - (-x * frame.span // wide)
+        return max(0, min(count, -((begin - step) // view.width)))
+
+    end = place(0)
+    for x in range(wide):
+        start, end = end, place(x + 1)
+        if start < end:
+            yield x, slice(start, end)
+
+
+def _finite(values: "array[float]") -> Sequence[float]:
+    return values if isfinite(sum(values)) else [value for value in values if isfinite(value)]
+
+
+def _turns(values: "array[float]") -> Sequence[float]:
+    """Values of one column whose strokes cover the dots that those of all values cover."""
+    if len(values) <= 4 or not isfinite(sum(values)):
+        return values
+    return values[0], min(values), max(values), values[-1]
 
 
 def _line(canvas: Canvas, points: list[tuple[int, int] | None], colour: int) -> None:
     previous: tuple[int, int] | None = None
     for point in points:
         if point is not None:
-            _stroke(canvas, previous or point, point, colour)
+            stroke(canvas, previous or point, point, colour)
         previous = point
 
 
-def _stroke(canvas: Canvas, start: tuple[int, int], end: tuple[int, int], colour: int) -> None:
+def stroke(canvas: Canvas, start: tuple[int, int], end: tuple[int, int], colour: int) -> None:
+    """Draw a straight line to `end` from where `start` is drawn already, if it is not the end."""
     (x0, y0), (x1, y1) = start, end
+    if x0 == x1:
+        canvas.bar(x0, min(y0, y1), max(y0, y1), colour)
+        return
     length = max(abs(x1 - x0), abs(y1 - y0))
-    if length <= 1:
-        canvas.dot(x1, y1, colour)
-        if length == 0:
-            return
-    for i in range(length + 1):
-        canvas.dot(x0 + (x1 - x0) * i // length, round(y0 + (y1 - y0) * i / length), colour)
+    for i in range(1, length + 1):  # the start is drawn
+        y = round(y0 + (y1 - y0) * i / length)
+        canvas.bar(x0 + (x1 - x0) * i // length, y, y, colour)

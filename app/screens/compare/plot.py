@@ -15,7 +15,7 @@ from app.screens.compare.load import ChartData, smooth_value
 from app.screens.compare.tracks import Shape
 from app.screens.compare.verdict import place_text
 from app.screens.compare.view import Look, View
-from app.widgets.braille import GUIDE, Canvas, limits
+from app.widgets.braille import GUIDE, Canvas, limits, stroke
 from app.widgets.panel import Line
 from grpo_engine.metrics import spec
 
@@ -116,8 +116,8 @@ def _fill(canvas: Canvas, curve: Drawn, low: float, high: float) -> None:
         return
     for column, bottom, top in zip(shape.columns, shape.low, shape.high, strict=True):
         if bottom == bottom and top == top and curve.ranged is not None:
-            for y in range(_row(top, low, high, tall), _row(bottom, low, high, tall) + 1):
-                canvas.dot(column, y, curve.ranged, over=False)
+            ends = (_row(value, low, high, tall) for value in (top, bottom))
+            canvas.bar(column, *ends, curve.ranged, over=False)
 
 
 def _trace(
@@ -136,18 +136,11 @@ def _trace(
         point = (column, _row(value, low, high, tall))
         if raw and not shape.sparse:
             top, bottom = (_row(v, low, high, tall) for v in (shape.high[place], shape.low[place]))
-            _stroke(canvas, (column, top), (column, bottom), colour)
-        _stroke(canvas, previous or point, point, colour)
+            stroke(canvas, (column, top), (column, bottom), colour)
+        stroke(canvas, previous or point, point, colour)
         path.append(point)
         previous = point
     return path
-
-
-def _stroke(canvas: Canvas, start: tuple[int, int], end: tuple[int, int], colour: int) -> None:
-    (x0, y0), (x1, y1) = start, end
-    length = max(abs(x1 - x0), abs(y1 - y0), 1)
-    for i in range(length + 1):
-        canvas.dot(x0 + (x1 - x0) * i // length, round(y0 + (y1 - y0) * i / length), colour)
 
 
 def _places(

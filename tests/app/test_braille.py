@@ -1,0 +1,107 @@
+"""That a curve of many buckets is drawn as if each of its values were."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.series import Series, SeriesView
+from app.widgets.braille import Canvas, Curve, Frame, columns, draw, limits
+
+LINE, RAW = 1, 2
+VALUES = st.lists(
+    st.one_of(st.floats(-1.0, 1.0), st.sampled_from([math.nan, 0.0, 1.0])), min_size=1, max_size=400
+)
+
+
+def series_of(values: list[float], smoothing: float = 0.9) -> SeriesView:
+    series = Series(smoothing)
+    for step, value in enumerate(values):
+        series.push(step, value)
+    return series.view()
+
+
+def dots(canvas: Canvas, colour: int) -> set[tuple[int, int]]:
+    """The dots of cells of one colour."""
+    sides = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+    return {
+        (2 * column + side, 4 * row + place)
+        for row in range(canvas.height) for column in range(canvas.width)
+        if canvas.colours[row][column] == colour
+        for side in range(2) for place in range(4)
+        if canvas.bits[row][column] & sides[side][place]
+    }  # fmt: skip
+
+
+def value_by_value(view: SeriesView, frame: Frame, wide: int, tall: int) -> set[tuple[int, int]]:
+    """The dots of straight lines between all values one after the other, dot by dot."""
+    scale = (tall - 1) / (frame.high - frame.low)
+    found, previous = set(), None
+    for place, step in enumerate(view.steps()):
+        x = (step - frame.first) * wide // frame.span
+        value = view.high[place] if view.sparse else view.smooth[place]
+        if not 0 <= x < wide:
+            continue
+        if value != value:
+            previous = previous if view.sparse else None
+            continue
+        y = max(0, min(tall - 1, round((frame.high - value) * scale - 1e-6)))
+        x0, y0 = previous or (x, y)
+        length = max(abs(x - x0), abs(y - y0), 1)
+        found |= {
+            (x0 + (x - x0) * i // length, round(y0 + (y - y0) * i / length))
+            for i in range(length + 1)
+        }
+        previous = (x, y)
+    return found
+
+
+@given(VALUES, st.integers(1, 30), st.integers(1, 6), st.integers(1, 600), st.integers(0, 50))
+def test_a_line_has_the_dots_of_all_its_values(
+    values: list[float], width: int, height: int, span: int, first: int
+) -> None:
+    view, frame = series_of(values), Frame(-1.0, 1.0, first, span)
+    canvas = Canvas(width, height)
+    draw(canvas, Curve(view, LINE), frame)
+    assert dots(canvas, LINE) == value_by_value(view, frame, 2 * width, 4 * height)
+
+
+@given(VALUES, st.integers(1, 60), st.integers(1, 600), st.integers(0, 50))
+def test_each_bucket_is_in_the_column_of_its_first_step(
+    values: list[float], wide: int, span: int, first: int
+) -> None:
+    view = series_of(values)
+    found = {
+        place: x
+        for x, part in columns(view, Frame(0.0, 1.0, first, span), wide)
+        for place in range(part.start, part.stop)
+    }
+    places = ((step - first) * wide // span for step in view.steps())
+    assert found == {place: x for place, x in enumerate(places) if 0 <= x < wide}
+
+
+def test_a_column_shows_the_range_of_its_raw_values() -> None:
+    # 8 steps in 2 columns of dots; on 8 dots from 7 down to 0 a value is its own row
+    view = series_of([7, 5, 6, 7, 0, 3, 1, 2], smoothing=0.0)
+    canvas = Canvas(1, 2)
+    draw(canvas, Curve(view, LINE, RAW), Frame(0.0, 7.0, 0, 8))
+    left, right = {(0, y) for y in range(3)}, {(1, y) for y in range(4, 8)}
+    assert dots(canvas, LINE) >= left | right
+    canvas = Canvas(1, 2)
+    canvas.bar(0, 1, 5, RAW)
+    canvas.bar(0, 0, 0, LINE, over=False)  # the cell is another's
+    assert dots(canvas, RAW) == {(0, y) for y in range(1, 6)}
+    assert dots(canvas, LINE) == set()
+
+
+@given(VALUES.filter(lambda values: any(map(math.isfinite, values))))
+def test_the_range_leaves_out_a_fiftieth_of_the_raw_values_at_each_end(
+    values: list[float],
+) -> None:
+    view = series_of(values)
+    low, high = limits([view])
+    raw = sorted(value for value in values if math.isfinite(value))
+    inner = raw[math.ceil(0.02 * (len(raw) - 1)) : int(0.98 * (len(raw) - 1)) + 1]
+    smooth = [value for value in view.smooth if math.isfinite(value)]
+    assert low <= min(smooth + inner) + 1e-9
+    assert high >= max(smooth + inner) - 1e-9
