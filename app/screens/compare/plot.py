@@ -116,8 +116,8 @@ def _fill(canvas: Canvas, curve: Drawn, low: float, high: float) -> None:
         return
     for column, bottom, top in zip(shape.columns, shape.low, shape.high, strict=True):
         if bottom == bottom and top == top and curve.ranged is not None:
-            ends = (_row(value, low, high, tall) for value in (top, bottom))
-            canvas.bar(column, *ends, curve.ranged, over=False)
+            first, last = _row(top, low, high, tall), _row(bottom, low, high, tall)
+            canvas.bar(column, first, last, curve.ranged, over=False)
 
 
 def _trace(
