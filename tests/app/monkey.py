@@ -34,6 +34,7 @@ LOOSE = (
 )  # fmt: skip
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,/?*[]-=<>@#%"
 OFTEN = 20
+IN_BETWEEN = 0.01  # how often a run is asked for while one goes on, which screens do in a race
 Name = tuple[str, str]
 Done = Counter[Name]
 
@@ -150,6 +151,8 @@ async def play(
                 if not app.bridge.running:
                     app.post_message(LaunchRequested(config(runs)))
                     runs += 1
+                elif monkey.rng.random() < IN_BETWEEN:
+                    app.post_message(LaunchRequested(config(runs)))
                 await monkey.act(app, pilot)
                 if len(monkey.deeds) % 500 == 0:
                     print(
