@@ -11,6 +11,7 @@ from app.palette import PALETTES
 from app.preferences import Preferences
 from app.screens.runs import RunsScreen
 from app.screens.runs.columns import fitting
+from app.screens.runs.panels import PreviewPanel, RunsTable
 from app.screens.runs.texts import as_csv, records
 from experiments.reader import StoreReader
 from experiments.store import ExperimentStore
@@ -195,3 +196,17 @@ def test_csv_guards_names_that_look_like_formulas(tmp_path: Path) -> None:
     text = as_csv(View(runs=reader.runs()))
     reader.close()
     assert "'=1+1" in text
+
+
+async def test_sorting_works_while_the_table_has_no_room(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        screen.query_one(PreviewPanel).focus()
+        await pilot.press("z", "o")
+        assert screen.view.sort.startswith("-")
+        table = screen.query_one(RunsTable)
+        assert not table.columns
+        before = screen.view.sort
+        await pilot.press("o")
+        assert screen.view.sort not in (before, "")

@@ -331,8 +331,8 @@ class RunsScreen(SteerActions):
         self._relist(columns=columns)
 
     def action_order(self) -> None:
-        """Sort by the next column that is shown."""
-        shown = self.query_one(RunsTable).columns
+        """Sort by the next column that is shown; by the next of all before any is."""
+        shown = self.query_one(RunsTable).columns or [column.title for column in COLUMNS]
         keys = list(dict.fromkeys(column.sort for column in COLUMNS if column.title in shown))
         now = self.view.sort.lstrip("-")
         place = keys.index(now) if now in keys else -1
