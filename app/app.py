@@ -40,6 +40,7 @@ SCREENS = {
     "compare": "app.screens.compare:CompareScreen",
 }
 FAST, SLOW, KEY_GLOW = 1 / 12, 1 / 4, 2.0
+FRAMES_SHARE = 1 / 8  # of the time, which leaves the rest to keys
 HAND_OVER_S = 0.0005  # how long a thread of the engine may keep a key waiting for the interpreter
 
 
@@ -100,7 +101,7 @@ class Workbench(RunKeeper):
         self.keep_runs(self.store, feed)
         self._first_mode = mode
         self._last_key = 0.0
-        self._last_frame = 0.0
+        self._last_frame = self._frame_cost = 0.0
         self._idle = Snapshot()
         self._tidying = Tidying()
         self._readying = Readying(self.build, SCREENS, read_only=read_only)
@@ -142,6 +143,7 @@ class Workbench(RunKeeper):
     def _governor(self) -> None:
         now = self.clock()
         pace = FAST if now - self._last_key < KEY_GLOW else SLOW
+        pace = max(pace, self._frame_cost / FRAMES_SHARE)
         if now - self._last_frame >= pace - FAST / 2:
             self.frame_now()
         quiet = now - self._last_key
@@ -153,6 +155,7 @@ class Workbench(RunKeeper):
         if self._exit or not self.screen_stack:
             return
         now = self._last_frame = self.clock()
+        begun = time.perf_counter()
         snapshot = self.session.pull() if self.session is not None else self._idle
         if self.live is not None and self.live is not self.session:
             self.live.pull()
@@ -160,6 +163,7 @@ class Workbench(RunKeeper):
         if isinstance(screen, WorkbenchScreen) and screen.is_mounted:
             with self.batch_update():
                 screen.frame(snapshot, now, self.session.feed.mark if self.session else "")
+        self._frame_cost = time.perf_counter() - begun
 
     # -- actions ----------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ for the end of its mounting; each is the work of a whole picture.
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from textual import events
+from textual.await_complete import AwaitComplete
 from textual.geometry import Region, Size
 from textual.screen import ModalScreen, Screen
 
@@ -48,3 +49,10 @@ class Front(Beside):
 
 class Dialog(Front, ModalScreen[T]):
     """A screen over the one that asked for it."""
+
+    def dismiss(self, result: T | None = None) -> AwaitComplete:
+        """Leave with a result; a key that comes late takes no other dialog's place away.
+
+        Textual takes away whatever is on top, and fails where there was a result before.
+        """
+        return super().dismiss(result) if self.is_active else AwaitComplete()

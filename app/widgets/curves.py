@@ -10,7 +10,7 @@ from app.messages import ExplainRequested
 from app.palette import Palette, style
 from app.run_state import Snapshot
 from app.safe_text import cell_len
-from app.widgets.chart import Chart, chart_lines, charts_of, heights, step_axis
+from app.widgets.chart import Chart, chart_lines, charts_of, guides_of, heights, step_axis
 from app.widgets.panel import Line, Panel
 
 TWO_COLUMNS = 76
@@ -35,6 +35,7 @@ class Curves(Panel):
     def __init__(self, number: str = "1", **kwargs: Any) -> None:
         super().__init__(number, "curves", **kwargs)
         self._top = 0
+        self._kept: dict[Chart, tuple[tuple[object, ...], list[Line]]] = {}
         self._starts: list[tuple[int, int, int, int]] = []
 
     @property
@@ -80,7 +81,7 @@ class Curves(Panel):
                     break
                 self._starts.append((index, place * (each + 2), len(block), size))
                 marked = index == cursor and self.has_focus
-                block += chart_lines(charts[index], self.snapshot, each, size, self.palette, marked)
+                block += self._chart(charts[index], each, size, marked)
             blocks.append(block)
         hidden = len(charts) - shown
         self.set_reactive(Panel.note, f"{hidden} more ↓" if hidden > 0 else "smooth .9")
@@ -90,6 +91,18 @@ class Curves(Panel):
         below = [step_axis(self.snapshot, each, self.palette)] * len(blocks)
         gap: list[Line] = [[] for _ in range(height - 1 - len(lines))]
         return [*lines, *gap, *_side_by_side([[line] for line in below], each)]
+
+    def _chart(self, chart: Chart, width: int, height: int, marked: bool) -> list[Line]:
+        """The lines of a chart; those of before where nothing that they show has changed."""
+        snapshot = self.snapshot
+        views = tuple(snapshot.series.get(key) for key in chart.keys)
+        shown = (views, width, height, marked, self.palette, snapshot.step,
+                 snapshot.head.total_steps, guides_of(chart, snapshot))  # fmt: skip
+        kept = self._kept.get(chart)
+        if kept is None or kept[0] != shown:
+            lines = chart_lines(chart, snapshot, width, height, self.palette, marked)
+            kept = self._kept[chart] = (shown, lines)
+        return kept[1]
 
     def action_step(self, by: int) -> None:
         """Move the mark by some charts."""

@@ -1,12 +1,22 @@
 """That a curve of many buckets is drawn as if each of its values were."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.app import Workbench
+from app.feed import ScriptFeed
+from app.palette import LIGHT
 from app.series import Series, SeriesView
 from app.widgets.braille import Canvas, Curve, Frame, columns, draw, limits
+from app.widgets.chart import Chart, chart_lines
+from app.widgets.curves import Curves
+from tests.app.stored import run_events
 
 LINE, RAW = 1, 2
 VALUES = st.lists(
@@ -105,3 +115,31 @@ def test_the_range_leaves_out_a_fiftieth_of_the_raw_values_at_each_end(
     smooth = [value for value in view.smooth if math.isfinite(value)]
     assert low <= min(smooth + inner) + 1e-9
     assert high >= max(smooth + inner) - 1e-9
+
+
+async def test_charts_are_drawn_again_only_where_they_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[str] = []
+
+    def noted(chart: Chart, *args: Any) -> Any:
+        drawn.append(chart.title)
+        return chart_lines(chart, *args)
+
+    monkeypatch.setattr("app.widgets.curves.chart_lines", noted)
+    app = Workbench(feed=ScriptFeed(run_events(steps=6)), mode="watch", store=tmp_path / "store.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause(0.5)
+        curves = app.screen.query_one(Curves)
+        assert len(set(drawn)) > 3
+        drawn.clear()
+        curves.snapshot = replace(curves.snapshot, tokens=1)
+        assert drawn == []
+        series = Series()
+        series.push(1, 0.5)
+        changed = {**curves.snapshot.series, "entropy": series.view()}
+        curves.snapshot = replace(curves.snapshot, series=changed)
+        assert drawn == ["entropy"]
+        app.change_theme(LIGHT)
+        await pilot.pause()
+        assert len(set(drawn)) > 3

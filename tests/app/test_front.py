@@ -92,3 +92,21 @@ async def test_every_colour_is_exact(store: Path) -> None:
                     kinds = {colour.type for colour in colours if colour is not None}
                     assert kinds <= {ColorType.TRUECOLOR}, (key, segment)
                     assert look is None or not look.dim, (key, segment)
+
+
+async def test_a_dialog_under_another_is_not_left_and_leaves_once(store: Path) -> None:
+    app = Workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        given: list[str | None] = []
+        below, above = Ask("below", "One."), Ask("above", "Two.")
+        app.push_screen(below, given.append)
+        app.push_screen(above, given.append)
+        await pilot.pause()
+        below.dismiss("early")
+        assert app.screen is above
+        above.dismiss("above")
+        above.dismiss("late")
+        below.dismiss("below")
+        await pilot.pause()
+        assert given == ["above", "below"]
+        assert len(app.screen_stack) == 1
