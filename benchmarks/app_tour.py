@@ -78,7 +78,7 @@ ROLLOUTS = Stop(
 COMPARE = Stop(
     ("CompareScreen", "Picker"),
     "1 home down space down space d",
-    f"left h right l shift+left shift+right end home c at escape down j up k a a a m "
+    f"left h right l shift+left shift+right home end home c at escape down j up k a a a m "
     f"down up j k space space pagedown pageup slash escape escape m enter {COMMON} z z "
     "o o L L minus equals_sign J space space b K b t t t S S plus escape "
     "v s s v v g G v n p v V v tab tab tab x q home down space down space",
