@@ -10,6 +10,7 @@ from app.app import Workbench
 from app.palette import PALETTES
 from app.screens.new_run import NewRunScreen
 from app.screens.new_run.pages import YamlPanel
+from app.screens.new_run.panels import SettingsPanel, Typed
 from app.screens.new_run.picks import Pick
 from experiments.reader import StoreReader
 from grpo_engine.settings import read_yaml
@@ -250,3 +251,32 @@ async def test_while_a_run_goes_on_here_only_the_queue_and_detached_are_offered(
         assert "GB are" in text
         frames.check(app)
         monkeypatch.undo()
+
+
+async def test_taking_a_change_back_ends_typing(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        head = screen.view.rows[0].id
+        screen.view = replace(screen.view, cursor=head)
+        screen.change(screen.view)
+        await go_to(pilot, screen, "model.path")
+        await pilot.press("enter")
+        assert screen.view.editing
+        before = screen.view.form
+        await pilot.press("ctrl+z", "ctrl+z", "asterisk")
+        assert not screen.view.editing
+        assert screen.view.cursor == head
+        assert screen.view.form == before
+
+
+async def test_nothing_is_typed_into_the_head_of_a_section(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        head, before = screen.view.rows[0].id, screen.view.form
+        screen.view = replace(screen.view, cursor=head, editing=True)
+        screen.query_one(SettingsPanel).post_message(Typed(head, "*"))
+        await pilot.pause()
+        assert not screen.view.editing
+        assert screen.view.form == before

@@ -110,12 +110,16 @@ class EditingActions:
         elif choices_of(field):
             self._choose_value(field)
         else:
-            self.change(replace(self.view, editing=True))
+            self.change(replace(self.view, cursor=self.view.row.id, editing=True))
             self.query_one(SettingsPanel).edit(field.text)
 
     def on_typed(self, message: Typed) -> None:
-        """Check what is typed."""
-        if self.view.editing and message.path == self.view.row.id:
+        """Check what is typed; a setting that has gone from the list is edited no more."""
+        if not self.view.editing:
+            return
+        if self.view.row.id != self.view.cursor or self.view.chosen is None:
+            self.end_typing()
+        elif message.path == self.view.cursor:
             self.view = self.view.with_form(self.view.form.type(message.path, message.text))
 
     def on_typing_ended(self, message: TypingEnded) -> None:

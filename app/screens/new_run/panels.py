@@ -307,7 +307,7 @@ class SettingsPanel(ViewPanel):
         """Check as one types."""
         event.stop()
         if self.view is not None and self.view.editing:
-            self.post_message(Typed(self.view.row.id, event.value))
+            self.post_message(Typed(self.view.cursor, event.value))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """⏎ keeps the text."""

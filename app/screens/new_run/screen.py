@@ -182,6 +182,7 @@ class NewRunScreen(EditingActions, TryingActions, LaunchActions, WorkbenchScreen
         if not self._past:
             self.notify("Nothing was changed here.")
             return
+        self.end_typing()  # the cursor goes back as well, and takes the field along
         old = self._past.pop()
         self.view = replace(
             self.view, form=old.form, origin=old.origin, checked=old.checked, cursor=old.cursor,
