@@ -1,6 +1,5 @@
 """The workbench: five screens as modes, one shown run, a governed refresh, and the wiring."""
 
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -41,7 +40,6 @@ SCREENS = {
 }
 FAST, SLOW, KEY_GLOW = 1 / 12, 1 / 4, 2.0
 FRAMES_SHARE = 1 / 8  # of the time, which leaves the rest to keys
-HAND_OVER_S = 0.0005  # how long a thread of the engine may keep a key waiting for the interpreter
 
 
 def load(target: str) -> Screen[Any]:
@@ -291,7 +289,6 @@ def open_workbench(
             preferences=Preferences(preferences_path()),
         )  # fmt: skip
         terminal.quicken(app.abilities)
-        sys.setswitchinterval(HAND_OVER_S)
         code = app.run()
         leaving.finish(app)
         return code or 0
