@@ -1,6 +1,7 @@
 """That a screen in front is laid out for its size, once, and shows exact colours alone."""
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,23 @@ async def test_a_dialog_under_another_is_not_left_and_leaves_once(store: Path) -
         await pilot.pause()
         assert given == ["above", "below"]
         assert len(app.screen_stack) == 1
+
+
+async def test_frames_that_take_long_come_rarely(store: Path) -> None:
+    now, drawn = [1000.0], []
+    app = Workbench(store, clock=lambda: now[0])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        frame = app.frame_now
+
+        def slow() -> None:
+            drawn.append(now[0])
+            frame()
+            app._frame_cost = 1.0  # an eighth of the time is every 8 seconds
+
+        app.frame_now = slow  # type: ignore[method-assign]
+        for _ in range(20):
+            now[0] += 1.0
+            app._governor()
+        assert drawn[0] == 1001.0
+        assert [b - a for a, b in pairwise(drawn)] == [8.0, 8.0]

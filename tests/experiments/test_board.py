@@ -1,0 +1,53 @@
+"""That the board shows all that was sampled, however often somebody looks."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.board import Board
+from grpo_engine import events as ev
+
+DELTAS = st.lists(
+    st.tuples(
+        st.integers(0, 2), st.integers(0, 3), st.text(max_size=4), st.integers(1, 3), st.booleans()
+    )
+)
+
+
+@given(DELTAS)
+def test_rows_grow_by_what_was_sampled_whoever_looks(
+    deltas: list[tuple[int, int, str, int, bool]],
+) -> None:
+    board = Board()
+    texts: dict[tuple[int, int], str] = {}
+    tokens: dict[tuple[int, int], int] = {}
+    for group, index, text, count, looked in deltas:
+        row = ev.RowDelta(group=group, index=index, text=text, tokens=count)
+        board.apply(
+            ev.RolloutsAdvanced(
+                step=1, rows=(row,), tokens=0, finished=0, total=12, tokens_per_second=1.0
+            )
+        )
+        key = group, index
+        texts[key] = texts.get(key, "") + text
+        tokens[key] = tokens.get(key, 0) + count
+        if looked:
+            assert board.snapshot() is board.snapshot()
+    rows = {(g.index, row.index): row for g in board.snapshot().groups for row in g.rows}
+    assert {key: row.text for key, row in rows.items()} == texts
+    assert {key: row.tokens for key, row in rows.items()} == tokens
+
+
+def test_a_row_ends_once_and_a_new_phase_forgets_it() -> None:
+    board = Board()
+    ended = ev.RowDelta(group=0, index=0, text="a", tokens=1, finish="stop")
+    later = ev.RowDelta(group=0, index=0, text="", tokens=0)
+    for row in (ended, later):
+        board.apply(
+            ev.RolloutsAdvanced(
+                step=1, rows=(row,), tokens=1, finished=1, total=1, tokens_per_second=1.0
+            )
+        )
+        assert board.snapshot().groups[0].rows[0].finish == "stop"
+    board.apply(ev.PhaseStarted(step=2, phase="generate"))
+    view = board.snapshot()
+    assert (view.groups, view.step, view.phase) == ((), 2, "generate")
