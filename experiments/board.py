@@ -44,8 +44,10 @@ class Board:
         self._lock = threading.Lock()
         self._view = BoardView()
         self._values: dict[str, Any] = {
-            "phase": "", "phase_started": 0.0, "phase_seconds": {}, "step": 0, "store_warning": "",
-        }  # fmt: skip
+            field.name: getattr(self._view, field.name)
+            for field in dataclasses.fields(BoardView)
+            if field.name not in ("version", "groups")
+        }
         self._groups: dict[int, BoardGroup] = {}
         self._rows: dict[int, dict[int, Growing]] = {}
         self._version = 0

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from app.tidying import NEVER
+
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -16,7 +18,7 @@ def _full_collections_between_modules() -> Iterator[None]:
     gc.collect()
     gc.freeze()
     before = gc.get_threshold()
-    gc.set_threshold(*before[:2], 1_000_000_000)
+    gc.set_threshold(*before[:2], NEVER)
     yield
     gc.set_threshold(*before)
     gc.unfreeze()

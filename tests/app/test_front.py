@@ -125,7 +125,7 @@ async def test_frames_that_take_long_come_rarely(store: Path) -> None:
             frame()
             app._frame_cost = 1.0  # an eighth of the time is every 8 seconds
 
-        app.frame_now = slow  # type: ignore[method-assign]
+        app.frame_now = slow  # type: ignore[method-assign]  # counted in its place
         for _ in range(20):
             now[0] += 1.0
             app._governor()
