@@ -13,7 +13,7 @@ FOLDER = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "grpo-
 
 PACKAGES = {
     "trl": ["torch", "trl==1.16.0", "peft", "datasets"],
-    "mlx-lm-lora": ["mlx-lm-lora==5.10.2", "mlx[cpu]==0.32.4", "cmeel-openblas"],
+    "mlx-lm-lora": ["mlx-lm-lora==5.10.2", "mlx[cpu]==0.32.4", "scipy-openblas32", "platformdirs"],
 }
 """mlx-lm-lora's second BLAS is there and used only where it is asked for."""
 

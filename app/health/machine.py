@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from app.health.facts import Fact, Level, gib
-from grpo_engine.platform import memory, threads
+from grpo_engine.platform import memory, processor, threads
 
 SMALLEST = 512 << 20
 COMFORTABLE = 2 << 30
@@ -14,16 +14,18 @@ COMFORTABLE = 2 << 30
 
 def facts() -> list[Fact]:
     """Processor, cores, system, Python, memory."""
-    return [processor(), cores(), python(), memory_fact()]
+    return [system(), cores(), python(), memory_fact()]
 
 
-def processor() -> Fact:
+def system() -> Fact:
     """What computes, under which system."""
-    system = f"{platform.system()} {platform.release()}"
+    name = f"{platform.system()} {platform.release()}"
     if sys.platform == "darwin":
-        system = f"macOS {platform.mac_ver()[0]}"
-    name = processor_name()
-    return Fact(area="Machine", name="system", found=f"{system}, {platform.machine()}, {name}")
+        name = f"macOS {platform.mac_ver()[0]}"
+    words = [name, platform.machine(), processor_name()]
+    if extensions := processor.extensions():
+        words.append(" ".join(extensions))
+    return Fact(area="Machine", name="system", found=", ".join(words))
 
 
 def processor_name() -> str:
@@ -84,7 +86,14 @@ def memory_fact() -> Fact:
 
 def environment_names() -> list[str]:
     """Variables that change how a run computes, for the report."""
-    names = (*threads.ASKED, "GRPO_TUI_BLAS", "GRPO_TUI_DB", "MLX_DISABLE_COMPILE", "NO_COLOR")
+    names = (
+        *threads.ASKED,
+        "GRPO_TUI_BLAS",
+        "OPENBLAS_CORETYPE",
+        "GRPO_TUI_DB",
+        "MLX_DISABLE_COMPILE",
+        "NO_COLOR",
+    )
     return [name for name in names if os.environ.get(name)]
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import warnings
 from importlib.metadata import PackageNotFoundError, version
 
 from app.health.facts import Fact, Level
@@ -23,6 +24,10 @@ def package() -> Fact:
     """MLX and mlx-lm, loaded once to be sure that they load."""
     try:
         versions = f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}"
+        device.require_backend()
+        with warnings.catch_warnings():  # `products` says it
+            warnings.simplefilter("ignore", RuntimeWarning)
+            blas.ensure(check=True)
         import mlx.core  # noqa: F401
     except (ImportError, OSError, PackageNotFoundError) as error:
         extra = device.wanted_extra()
@@ -82,19 +87,21 @@ def products() -> list[Fact]:
     done = blas.ensure()
     library = done.library or done.reason
     if done.loaded:
-        library = f"{done.config}, {done.threads} of at most {done.max_threads} threads"
-        library += f", {done.library}"
-    level = Level.WARNING if done.problem else Level.FINE
-    remedy = done.remedy
+        name = " ".join(done.config.split()[:2])
+        library = f"{name}, kernel {done.kernel}, {done.threads} of at most {done.max_threads} "
+        library += f"threads, {done.library}"
+    level = Level.WARNING if done.problem or done.skipped else Level.FINE
+    remedy = " ".join((*done.skipped, done.remedy)).strip()
     if done.loaded and done.max_threads < threads.cores():
         level = Level.WARNING
         remedy = (
-            f"This build uses {done.max_threads} of {threads.cores()} cores; a system's OpenBLAS "
-            "uses all (Debian: apt install libopenblas0-pthread)."
-        )
+            f"{remedy} This build uses {done.max_threads} of {threads.cores()} cores; "
+            "GRPO_TUI_BLAS names another OpenBLAS."
+        ).strip()
     numbers: dict[str, float | str | None] = {
         "library": done.library,
         "config": done.config,
+        "kernel": done.kernel,
         "threads": done.threads,
     }
     first = Fact(
@@ -118,7 +125,10 @@ def square() -> Fact:
         level = Level.WARNING
         remedy = "Runs will be 10 to 60 times slower than they need to be: see BLAS above."
         if blas.ensure().loaded:
-            remedy = "Other programs keep the cores busy; GRPO_TUI_THREADS=1 may help."
+            remedy = (
+                f"Slow for kernel {blas.ensure().kernel}: close what keeps the cores busy, or set "
+                "GRPO_TUI_THREADS=1; OPENBLAS_CORETYPE names another kernel."
+            )
     return Fact(
         area="MLX",
         name="1024x1024x1024",

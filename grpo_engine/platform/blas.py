@@ -1,27 +1,21 @@
-"""Loads a fast BLAS into the process before MLX, where MLX would compute on a slow one.
+"""Gives MLX a fast BLAS, where it would compute on a slow one.
 
-The MLX wheel for Linux processors brings the reference BLAS, at 2.5-6 GFLOP/s. Its products are
-resolved in the process's global symbol scope first, so an optimised library that is loaded there
-earlier serves them. macOS has Accelerate and a GPU build does not multiply here: both need nothing.
+The MLX wheel for Linux processors brings the reference BLAS, at 2.5-6 GFLOP/s; OpenBLAS reaches 40
+and more a core. macOS has Accelerate and a GPU build does not multiply here: both need nothing.
 """
 
-import ctypes
 import os
 import sys
 import threading
 import warnings
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Final
 
-from grpo_engine.platform import device, libraries, threads
+from grpo_engine.platform import blas_check, device, openblas, threads
 
 CHOICE: Final = "GRPO_TUI_BLAS"
 """A library's path, or `none` to compute on what MLX ships."""
-SYSTEM: Final = "libopenblas.so.0"
-BUNDLED_THREADS: Final = 4
-"""The package's build uses at most so many threads; a system's uses more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +24,14 @@ class Blas:
 
     library: str | None = None
     config: str = ""
+    kernel: str = ""
+    """The core type whose code the library runs."""
     threads: int = 0
     max_threads: int = 0
     reason: str = ""
     """Why no library is loaded."""
+    skipped: tuple[str, ...] = ()
+    """Libraries that were not taken, a sentence each."""
     problem: str = ""
     remedy: str = ""
 
@@ -44,19 +42,22 @@ class Blas:
 
 
 _state: Blas | None = None
-_handle: ctypes.CDLL | None = None
+_library: openblas.OpenBlas | None = None
 _lock = threading.RLock()
 
 
-def ensure() -> Blas:
-    """Load the BLAS once per process, before `mlx.core`; later calls return what was done."""
+def ensure(*, check: bool = False) -> Blas:
+    """Load the BLAS once per process; later calls return what was done.
+
+    `check` tries the libraries once more instead of trusting what an earlier check found.
+    """
     global _state
     with _lock:
         if _state is None:
-            _state = _choose()
-            if _state.problem:
-                message = f"{_state.problem} {_state.remedy}"
-                warnings.warn(message, RuntimeWarning, stacklevel=2)
+            _state = _choose(check)
+            for sentence in (*_state.skipped, f"{_state.problem} {_state.remedy}".strip()):
+                if sentence:
+                    warnings.warn(sentence, RuntimeWarning, stacklevel=2)
         return _state
 
 
@@ -65,7 +66,7 @@ def state() -> Blas | None:
     return _state
 
 
-def _choose() -> Blas:
+def _choose(check: bool) -> Blas:
     if sys.platform != "linux":
         return Blas(reason="Accelerate serves MLX on macOS")
     if device.uses_gpu():
@@ -73,79 +74,55 @@ def _choose() -> Blas:
     choice = os.environ.get(CHOICE, "")
     if choice == "none":
         return Blas(reason=f"{CHOICE}=none")
-    if "mlx.core" in sys.modules:
-        return Blas(
-            reason="mlx.core was imported first",
-            problem="Matrix products are slow: mlx.core was imported before grpo_engine.",
-            remedy="Import grpo_engine first.",
-        )
-    return _load_first([choice] if choice else _candidates())
-
-
-def _candidates() -> list[str]:
-    """Libraries in the order of preference; the system's first where it can use more cores."""
-    found = bundled()
-    if found is None:
-        return [SYSTEM]
-    wide = threads.cores() > BUNDLED_THREADS
-    return [SYSTEM, str(found)] if wide else [str(found), SYSTEM]
-
-
-def bundled() -> Path | None:
-    """OpenBLAS of the package `cmeel-openblas`."""
-    try:
-        listed = files("cmeel-openblas") or []
-    except PackageNotFoundError:
-        return None
-    paths = [Path(str(file.locate())) for file in listed if file.name == "libopenblas.so.0"]
-    return next((path for path in paths if path.is_file()), None)
-
-
-def _load_first(candidates: list[str]) -> Blas:
-    errors = []
-    for candidate in candidates:
-        try:
-            loaded = libraries.load(candidate)
-            return _describe(candidate, loaded)
-        except (OSError, AttributeError) as error:
-            errors.append(f"{Path(candidate).name}: {error}")
+    skipped: list[str] = []
+    for path in (choice, openblas.bundled(), openblas.installed()):
+        if not path:
+            continue
+        found = blas_check.verdict(path, fresh=check)
+        reason = found.reason
+        if found.works:
+            try:
+                return replace(_load(path, found.kernel), skipped=tuple(skipped))
+            except openblas.BlasError as error:
+                reason = str(error)
+        name = f"{CHOICE}={path}" if path == choice else Path(path).name
+        skipped.append(f"{name} is not used: it {reason}.")
     return Blas(
         reason="no fast BLAS could be loaded",
-        problem=f"Matrix products are slow, at 2.5-6 GFLOP/s: {'; '.join(errors)}.",
-        remedy="Install one: pip install cmeel-openblas, or your system's libopenblas.",
-    )
+        skipped=tuple(skipped),
+        problem="Matrix products are slow, at 2.5-6 GFLOP/s: no fast BLAS is in use.",
+        remedy="Run grpo-tui doctor to try again." if skipped
+        else "Install one: pip install scipy-openblas32.",
+    )  # fmt: skip
 
 
-def _describe(name: str, handle: ctypes.CDLL) -> Blas:
-    """Set the threads and say what was loaded."""
-    global _handle
-    handle.openblas_get_config.restype = ctypes.c_char_p
-    config = handle.openblas_get_config().decode(errors="replace")
-    words = dict(word.split("=", 1) for word in config.split() if "=" in word)
-    most = int(words.get("MAX_THREADS", "0"))
-    _handle = handle
-    return replace(
-        Blas(library=name, config=config, max_threads=most), threads=set_threads(threads.share())
-    )
+def _load(path: str, kernel: str) -> Blas:
+    global _library
+    library = openblas.OpenBlas(path, threads=threads.share(), kernel=kernel)
+    library.serve()
+    _library = library
+    return Blas(
+        library=path, config=library.config, kernel=library.kernel,
+        max_threads=library.max_threads, threads=library.set_threads(threads.share()),
+    )  # fmt: skip
 
 
 def set_threads(count: int) -> int:
     """Use `count` threads from the next product on; returns how many the library really uses."""
     global _state
-    if _handle is None:
+    if _library is None:
         return 0
-    _handle.openblas_set_num_threads(count)
-    used = int(_handle.openblas_get_num_threads())
+    used = _library.set_threads(count)
     if _state is not None:
         _state = replace(_state, threads=used)
     return used
 
 
 def rebalance() -> tuple[int, int] | None:
-    """Take this engine's share of the cores anew; (before, after) where it changed."""
+    """Take this engine's share of the cores as it is now; (before, after) where it changed."""
     before = _state.threads if _state else 0
     wanted = threads.share()
-    if _handle is None or before == wanted:
+    if _library is None or before == wanted:
         return None
     after = set_threads(wanted)
     return (before, after) if after != before else None

@@ -68,12 +68,12 @@ def uses_gpu() -> bool:
     return has_cuda and Path("/proc/driver/nvidia/version").exists()
 
 
-def has_library() -> bool:
-    """True where MLX's library is there without a package of ours, as conda and builds have it."""
+def library() -> Path | None:
+    """MLX's library on Linux, where its wheel, conda and builds put it; loads nothing."""
     spec = find_spec("mlx")
     places = list(spec.submodule_search_locations or []) if spec else []
     folders = [Path(place) / "lib" for place in places] + [Path(sys.prefix) / "lib"]
-    return any((folder / "libmlx.so").exists() for folder in folders)
+    return next((file for folder in folders if (file := folder / "libmlx.so").exists()), None)
 
 
 def require_backend() -> None:
@@ -83,7 +83,7 @@ def require_backend() -> None:
             f"MLX needs Apple silicon on macOS; this processor is {machine()}. "
             "Use a Mac with Apple silicon or Linux."
         )
-    if sys.platform == "linux" and not backends() and not has_library():
+    if sys.platform == "linux" and not backends() and library() is None:
         extra = wanted_extra()
         raise MissingPackageError(
             "MLX has no back end here, so models cannot be loaded. "

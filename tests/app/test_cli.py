@@ -162,7 +162,7 @@ def test_a_verb_that_needs_mlx_names_the_missing_extra_before_anything_else(
 ) -> None:
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr("grpo_engine.platform.device.backends", dict)
-    monkeypatch.setattr("grpo_engine.platform.device.has_library", lambda: False)
+    monkeypatch.setattr("grpo_engine.platform.device.library", lambda: None)
     monkeypatch.setattr("grpo_engine.platform.device.nvidia_driver", lambda: None)
     assert main([verb, *(() if verb == "train" else ("x",))]) == exit_codes.FAILED
     assert "pip install 'grpo-tui[cpu]'" in capsys.readouterr().err

@@ -173,7 +173,7 @@ def test_mlx_without_a_back_end_names_the_extra_that_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device, "backends", dict)
-    monkeypatch.setattr(device, "has_library", lambda: False)
+    monkeypatch.setattr(device, "library", lambda: None)
     monkeypatch.setattr(device, "nvidia_driver", lambda: "580.65.06")
     with pytest.raises(MissingPackageError, match=r"pip install 'grpo-tui\[cuda13\]'"):
         device.require_backend()
@@ -183,7 +183,7 @@ def test_mlx_without_a_back_end_names_the_extra_that_is_missing(
 def test_importing_mlx_without_a_back_end_raises_that_error() -> None:
     code = (
         "from grpo_engine.platform import device\n"
-        "device.backends, device.has_library = dict, lambda: False\n"
+        "device.backends, device.library = dict, lambda: None\n"
         "try:\n    import mlx.core\n"
         "except Exception as error:\n    print(type(error).__name__)"
     )
@@ -198,7 +198,7 @@ def test_mlx_that_was_built_here_needs_no_extra(
     monkeypatch.setattr(device, "backends", dict)
     monkeypatch.setattr(device, "find_spec", lambda _: None)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    assert not device.has_library()
+    assert device.library() is None
     write(tmp_path, {"lib/libmlx.so": ""})
     device.require_backend()
 

@@ -1,0 +1,219 @@
+"""Tries a BLAS in a process of its own before this one loads it, once for each processor.
+
+A library that is built for another processor ends the process with an illegal instruction, and one
+that picks a faulty kernel computes nonsense. Both happen in a child, which compares products and
+decompositions with NumPy's; what it found is kept by library, MLX, and processor.
+"""
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from grpo_engine.platform import device, processor, threads
+
+VERSION: Final = 1
+"""Of the check: another number checks every library once more."""
+LIMIT_S: Final = 60.0
+KERNELS: Final = {"x86_64": ("Haswell", "Nehalem"), "aarch64": ("NEOVERSEN1", "ARMV8")}
+"""More conservative choices for OPENBLAS_CORETYPE, tried in turn where its own fails."""
+CRASHES: Final = frozenset(
+    {signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT}
+)
+ROOT: Final = Path(__file__).resolve().parents[2]
+BOOT: Final = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from grpo_engine.platform.blas_check import main; main()"
+)
+SHAPES: Final = (
+    (1, 1, 1),
+    (1, 576, 130),
+    (3, 7, 5),
+    (8, 576, 1536),
+    (65, 129, 33),
+    (384, 256, 320),
+)
+SIZES: Final = (1, 6, 40, 130)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a library did in the child."""
+
+    works: bool
+    kernel: str = ""
+    """The core type to ask for; empty for the library's own choice."""
+    reason: str = ""
+    """Why it is not used, after "it "."""
+    lasting: bool = True
+    """False: another try may end otherwise."""
+
+
+def verdict(path: str, *, fresh: bool = False) -> Verdict:
+    """Whether a library may be loaded here; from the child, or from what it found earlier."""
+    place = _place(path)
+    kept = None if fresh else _read(place)
+    if kept is not None:
+        return kept
+    found = _try_kernels(path)
+    if found.lasting:
+        _write(place, found)
+    return found
+
+
+def _try_kernels(path: str) -> Verdict:
+    """Try the library's own choice of a kernel, then safer ones where that computes badly."""
+    asked = os.environ.get("OPENBLAS_CORETYPE", "")
+    first, kernel_failed = _try(path, asked)
+    if not kernel_failed or asked:
+        return first
+    others = (_try(path, kernel)[0] for kernel in KERNELS.get(platform.machine(), ()))
+    return next((found for found in others if found.works), first)
+
+
+def _try(path: str, kernel: str) -> tuple[Verdict, bool]:
+    """Start the child and say how it ended, and whether another kernel may do better."""
+    environment = {**os.environ, "GRPO_TUI_BLAS": "none", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-P", "-c", BOOT, str(ROOT), path, kernel, str(threads.share())]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=LIMIT_S, check=False, env=environment,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Verdict(works=False, reason=f"did not end its check within {LIMIT_S:g} s"), False
+    except OSError as error:
+        return Verdict(works=False, reason=f"cannot be checked ({error})", lasting=False), False
+    ended = -done.returncode if done.returncode < 0 else done.returncode - 128
+    if ended in CRASHES:
+        crash = f"crashes on this processor ({signal.Signals(ended).name})"
+        return Verdict(works=False, reason=crash), True
+    try:
+        said: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+        reason, wrong = said["refused"] or said["wrong"], bool(said["wrong"])
+    except (ValueError, IndexError, KeyError):
+        last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        return Verdict(works=False, reason=f"cannot be checked ({last})", lasting=False), False
+    return Verdict(works=not reason, kernel=kernel, reason=reason), wrong
+
+
+def main() -> None:
+    """The child: load the library named in the arguments, compute, and print what is wrong."""
+    import resource
+
+    from grpo_engine.platform import openblas
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    path, kernel, count = sys.argv[1:4]
+    said = {"refused": "", "wrong": "", "processor": processor.identity()}
+    try:
+        openblas.OpenBlas(path, threads=int(count), kernel=kernel).serve()
+        said["wrong"] = next(mistakes(), "")
+    except openblas.BlasError as error:
+        said["refused"] = str(error)
+    print(json.dumps(said), flush=True)
+    os._exit(0)  # a library that ends badly when it is unloaded has still computed well
+
+
+def mistakes() -> Iterator[str]:
+    """What this process's MLX computes wrong."""
+    import mlx.core as mx
+
+    mx.set_default_device(mx.Device(mx.cpu))
+    for kind in (mx.float32, mx.float64, mx.complex64):
+        name = str(kind).rpartition(".")[2]
+        for shape in SHAPES:
+            if not _products_agree(kind, shape):
+                yield f"computes wrong products ({name}, {'x'.join(map(str, shape))})"
+    for kind, tolerance in ((mx.float32, 1e-4), (mx.float64, 1e-11)):
+        name = str(kind).rpartition(".")[2]
+        for size in SIZES:
+            for what, error in _decompositions(kind, size):
+                if not error <= tolerance:
+                    yield f"computes a wrong {what} ({name}, {size}x{size})"
+
+
+def _products_agree(kind: Any, shape: tuple[int, int, int]) -> bool:
+    """Products of small integers are exact, and NumPy computes those of integers without a BLAS."""
+    import mlx.core as mx
+    import numpy as np
+
+    m, k, n = shape
+    draw = np.random.default_rng(0)
+    left, right = draw.integers(-8, 9, (m, k)), draw.integers(-8, 9, (k, n))
+    wanted = left @ right
+    a, b = mx.array(left).astype(kind), mx.array(right).astype(kind)
+    at, bt = mx.array(left.T.copy()).astype(kind).T, mx.array(right.T.copy()).astype(kind).T
+    several = [a @ b, at @ b, a @ bt, at @ bt, mx.stack([a, a]) @ mx.stack([b, b])]
+    return all(bool((np.array(found) == wanted).all()) for found in several)
+
+
+def _decompositions(kind: Any, size: int) -> Iterator[tuple[str, float]]:
+    """Largest errors of `inv`, `svd` and `qr`, multiplied back without a BLAS."""
+    import mlx.core as mx
+    import numpy as np
+
+    def back(*factors: Any) -> Any:
+        out = np.asarray(factors[0], dtype=np.float64)
+        for factor in factors[1:]:
+            # einsum calls no BLAS for two operands unless it may rearrange them
+            out = np.einsum("ij,jk->ik", out, np.asarray(factor, dtype=np.float64), optimize=False)
+        return out
+
+    draw = np.random.default_rng(size)
+    matrix = draw.normal(size=(size, size)) / np.sqrt(size) + 2 * np.eye(size)
+    given, one = mx.array(matrix, dtype=kind), np.eye(size)
+    cpu = mx.Device(mx.cpu)
+    inverse = mx.linalg.inv(given, stream=cpu)
+    yield "inverse", float(np.abs(back(matrix, inverse) - one).max())
+    u, s, vt = (np.array(part) for part in mx.linalg.svd(given, stream=cpu))
+    off = max(np.abs(back(u, np.diag(s), vt) - matrix).max(), np.abs(back(u.T, u) - one).max())
+    yield "singular value decomposition", float(off)
+    q, r = (np.array(part) for part in mx.linalg.qr(given, stream=cpu))
+    off = max(np.abs(back(q, r) - matrix).max(), np.abs(back(q.T, q) - one).max())
+    yield "QR decomposition", float(off)
+
+
+def _place(path: str) -> Path:
+    """The file of a verdict, named by all that it depends on."""
+    from platformdirs import user_cache_path
+
+    mlx = device.library()
+    asked = os.environ.get("OPENBLAS_CORETYPE", "")
+    parts = [VERSION, _stamp(path), _stamp(str(mlx)), processor.identity(), asked]
+    key = sha256(json.dumps(parts).encode()).hexdigest()[:24]
+    return user_cache_path("grpo-tui") / "blas" / f"{key}.json"
+
+
+def _stamp(path: str) -> list[str | int]:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return [path]
+    return [path, found.st_size, found.st_mtime_ns]
+
+
+def _read(place: Path) -> Verdict | None:
+    try:
+        return Verdict(**json.loads(place.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _write(place: Path, found: Verdict) -> None:
+    """Keep it, whole or not at all; without a cache folder the next start checks again."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False) as draft:
+            json.dump(asdict(found), draft)
+        Path(draft.name).replace(place)
+    except OSError:
+        return
