@@ -53,6 +53,8 @@ class Verdict:
     """The core type to ask for; empty for the library's own choice."""
     reason: str = ""
     """Why it is not used, after "it "."""
+    processor: str = ""
+    """Where the child ran, as it says itself."""
     lasting: bool = True
     """False: another try may end otherwise."""
 
@@ -102,7 +104,8 @@ def _try(path: str, kernel: str) -> tuple[Verdict, bool]:
     except (ValueError, IndexError, KeyError):
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         return Verdict(works=False, reason=f"cannot be checked ({last})", lasting=False), False
-    return Verdict(works=not reason, kernel=kernel, reason=reason), wrong
+    there = said["processor"]
+    return Verdict(works=not reason, kernel=kernel, reason=reason, processor=there), wrong
 
 
 def main() -> None:
@@ -130,7 +133,7 @@ def mistakes() -> Iterator[str]:
     mx.set_default_device(mx.Device(mx.cpu))
     for kind in (mx.float32, mx.float64, mx.complex64):
         name = str(kind).rpartition(".")[2]
-        for shape in SHAPES:
+        for shape in SHAPES if kind == mx.float32 else SHAPES[:4]:  # others are rare and slow
             if not _products_agree(kind, shape):
                 yield f"computes wrong products ({name}, {'x'.join(map(str, shape))})"
     for kind, tolerance in ((mx.float32, 1e-4), (mx.float64, 1e-11)):

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Final
 
 AT_HWCAP, AT_HWCAP2 = 16, 26  # of <elf.h>
-LEAVES: Final = 9  # that glibc keeps of CPUID
-X86_NAMES: Final = (("SSE4.2", 0, 2, 20), ("AVX", 0, 2, 28), ("FMA", 0, 2, 12), ("AVX2", 1, 1, 5),
-                    ("AVX-512", 1, 1, 16))  # fmt: skip
-"""Leaf, register (eax, ebx, ecx, edx) and bit of what matrix products are made with."""
-ARM_NAMES: Final = (("NEON", 0, 1), ("dot products", 0, 20), ("SVE", 0, 22), ("SVE2", 1, 1),
-                    ("SME", 1, 23))  # fmt: skip
+REGISTERS: Final = ((0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (2, 2), (2, 3), (6, 0))
+"""Leaf of CPUID as glibc numbers them, and register (eax, ebx, ecx, edx): the instruction sets."""
+X86_NAMES: Final = {"SSE4.2": (1, 20), "AVX": (1, 28), "FMA": (1, 12), "AVX2": (3, 5),
+                    "AVX-512": (3, 16)}  # fmt: skip
+"""The instructions that matrix products are made with: word of `words`, and bit."""
+ARM_NAMES: Final = {"NEON": (0, 1), "dot products": (0, 20), "SVE": (0, 22), "SVE2": (1, 1),
+                    "SME": (1, 23)}  # fmt: skip
 IDENTIFICATION: Final = "sys/devices/system/cpu/cpu*/regs/identification/midr_el1"
 
 
@@ -30,10 +31,8 @@ def words() -> tuple[int, ...]:
     if platform.machine() == "x86_64" and hasattr(libc, "__x86_get_cpuid_feature_leaf"):
         ask = libc.__x86_get_cpuid_feature_leaf
         ask.restype = ctypes.POINTER(_Leaf)
-        leaves = [ask(index).contents for index in range(LEAVES)]
-        # The first leaf's ebx is the number of the core that was asked.
-        signature = leaves[0].has[0]
-        return (signature, *(leaf.active[i] for leaf in leaves for i in range(4)))
+        family_and_model = ask(0).contents.has[0]
+        return (family_and_model, *(ask(leaf).contents.active[i] for leaf, i in REGISTERS))
     if platform.machine() == "aarch64" and hasattr(libc, "getauxval"):
         libc.getauxval.restype = ctypes.c_ulong
         kinds = {file.read_text().strip() for file in Path("/").glob(IDENTIFICATION)}
@@ -50,11 +49,5 @@ def identity() -> str:
 def extensions() -> list[str]:
     """The instructions for matrix products that this processor has."""
     found = words()
-    if not found:
-        return []
-    if platform.machine() == "x86_64":
-        return [
-            name for name, leaf, register, bit in X86_NAMES
-            if found[1 + 4 * leaf + register] >> bit & 1
-        ]  # fmt: skip
-    return [name for name, word, bit in ARM_NAMES if found[word] >> bit & 1]
+    names = X86_NAMES if platform.machine() == "x86_64" else ARM_NAMES
+    return [name for name, (word, bit) in names.items() if found and found[word] >> bit & 1]
