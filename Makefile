@@ -18,7 +18,7 @@ test: dev ## the tests that take seconds each
 	$(PY) -m pytest
 
 test-slow: dev ## the tests that take minutes each
-	$(PY) -m pytest -m slow --timeout 1800
+	$(PY) -m pytest -m slow -rs --timeout 1800
 
 lint: dev ## format and lint
 	$(PY) -m ruff format --check .

@@ -157,8 +157,8 @@ def skinny() -> Fact:
     if max(alone.milliseconds, beside.milliseconds) > COLLAPSE * fewer.milliseconds:
         level = Level.WARNING
         remedy = (
-            f"Beside a busy program {used - 1} thread{'s' * (used > 2)} take "
-            f"{fewer.milliseconds:.2f} ms: set GRPO_TUI_THREADS={used - 1} where one runs."
+            f"Beside a busy program it takes {fewer.milliseconds:.2f} ms on {used - 1} "
+            f"thread{'s' * (used > 2)}: set GRPO_TUI_THREADS={used - 1} where one runs."
         )
     return Fact(
         area="MLX",

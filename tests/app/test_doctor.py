@@ -156,7 +156,7 @@ def test_a_collapse_beside_a_busy_process_names_the_setting(
     monkeypatch.setattr(blas, "set_threads", lambda count: count)
     found = mlx.skinny()
     assert found.level is Level.WARNING
-    assert "1 thread take 0.35 ms: set GRPO_TUI_THREADS=1" in found.remedy
+    assert "it takes 0.35 ms on 1 thread: set GRPO_TUI_THREADS=1" in found.remedy
 
 
 @pytest.mark.parametrize(
