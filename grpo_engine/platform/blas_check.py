@@ -8,6 +8,7 @@ decompositions with NumPy's; what it found is kept by library, MLX, and processo
 import json
 import os
 import platform
+import select
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from grpo_engine.platform import device, processor, threads
 
 VERSION: Final = 1
 """Of the check: another number checks every library once more."""
-LIMIT_S: Final = 60.0
+LIMIT_S = 60.0  # without a sign of progress
 KERNELS: Final = {"x86_64": ("Haswell", "Nehalem"), "aarch64": ("NEOVERSEN1", "ARMV8")}
 """More conservative choices for OPENBLAS_CORETYPE, tried in turn where its own fails."""
 CRASHES: Final = frozenset(
@@ -86,26 +87,38 @@ def _try(path: str, kernel: str) -> tuple[Verdict, bool]:
     environment = {**os.environ, "GRPO_TUI_BLAS": "none", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-P", "-c", BOOT, str(ROOT), path, kernel, str(threads.share())]
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=LIMIT_S, check=False, env=environment,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return Verdict(works=False, reason=f"did not end its check within {LIMIT_S:g} s"), False
+        status, lines = _watched(command, environment)
+    except TimeoutError:
+        return Verdict(works=False, reason=f"hangs in its check, for {LIMIT_S:g} s"), False
     except OSError as error:
         return Verdict(works=False, reason=f"cannot be checked ({error})", lasting=False), False
-    ended = -done.returncode if done.returncode < 0 else done.returncode - 128
+    ended = -status if status < 0 else status - 128
     if ended in CRASHES:
         crash = f"crashes on this processor ({signal.Signals(ended).name})"
         return Verdict(works=False, reason=crash), True
     try:
-        said: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+        said: dict[str, str] = json.loads(lines[-1])
         reason, wrong = said["refused"] or said["wrong"], bool(said["wrong"])
     except (ValueError, IndexError, KeyError):
-        last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        last = lines[-1] if lines else f"status {status}"
         return Verdict(works=False, reason=f"cannot be checked ({last})", lasting=False), False
     there = said["processor"]
     return Verdict(works=not reason, kernel=kernel, reason=reason, processor=there), wrong
+
+
+def _watched(command: list[str], environment: dict[str, str]) -> tuple[int, list[str]]:
+    """Exit status and output of a child; `TimeoutError` where it is silent for too long."""
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env=environment,
+    ) as process:  # fmt: skip
+        output, pipe = b"", process.stdout
+        while pipe is not None and select.select([pipe], [], [], LIMIT_S)[0]:
+            if not (part := os.read(pipe.fileno(), 1 << 16)):
+                return process.wait(), output.decode(errors="replace").split("\n")[:-1]
+            output += part
+        process.kill()
+    raise TimeoutError
 
 
 def main() -> None:
@@ -119,29 +132,31 @@ def main() -> None:
     said = {"refused": "", "wrong": "", "processor": processor.identity()}
     try:
         openblas.OpenBlas(path, threads=int(count), kernel=kernel).serve()
-        said["wrong"] = next(mistakes(), "")
+        for wrong in checks():
+            print("checked", flush=True)  # a sign of progress
+            said["wrong"] = said["wrong"] or wrong
     except openblas.BlasError as error:
         said["refused"] = str(error)
     print(json.dumps(said), flush=True)
     os._exit(0)  # a library that ends badly when it is unloaded has still computed well
 
 
-def mistakes() -> Iterator[str]:
-    """What this process's MLX computes wrong."""
+def checks() -> Iterator[str]:
+    """What this process's MLX computes wrong, check by check; empty where it is right."""
     import mlx.core as mx
 
     mx.set_default_device(mx.Device(mx.cpu))
     for kind in (mx.float32, mx.float64, mx.complex64):
         name = str(kind).rpartition(".")[2]
         for shape in SHAPES if kind == mx.float32 else SHAPES[:4]:  # others are rare and slow
-            if not _products_agree(kind, shape):
-                yield f"computes wrong products ({name}, {'x'.join(map(str, shape))})"
+            said = f"computes wrong products ({name}, {'x'.join(map(str, shape))})"
+            yield "" if _products_agree(kind, shape) else said
     for kind, tolerance in ((mx.float32, 1e-4), (mx.float64, 1e-11)):
         name = str(kind).rpartition(".")[2]
         for size in SIZES:
             for what, error in _decompositions(kind, size):
-                if not error <= tolerance:
-                    yield f"computes a wrong {what} ({name}, {size}x{size})"
+                said = f"computes a wrong {what} ({name}, {size}x{size})"
+                yield "" if error <= tolerance else said
 
 
 def _products_agree(kind: Any, shape: tuple[int, int, int]) -> bool:
