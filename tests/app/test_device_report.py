@@ -51,22 +51,22 @@ def test_a_report_names_no_folder_user_or_host(
 
 def test_steps_that_are_missing_or_not_finite_fail() -> None:
     two = lines(step(1, step_time=9.0), step(2))
-    fine = device.judged("2 steps, lora, float32", Done(0, two), 2)
+    fine = device.judged("lora, float32", Done(0, two), 2)
     assert (fine.passed, fine.seen) == (True, "2 of 2 steps")
     assert fine.rows["steps"][0][:3] == ("lora, float32", "2.00", "100")  # the first warms up
-    assert not device.judged("3 steps, lora, float32", Done(0, two), 3).passed
-    odd = device.judged("2 steps, lora, float32", Done(0, lines(step(1), step(2, kl=1e999))), 2)
+    assert not device.judged("lora, float32", Done(0, two), 3).passed
+    odd = device.judged("lora, float32", Done(0, lines(step(1), step(2, kl=1e999))), 2)
     assert (odd.passed, odd.seen) == (False, "2 of 2 steps; not finite: kl")
-    late = device.judged("2 steps, lora, float32", Done(-9, lines(step(1)), late=True), 2)
+    late = device.judged("lora, float32", Done(-9, lines(step(1)), late=True), 2)
     assert (late.passed, late.seen) == (False, "1 of 2 steps; cut off at its time limit")
 
 
 def test_only_full_tuning_in_float16_may_be_refused() -> None:
     refused = Done(2, lines({"event": "RunFailed", "step": 0, "message": "use bfloat16"}))
-    found = device.judged("2 steps, full, float16", refused, 2)
+    found = device.judged("full, float16", refused, 2)
     assert (found.passed, found.seen) == (True, "refused, as it should be: use bfloat16")
-    assert not device.judged("2 steps, lora, float16", refused, 2).passed
-    assert not device.judged("2 steps, full, float16", Done(1, refused.out), 2).passed
+    assert not device.judged("lora, float16", refused, 2).passed
+    assert not device.judged("full, float16", Done(1, refused.out), 2).passed
 
 
 @pytest.mark.parametrize(
@@ -78,16 +78,14 @@ def test_a_processor_resumes_bit_for_bit_and_a_gpu_nearly(
 ) -> None:
     started = {"event": "RunStarted", "step": 0, "device": f"Device({where}, 0)"}
     whole = [started, step(1), step(2), step(3)]
-    found = device.compared(
-        "cut", whole, [started, step(1), step(2)], [started, step(3, loss=loss)]
-    )
+    found = device.compared(whole, [started, step(1), step(2)], [started, step(3, loss=loss)])
     assert found.passed is passed, found.seen
 
 
 def test_a_run_that_begins_again_has_not_resumed() -> None:
     whole = [step(1), step(2)]
-    assert not device.compared("cut", whole, [step(1)], whole).passed
-    assert not device.compared("cut", whole, whole, []).passed
+    assert not device.compared(whole, [step(1)], whole).passed
+    assert not device.compared(whole, whole, []).passed
 
 
 def test_a_child_that_crashes_hangs_or_complains_is_named() -> None:
