@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import isfinite
@@ -170,7 +171,7 @@ def training(children: Children, place: Path, tuning: str, dtype: str, steps: in
     """Steps of the starter: all finish, every number is finite, and how fast they were."""
     done = children.train(
         place / f"{tuning}-{dtype}", f"model.dtype={dtype}", f"model.tuning={tuning}",
-        f"optimizer.learning_rate={RATES[tuning]}", steps=steps, limit=200,
+        f"optimizer.learning_rate={RATES[tuning]}", steps=steps, limit=240,
     )  # fmt: skip
     return judged(f"{tuning}, {dtype}", done, steps)
 
@@ -331,9 +332,11 @@ def scrub(text: str) -> str:
     for folder, name in sorted(folders.items(), key=lambda item: -len(item[0])):
         for spelling in {folder, str(Path(folder).resolve())} - {"/"}:
             text = text.replace(spelling, name)
-    host = socket.gethostname()
+    host, user = socket.gethostname(), ""
+    with suppress(OSError, KeyError):  # a container's user may have no name
+        user = getpass.getuser()
     for word, name in (
-        (host, "<host>"), (host.partition(".")[0], "<host>"), (getpass.getuser(), "<user>"),
+        (host, "<host>"), (host.partition(".")[0], "<host>"), (user, "<user>"),
     ):  # fmt: skip
         if word and word != "localhost":
             text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", name, text, flags=re.IGNORECASE)

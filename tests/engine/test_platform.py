@@ -138,6 +138,18 @@ def test_a_control_groups_limit_replaces_the_machines_memory(tmp_path: Path) -> 
     assert (found.total, found.available, found.limit) == (1000, 600, 1000)
 
 
+@linux
+def test_without_a_compiler_chains_of_operations_run_as_they_are(tmp_path: Path) -> None:
+    code = "import grpo_engine, mlx.core as mx; x = mx.array([1.0, 2.0]); mx.set_default_device("
+    code += "mx.Device(mx.cpu)); print(mx.compile(lambda x: x * x + 2 * x)(x).tolist())"
+    environment = {**os.environ, "PATH": str(tmp_path), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.stdout.strip() == "[3.0, 8.0]", done.stderr  # 1 + 2 and 4 + 4
+    assert not list(tmp_path.rglob("*.so"))
+
+
 @pytest.mark.parametrize(
     ("info", "limit"),
     [
