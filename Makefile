@@ -3,7 +3,7 @@
 PY := .venv/bin/python
 ARGS ?=
 
-.PHONY: help run dev test test-slow lint types imports check mutants soak bench-quick clean
+.PHONY: help run dev test test-slow lint types imports check mutants soak bench-quick device clean
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -41,6 +41,10 @@ soak: dev ## hours of faults and load
 
 bench-quick: dev ## the short benchmarks
 	$(PY) -m benchmarks.quick
+
+device: ## what this machine does, as a report for an issue: make device ARGS="--quick"
+	@tools/setup run
+	$(PY) -m benchmarks.device $(ARGS)
 
 clean: ## remove what the set-up and the checks made
 	rm -rf .venv .venv.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

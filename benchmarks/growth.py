@@ -108,7 +108,7 @@ def learn(policy: Policy, rows: Sequence[Row]) -> None:
     """Forward and backward over the answers, one evaluation per micro-batch."""
     for batch in micro_batches(rows, rows_at_most=MICRO_ROWS):
 
-        def loss(batch: Any = batch) -> mx.array:
+        def loss(batch: Any = batch) -> Any:
             return (token_scores(policy, batch, temperature=1.0).logprobs * batch.mask).sum()
 
         mx.eval(nn.value_and_grad(policy.module, loss)())

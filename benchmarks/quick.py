@@ -75,7 +75,7 @@ def learn(policy: Policy, fast: FastPaths, rows: list[Row]) -> None:
     policy.fast = fast
     for batch in micro_batches(rows, rows_at_most=ROWS):
 
-        def loss(batch: Any = batch) -> mx.array:
+        def loss(batch: Any = batch) -> Any:
             return (token_scores(policy, batch, temperature=1.0).logprobs * batch.mask).sum()
 
         mx.eval(nn.value_and_grad(policy.module, loss)())
@@ -115,7 +115,8 @@ def cases(policy: Policy) -> dict[str, tuple[Callable[[], None], Callable[[], No
 
 def gain(slow: Callable[[], None], quick: Callable[[], None]) -> float:
     """Median over rounds of plain time / fast time, timed in turn."""
-    slow(), quick()
+    slow()
+    quick()
     found = []
     for _ in range(ROUNDS):
         times = []

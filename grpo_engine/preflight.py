@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+import mlx.core as mx
+
 from grpo_engine.config import RunConfig
 from grpo_engine.errors import MemoryLimitError
-from grpo_engine.platform.memory import memory
+from grpo_engine.platform.memory import memory, on_device
 from grpo_engine.policy import MemoryEstimate, Policy, choose_micro_rows, estimate_memory
 from grpo_engine.prompts import PromptRenderer
 from grpo_engine.tasks.base import Task, draw
@@ -16,9 +18,10 @@ MOMENTS = {"adamw": 2, "adam": 2, "sgd": 1, "muon": 1, "lion": 1, "adafactor": 1
 
 
 def memory_limit() -> int:
-    """Bytes that this process may hold: its own, and what is free on the machine."""
+    """Bytes that this process may hold: its own, and what is free where MLX computes."""
     found = memory()
-    return int(SHARE * (found.available + found.process))
+    held = mx.get_active_memory() + mx.get_cache_memory()
+    return int(SHARE * on_device(mx.device_info(), found.available + found.process, held))
 
 
 def longest_prompt(config: RunConfig, task: Task, render: PromptRenderer) -> int:

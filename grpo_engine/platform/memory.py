@@ -1,5 +1,6 @@
 """How much memory there is: the machine's, or less where a container sets a limit."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,17 @@ def memory(root: Path = Path("/")) -> Memory:
         total, available = limit, max(0, min(available, limit - used))
     process = int(psutil.Process().memory_info().rss)
     return Memory(total=total, available=available, process=process, limit=limit)
+
+
+def on_device(info: Mapping[str, str | int], machine: int, held: int) -> int:
+    """Bytes that arrays may take on a device that `mx.device_info` describes.
+
+    CUDA says how much of its own memory is free beside what MLX has; Metal shares the machine's and
+    says how much it may use; a processor says nothing.
+    """
+    if "free_memory" in info:
+        return int(info["free_memory"]) + held
+    return min(machine, int(info.get("max_recommended_working_set_size", machine)))
 
 
 def cgroup_memory(root: Path = Path("/")) -> tuple[int | None, int]:

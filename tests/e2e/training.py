@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.settings import write_yaml
-from tests.engine.runs import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = {"GroupScored", "TokensScored", "PassFinished", "StepFinished"}
@@ -20,6 +19,8 @@ TIMED = ("time/", "memory/", "step_time", "tokens_per_second")
 
 def write_config(world: Path, file: Path, **changes: Any) -> Path:
     """Write the settings of a small run as YAML."""
+    from tests.engine.runs import settings  # loads MLX, which who reads events may not have
+
     file.write_text(write_yaml(settings(world, **changes)))
     return file
 

@@ -138,6 +138,34 @@ def test_a_control_groups_limit_replaces_the_machines_memory(tmp_path: Path) -> 
     assert (found.total, found.available, found.limit) == (1000, 600, 1000)
 
 
+@linux
+def test_without_a_compiler_chains_of_operations_run_as_they_are(tmp_path: Path) -> None:
+    code = "import grpo_engine, mlx.core as mx; x = mx.array([1.0, 2.0]); mx.set_default_device("
+    code += "mx.Device(mx.cpu)); print(mx.compile(lambda x: x * x + 2 * x)(x).tolist())"
+    environment = {**os.environ, "PATH": str(tmp_path), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.stdout.strip() == "[3.0, 8.0]", done.stderr  # 1 + 2 and 4 + 4
+    assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.mark.parametrize(
+    ("info", "limit"),
+    [
+        ({"device_name": "AMD EPYC"}, 90),  # a processor: the machine's
+        ({"free_memory": 30, "total_memory": 40}, 35),  # CUDA: 30 free and 5 that MLX has
+        ({"free_memory": 300, "total_memory": 400}, 305),  # even where it has more than the machine
+        ({"memory_size": 100, "max_recommended_working_set_size": 75}, 75),  # Metal: its share
+        ({"memory_size": 200, "max_recommended_working_set_size": 150}, 90),  # of what is free
+    ],
+)
+def test_the_device_says_how_much_its_arrays_may_take(
+    info: dict[str, str | int], limit: int
+) -> None:
+    assert memory.on_device(info, machine=90, held=5) == limit
+
+
 def test_without_a_limit_memory_is_the_machines(tmp_path: Path) -> None:
     found = memory.memory(tmp_path)
     assert found.limit is None

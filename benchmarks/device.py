@@ -1,0 +1,398 @@
+"""What a new kind of machine does with this program, as a report that can be pasted into an issue.
+
+    python -m benchmarks.device [--quick] [--out device-report.md]
+
+`doctor`; starter steps in each number format; log-probabilities beside those of the processor in
+float32; a run that is killed and resumed; matrix products. Each part is a process of its own with
+a time limit, so that one that crashes or hangs leaves the others alone. The report names no user,
+host or folder. Exit status 1 where a part failed.
+"""
+
+import argparse
+import getpass
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from statistics import median
+from time import monotonic
+from typing import Any
+
+from app import exit_codes
+from app.health import machine
+from grpo_engine.platform import device
+from grpo_engine.versions import versions
+from tests.e2e.training import events_in, facts_by_step
+
+ROOT = Path(__file__).resolve().parents[1]
+DTYPES = ("float32", "bfloat16", "float16")
+SECONDS = 580.0  # for all parts together
+GAP = "sampling/sampling_logp_difference"
+RATES = {"lora": "7e-4", "full": "1e-5"}
+REFUSABLE = "full, float16"
+COMPARED = ("reward", "loss", "kl", "entropy")  # where a GPU may add up in another order
+CLOSE = 0.1  # how far these may be apart then
+APART = {"float32": 1e-4, "bfloat16": 5e-3, "float16": 1e-3}  # nats a token, on average
+QUIET = ("evaluation.before_and_after=false", "evaluation.pinned=0")
+TITLES = {
+    "steps": "| run | s/step | tokens/s sampled | sampler-trainer gap, mean and max (nats) "
+    "| peak GB |",
+    "parity": "| nats a token from the processor in float32 | mean | max | allowed mean |",
+    "products": "| float32 product | GFLOP/s | ms |",
+    "machine": "| machine | |",
+}
+Events = list[dict[str, Any]]
+Tables = Mapping[str, Sequence[Sequence[object]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A line of the report, and rows for its tables."""
+
+    passed: bool
+    seen: str
+    rows: Tables = field(default_factory=dict)
+    name: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a command ended."""
+
+    status: int
+    out: str = ""
+    err: str = ""
+    late: bool = False
+
+    @property
+    def why(self) -> str:
+        """Its last words, where it failed."""
+        if self.late:
+            return "cut off at its time limit"
+        if self.status < 0:
+            return f"ended by {signal.Signals(-self.status).name}"
+        failed = [e["message"] for e in events_in(self.out) if e["event"] == "RunFailed"]
+        lines = failed or self.err.strip().splitlines() or [f"exit status {self.status}"]
+        return str(lines[-1])
+
+
+class Children:
+    """Runs commands of this project, each until its time limit or the end of all parts' time."""
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self.end = monotonic() + seconds
+
+    def run(
+        self, *words: str, limit: float, until: Callable[[str], bool] | None = None,
+        **environment: str,
+    ) -> Done:  # fmt: skip
+        """Run to the end; a line of output that `until` accepts ends it by SIGKILL."""
+        with tempfile.TemporaryFile("w+") as errors, subprocess.Popen(
+            [sys.executable, "-m", *words], cwd=ROOT, start_new_session=True, text=True,
+            stdout=subprocess.PIPE, stderr=errors, env={**os.environ, **environment},
+        ) as process:  # fmt: skip
+            late = threading.Event()
+
+            def give_up() -> None:
+                late.set()
+                os.killpg(process.pid, signal.SIGKILL)
+
+            timer = threading.Timer(max(1.0, min(limit, self.end - monotonic())), give_up)
+            timer.start()
+            lines = []
+            for line in process.stdout or ():
+                lines.append(line)
+                if until is not None and until(line):
+                    process.kill()
+            status = process.wait()
+            timer.cancel()
+            errors.seek(0)
+            return Done(status, "".join(lines), errors.read(), late.is_set())
+
+    def train(self, folder: Path, *settings: str, steps: int, **rest: Any) -> Done:
+        """Steps of the starter without a store."""
+        chosen = [word for setting in (*QUIET, *settings) for word in ("--set", setting)]
+        return self.run(
+            "app", "train", "--preset", "starter", "--json", "--no-store", "--folder", str(folder),
+            "--steps", str(steps), *chosen, **rest,
+        )  # fmt: skip
+
+
+def parts(children: Children, place: Path, *, quick: bool) -> Iterator[Part]:
+    """All parts in their order, each named and timed; one that fails leaves the others alone."""
+    steps = 2 if quick else 10
+    todo: dict[str, Callable[[], Part]] = {"doctor": partial(doctor, children)}
+    for tuning, count in (("lora", steps), ("full", 2)):
+        for dtype in DTYPES:
+            run = partial(training, children, place, tuning, dtype, count)
+            todo[f"{count} steps, {tuning}, {dtype}"] = run
+    todo["parity"] = partial(inside, children, "parity")
+    for dtype in DTYPES[: 1 if quick else 2]:
+        todo[f"kill and resume, {dtype}"] = partial(killing, children, place, dtype)
+    todo["products"] = partial(inside, children, "products")
+    for name, do in todo.items():
+        begun = monotonic()
+        try:
+            part = do()
+        except Exception as error:
+            part = Part(passed=False, seen=f"{type(error).__name__}: {error}")
+        yield replace(part, name=name, seconds=monotonic() - begun)
+
+
+def doctor(children: Children) -> Part:
+    """What `doctor` finds of machine and MLX; the rest tells of the user and not of the machine."""
+    done = children.run("app", "doctor", "--json", limit=90)
+    try:
+        facts = json.loads(done.out)["facts"]
+    except (ValueError, KeyError):
+        return Part(passed=False, seen=done.why)
+    bad = [fact["name"] for fact in facts if fact["level"] != "fine"]
+    rows = [
+        (fact["name"], " → ".join(filter(None, (fact["found"], fact["remedy"]))))
+        for fact in facts if fact["area"] in ("Machine", "MLX")
+    ]  # fmt: skip
+    seen = f"warns of: {', '.join(bad)}" if bad else "nothing to complain about"
+    return Part(passed=done.status == 0, seen=seen, rows={"machine": rows})
+
+
+def training(children: Children, place: Path, tuning: str, dtype: str, steps: int) -> Part:
+    """Steps of the starter: all finish, every number is finite, and how fast they were."""
+    done = children.train(
+        place / f"{tuning}-{dtype}", f"model.dtype={dtype}", f"model.tuning={tuning}",
+        f"optimizer.learning_rate={RATES[tuning]}", steps=steps, limit=240,
+    )  # fmt: skip
+    return judged(f"{tuning}, {dtype}", done, steps)
+
+
+def judged(what: str, done: Done, steps: int) -> Part:
+    """The verdict on a run's events."""
+    found = [e["metrics"] for e in events_in(done.out) if e["event"] == "StepFinished"]
+    if what == REFUSABLE and done.status == exit_codes.USAGE and not found:
+        return Part(passed=True, seen=f"refused, as it should be: {done.why}")
+    # JSON has no word for what is not finite, so that is text
+    odd = sorted({k for m in found for k, value in m.items() if not isfinite(float(value))})
+    seen = f"{len(found)} of {steps} steps" + (f"; {done.why}" if done.status else "")
+    seen += f"; not finite: {', '.join(odd)}" * bool(odd)
+    if not found:
+        return Part(passed=False, seen=seen)
+    late = found[1:] or found  # the first also warms up
+
+    def typical(key: str) -> float:
+        return median(float(m.get(key, 0)) for m in late)
+
+    def most(key: str) -> float:
+        return max(float(m.get(key, 0)) for m in found)
+
+    row = (
+        what, f"{typical('step_time'):.2f}", f"{typical('tokens_per_second'):.0f}",
+        f"{typical(f'{GAP}/mean'):.1e}, {most(f'{GAP}/max'):.1e}",
+        f"{most('memory/peak_gb'):.2f}",
+    )  # fmt: skip
+    passed = done.status == 0 and len(found) == steps and not odd
+    return Part(passed=passed, seen=seen, rows={"steps": [row]})
+
+
+def killing(children: Children, place: Path, dtype: str, steps: int = 6) -> Part:
+    """A run that is killed in its fourth step and resumed, beside one that was left alone."""
+    settings = (f"model.dtype={dtype}", "rollout.prompts=4", "checkpoint.every=2")
+    # Other programs would change how many threads add up, and so the last digits.
+    same: dict[str, Any] = {"limit": 120, "GRPO_TUI_THREADS": "1"}
+    whole = children.train(place / f"whole-{dtype}", *settings, steps=steps, **same)
+    if whole.status:
+        return Part(passed=False, seen=f"the unbroken run: {whole.why}")
+    cut = place / f"cut-{dtype}"
+
+    def third(line: str) -> bool:
+        return any((e["event"], e["step"]) == ("StepFinished", 3) for e in events_in(line))
+
+    killed = children.train(cut, *settings, steps=steps, until=third, **same)
+    if killed.late or killed.status != -signal.SIGKILL:
+        return Part(passed=False, seen=f"the run to be killed: {killed.why}")
+    again = children.run("app", "resume", "--folder", str(cut), "--json", **same)
+    if again.status:
+        return Part(passed=False, seen=f"the resumed run: {again.why}")
+    return compared(events_in(whole.out), events_in(killed.out), events_in(again.out))
+
+
+def compared(whole: Events, killed: Events, again: Events) -> Part:
+    """Bit for bit on a processor; on a GPU within a tolerance."""
+    expected = facts_by_step(whole)
+    if min(facts_by_step(again), default=1) == 1:
+        return Part(passed=False, seen="the resumed run began again at step 1")
+    if {**facts_by_step(killed), **facts_by_step(again)} == expected:
+        return Part(passed=True, seen=f"{len(expected)} steps equal bit for bit")
+    metrics = [
+        {e["step"]: e["metrics"] for e in events if e["event"] == "StepFinished"}
+        for events in (whole, [*killed, *again])
+    ]
+    apart = {
+        key: max(abs(m.get(key, 0.0) - metrics[1][step].get(key, 0.0))
+                 for step, m in metrics[0].items() if step in metrics[1])
+        for key in COMPARED
+    }  # fmt: skip
+    on_gpu = any("gpu" in e["device"] for e in whole if e["event"] == "RunStarted")
+    passed = on_gpu and metrics[0].keys() == metrics[1].keys() and max(apart.values()) <= CLOSE
+    words = ", ".join(f"{key} {value:.1e}" for key, value in apart.items())
+    return Part(passed=passed, seen=f"not bit for bit; apart by at most {words}")
+
+
+def inside(children: Children, name: str) -> Part:
+    """A part that needs MLX in its own process."""
+    done = children.run("benchmarks.device", "--part", name, limit=120)
+    try:
+        return Part(**json.loads(done.out.strip().splitlines()[-1]))
+    except (ValueError, IndexError, TypeError):
+        return Part(passed=False, seen=done.why)
+
+
+def products() -> Part:
+    """The rates of a large and of a skinny product."""
+    from grpo_engine.platform import speed
+
+    found = [speed.measure(shape) for shape in (speed.SQUARE, speed.SKINNY)]
+    rows = [
+        ("x".join(map(str, one.shape)), f"{one.gflops:.0f}", f"{one.milliseconds:.2f}")
+        for one in found
+    ]
+    seen = f"{found[0].gflops:.0f} GFLOP/s square, {found[1].gflops:.0f} skinny"
+    return Part(passed=True, seen=seen, rows={"products": rows})
+
+
+def parity() -> Part:
+    """The same answers scored on the processor in float32, plainly, and here in each format."""
+    import mlx.core as mx
+    import numpy as np
+
+    from benchmarks.growth import sampled
+    from grpo_engine.config import ModelConfig, TaskConfig
+    from grpo_engine.policy import FastPaths, Policy, load_policy, micro_batches, token_scores
+    from grpo_engine.prompts import PromptRenderer
+    from grpo_engine.rollouts import PromptRows, Sampling
+    from grpo_engine.tasks.base import draw, load_task
+
+    here = mx.default_device()
+
+    def policy_on(place: Any, dtype: str, fast: FastPaths | None = None) -> Policy:
+        mx.set_default_device(place)
+        policy = load_policy(ModelConfig(dtype=dtype), seed=0, fast=fast)
+        own = policy.snapshot()  # with an adapter that is not zero
+        for n, (name, old) in enumerate(own.items()):
+            if name.endswith("lora_b"):
+                noise = np.random.default_rng(n).normal(0, 0.02, old.shape)
+                own[name] = mx.array(noise.astype(np.float32)).astype(old.dtype)
+        policy.load_trainable(own)
+        return policy
+
+    def scores(policy: Policy, rows: Any) -> Any:
+        (batch,) = micro_batches(rows, rows_at_most=len(rows))
+        found = token_scores(policy, batch, temperature=1.0, gradient=False).logprobs
+        return np.array(found)[np.array(batch.mask) > 0]
+
+    oracle = policy_on(mx.cpu, "float32", FastPaths.plain())
+    config, task = TaskConfig(), load_task(TaskConfig())
+    render = PromptRenderer(
+        tokenizer=oracle.tokenizer, task=task, config=config, model="starter",
+        context=oracle.context_length, max_new_tokens=48,
+    )  # fmt: skip
+    rows = []
+    for turn, example in enumerate(draw(task, 0, 0, 8)):
+        asked = PromptRows(key=example.key, group=0, ids=render(example).ids, rows=4)
+        oracle.fast = FastPaths()
+        rows += sampled(oracle, asked, Sampling(max_new_tokens=48), turn)
+    oracle.fast = FastPaths.plain()
+    expected = scores(oracle, rows)
+    table, passed = [], True
+    for dtype in DTYPES:
+        apart = np.abs(scores(policy_on(here, dtype), rows) - expected)
+        passed &= bool(apart.mean() <= APART[dtype])
+        words = f"{dtype} on {str(here.type).rpartition('.')[2]}"
+        table.append((words, f"{apart.mean():.1e}", f"{apart.max():.1e}", f"{APART[dtype]:g}"))
+    seen = f"{expected.size} tokens; " + ", ".join(f"{row[0]} {row[1]} apart" for row in table)
+    return Part(passed=passed, seen=seen, rows={"parity": table})
+
+
+def scrub(text: str) -> str:
+    """The text without names of folders, user and host."""
+    folders = {
+        str(ROOT): "<repository>", sys.prefix: "<environment>", str(Path.home()): "~",
+        tempfile.gettempdir(): "<temporary>",
+    }  # fmt: skip
+    for folder, name in sorted(folders.items(), key=lambda item: -len(item[0])):
+        for spelling in {folder, str(Path(folder).resolve())} - {"/"}:
+            text = text.replace(spelling, name)
+    host, user = socket.gethostname(), ""
+    with suppress(OSError, KeyError):  # a container's user may have no name
+        user = getpass.getuser()
+    for word, name in (
+        (host, "<host>"), (host.partition(".")[0], "<host>"), (user, "<user>"),
+    ):  # fmt: skip
+        if word and word != "localhost":
+            text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", name, text, flags=re.IGNORECASE)
+    return text
+
+
+def report(found: Sequence[Part], *, quick: bool) -> str:
+    """The whole report in Markdown."""
+    failed = [part.name for part in found if not part.passed]
+    verdict = f"**FAIL**: {', '.join(failed)}" if failed else "**PASS**"
+    software = {**versions(), **{f"MLX for {k}": v for k, v in device.backends().items()}}
+    lines = [
+        f"# Device report{', quick' * quick}", "",
+        f"{verdict} ({len(found) - len(failed)} of {len(found)} parts, "
+        f"{sum(part.seconds for part in found):.0f} s)", "",
+        machine.system().found, "",
+        ", ".join(f"{name} {number}" for name, number in software.items()), "",
+        "| part | verdict | s | what was seen |", "|---|---|---|---|",
+    ]  # fmt: skip
+    for part in found:
+        verdict = "pass" if part.passed else "FAIL"
+        lines.append(line(part.name, verdict, f"{part.seconds:.0f}", part.seen))
+    for kind, title in TITLES.items():
+        rows = [line(*row) for part in found for row in part.rows.get(kind, ())]
+        if rows:
+            lines += ["", title, re.sub(r"[^|]+", "---", title), *rows]
+    return scrub("\n".join(lines)) + "\n"
+
+
+def line(*cells: object) -> str:
+    """A row of a table; nothing in a cell ends it."""
+    words = (" ".join(str(cell).replace("|", "\\|").split()) for cell in cells)
+    return f"| {' | '.join(words)} |"
+
+
+def main(*words: str) -> int:
+    """Run the parts, say each as it ends, and write the report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="two steps each, as CI does")
+    parser.add_argument("--out", type=Path, default=Path("device-report.md"))
+    parser.add_argument("--part", choices=["parity", "products"], help=argparse.SUPPRESS)
+    asked = parser.parse_args(words)
+    if asked.part:
+        part = parity() if asked.part == "parity" else products()
+        print(json.dumps(asdict(part)))
+        return 0
+    found: list[Part] = []
+    with tempfile.TemporaryDirectory() as place:
+        for part in parts(Children(), Path(place), quick=asked.quick):
+            found.append(part)
+            verdict = "pass" if part.passed else "FAIL"
+            print(f"{verdict} {part.name} ({part.seconds:.0f} s): {part.seen}", file=sys.stderr)
+            asked.out.write_text(report(found, quick=asked.quick), encoding="utf-8")
+    print(f"the report is in {asked.out}", file=sys.stderr)
+    return 0 if all(part.passed for part in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
