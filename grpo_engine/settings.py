@@ -4,6 +4,7 @@ import difflib
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -31,7 +32,8 @@ class SettingInfo:
     high_open: bool
 
 
-def settings() -> dict[str, SettingInfo]:
+@cache
+def settings() -> Mapping[str, SettingInfo]:
     """List every setting by its dotted path, in the order of the tree."""
     found: dict[str, SettingInfo] = {}
     for name, field in RunConfig.model_fields.items():

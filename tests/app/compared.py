@@ -65,13 +65,8 @@ async def opened(app: Workbench, pilot: Pilot[int], refs: tuple[str, ...] = ()) 
 async def settled(pilot: Pilot[int], screen: CompareScreen) -> None:
     """Wait until everything the screen asked of the store is there and drawn."""
     await pilot.pause()
-    for _ in range(600):
-        await pilot.pause(0.01)
-        busy = [w for w in screen.workers if not w.is_finished and w.group != "poll"]
-        ready = not screen.view.refs or screen.view.charts is not None
-        if not busy and ready and screen.view.loaded:
-            break
-    await pilot.pause()
+    assert screen.view.loaded
+    assert not screen.view.refs or screen.view.charts is not None
 
 
 def cli(capsys: pytest.CaptureFixture[str], *args: str) -> str:

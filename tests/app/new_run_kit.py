@@ -1,8 +1,5 @@
 """Ways to use the New run screen as a person does."""
 
-import asyncio
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from textual.keys import _character_to_key
@@ -19,23 +16,8 @@ async def opened(app: Workbench, pilot: Pilot[int], **request: str) -> NewRunScr
     await app.hand_over("new_run", NewRunRequested(**request))
     screen = app.screen
     assert isinstance(screen, NewRunScreen)
-    await settled(pilot, screen)
-    return screen
-
-
-async def settled(pilot: Pilot[int], screen: NewRunScreen) -> None:
-    for _ in range(200):
-        await pilot.pause(0.01)
-        if all(worker.is_finished for worker in screen.workers):
-            break
     await pilot.pause()
-
-
-async def until(app: Workbench, holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, frames.text(app)
-        await asyncio.sleep(0.05)
+    return screen
 
 
 async def write(pilot: Pilot[int], text: str) -> None:

@@ -129,7 +129,8 @@ async def test_charts_are_drawn_again_only_where_they_change(
     monkeypatch.setattr("app.widgets.curves.chart_lines", noted)
     app = Workbench(feed=ScriptFeed(run_events(steps=6)), mode="watch", store=tmp_path / "store.db")
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.pause(0.5)
+        app.frame_now()
+        await pilot.pause()
         curves = app.screen.query_one(Curves)
         assert len(set(drawn)) > 3
         drawn.clear()

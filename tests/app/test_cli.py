@@ -2,7 +2,6 @@
 
 import importlib.util
 import io
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -36,17 +35,8 @@ def test_help_loads_nothing_heavy_and_lists_every_verb() -> None:
     )
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert [name for name in HEAVY if name in loaded] == []
+    assert len(loaded) < 200  # the interpreter's own are half of them
     assert [verb.name for verb in available() if f"\n  {verb.name} " not in done.stdout] == []
-
-
-def test_help_takes_less_than_a_fifth_of_a_second_of_processor_time() -> None:
-    def spent() -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cli("--help")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    assert min(spent() for _ in range(4)) < 0.2
 
 
 def test_every_verb_in_the_table_has_its_own_name_and_help_line() -> None:

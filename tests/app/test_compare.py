@@ -21,6 +21,7 @@ from grpo_engine import events as ev
 from grpo_engine.settings import build
 from tests.app import frames
 from tests.app.compared import cli, opened, refs_of, settled, two_runs, workbench
+from tests.app.rest import until
 from tests.app.script import CONFIG, started
 from tests.app.stored import record, run_events
 
@@ -171,18 +172,15 @@ async def test_marked_runs_come_from_the_runs_screen(store: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         runs = app.screen
         assert isinstance(runs, RunsScreen)
-        for _ in range(300):
-            await pilot.pause(0.01)
-            if runs.view.loaded:
-                break
+        await pilot.pause()
         await pilot.press("space", "space", "d")
-        await pilot.pause(0.05)
+        await pilot.pause()
         screen = app.screen
         assert isinstance(screen, CompareScreen)
         await settled(pilot, screen)
         assert {run.name for run in screen.view.runs} == {"calm-otter", "brave-fox"}
         await pilot.press("q")
-        await pilot.pause(0.05)
+        await pilot.pause()
         assert app.screen is runs
 
 
@@ -198,7 +196,7 @@ async def test_an_empty_screen_helps_and_picks_runs(store: Path) -> None:
         assert "brave-fox and calm-otter" in text
         frames.check(app)
         await pilot.press("plus")
-        await pilot.pause(0.2)
+        await pilot.pause()
         assert isinstance(app.screen, Picker)
         frames.check(app)
         await pilot.press("slash", *"otter", "enter", "space", "enter")
@@ -218,7 +216,7 @@ async def test_a_store_without_runs_says_where_runs_come_from(tmp_path: Path) ->
     app = workbench(tmp_path / "none.db")
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("5", "a", "enter", "plus", "x", "left")
-        await pilot.pause(0.2)
+        await pilot.pause()
         frames.check(app)
         assert isinstance(app.screen, CompareScreen)
 
@@ -266,21 +264,18 @@ async def test_a_live_run_keeps_moving(tmp_path: Path) -> None:
         handle.put(event)
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
-        for _ in range(100):
-            await pilot.pause(0.02)
-            if len(refs_of(path)) == 2:
-                break
+        await until(app, lambda: len(refs_of(path)) == 2)
         screen = await opened(app, pilot)
         for event in steps[2:5]:
             handle.put(event)
         live = screen.view.refs[1]
-        for _ in range(400):
-            await pilot.pause(0.02)
+
+        def values() -> list[float]:
             curve = screen.view.curve("reward", live)
-            if curve is not None and len(curve.line.values) == 5:
-                break
-        assert curve is not None
-        assert list(curve.line.values) == [event.metrics["reward"] for event in steps[:5]]
+            return list(curve.line.values) if curve is not None else []
+
+        await until(app, lambda: len(values()) == 5)
+        assert values() == [event.metrics["reward"] for event in steps[:5]]
         assert screen.view.runs[1].step == 5
         frames.check(app)
     handle.close()

@@ -107,7 +107,7 @@ async def test_exports_are_what_the_command_gives(
             csv.reader(io.StringIO(as_csv(screen.view), newline=""))
         )
         await pilot.press("e", "c")
-        await pilot.pause(0.1)
+        await pilot.pause()
         written = next(tmp_path.glob("*.csv")).read_bytes().decode()
         assert written == as_csv(screen.view)
         assert "# calm-otter · brave-fox" in as_markdown(screen.view)

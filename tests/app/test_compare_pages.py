@@ -139,7 +139,7 @@ async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> Non
         assert later.step == 2
         screen.query_one(PagePanel).focus()
         await pilot.press("enter")
-        await pilot.pause(0.1)
+        await pilot.pause()
         assert isinstance(app.screen, RolloutsScreen)
     reader.close()
 

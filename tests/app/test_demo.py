@@ -13,8 +13,9 @@ from app.replay import ReplayFeed
 from docs import screens
 from experiments.reader import StoreReader
 from tests.app import frames
+from tests.app.rest import until
 from tests.app.stored import record
-from tests.app.test_live_run import until
+from tests.patience import PATIENCE
 
 PLAY = """
 import sys
@@ -39,7 +40,7 @@ def test_it_is_small_and_plays_to_its_end_without_mlx(tmp_path: Path) -> None:
     archive = Path(demo.__file__).parent / "assets" / demo.ARCHIVE
     done = subprocess.run(
         [sys.executable, "-P", "-c", PLAY, str(tmp_path)],
-        capture_output=True, text=True, check=False, timeout=60, cwd=Path(demo.__file__).parents[1],
+        capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=Path(demo.__file__).parents[1],
         env={"PYTHONPATH": "."},
     )  # fmt: skip
 

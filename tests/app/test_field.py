@@ -9,8 +9,8 @@ from textual.widgets import Input
 from app.app import SCREENS
 from app.widgets.field import Field
 from tests.app import frames
+from tests.app.rest import until
 from tests.app.script import Script
-from tests.app.test_screens import until
 from tests.app.test_watch import workbench
 
 SHORT = Script(steps=3, total_steps=9)
@@ -44,7 +44,7 @@ async def test_lines_pasted_where_one_searches_stay_on_one(opening: str, tmp_pat
         await pilot.press(opening)
         if opening == "question_mark":
             await pilot.press("slash")
-        await until(pilot, lambda: isinstance(app.focused, Input))
+        await until(app, lambda: isinstance(app.focused, Input))
         app.copy_to_clipboard("name: otter\nseed: 5\n")
         await pilot.press("ctrl+v")
         await pilot.pause()

@@ -12,8 +12,9 @@ from app.safe_text import cell_len
 from app.screens.help import HelpScreen
 from app.screens.help.topics import setting_parts
 from tests.app import frames
+from tests.app.rest import until
 from tests.app.script import Script
-from tests.app.test_screens import Walk, until
+from tests.app.test_screens import Walk
 from tests.app.test_watch import workbench
 
 SHORT = Script(steps=3, total_steps=9)
@@ -25,8 +26,8 @@ async def helped(pilot: Pilot[int], app: Workbench) -> Walk:
     walk = Walk(app, pilot)
     await walk.see("reward")
     await walk.press("question_mark")
-    await until(pilot, lambda: isinstance(app.screen, HelpScreen))
-    await until(pilot, lambda: app.screen.query_one(VerticalScroll).max_scroll_y > 100)
+    await until(app, lambda: isinstance(app.screen, HelpScreen))
+    await until(app, lambda: app.screen.query_one(VerticalScroll).max_scroll_y > 100)
     return walk
 
 

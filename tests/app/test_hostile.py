@@ -19,9 +19,9 @@ from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from grpo_engine.settings import build
 from tests.app import frames
+from tests.app.rest import until
 from tests.app.script import CONFIG, HOSTILE
 from tests.app.stored import run_events
-from tests.app.test_live_run import until
 
 NAME = HOSTILE[0] + HOSTILE[1] + HOSTILE[2] + HOSTILE[4] + HOSTILE[5]
 OBEYED = ("\x1b", "\x07", "\x00", "\x9b", "\u202e", "\u2066")
@@ -67,7 +67,7 @@ async def test_a_store_of_hostile_runs_is_harmless_on_every_screen(
                 "v", "escape", "question_mark", "escape")  # fmt: skip
         for key in keys:
             await pilot.press(key)
-            await pilot.pause(0.02)
+            await pilot.pause()
             frames.check(app)
             assert not any(sign in frames.text(app) for sign in OBEYED)
         for text in (as_json(screen.view), as_markdown(screen.view)):

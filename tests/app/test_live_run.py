@@ -1,8 +1,5 @@
 """Real runs of a tiny model inside the workbench, and the same run through every feed."""
 
-import asyncio
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,9 @@ from app.replay import ReplayFeed
 from app.session import Session
 from app.snapshot import Snapshot
 from app.store_feed import StoreFeed
+from tests import patience
 from tests.app import frames
+from tests.app.rest import until
 from tests.engine.runs import settings, write_world
 
 
@@ -22,25 +21,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_world(tmp_path_factory.mktemp("world"))
 
 
-async def until(app: Workbench, holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until it holds, drawing frames."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, frames.text(app)
-        await asyncio.sleep(0.05)
-
-
 def shown(app: Workbench) -> Snapshot:
     assert app.session is not None
     return app.session.state.snapshot()
 
 
-def settled(session: Session, seconds: float = 20.0) -> Snapshot:
+def settled(session: Session) -> Snapshot:
     """Pull a feed until the run it shows has ended."""
-    end = time.monotonic() + seconds
-    while session.pull().status != "completed":
-        assert time.monotonic() < end, session.pull()
-        time.sleep(0.02)
+    patience.until(lambda: session.pull().status == "completed", session.pull)
     return session.pull()
 
 

@@ -20,9 +20,10 @@ from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from grpo_engine.control import Control
 from grpo_engine.settings import build
+from tests.app.rest import until
 from tests.app.script import CONFIG, Script
 from tests.app.stored import record
-from tests.app.test_screens import Walk, opened, until
+from tests.app.test_screens import Walk, opened
 
 HACKED = ev.AlertRaised(step=4, rule="format_hacking", severity="warning",
                         explanation="Reward rose while accuracy fell.",
@@ -73,13 +74,13 @@ async def test_a_muted_alert_no_longer_counts_and_the_same_key_takes_it_back(
         await on_alerts(walk, "2 open")
         await walk.press("m")
         await walk.see("1 open · 1 muted")
-        await until(pilot, lambda: len(muted(store)) == 1)
+        await until(app, lambda: len(muted(store)) == 1)
         await walk.press("m")
         await walk.see("all quiet · 2 muted", "muted in this run")
-        await until(pilot, lambda: muted(store) == frozenset(RULES))
+        await until(app, lambda: muted(store) == frozenset(RULES))
         await walk.press("m")
         await walk.see("1 open · 1 muted")
-        await until(pilot, lambda: len(muted(store)) == 1)
+        await until(app, lambda: len(muted(store)) == 1)
 
 
 async def test_what_was_muted_is_muted_in_the_next_window_and_left_out_of_the_preview(
@@ -133,7 +134,7 @@ async def test_a_view_that_may_only_look_mutes_nothing(store: Path) -> None:
         await on_alerts(walk, "2 open")
         await walk.press("m")
         await walk.see("This view is read-only.", "2 open")
-        await app.workers.wait_for_complete()
+        await pilot.pause()
         assert muted(store) == frozenset()
 
 

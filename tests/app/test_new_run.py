@@ -15,7 +15,8 @@ from app.screens.new_run.picks import Pick
 from experiments.reader import StoreReader
 from grpo_engine.settings import read_yaml
 from tests.app import frames
-from tests.app.new_run_kit import go_to, opened, settled, until, workbench, write
+from tests.app.new_run_kit import go_to, opened, workbench, write
+from tests.app.rest import until
 from tests.app.stored import record, run_events
 from tests.engine.runs import write_world
 
@@ -115,7 +116,10 @@ async def test_what_is_wrong_is_said_while_typing_and_nothing_is_launched(store:
         frames.check(app)
         # the other way to launch works inside the field as well, and refuses
         await pilot.press("f5")
-        await until(app, lambda: "to fix first" in frames.text(app), 5.0)
+        await until(
+            app,
+            lambda: "to fix first" in frames.text(app),
+        )
         assert app.screen is screen
         assert screen.view.cursor == "rollout.temperature"
         await pilot.press("u")
@@ -164,7 +168,7 @@ async def test_clone_from_runs_shows_exactly_the_setting_that_differs(store: Pat
         await pilot.press("enter")
         await write(pilot, "0.2")
         await pilot.press("enter", "C")
-        await settled(pilot, screen)
+        await pilot.pause()
         assert screen.view.checked.changed == ("algorithm.beta",)
         assert [row.id for row in screen.view.rows if row.field] == ["algorithm.beta"]
         text = frames.text(app)
@@ -187,9 +191,15 @@ async def test_yaml_goes_both_ways_and_a_bad_one_keeps_the_run_back(store: Path)
         rate = f"learning_rate: {screen.view.form.base.optimizer.learning_rate}"
         assert rate in area.text
         area.load_text(area.text.replace(rate, "learning_rate: 0.02"))
-        await until(app, lambda: "optimizer.learning_rate" in screen.view.checked.changed, 5.0)
+        await until(
+            app,
+            lambda: "optimizer.learning_rate" in screen.view.checked.changed,
+        )
         area.load_text("rollout:\n  swirl: 3\n")
-        await until(app, lambda: bool(screen.view.yaml_problem), 5.0)
+        await until(
+            app,
+            lambda: bool(screen.view.yaml_problem),
+        )
         text = frames.text(app)
         assert "there is no setting 'rollout.swirl'" in text
         await pilot.press("escape", "L")
@@ -209,9 +219,9 @@ async def test_the_settings_are_saved_as_yaml_and_an_old_file_is_not_lost(
     monkeypatch.chdir(tmp_path)
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
+        await opened(app, pilot)
         await pilot.press("w", "enter")
-        await settled(pilot, screen)
+        await pilot.pause()
         assert read_yaml(tmp_path / "starter.yaml")["algorithm"]["passes"] == 2
         (tmp_path / "mine.yaml").write_text("old")
         await pilot.press("w")
@@ -228,7 +238,7 @@ async def test_a_run_can_be_queued_and_says_so(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await opened(app, pilot)
         await pilot.press("L", "q")
-        await until(app, lambda: "waits in the queue" in frames.text(app), 20.0)
+        await until(app, lambda: "waits in the queue" in frames.text(app))
     with closing(StoreReader(path)) as reader:
         (item,) = reader.queue()
         assert item.name == "starter"

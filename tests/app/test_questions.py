@@ -19,6 +19,7 @@ from app.preferences import Preferences
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from tests.app import frames
+from tests.app.rest import until
 from tests.app.script import Script, algorithm
 from tests.app.stored import record, run_events
 from tests.app.test_watch import workbench
@@ -58,25 +59,18 @@ class Asker:
 
     async def until(self, *wanted: str) -> str:
         """The screen's text once it holds all of this."""
-        text = ""
-        for _ in range(400):
-            self.app.frame_now()
-            await self.pilot.pause(0.02)
-            text = frames.text(self.app)
-            if all(part in text for part in wanted):
-                return text
-        raise AssertionError(f"{[part for part in wanted if part not in text]} is missing\n{text}")
+        await until(
+            self.app, lambda: all(part in frames.text(self.app) for part in wanted),
+            self.app.frame_now,
+        )  # fmt: skip
+        return frames.text(self.app)
 
     async def press(self, *keys: str) -> None:
         """Press at most five keys, each after the screen is at rest."""
         assert len(keys) <= MOST_KEYS
         for key in keys:
             await self.pilot.press(key)
-            await self.pilot.pause(0.1)
-            for _ in range(100):
-                if all(worker.is_finished for worker in self.app.workers):
-                    break
-                await self.pilot.pause(0.02)
+            await self.pilot.pause()
 
 
 @pytest.fixture

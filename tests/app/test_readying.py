@@ -1,8 +1,7 @@
 """That what a key may ask for is made ready while nobody types, and that a key need not wait."""
 
 import sys
-import time
-from collections.abc import Callable
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,17 @@ from app.screens.compare import CompareScreen
 from app.screens.new_run import NewRunScreen
 from tests.app import frames
 from tests.app.stored import record, run_events
+from tests.patience import until
 
 
-def until(holds: Callable[[], bool]) -> bool:
-    end = time.monotonic() + 10
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.005)
-    return holds()
+class Quiet(threading.Event):
+    """Notes that somebody waits for it."""
+
+    asked = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.asked = True
+        return super().wait(timeout)
 
 
 @pytest.fixture
@@ -40,11 +43,12 @@ def test_a_screen_is_built_once_its_module_is_there_and_only_while_it_is_quiet(
     readying.look(QUIET_S)  # before the first picture
     assert not built
     readying.look(0.0)
+    readying._quiet = quiet = Quiet()
     readying.start()
-    time.sleep(0.05)
+    until(lambda: quiet.asked)
     assert package not in sys.modules  # somebody types
     readying.look(QUIET_S)
-    assert until(lambda: package in readying.loaded)
+    until(lambda: package in readying.loaded)
     readying.look(0.0)
     assert not built
     readying.look(QUIET_S)
@@ -59,7 +63,7 @@ def test_a_module_that_cannot_be_loaded_is_left_to_the_key_that_needs_it(package
     readying = Readying(built.append, screens, modules=("no_such_module", package))
     readying.look(QUIET_S)
     readying.start()
-    assert until(lambda: package in readying.loaded)
+    until(lambda: package in readying.loaded)
     for _ in range(3):
         readying.look(QUIET_S)
     assert built == ["slow"]
@@ -69,7 +73,7 @@ def test_nothing_is_loaded_after_the_end(package: str) -> None:
     readying = Readying(lambda _: None, {}, modules=(package,))
     readying.start()
     readying.stop()
-    assert until(lambda: not readying.busy)
+    until(lambda: not readying.busy)
     assert package not in sys.modules
 
 
@@ -122,7 +126,7 @@ async def test_a_screen_that_was_built_behind_another_shows_as_one_that_was_not(
             seen = []
             for key in "345":
                 await pilot.press(key)
-                await pilot.pause(0.2)
+                await pilot.pause()
                 frames.check(app)
                 seen.append(frames.frame(app))
             pictures.append(seen)

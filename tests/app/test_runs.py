@@ -40,15 +40,10 @@ def workbench(store: Path, theme: str = "dark", *, read_only: bool = False) -> W
 async def ready(app: Workbench, pilot: Pilot[int]) -> RunsScreen:
     screen = app.screen
     assert isinstance(screen, RunsScreen)
-    for _ in range(300):
-        await pilot.pause(0.01)
-        preview = screen.view.preview
-        chosen = screen.view.chosen
-        if screen.view.loaded and (
-            chosen is None or (preview and preview.detail.summary.key == chosen.key)
-        ):
-            break
     await pilot.pause()
+    preview, chosen = screen.view.preview, screen.view.chosen
+    assert screen.view.loaded
+    assert chosen is None or (preview and preview.detail.summary.key == chosen.key)
     return screen
 
 
@@ -89,10 +84,9 @@ async def test_a_filter_is_typed_and_ended(store: Path) -> None:
         screen = await ready(app, pilot)
         await pilot.press("slash", *"cfg.algorithm.beta>0.05".replace(">", ">"))
         await ready(app, pilot)
-        await pilot.pause(0.1)
         assert [run.name for run in screen.view.runs] == ["otter-0"]
         await pilot.press("escape")
-        await pilot.pause(0.1)
+        await pilot.pause()
         assert len(screen.view.runs) == 3
 
 
@@ -101,7 +95,7 @@ async def test_a_filter_that_is_wrong_says_so(store: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)
         screen.find("(")
-        await pilot.pause(0.2)
+        await pilot.pause()
         assert "filter" in screen.view.problem
         frames.check(app)
 
@@ -116,7 +110,7 @@ async def test_marked_runs_go_to_compare_with_the_baseline_first(store: Path) ->
         screen = await ready(app, pilot)
         newest = screen.view.runs[0]
         await pilot.press("b", "home", "down", "space", "d")
-        await pilot.pause(0.1)
+        await pilot.pause()
         assert asked[0].refs[0] == newest.id == asked[0].baseline
         assert len(asked[0].refs) == 2
 
@@ -128,16 +122,10 @@ async def test_archive_hides_and_undo_brings_back(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)
         await pilot.press("x")
-        for _ in range(100):
-            await pilot.pause(0.02)
-            if not screen.view.runs:
-                break
+        await pilot.pause()
         assert screen.view.runs == ()
         await pilot.press("u")
-        for _ in range(100):
-            await pilot.pause(0.02)
-            if screen.view.runs:
-                break
+        await pilot.pause()
         assert len(screen.view.runs) == 1
 
 
@@ -148,8 +136,7 @@ async def test_tags_are_asked_for_and_written(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app, pilot)
         await pilot.press("t", *"good", "enter")
-        await app.workers.wait_for_complete()
-        await pilot.pause(0.1)
+        await pilot.pause()
     reader = StoreReader(path)
     assert reader.resolve("@last").tags == ("good",)
     reader.close()
@@ -162,7 +149,7 @@ async def test_a_read_only_view_writes_nothing(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await ready(app, pilot)
         await pilot.press("x")
-        await pilot.pause(0.2)
+        await pilot.pause()
         assert len(screen.view.runs) == 1
 
 

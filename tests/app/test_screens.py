@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
 from textual.pilot import Pilot
@@ -22,6 +21,7 @@ from app.screens.jump import JumpScreen
 from app.screens.lab.screen import LabScreen
 from app.store_feed import StoreFeed
 from tests.app import frames
+from tests.app.rest import until
 from tests.app.script import Script, algorithm
 from tests.app.stored import record, run_events
 from tests.app.test_watch import workbench
@@ -47,15 +47,6 @@ def opened(store: Path, theme: str, mode: str = "watch") -> Workbench:
     return Workbench(store, feed=feed, mode=mode, preferences=preferences)
 
 
-async def until(pilot: Pilot[int], true: Callable[[], object]) -> None:
-    for _ in range(500):
-        if true():
-            break
-        await pilot.pause(0.01)
-    assert true(), frames.text(cast(Workbench, pilot.app))
-    await pilot.pause()
-
-
 class Walk:
     """A workbench, what was seen on it, and one step after another."""
 
@@ -65,7 +56,8 @@ class Walk:
     async def see(self, *words: str) -> None:
         """Wait for the words and check the frame."""
         self.app.frame_now()
-        await until(self.pilot, lambda: all(word in frames.text(self.app) for word in words))
+        await until(self.app, lambda: all(word in frames.text(self.app) for word in words))
+        await self.pilot.pause()
         frames.check(self.app)
 
     async def press(self, *keys: str) -> None:
@@ -75,10 +67,10 @@ class Walk:
     async def over(self, *keys: str, words: tuple[str, ...] = ()) -> None:
         """Open something over the screen, look, and close it with esc."""
         await self.press(*keys)
-        await until(self.pilot, lambda: not isinstance(self.app.screen, WorkbenchScreen))
+        await until(self.app, lambda: not isinstance(self.app.screen, WorkbenchScreen))
         await self.see(*words)
         await self.press("escape")
-        await until(self.pilot, lambda: isinstance(self.app.screen, WorkbenchScreen))
+        await until(self.app, lambda: isinstance(self.app.screen, WorkbenchScreen))
 
     async def zoom_all(self) -> None:
         """Every panel with the whole screen to itself."""
@@ -133,7 +125,7 @@ async def on_rollouts(walk: Walk) -> None:
     await walk.press("D", "t")
     await walk.see("token 1 of", "passes")
     await walk.press("v")
-    await until(walk.pilot, lambda: isinstance(walk.app.screen, LabScreen))
+    await until(walk.app, lambda: isinstance(walk.app.screen, LabScreen))
     await walk.see("clipped in the group")
     await walk.press("right", "down", "right")
     await walk.see("from the run")
@@ -144,7 +136,7 @@ async def on_compare(walk: Walk) -> None:
     await walk.press("1")
     await walk.see("otter-2")
     await walk.press("home", "space", "down", "space", "d")
-    await until(walk.pilot, lambda: getattr(walk.app.screen, "mode", "") == "compare")
+    await until(walk.app, lambda: getattr(walk.app.screen, "mode", "") == "compare")
     await walk.see("5 Compare")
     await walk.zoom_all()
 

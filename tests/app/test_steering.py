@@ -20,9 +20,9 @@ from experiments.store import ExperimentStore
 from grpo_engine.control import Control
 from grpo_engine.settings import build
 from tests.app import frames
+from tests.app.rest import until
 from tests.app.script import CONFIG, Script, started
 from tests.app.stored import record
-from tests.app.test_live_run import until
 
 
 async def test_runs_steers_the_run_under_the_cursor_in_another_process(tmp_path: Path) -> None:

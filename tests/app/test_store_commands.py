@@ -2,11 +2,10 @@
 
 import shutil
 import sqlite3
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -248,24 +247,21 @@ def test_requests_are_taken_by_the_run_and_their_fate_is_told(
 
 
 def test_logs_are_followed_until_the_run_ends(
-    cli: Cli, live: tuple[str, Control], store: Path
+    cli: Cli, live: tuple[str, Control], store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = store.parent / "runs" / live[0] / "log.txt"
+    writes = ["begun", " and done\n\x1b[2Jno line end"]
 
-    def grow() -> None:
+    def grow(_seconds: float) -> None:
         with log.open("a", encoding="utf-8") as out:
-            out.write("begun")
-            out.flush()
-            time.sleep(0.6)
-            out.write(" and done\n\x1b[2Jno line end")
-        with closing(sqlite3.connect(store)) as conn, conn:
-            conn.execute("UPDATE run SET status = 'completed'")
+            out.write(writes.pop(0))
+        if not writes:
+            with closing(sqlite3.connect(store)) as conn, conn:
+                conn.execute("UPDATE run SET status = 'completed'")
 
+    monkeypatch.setattr("app.commands.logs.time", SimpleNamespace(sleep=grow))
     log.write_text("first\nsecond\n", encoding="utf-8")
-    timer = threading.Timer(0.3, grow)
-    timer.start()
     done = cli("logs", live[0], "--lines", "1", "--follow")
-    timer.join()
     assert done.out.splitlines() == ["second", "begun and done", "\\x1b[2Jno line end"]
 
 

@@ -1,0 +1,112 @@
+"""When a screen is at rest, and how a test waits for what is to be seen.
+
+Textual's pilot goes by the processor: what uses none for a moment is taken to be done, which on a
+busy machine is what waits for its turn. Here a screen is at rest once nothing is left to do.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from textual._context import active_app
+from textual.app import App
+
+from app.reader import ReaderThread
+from tests.app import frames
+from tests.patience import PATIENCE
+
+LOOK = 0.002
+
+
+class Elsewhere:
+    """What other threads were asked for and have not answered: the reader's, and the loop's own."""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Count every question from here on."""
+        ask, run = ReaderThread.ask, asyncio.BaseEventLoop.run_in_executor
+
+        async def asked(reader: ReaderThread, *words: Any, **more: Any) -> Any:
+            self.open += 1
+            try:
+                return await ask(reader, *words, **more)
+            finally:
+                self.open -= 1
+
+        def ran(loop: asyncio.BaseEventLoop, *words: Any) -> Any:
+            future = run(loop, *words)
+            self.open += 1
+            future.add_done_callback(self._done)
+            return future
+
+        monkeypatch.setattr(ReaderThread, "ask", asked)
+        monkeypatch.setattr(asyncio.BaseEventLoop, "run_in_executor", ran)
+
+    def _done(self, _future: "asyncio.Future[Any]") -> None:
+        self.open -= 1
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Textual's pilot wait for rest: after a key for answers, in a pause for workers too."""
+    elsewhere = Elsewhere()
+    elsewhere.install(monkeypatch)
+
+    async def after_key(*_times: float) -> None:
+        await _rest(active_app.get(), lambda _: elsewhere.open)
+
+    async def in_pause(*_times: float) -> None:
+        await _rest(active_app.get(), lambda app: elsewhere.open or _workers(app))
+
+    monkeypatch.setattr("textual.app.wait_for_idle", after_key)
+    monkeypatch.setattr("textual.pilot.wait_for_idle", in_pause)
+
+
+def _workers(app: App[Any]) -> list[str]:
+    return [worker.name or worker.group for worker in app.workers if not worker.is_finished]
+
+
+async def _rest(app: App[Any], elsewhere: Callable[[App[Any]], object]) -> None:
+    """Return once no callback is ready, no answer is awaited, and all that changed is drawn."""
+    loop: Any = asyncio.get_running_loop()
+    end = time.monotonic() + PATIENCE
+    await asyncio.sleep(0)
+    while not app._exit and app._exception is None:
+        asked = elsewhere(app)
+        assert time.monotonic() < end, f"no rest, with {asked or loop._ready}"
+        if loop._ready:
+            await asyncio.sleep(0)
+        elif asked:
+            await asyncio.sleep(LOOK)
+        elif _undrawn(app):
+            app.screen._on_timer_update()
+            await asyncio.sleep(0)
+        else:
+            return
+
+
+def _undrawn(app: App[Any]) -> bool:
+    screen = app.screen
+    return bool(
+        screen._layout_required
+        or screen._scroll_required
+        or screen._repaint_required
+        or screen._recompose_required
+        or screen._dirty_widgets
+        or screen._callbacks
+    )
+
+
+async def until(app: Any, holds: Callable[[], object], draw: Callable[[], object] = bool) -> None:
+    """Wait until it holds on a screen at rest; `draw` is called before each look."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        draw()
+        await _rest(app, lambda _: False)
+        if holds():
+            return
+        assert time.monotonic() < end, f"waited in vain, on\n{frames.text(app)}"
+        await asyncio.sleep(0.01)
