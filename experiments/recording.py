@@ -155,8 +155,9 @@ class Recording:
         """Take an entry of the queue: an event with its time, or a flush."""
         if isinstance(entry, _Flush):
             try:
-                self._commit()
-                if entry.ending is not None:
+                if entry.ending is None:
+                    self._settle()
+                else:
                     self.end(entry.ending)
                 entry.stored = not self._pending and not self._spilling
             finally:
@@ -204,6 +205,13 @@ class Recording:
         self._deliver()
         if self.trouble:
             self._set_trouble("")
+
+    def _settle(self) -> None:
+        """Write what waits, trying for as long as a store may be locked before it is given up."""
+        deadline = time.monotonic() + 2 * SPILL_AFTER_S
+        while self._pending and time.monotonic() < deadline:
+            self._commit()
+            time.sleep(0 if not self._pending else 0.05)
 
     def _deliver(self) -> None:
         items, self._pending = self._pending, []
@@ -303,10 +311,7 @@ class Recording:
         if self.ended:
             return
         self.ended = True
-        deadline = time.monotonic() + 2 * SPILL_AFTER_S
-        while self._pending and time.monotonic() < deadline:
-            self._commit()
-            time.sleep(0 if not self._pending else 0.05)
+        self._settle()
         if self._spilling:
             self._take_in()
         self.heart.stop()

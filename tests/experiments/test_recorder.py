@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
@@ -12,6 +12,7 @@ import pytest
 from experiments.board import Board
 from experiments.connect import begin
 from experiments.errors import StoreUnusableError
+from experiments.live import LiveBoard
 from experiments.reader import StoreReader
 from experiments.recorder import Recorder
 from experiments.rows import insert
@@ -33,6 +34,7 @@ from tests.experiments.made import (
     started,
     step_events,
 )  # fmt: skip
+from tests.patience import PATIENCE, until
 
 
 @pytest.fixture
@@ -44,16 +46,9 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
 
 def drain(queue: "SimpleQueue[ev.Event | None]") -> list[ev.Event]:
     found = []
-    while (event := queue.get(timeout=10)) is not None:
+    while (event := queue.get(timeout=PATIENCE)) is not None:
         found.append(event)
     return found
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.01)
 
 
 def test_a_fact_is_delivered_only_after_its_commit(recorder: Recorder) -> None:
@@ -61,7 +56,7 @@ def test_a_fact_is_delivered_only_after_its_commit(recorder: Recorder) -> None:
     facts = handle.facts
     put_all(handle, started(), *step_events(1))
     reader = StoreReader(recorder.path)
-    while not isinstance(event := facts.get(timeout=10), ev.StepFinished):
+    while not isinstance(event := facts.get(timeout=PATIENCE), ev.StepFinished):
         assert event is not None
     assert reader.metrics_at(handle.key, 1)["reward"] == 0.1
     reader.close()
@@ -79,10 +74,10 @@ def test_facts_keep_their_order_and_end_with_none(recorder: Recorder) -> None:
 def test_a_step_is_one_transaction(recorder: Recorder) -> None:
     handle = recorder.start_run(CONFIG)
     handle.put(started())
-    assert handle.flush(10)
+    assert handle.flush(PATIENCE)
     before = len(handle.lock_waits)
     put_all(handle, *step_events(1, groups=5))
-    assert handle.flush(10)
+    assert handle.flush(PATIENCE)
     assert len(handle.lock_waits) - before == 1
 
 
@@ -201,7 +196,7 @@ def test_a_reader_sees_that_something_was_committed(recorder: Recorder) -> None:
         reader.changed()
         assert not reader.changed()
         handle.put(finished(1))
-        handle.flush(10)
+        handle.flush(PATIENCE)
         assert reader.changed()
 
 
@@ -217,12 +212,15 @@ def test_a_run_that_is_closed_without_a_word_is_aborted(recorder: Recorder) -> N
 # -- status --------------------------------------------------------------------------------------
 
 
+NOW = 1_700_000_000.0
+
+
 def signs(**changes: object) -> LifeSigns:
     import os
 
     from experiments.machine import boot_id, host_name, process_start
 
-    now = iso(time.time())
+    now = iso(NOW)
     fields: dict[str, object] = {
         "host": host_name(), "boot": boot_id(), "pid": os.getpid(),
         "pid_start": process_start(os.getpid()), "heartbeat": now, "progress_at": now,
@@ -232,19 +230,19 @@ def signs(**changes: object) -> LifeSigns:
 
 
 def test_status_never_lies() -> None:
-    long_ago = iso(time.time() - 3600)
-    assert derive("running", signs(), 1.0)[0] == "running"
-    assert derive("running", signs(progress_at=long_ago), 1.0) == ("stalled", long_ago)
-    assert derive("running", signs(progress_at=long_ago), 1000.0)[0] == "running"
-    assert derive("paused", signs(progress_at=long_ago), 1.0)[0] == "paused"
-    assert derive("running", signs(pid_start="another"), 1.0)[0] == "lost"
-    assert derive("running", signs(boot="before"), 1.0)[0] == "lost"
-    assert derive("running", signs(host="elsewhere"), 1.0)[0] == "running"
-    assert derive("running", signs(host="elsewhere", heartbeat=long_ago), 1.0) == (
+    long_ago = iso(NOW - 3600)
+    assert derive("running", signs(), 1.0, NOW)[0] == "running"
+    assert derive("running", signs(progress_at=long_ago), 1.0, NOW) == ("stalled", long_ago)
+    assert derive("running", signs(progress_at=long_ago), 1000.0, NOW)[0] == "running"
+    assert derive("paused", signs(progress_at=long_ago), 1.0, NOW)[0] == "paused"
+    assert derive("running", signs(pid_start="another"), 1.0, NOW)[0] == "lost"
+    assert derive("running", signs(boot="before"), 1.0, NOW)[0] == "lost"
+    assert derive("running", signs(host="elsewhere"), 1.0, NOW)[0] == "running"
+    assert derive("running", signs(host="elsewhere", heartbeat=long_ago), 1.0, NOW) == (
         "unknown",
         long_ago,
     )
-    assert derive("completed", signs(pid_start="another"), 1.0)[0] == "completed"
+    assert derive("completed", signs(pid_start="another"), 1.0, NOW)[0] == "completed"
 
 
 def test_the_heartbeat_goes_on_while_nothing_is_put(
@@ -254,21 +252,32 @@ def test_the_heartbeat_goes_on_while_nothing_is_put(
     handle = recorder.start_run(CONFIG)
     with closing(StoreReader(recorder.path)) as reader:
         first = reader.attempts(handle.key)[0]
-        wait_for(lambda: reader.attempts(handle.key)[0].heartbeat > first.heartbeat)
+        until(lambda: reader.attempts(handle.key)[0].heartbeat > first.heartbeat)
         assert reader.attempts(handle.key)[0].progress_at == first.progress_at
 
 
 # -- viewers and requests ------------------------------------------------------------------------
 
 
-def test_the_board_is_written_only_while_someone_looks(recorder: Recorder) -> None:
+def test_the_board_is_written_only_while_someone_looks(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polls: list[LiveBoard] = []
+    poll = LiveBoard.poll
+
+    def noted(live: LiveBoard, conn: sqlite3.Connection) -> None:
+        poll(live, conn)
+        polls.append(live)
+
+    monkeypatch.setattr(LiveBoard, "poll", noted)
     handle = recorder.start_run(CONFIG)
     handle.put(ev.PhaseStarted(step=1, phase="generate", total=2))
-    time.sleep(0.5)
+    before = len(polls)
+    until(lambda: len(polls) > before + 1)
     with closing(StoreReader(recorder.path)) as reader:
         assert reader.board(handle.key) is None
-        recorder.store.hold_lease(handle.key)
-        wait_for(lambda: reader.board(handle.key) is not None)
+        recorder.store.hold_lease(handle.key, PATIENCE)
+        until(lambda: reader.board(handle.key) is not None)
         assert reader.board(handle.key) == handle.board.snapshot()
 
 
@@ -298,12 +307,12 @@ def test_requests_reach_the_control_and_say_when_they_are_done(recorder: Recorde
     with closing(StoreReader(recorder.path)) as reader:
         request = recorder.store.request(handle.key, "pause")
         assert reader.control(request).state in ("asked", "taken")
-        wait_for(lambda: control.paused)
-        wait_for(lambda: reader.control(request).state == "taken")
+        until(lambda: control.paused)
+        until(lambda: reader.control(request).state == "taken")
         handle.put(ev.RunPaused(step=1))
-        wait_for(lambda: reader.control(request).state == "done")
+        until(lambda: reader.control(request).state == "done")
         recorder.store.request(handle.key, "pin", argument="example \x00")
-        wait_for(lambda: control.take_pins() == ["example \x00"])
+        until(lambda: control.take_pins() == ["example \x00"])
 
 
 def test_an_old_stop_does_not_end_a_resumed_run(recorder: Recorder) -> None:
@@ -313,9 +322,8 @@ def test_an_old_stop_does_not_end_a_resumed_run(recorder: Recorder) -> None:
     request = recorder.store.request(handle.key, "stop_now")
     control = Control()
     again = recorder.resume_run(handle.key, from_step=1, control=control)
-    time.sleep(0.5)
     with closing(StoreReader(recorder.path)) as reader:
-        assert reader.control(request).state == "expired"
+        until(lambda: reader.control(request).state == "expired")
     assert not control.stop_now
     again.close()
 
@@ -350,13 +358,13 @@ def test_rows_made_ready_before_another_recorder_wrote_get_ids_of_their_own(
     one, two = Recorder(path), Recorder(path)
     first, second = one.start_run(CONFIG, name="first"), two.start_run(CONFIG, name="second")
     put_all(first, started(), *step_events(1))
-    assert first.flush(10)
+    assert first.flush(PATIENCE)
     between = [*step_events(1)]
 
     def late(conn: sqlite3.Connection, limit: float) -> float:
         events, between[:] = list(between), []
         put_all(second, *events)
-        assert not events or second.flush(10)
+        assert not events or second.flush(PATIENCE)
         return begin(conn, limit)
 
     monkeypatch.setattr("experiments.writer.begin", late)
