@@ -192,22 +192,23 @@ class RewardProcess:
 
     def _hung_at(self) -> str:
         """Ask the worker's C-level handler where it is; works while Python code hangs."""
-        before = self._trace.stat().st_size
         try:
             self._process.send_signal(signal.SIGUSR1)
         except ProcessLookupError:
             return ""
-        for _ in range(10):
+        size = 0
+        for _ in range(100):  # on a busy machine the process has to get its turn
             time.sleep(0.02)
-            if self._trace.stat().st_size > before:
-                time.sleep(0.02)
-                break
-        return self._traced()
+            before, size = size, self._trace.stat().st_size
+            if (where := self._traced()) or 0 < size == before:
+                return where
+        return ""
 
     def _traced(self) -> str:
         """The innermost line in a user's file of the last native traceback, as `file:line`."""
         text = self._trace.read_text(encoding="utf-8", errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip().startswith('File "')]
+        whole = text[: text.rfind("\n") + 1]  # the last line may still be written
+        lines = [line.strip() for line in whole.splitlines() if line.strip().startswith('File "')]
         own = str(Path(__file__).parent)
         for line in lines:
             file, _, rest = line.removeprefix('File "').partition('", line ')

@@ -31,13 +31,23 @@ def sees_all(
     return [float(len(ids)) for ids in completion_ids]
 
 
-async def slow_but_async(completions: list[str], **kwargs: Any) -> list[float]:
-    await asyncio.sleep(0.3)
+BEGUN = {"one": 0, "other": 0}
+
+
+async def both_begun(own: str) -> None:
+    """Wait until the two functions that wait for each other were called equally often."""
+    BEGUN[own] += 1
+    while BEGUN["one"] != BEGUN["other"]:
+        await asyncio.sleep(0)
+
+
+async def waits_for_the_other(completions: list[str], **kwargs: Any) -> list[float]:
+    await both_begun("one")
     return [1.0] * len(completions)
 
 
 async def also_async(completions: list[str], **kwargs: Any) -> list[None]:
-    await asyncio.sleep(0.3)
+    await both_begun("other")
     return [None] * len(completions)
 
 
@@ -45,12 +55,21 @@ def fails_on_three(completions: list[str], **kwargs: Any) -> list[float]:
     return [float(1 / (3 - int(completion))) for completion in completions]
 
 
+def tell_process(kwargs: dict[str, Any]) -> None:
+    """Write the process id where the test looks for it."""
+    if "path" in kwargs:
+        with open(kwargs["path"][0], "w") as file:  # noqa: PTH123
+            file.write(str(os.getpid()))
+
+
 def hangs(completions: list[str], **kwargs: Any) -> list[float]:
+    tell_process(kwargs)
     while True:
         time.sleep(0.01)
 
 
 def hangs_in_c(completions: list[str], **kwargs: Any) -> list[float]:
+    tell_process(kwargs)
     ctypes.PyDLL(None).sleep(1000)  # holds the interpreter's lock
     return []
 

@@ -158,7 +158,7 @@ def test_an_end_inside_a_character_of_several_bytes_waits_for_all_of_them() -> N
     assert char_ends_to_token_ends(tokenizer, ids, [3, 99]) == [5, 5]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.text(
         st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), min_size=1, max_size=20

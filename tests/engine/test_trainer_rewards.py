@@ -21,6 +21,7 @@ def odd(completions, trainer_state, **_):
         {fault}
     return scores
 """
+LIMIT = 2.0  # seconds, in which the other functions must be done on a busy machine
 FAULTS = {
     "timeout": "time.sleep(60)",
     "crash": "os._exit(3)",
@@ -41,7 +42,7 @@ def faulty_run(
 ) -> list[Event]:
     file = folder / "odd.py"
     file.write_text(FAULT.format(fault=fault))
-    rewards = {"functions": [f"{file}:good", f"{file}:odd"], "time_limit": 0.5}
+    rewards = {"functions": [f"{file}:good", f"{file}:odd"], "time_limit": LIMIT}
     config = settings(
         world, steps=steps, rewards=rewards, checkpoint={"every": 1}, evaluation={"pinned": 0}
     )

@@ -116,7 +116,7 @@ def scripts(draw: st.DrawFn) -> list[ev.Event]:
     return events
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(scripts())
 def test_any_events_written_are_read_back_equal(events: list[ev.Event]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -1,15 +1,9 @@
 """All maths is tested on the CPU, so that a machine's GPU changes no number."""
 
 import mlx.core as mx
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 mx.set_default_device(mx.cpu)
 
-settings.register_profile(
-    "maths",
-    deadline=None,
-    max_examples=25,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+settings.register_profile("maths", settings.get_profile("tests"), max_examples=25)
 settings.load_profile("maths")
