@@ -15,24 +15,26 @@ import pexpect
 import pyte
 
 import app
+from tests.patience import PATIENCE, until
 
 ROOT = Path(app.__file__).resolve().parent.parent
 
 # Opens the workbench on a store and starts a run in it, as New run does.
 LAUNCH = """
-import sys
+import json, sys
 from pathlib import Path
 from app import app as workbench
 from app.messages import LaunchRequested
 from tests.engine.runs import settings
 
 store, world, steps, name = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+changes = json.loads(sys.argv[5]) if len(sys.argv) > 5 else {}
 
 opened = workbench.Workbench.on_mount
 
 async def launch(self):
     await opened(self)
-    self.post_message(LaunchRequested(settings(world, steps=steps, name=name)))
+    self.post_message(LaunchRequested(settings(world, steps=steps, name=name, **changes)))
 
 # not a subclass: Textual looks for the file of every class, and this has none
 workbench.Workbench.on_mount = launch
@@ -61,8 +63,8 @@ class Terminal:
         environment.pop("NO_COLOR")
         environment.pop("PYTHONDONTWRITEBYTECODE", None)  # users' modules are compiled once
         self.child = pexpect.spawn(
-            sys.executable, arguments, dimensions=(rows, columns), env=environment, timeout=60,
-            cwd=str(folder),
+            sys.executable, arguments, dimensions=(rows, columns), env=environment,
+            timeout=PATIENCE, cwd=str(folder),
         )  # fmt: skip
 
     def __enter__(self) -> "Terminal":
@@ -107,7 +109,7 @@ class Terminal:
         """Whether something was drawn that was not read."""
         return bool(select.select([self.child.child_fd], [], [], seconds)[0])
 
-    def until(self, holds: Callable[[], bool] | str, seconds: float = 60.0) -> None:
+    def until(self, holds: Callable[[], bool] | str, seconds: float = PATIENCE) -> None:
         """Read until it holds, or until the text is on the screen."""
         test = holds if callable(holds) else partial(self._shows, holds)
         end = time.monotonic() + seconds
@@ -125,7 +127,7 @@ class Terminal:
             found = re.search(r"step (\d+)/", self.screen.display[0])
             return found is not None and int(found.group(1)) >= step
 
-        self.until(reached, 90.0)
+        self.until(reached)
 
     def press(self, keys: str) -> None:
         """Type, as pexpect does: after a twentieth of a second."""
@@ -135,9 +137,9 @@ class Terminal:
         """Type without a wait."""
         os.write(self.child.child_fd, keys.encode())
 
-    def ended(self, seconds: float = 40.0) -> int:
+    def ended(self) -> int:
         """Read to the end and give the exit status."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE
         while self.read():
             assert time.monotonic() < end, self.text()
         if self.child.isalive():
@@ -150,12 +152,9 @@ class Terminal:
         self.child.ptyproc.fileobj.close()
         self.child.closed = self.child.ptyproc.closed = True
 
-    def gone(self, seconds: float = 40.0) -> None:
+    def gone(self) -> None:
         """Wait for the end of a program whose terminal was lost."""
-        end = time.monotonic() + seconds
-        while os.waitpid(self.child.pid, os.WNOHANG)[0] == 0:
-            assert time.monotonic() < end, "the program goes on"
-            time.sleep(0.05)
+        until(lambda: os.waitpid(self.child.pid, os.WNOHANG)[0], lambda: "the program goes on")
 
     def worker(self) -> int:
         """The process that the parent guards."""

@@ -7,6 +7,17 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from tests.patience import PATIENCE
+
+# A terminal may take its time to answer.
+DOCTOR = f"""
+import sys
+from app.health import terminal
+terminal.ANSWERS = {PATIENCE}
+from app.entry import main
+sys.exit(main())
+"""
+
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
@@ -17,10 +28,10 @@ def test_the_clipboard_is_asked_for_and_the_terminal_left_as_it_was(
 ) -> None:
     child = pexpect.spawn(
         sys.executable,
-        ["-m", "app", "doctor", "--db", str(tmp_path / "runs.db")],
+        ["-c", DOCTOR, "doctor", "--db", str(tmp_path / "runs.db")],
         encoding="utf-8",
         dimensions=(30, 100),
-        timeout=60,
+        timeout=PATIENCE,
     )
     before = termios.tcgetattr(child.child_fd)
     child.expect_exact("\x1b[c")

@@ -1,8 +1,9 @@
 """kill -9 at any moment: `grpo-tui resume` goes on as if nothing had happened, bit for bit."""
 
 import random
+import signal
 import subprocess
-import time
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,10 @@ import pytest
 
 from experiments.reader import StoreReader
 from tests.e2e.training import (
+    environment,
     events_in,
     facts_by_step,
     grpo_tui,
-    kill,
-    start,
     write_config,
 )
 from tests.engine.runs import write_world
@@ -27,6 +27,26 @@ CASES: dict[str, dict[str, Any]] = {
     "ppo": {"recipe": "ppo", "passes": 2},
 }
 
+# `python -m app` that kills itself a moment after a phase has begun so many times.
+KILLED = """
+import os, signal, sys, threading
+from app.main import main
+from experiments.recording import RunHandle
+
+phase, times, delay = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+put = RunHandle.put
+
+def noted(self, event):
+    global times
+    put(self, event)
+    if type(event).__name__ == "PhaseStarted" and event.phase == phase and event.step > 0:
+        times -= 1
+        if times == 0:
+            threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+RunHandle.put = noted
+sys.exit(main(sys.argv[4:]))
+"""
 PHASES = ("generate", "checkpoint", "update", "score")
 
 
@@ -42,16 +62,6 @@ def write_case(world: Path, tmp_path: Path, name: str, steps: int) -> Path:
     return write_config(world, tmp_path / f"{name}.yaml", **changes)
 
 
-def wait_for_phase(process: "subprocess.Popen[bytes]", out: Path, phase: str, times: int) -> None:
-    """Wait until a run has begun a phase so many times, or has ended."""
-    deadline = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < deadline:
-        begun = [e for e in events_in(out.read_text()) if e["event"] == "PhaseStarted"]
-        if sum(e["phase"] == phase and e["step"] > 0 for e in begun) >= times:
-            return
-        time.sleep(0.005)
-
-
 def check(world: Path, tmp_path: Path, name: str, *, steps: int, kills: int, seed: int) -> None:
     """Kill a run at random moments, resume it each time, and compare it with an unbroken one."""
     config = write_case(world, tmp_path, name, steps)
@@ -62,11 +72,15 @@ def check(world: Path, tmp_path: Path, name: str, *, steps: int, kills: int, see
     words: list[str | Path] = ["train", config, "--json", "--name", "cut"]
     for turn in range(kills):
         out = tmp_path / f"out{turn}.jsonl"
-        process = start(home, *words, out=out)
         phase = PHASES[turn % len(PHASES)]
-        wait_for_phase(process, out, phase, dice.randint(1, 2 if phase == "checkpoint" else 6))
-        time.sleep(dice.uniform(0, 0.03))
-        kill(process)
+        times, delay = dice.randint(1, 2 if phase == "checkpoint" else 6), dice.uniform(0, 0.03)
+        with out.open("wb") as file:
+            killed = subprocess.run(
+                [sys.executable, "-P", "-c", KILLED, phase, str(times), str(delay),
+                 *map(str, words)],
+                stdout=file, stderr=subprocess.STDOUT, env=environment(home), check=False,
+            )  # fmt: skip
+        assert killed.returncode == -signal.SIGKILL, out.read_text()[-2000:]
         for step, facts in facts_by_step(events_in(out.read_text())).items():
             found[step] = facts
             assert facts == expected[step], f"step {step} in turn {turn}"

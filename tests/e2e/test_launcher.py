@@ -4,7 +4,6 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
@@ -88,11 +87,9 @@ def test_the_first_start_sets_up_and_the_second_goes_straight_to_the_command(tre
     assert first.stdout == "[-P][-m][app][runs]"
     assert "setting up .venv" in first.stderr
     before = tree.log()
-    started = time.perf_counter()
     second = tree.start("runs")
     assert (second.stdout, second.stderr) == ("[-P][-m][app][runs]", "")
     assert tree.log() == before
-    assert time.perf_counter() - started < 1
 
 
 def test_arguments_and_exit_codes_stay_intact(tree: Tree) -> None:

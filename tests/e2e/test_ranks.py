@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,9 @@ import psutil
 import pytest
 
 from experiments.reader import StoreReader
-from tests.e2e.training import command, environment, events_in, grpo_tui, wait_for, write_config
+from tests.e2e.training import Gate, command, environment, events_in, grpo_tui, write_config
 from tests.engine.runs import write_world
+from tests.patience import PATIENCE
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,15 +25,9 @@ pytestmark = [
 
 # all answers to problems with an odd number score the same, so those groups have no signal
 REWARDS = """
-import time
-
 def some(completions, answer, **_):
     return [len(set(text)) / 9 * (int(own) % 2 == 0)
             for text, own in zip(completions, answer)]
-
-def slow(completions, **_):
-    time.sleep(0.7)
-    return [len(set(text)) / 9 for text in completions]
 """
 CASES: dict[str, dict[str, Any]] = {
     # three prompts on two ranks: uneven shares, and answers of different lengths
@@ -113,7 +107,7 @@ def test_two_ranks_train_what_one_process_trains(world: Path, tmp_path: Path, ca
         tmp_path / "ranks", "train", config, "--json", "--name", "r",
         out=tmp_path / "out.jsonl", port=port,
     ) as process:  # fmt: skip
-        process.wait(200)
+        process.wait(PATIENCE)
     expected, found = metrics_of(alone.stdout), metrics_of((tmp_path / "out.jsonl").read_text())
     assert len(found) == len(expected) == 4
     for step, (one, two) in enumerate(zip(expected, found, strict=True), 1):
@@ -128,13 +122,16 @@ def test_two_ranks_train_what_one_process_trains(world: Path, tmp_path: Path, ca
 def test_a_rank_that_dies_ends_the_run_with_a_message_and_it_resumes(
     world: Path, tmp_path: Path
 ) -> None:
-    changes = {"rewards": {"functions": [f"{world}/some.py:slow"]}, "checkpoint": {"every": 1}}
-    config = write_config(world, tmp_path / "c.yaml", steps=6, **changes)
+    gate = Gate(tmp_path / "gate", first=2)
+    config = write_config(
+        world, tmp_path / "c.yaml", steps=6, checkpoint={"every": 1}, **gate.changes
+    )
     out, port = tmp_path / "out.txt", 10000 + os.getpid() % 10000
     with started(tmp_path, "train", config, "--name", "r", out=out, port=port) as process:
-        wait_for(out, "step 2/6", 120)
+        gate.wait()
         rank_of(process.pid, 1).send_signal(signal.SIGKILL)
-        process.wait(60)
+        gate.open()
+        process.wait(PATIENCE)
     reader = StoreReader(tmp_path / "store.db")
     run = reader.run(reader.resolve("r").key)
     reader.close()
@@ -142,7 +139,7 @@ def test_a_rank_that_dies_ends_the_run_with_a_message_and_it_resumes(
     assert "rank 1 of the run has ended" in run.summary.error
     assert "grpo-tui resume" in out.read_text()
     with started(tmp_path, "resume", "r", out=out, port=port + 4) as process:
-        process.wait(120)
+        process.wait(PATIENCE)
     reader = StoreReader(tmp_path / "store.db")
     run = reader.run(reader.resolve("r").key)
     assert (run.summary.status, run.summary.step) == ("completed", 6), out.read_text()
@@ -151,11 +148,9 @@ def test_a_rank_that_dies_ends_the_run_with_a_message_and_it_resumes(
 
 
 def rank_of(launcher: int, rank: int) -> psutil.Process:
-    """The process of a rank."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        for child in psutil.Process(launcher).children(recursive=True):
-            if "train" in child.cmdline() and child.environ().get("MLX_RANK") == str(rank):
-                return child
-        time.sleep(0.1)
-    raise AssertionError(f"no rank {rank}")
+    """The process of a rank, which trains by now."""
+    return next(
+        child
+        for child in psutil.Process(launcher).children(recursive=True)
+        if "train" in child.cmdline() and child.environ().get("MLX_RANK") == str(rank)
+    )

@@ -9,15 +9,9 @@ import pytest
 from experiments.reader import StoreReader
 from grpo_engine import checkpoint
 from grpo_engine.events import RunFinished, from_json
-from tests.e2e.training import events_in, grpo_tui, start, wait_for, write_config
+from tests.e2e.training import Gate, events_in, grpo_tui, start, wait_for, write_config
 from tests.engine.runs import write_world
-
-SLOW = """
-import time
-def slow(completions, **_):
-    time.sleep(0.5)
-    return [float(len(set(text))) for text in completions]
-"""
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -81,34 +75,33 @@ def test_bad_input_is_one_line_with_the_remedy(
 
 
 def test_ctrl_c_once_stops_after_the_step_with_a_checkpoint(world: Path, tmp_path: Path) -> None:
-    (world / "slow.py").write_text(SLOW)
+    gate = Gate(tmp_path / "gate", first=2)
     config = write_config(
-        world, tmp_path / "c.yaml", steps=50, rewards={"functions": [f"{world}/slow.py:slow"]},
-        checkpoint={"every": 0},
-    )  # fmt: skip
+        world, tmp_path / "c.yaml", steps=50, checkpoint={"every": 0}, **gate.changes
+    )
     folder, out = tmp_path / "run", tmp_path / "out.txt"
     process = start(tmp_path, "train", config, "--no-store", "--folder", folder, out=out)
-    wait_for(out, "step 2/50")
+    gate.wait()
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
-    assert "stopped at step" in out.read_text()
-    (step,) = checkpoint.steps(folder)
-    assert step >= 3
+    wait_for(out, "stopping after this step")
+    gate.open()
+    assert process.wait(PATIENCE) == 0
+    assert "stopped at step 3" in out.read_text()
+    assert checkpoint.steps(folder) == [3]
 
 
 def test_ctrl_c_twice_stops_at_once_and_writes_nothing(world: Path, tmp_path: Path) -> None:
-    (world / "slow.py").write_text(SLOW)
+    gate = Gate(tmp_path / "gate", first=2)
     config = write_config(
-        world, tmp_path / "c.yaml", steps=50, rewards={"functions": [f"{world}/slow.py:slow"]},
-        checkpoint={"every": 2},
-    )  # fmt: skip
+        world, tmp_path / "c.yaml", steps=50, checkpoint={"every": 2}, **gate.changes
+    )
     folder, out = tmp_path / "run", tmp_path / "out.txt"
     process = start(tmp_path, "train", config, "--no-store", "--folder", folder, out=out)
-    wait_for(out, "step 3/50")
+    gate.wait()
     process.send_signal(signal.SIGINT)
     wait_for(out, "stopping after this step")
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(PATIENCE) == 130
     assert checkpoint.latest(folder)[0] is not None
     assert checkpoint.steps(folder) == [2]
 

@@ -2,15 +2,14 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from grpo_engine.settings import write_yaml
+from tests.patience import until
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = {"GroupScored", "TokensScored", "PassFinished", "StepFinished"}
@@ -53,19 +52,56 @@ def start(home: Path, *words: str | Path, out: Path) -> "subprocess.Popen[bytes]
         )
 
 
-def wait_for(file: Path, text: str, seconds: float = 60) -> None:
+def wait_for(file: Path, text: str) -> None:
     """Wait until a growing file holds the text."""
-    deadline = time.monotonic() + seconds
-    while text not in file.read_text(errors="replace"):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"no {text!r} in:\n{file.read_text(errors='replace')}")
-        time.sleep(0.02)
+
+    def held() -> str:
+        return file.read_text(errors="replace")
+
+    until(lambda: text in held(), lambda: f"no {text!r} in:\n{held()}")
 
 
-def kill(process: "subprocess.Popen[bytes]") -> None:
-    """kill -9."""
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+HELD = """
+import time
+from pathlib import Path
+
+folder = Path(__file__).parent
+
+def held(completions, trainer_state, **_):
+    while trainer_state.global_step >= FIRST and (folder / "closed").exists():
+        (folder / "held").touch()
+        time.sleep(0.01)
+    return [float(len(set(text))) for text in completions]
+"""
+
+
+class Gate:
+    """A reward function that holds a run while the gate is closed, and `first` steps are done."""
+
+    def __init__(self, folder: Path, first: int = 0) -> None:
+        folder.mkdir()
+        self._closed, self._held = folder / "closed", folder / "held"
+        (folder / "gate.py").write_text(HELD.replace("FIRST", str(first)))
+        self.changes: dict[str, Any] = {
+            "rewards": {"functions": [f"{folder}/gate.py:held"], "time_limit": 600.0},
+            "evaluation": {"pinned": 0},
+        }
+        if first:
+            self._closed.touch()
+
+    def close(self) -> None:
+        """Hold the run, and wait until it is held."""
+        self._held.unlink(missing_ok=True)
+        self._closed.touch()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until the run is held."""
+        until(self._held.exists)
+
+    def open(self) -> None:
+        """Let it go on."""
+        self._closed.unlink()
 
 
 def events_in(text: str) -> list[dict[str, Any]]:
