@@ -75,7 +75,7 @@ async def _rest(app: App[Any], elsewhere: Callable[[App[Any]], object]) -> None:
     end = time.monotonic() + PATIENCE
     await asyncio.sleep(0)
     while not app._exit and app._exception is None:
-        asked = elsewhere(app)
+        asked = elsewhere(app) or _moves(app)
         assert time.monotonic() < end, f"no rest, with {asked or loop._ready}"
         if loop._ready:
             await asyncio.sleep(0)
@@ -86,6 +86,11 @@ async def _rest(app: App[Any], elsewhere: Callable[[App[Any]], object]) -> None:
             await asyncio.sleep(0)
         else:
             return
+
+
+def _moves(app: App[Any]) -> object:
+    """A size that is not passed on yet, or an animation."""
+    return app._resize_timer or not app._animator._complete_event.is_set()
 
 
 def _undrawn(app: App[Any]) -> bool:
