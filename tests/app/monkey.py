@@ -26,6 +26,7 @@ from app.palette import PALETTES
 from app.preferences import Preferences
 from grpo_engine.config import RunConfig
 from tests.app import frames
+from tests.patience import PATIENCE
 
 SIZES = ((80, 24), (120, 40), (200, 60), (100, 30), (40, 12), (81, 25))
 LOOSE = (
@@ -163,7 +164,7 @@ async def play(
                     await pilot.pause()
                     frames.check(app)
             app.ask_engine("stop_now")
-        assert app.bridge.wait(60.0)
+        assert app.bridge.wait(PATIENCE)
 
 
 @contextmanager
@@ -179,10 +180,14 @@ def kept_at_home(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
         patch.setattr(f"{module}.subprocess", stub)
     before = set(threading.enumerate())
     yield
-    left = [t for t in threading.enumerate() if t not in before and t.is_alive()]
+    left = [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and not thread.name.startswith("asyncio_")
+    ]
     for thread in left:
-        thread.join(5.0)
-    kept = [t.name for t in left if t.is_alive() and not t.name.startswith("asyncio_")]
+        thread.join(PATIENCE)
+    kept = [thread.name for thread in left if thread.is_alive()]
     assert kept == []
 
 

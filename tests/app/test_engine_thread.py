@@ -4,6 +4,7 @@ import pytest
 
 from app.engine_thread import EngineThread
 from grpo_engine.platform import heap
+from tests.patience import PATIENCE
 
 
 def test_the_memory_of_a_run_goes_back_when_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,5 +16,5 @@ def test_the_memory_of_a_run_goes_back_when_it_has_ended(monkeypatch: pytest.Mon
     thread.submit(lambda: done.append("another"))
     thread.finish()
     thread.start()
-    thread.join(10)
+    thread.join(PATIENCE)
     assert done == ["one run", "given back", "another", "given back"]

@@ -47,7 +47,7 @@ async def test_a_run_inside_the_app_is_recorded_shown_and_read_back_the_same(
         assert live.step == 4
         assert "run is complete after 4 steps" in frames.text(app)
         frames.check(app)
-    assert app.bridge.wait(10.0)
+    assert app.bridge.wait(patience.PATIENCE)
 
     stored = settled(Session(StoreFeed(store, "quick-hare")))
     replayed = settled(Session(ReplayFeed(store, "quick-hare", speed=1000.0)))
@@ -81,7 +81,7 @@ async def test_pause_stop_and_resume_reach_the_engine(world: Path, tmp_path: Pat
         assert "trains in this process" in frames.text(app)
         await pilot.press("s")
         await until(app, lambda: not app.is_running)
-    assert app.bridge.wait(30.0)
+    assert app.bridge.wait(patience.PATIENCE)
     assert not app.bridge.running
 
 
@@ -96,4 +96,4 @@ async def test_an_engine_that_fails_shows_why_and_what_to_do(world: Path, tmp_pa
         assert "last checkpoint" in frames.text(app)
         await pilot.press("escape")
         assert shown(app).status == "failed"
-    assert app.bridge.wait(10.0)
+    assert app.bridge.wait(patience.PATIENCE)

@@ -43,7 +43,6 @@ async def romp(
     return monkey
 
 
-@pytest.mark.timeout(200)
 async def test_a_short_romp_breaks_nothing(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from tests.app.new_run_kit import go_to, opened, workbench, write
 from tests.app.rest import until
 from tests.app.stored import record, run_events
 from tests.engine.runs import write_world
+from tests.patience import PATIENCE
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 PAGES = {"recipe": "r", "prompts": "x", "try": "t", "yaml": "v", "cost": "o"}
@@ -94,7 +95,7 @@ async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
         await until(app, lambda: app.live is not None)
         await until(app, lambda: not app.bridge.running and app.live is None)
         await until(app, lambda: "complete after 2 steps" in frames.text(app))
-    assert app.bridge.wait(10.0)
+    assert app.bridge.wait(PATIENCE)
     with closing(StoreReader(tmp_path / "grpo.db")) as reader:
         (run,) = reader.runs()
         assert run.status == "completed"

@@ -1,10 +1,11 @@
 """The queue's worker: a run whose worker was killed is waited for, and never begun twice."""
 
 import json
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from experiments.queue import RunQueue
 from experiments.recorder import Recorder
 from experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, ended, finished, put_all, started
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -32,18 +34,18 @@ def test_a_run_that_outlived_its_worker_is_waited_for_and_taken_as_it_ends(
     handle = recorder.start_run(CONFIG, name="orphan")
     queue.attach(item, handle.key)
     put_all(handle, started(), finished(1))
-    assert handle.flush(10)
+    assert handle.flush(PATIENCE)
     queue._change(item, lease_owner=json.dumps([host_name(), 1, "another process"]))
 
-    def end() -> None:
+    def end(_seconds: float) -> None:
         assert queue.item(item).state == "leased"
         handle.put(ended(1))
         handle.close()
 
-    timer = threading.Timer(0.7, end)
-    timer.start()
+    monkeypatch.setattr(
+        "app.queue_worker.time", SimpleNamespace(sleep=end, monotonic=time.monotonic)
+    )
     assert work(queue) == 0
-    timer.join()
     recorder.close()
     assert queue.item(item).state == "done"
 

@@ -25,6 +25,7 @@ from tests.app.rest import until
 from tests.app.script import Script, algorithm
 from tests.app.stored import record, run_events
 from tests.app.test_watch import workbench
+from tests.patience import PATIENCE
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 WALKS = [(size, theme) for size in SIZES for theme in ("dark", "light")]
@@ -43,7 +44,7 @@ def opened(store: Path, theme: str, mode: str = "watch") -> Workbench:
     preferences = Preferences()
     preferences.remember(theme=theme)
     feed = StoreFeed(store, "@last")
-    assert feed.caught_up.wait(20)
+    assert feed.caught_up.wait(PATIENCE)
     return Workbench(store, feed=feed, mode=mode, preferences=preferences)
 
 

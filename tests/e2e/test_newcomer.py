@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -73,9 +74,13 @@ class Visit:
         """A run as the store has it."""
         return self.read(lambda reader: reader.resolve(ref))
 
-    def until(self, holds: Callable[[], bool] | str, seconds: float = 120.0) -> None:
+    def until(self, holds: Callable[[], bool] | str, seconds: float = 300.0) -> None:
         """Look at the screen until it holds."""
         self.terminal.until(holds, seconds)
+
+    def lacks(self, pattern: str) -> bool:
+        """Whether the screen does not hold it."""
+        return re.search(pattern, self.terminal.text()) is None
 
     def press(self, *keys: str) -> None:
         """Type, and let the screen answer."""
@@ -89,9 +94,9 @@ class Visit:
         while time.monotonic() < end:
             self.terminal.read(0.05)
 
-    def found(self, pattern: str, seconds: float = 30.0) -> re.Match[str]:
+    def found(self, pattern: str) -> re.Match[str]:
         """Wait for a pattern on the screen and give its match."""
-        self.until(lambda: re.search(pattern, self.terminal.text()) is not None, seconds)
+        self.until(lambda: not self.lacks(pattern))
         match = re.search(pattern, self.terminal.text())
         assert match is not None
         return match
@@ -157,7 +162,7 @@ def start_the_starter(visit: Visit) -> None:
 def see_rollouts_arrive(visit: Visit) -> None:
     """Answers arrive; reward rises from the first steps to the later ones."""
     visit.until("2 answers to prompt 1")
-    visit.until(lambda: rise(visit) > 0, 240)
+    visit.until(lambda: rise(visit) > 0)
 
 
 def rewards(visit: Visit) -> tuple[float, ...]:
@@ -177,11 +182,9 @@ def pause_and_go_on(visit: Visit) -> None:
     """`.` holds the run within a token or a micro-batch; the numbers stand still and are right."""
     visit.press(".")
     visit.until("paused")
-    visit.rest(1.0)
+    visit.until(lambda: visit.run().status == "paused")
     step, values = visit.run().step, rewards(visit)
-    shown = visit.found(r"reward +([−.\d]+) ").group(1)
-    assert shown == short(smoothed(values)), visit.terminal.text()
-    assert visit.run().status == "paused"
+    visit.found(rf"reward +{re.escape(short(smoothed(values)))} ")
     visit.rest(0.5)
     assert visit.run().step == step
     visit.press(".")
@@ -201,8 +204,9 @@ def look_into_a_token(visit: Visit) -> None:
     """The first step's third token: what the store holds, and what the model says by itself."""
     visit.press("4")
     visit.until("token 1 of")
-    while not re.search(r"step 1\b", visit.terminal.screen.display[0] + visit.terminal.text()):
+    while (step := int(visit.found(r"step (\d+)  prompt").group(1))) > 1:
         visit.press("H")
+        visit.until(partial(visit.lacks, rf"step {step}  prompt"))
     visit.until("step 1  prompt 1")
     visit.press(RIGHT, RIGHT)
     visit.until("token 3 of")
@@ -238,7 +242,7 @@ def pinned_steps(visit: Visit) -> Sequence[int]:
 
 def follow_a_prompt(visit: Visit) -> None:
     """A pinned prompt at three steps, each reached by `]`."""
-    visit.until(lambda: len(pinned_steps(visit)) >= 3, 240)
+    visit.until(lambda: len(pinned_steps(visit)) >= 3)
     visit.press("t")
     visit.until("pinned")
     steps, prompts = [], set()
@@ -246,8 +250,9 @@ def follow_a_prompt(visit: Visit) -> None:
         found = visit.found(r"step (\d+)  pinned  prompt \d+ “(.*?)”")
         steps.append(int(found.group(1)))
         prompts.add(found.group(2))
-        visit.press("[" if steps[0] else "]")
-        visit.rest(0.6)
+        if len(steps) < 3:
+            visit.press("[" if steps[0] else "]")
+            visit.until(partial(visit.lacks, rf"step {steps[-1]}  pinned"))
     assert len(set(steps)) == 3, steps
     assert len(prompts) == 1
 
@@ -268,7 +273,7 @@ def clone_with_another_beta(visit: Visit) -> None:
     visit.until("best reward")
     visit.press("c")
     visit.until("▌2 New▐")
-    visit.rest(1.0)
+    visit.until("clone of starter")
     visit.press("/", *"algorithm.beta", ENTER, ENTER, "\x05", "\x15", *"0.1", ENTER, "L")
     visit.until("in this process")
     visit.press("h")
