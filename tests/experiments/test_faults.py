@@ -72,8 +72,10 @@ def locked(path: Path) -> Iterator[None]:
     ) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        yield
-        other.kill()
+        try:
+            yield
+        finally:
+            other.kill()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_a_store_locked_by_another_process_spills_and_is_caught_up(
             put_all(handle, *step_events(step))
             time.sleep(0.05)
         assert "taken in later" in handle.trouble
-        assert spill_file(path, handle.id).exists()
+        until(spill_file(path, handle.id).exists)  # it is written after it is announced
         assert handle.board.snapshot().store_warning == handle.trouble
     wait_until_stored(path, step)
     put_all(handle, finished(step + 1), ended(step + 1))
