@@ -315,4 +315,4 @@ def leave(visit: Visit) -> None:
     visit.press("q")
     visit.until("Leave the workbench?")
     visit.press("y")
-    assert visit.terminal.ended(90.0) == 0
+    assert visit.terminal.ended() == 0
