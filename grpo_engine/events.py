@@ -5,7 +5,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
 Phase = Literal["load", "generate", "score", "logprobs", "update", "evaluate", "checkpoint"]
@@ -138,6 +138,7 @@ class ModelLoaded:
     dtype: str
     notes: tuple[str, ...] = ()
     seconds: float
+    settled: Mapping[str, Any] = field(default_factory=dict)  # settings decided here, by path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
