@@ -66,7 +66,7 @@ class TokenNumbers:
     """The numbers of one completion's tokens; every non-empty tuple is as long as its ids.
 
     `old` are the sampling policy's log-probabilities as the trainer sees them, `passes` the ones
-    each optimisation pass saw before its update, `after` the ones after the whole step.
+    each pass saw before its update, `after` those after the step, `sampled` those after top-p.
     """
 
     index: int
@@ -76,6 +76,7 @@ class TokenNumbers:
     after: tuple[float, ...] = ()
     entropy: tuple[float, ...] = ()
     advantages: tuple[float, ...] = ()
+    sampled: tuple[float, ...] = ()
     clip_fraction: float | None = None
     kl: float | None = None
 
