@@ -120,12 +120,12 @@ class RunQuestions(Reading):
         if not found:
             raise RunNotFoundError(f"run {run} is no longer in the store")
         config, versions = self._one("SELECT config, versions FROM run WHERE id = ?", (run,))
-        tree = json.loads(config)
+        tree, settled = json.loads(config), self._settled(run)
         return v.RunDetail(
             summary=found[0],
             config=tree,
-            settings=flat(tree),
-            settled=self._settled(run),
+            settings=flat(tree) | settled,
+            settled=settled,
             versions=json.loads(versions or "{}"),
             attempts=self.attempts(run),
             folder=str(run_folder(self.path, found[0].id)),

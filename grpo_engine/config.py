@@ -1,6 +1,7 @@
 """RunConfig: the one tree of settings and the one place where a default is written.
 
-A default of None in `algorithm` means: as the recipe says. Elsewhere 0 or None means off.
+A default of None in `algorithm` means: as the recipe says, and for `importance_cap` as the loaded
+model needs it. Elsewhere 0 or None means off.
 """
 
 from collections.abc import Mapping

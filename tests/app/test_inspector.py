@@ -121,10 +121,11 @@ def test_terms_come_from_the_engines_loss() -> None:
 
 def sampled_at(logprob: float, *, cut: bool = False) -> TokenView:
     """Those tokens, from a sampler that gave each the same log-probability."""
-    name = "sampled" if cut else "sampler"
-    return replace(
-        TOKENS, rows=tuple(replace(one, **{name: (logprob, logprob)}) for one in TOKENS.rows)
+    both = (logprob, logprob)
+    rows = (
+        replace(one, sampled=both) if cut else replace(one, sampler=both) for one in TOKENS.rows
     )
+    return replace(TOKENS, rows=tuple(rows))
 
 
 @pytest.mark.parametrize("cut", [False, True])

@@ -53,7 +53,8 @@ def test_in_16_bits_the_correction_is_on_unless_someone_decided(
     assert all(f"{RATIO}/mean" in event.metrics for event in of_steps(events))
     detail = reader.run(key)
     assert detail.settled == ON
-    assert detail.settings["algorithm.importance_cap"] is None  # what was asked for stays
+    assert detail.settings["algorithm.importance_cap"] == 3.0
+    assert detail.config["algorithm"]["importance_cap"] is None  # what was asked for stays
     recipe = run_facts(reader, key).recipe
     assert (recipe.importance_cap, recipe.importance_mode) == (3.0, "sequence_mask")
 
