@@ -113,7 +113,9 @@ def load_run(
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
     policy = load_policy(config.model, seed=config.seed, critic=asked.signal == "gae")
     packed = mismatch.is_quantized(flatten(policy.model.parameters()))
-    agree = mismatch.can_agree(policy.dtype, quantized=packed)
+    ranks = ranks or Ranks()
+    # ranks on other devices may have other formats, and all must train alike
+    agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=packed)))
     recipe = mismatch.settled(asked, config.algorithm.importance_cap, agree=agree)
     yield ModelLoaded(
         step=step,
@@ -136,7 +138,6 @@ def load_run(
     for text in (*policy.notes, *render.check()):
         yield NoteWritten(step=step, text=text)
     scorer = stack.enter_context(Scorer(config, task, folder, control, policy.tokenizer))
-    ranks = ranks or Ranks()
     rows = yield from _fitted_rows(config, policy, task, render, ranks, step)
     sampling = Sampling.of(config.rollout)
     if sampling.truncated:

@@ -119,8 +119,55 @@ def test_the_inspector_shows_the_weights_that_the_engine_used(
     assert 0 < statistics.fmean(kept) < 1
 
 
+def test_tokens_that_were_set_and_not_drawn_are_in_no_weight(world: Path, tmp_path: Path) -> None:
+    # the sampler gives `</think>` after a spent budget the probability 1, the policy does not
+    config = settings(
+        world, steps=1, rollout={"top_k": 200, "think_budget": 3, "max_new_tokens": 16},
+        algorithm={"importance_cap": 5.0, "importance_mode": "sequence_truncate"},
+    )  # fmt: skip
+    events, reader, key = stored(config, tmp_path)
+    metrics = of_steps(events)[0].metrics
+    step = load_step(reader, run_facts(reader, key), 1)
+    groups = [load_group(reader, step, group) for group in step.groups]
+    assert any("</think>" in answer.text for group in step.groups for answer in group.rollouts)
+    weights = [answer[0].importance for group in groups for answer in group.terms[-1]]
+    assert 0 < metrics[f"{RATIO}/min"] == pytest.approx(min(weights), rel=5e-3)
+    assert metrics[f"{RATIO}/mean"] == pytest.approx(statistics.fmean(weights), rel=5e-3)
+
+
+def test_the_off_policy_mask_alone_reads_what_the_sampler_gave(world: Path, tmp_path: Path) -> None:
+    # one pass over fresh answers: only the sampler's cut at top_k makes answers off-policy
+    for top_k, left_out in ((20, True), (0, False)):
+        config = settings(
+            world, steps=1, rollout={"top_k": top_k}, algorithm={"off_policy_mask": 0.01}
+        )
+        metrics = of_steps(events_of(config, tmp_path / str(top_k)))[0].metrics
+        assert (metrics["sampling/masked_ratio"] > 0) == left_out
+
+
+def test_packed_weights_are_corrected_for_where_they_are_kept(world: Path, tmp_path: Path) -> None:
+    from mlx_lm.convert import convert
+
+    packed = tmp_path / "packed"
+    convert(str(world / "model"), str(packed), quantize=True, q_group_size=32, q_bits=8)
+    for quantized, wanted in (("keep", ON), ("dequantize", {})):
+        config = settings(
+            world, steps=1, model={"path": str(packed), "quantized": quantized, "dtype": "float32"}
+        )
+        events = events_of(config, tmp_path / quantized)
+        loaded = next(event for event in events if isinstance(event, ModelLoaded))
+        assert loaded.settled == wanted
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "severity"), [({}, "error"), ({"importance_cap": 3.0}, "warning")]
+)
 def test_a_sampler_that_drifts_from_the_trainer_is_an_alert(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    algorithm: dict[str, Any],
+    severity: str,
 ) -> None:
     from grpo_engine import trainer
     from grpo_engine.samples import Samples, gather
@@ -131,9 +178,9 @@ def test_a_sampler_that_drifts_from_the_trainer_is_an_alert(
         return samples
 
     monkeypatch.setattr(trainer, "gather", drifted)
-    events = events_of(settings(world, steps=1), tmp_path)
+    events = events_of(settings(world, steps=1, algorithm=algorithm), tmp_path)
     alerts = [event for event in events if isinstance(event, AlertRaised)]
-    assert [alert.rule for alert in alerts] == ["sampler_disagrees"]
+    assert [(alert.rule, alert.severity) for alert in alerts] == [("sampler_disagrees", severity)]
     assert alerts[0].value == pytest.approx(0.01, rel=1e-2)
 
 
