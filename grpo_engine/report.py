@@ -139,7 +139,7 @@ def tokens_scored(step: int, samples: Samples, rows: Sequence[int], group: int) 
                 after=by_row(samples.after, samples, row) if row in samples.after_rows else (),
                 entropy=by_row(samples.entropy, samples, row),
                 advantages=by_row(per_token, samples, row),
-                sampled=_sampled(samples, row),
+                sampled=_sampled(samples.rollouts[row]),
                 clip_fraction=_row_mean(samples.clipped, samples, row),
                 kl=_row_mean(samples.kl, samples, row),
             )
@@ -148,16 +148,9 @@ def tokens_scored(step: int, samples: Samples, rows: Sequence[int], group: int) 
     )
 
 
-def _sampled(samples: Samples, row: int) -> tuple[float, ...]:
-    """What a row's tokens were drawn with, where that is not the policy at the temperature.
-
-    Tokens that were set and not drawn get the old ones, as they have no part in any weight.
-    """
-    rollout = samples.rollouts[row]
-    if rollout.logprobs == rollout.raw_logprobs:
-        return ()
-    old = by_row(samples.old, samples, row)
-    return tuple(old[t] if t in rollout.forced else p for t, p in enumerate(rollout.logprobs))
+def _sampled(rollout: Rollout) -> tuple[float, ...]:
+    """What the tokens were drawn with, where that is not the policy at the temperature."""
+    return () if rollout.logprobs == rollout.raw_logprobs else rollout.logprobs
 
 
 def _row_mean(values: mx.array | None, samples: Samples, row: int) -> float | None:

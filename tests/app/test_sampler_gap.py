@@ -122,7 +122,7 @@ def test_the_inspector_shows_the_weights_that_the_engine_used(
 def test_tokens_that_were_set_and_not_drawn_are_in_no_weight(world: Path, tmp_path: Path) -> None:
     # the sampler gives `</think>` after a spent budget the probability 1, the policy does not
     config = settings(
-        world, steps=1, rollout={"top_k": 200, "think_budget": 3, "max_new_tokens": 16},
+        world, steps=1, rollout={"think_budget": 3, "max_new_tokens": 16},
         algorithm={"importance_cap": 5.0, "importance_mode": "sequence_truncate"},
     )  # fmt: skip
     events, reader, key = stored(config, tmp_path)
