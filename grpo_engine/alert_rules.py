@@ -10,7 +10,8 @@ from grpo_engine.mismatch import Gap
 
 MOSTLY_RIGHT = 0.8  # from here on, form is what is left to learn
 MEAN_GAP, MOST_GAP = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
-GROWN, FARTHEST = 5.0, 20.0  # a corrected gap: times the first step's, times what rounding explains
+# how large a gap that is corrected may be: times the first step's, times what rounding explains
+GROWN, FARTHEST = 5.0, Gap(20.0, 4.0)
 MASKED = 0.25  # share of tokens that the correction may leave out
 
 
@@ -231,9 +232,9 @@ def sampler_disagrees(facts: Facts) -> Finding | None:
     limits = dict(zip(keys, facts.sampler_gap, strict=True))
     if facts.corrected:
         first = next((row for row in facts.start if MEAN_GAP in row), {})
-        for key, usual in limits.items():
+        for (key, usual), farthest in zip(limits.items(), FARTHEST, strict=True):
             grown = GROWN * first.get(key, 0.0)
-            limits[key] = min(max(usual, grown), FARTHEST * usual)
+            limits[key] = min(max(usual, grown), farthest * usual)
     beyond = [key for key in keys if now.get(key, 0.0) > limits[key]]
     if not beyond:
         return None

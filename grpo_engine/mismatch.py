@@ -20,8 +20,9 @@ class Gap(NamedTuple):
     most: float
 
 
-# What rounding alone leaves between two forward passes that should be the same.
-ROUNDING = {"float32": Gap(1e-4, 1e-3), "float16": Gap(1e-4, 5e-3), "bfloat16": Gap(1e-3, 5e-2)}
+# What rounding alone leaves between two forward passes that should be the same: a logit of 16 to 32
+# that rounds to its other neighbour moves by 2^-3 in bfloat16 and by 2^-6 in float16.
+ROUNDING = {"float32": Gap(1e-4, 1e-3), "float16": Gap(1e-4, 0.03), "bfloat16": Gap(1e-3, 0.25)}
 
 
 def can_agree(dtype: str, *, quantized: bool = False) -> bool:

@@ -133,15 +133,18 @@ ROUNDED = {MEAN: 0.004, MOST: 0.4}  # two kernels that round bfloat16 differentl
         ("float32", False, {}, {MEAN: 2e-4, MOST: 5e-4}, MEAN),
         ("float32", False, {}, {MEAN: 2e-6, MOST: 2e-3}, MOST),
         ("bfloat16", False, {MEAN: 0.0, MOST: 0.0}, FOLDED, MEAN),
-        ("bfloat16", False, {}, {MEAN: 0.0005, MOST: 0.117}, MOST),
-        ("bfloat16", False, {}, {MEAN: 0.0005, MOST: 0.02}, None),
+        ("bfloat16", False, {}, {MEAN: 0.0005, MOST: 0.3}, MOST),
+        # one logit rounded to its other neighbour
+        ("bfloat16", False, {}, {MEAN: 4e-6, MOST: 0.125}, None),
+        ("bfloat16", True, {MEAN: 0.0, MOST: 0.0}, {MEAN: 4e-6, MOST: 0.125}, None),
+        ("float16", True, {MEAN: 0.0, MOST: 0.0}, {MEAN: 1e-6, MOST: 0.0157}, None),
         # corrected: 5 x 0 is less than what rounding explains, .001
         ("bfloat16", True, {MEAN: 0.0, MOST: 0.0}, FOLDED, MEAN),
         # 5 x .004 = .02: as far as the first step's gap makes likely
         ("bfloat16", True, ROUNDED, ROUNDED, None),
         ("bfloat16", True, ROUNDED, {MEAN: 0.019, MOST: 0.99}, None),
         ("bfloat16", True, ROUNDED, {MEAN: 0.021, MOST: 0.4}, MEAN),
-        # 20 x .05 = 1: no first step explains more
+        # 4 x .25 = 1: no first step explains more
         ("bfloat16", True, {MEAN: 0.004, MOST: 0.9}, {MEAN: 0.004, MOST: 1.1}, MOST),
         ("float16", False, {MEAN: 0.0, MOST: 0.0}, {MEAN: 1.3e-4, MOST: 0.008}, MEAN),
     ],
