@@ -140,7 +140,8 @@ One table:
 `seq` is that of the group's row, `codec` is {codec} so far, `data` is zlib
 over a JSON header and byte planes (all first bytes of an array, then all second ones): prompt ids,
 ids, ends, `old` as float32, then {fields}
-and one array per pass. Log-probabilities other than `old` are float16 differences to it, so that
+one array per pass, and `sampled` where top-p and the like were used.
+Log-probabilities other than `old` are float16 differences to it, so that
 clipping is seen as it was; what does not fit in float16 is kept as float32. A blob is committed
 before the row that points to it.
 """

@@ -188,6 +188,6 @@ def _numbers(item: v.RolloutView, row: v.TokenRow | None) -> ev.TokenNumbers:
         )
     return ev.TokenNumbers(
         index=item.index, old=row.old, reference=row.reference, passes=row.passes,
-        after=row.after, entropy=row.entropy, advantages=row.advantages,
+        after=row.after, entropy=row.entropy, advantages=row.advantages, sampled=row.sampled,
         clip_fraction=item.clip_fraction, kl=item.kl,
     )  # fmt: skip

@@ -120,15 +120,23 @@ class RunQuestions(Reading):
         if not found:
             raise RunNotFoundError(f"run {run} is no longer in the store")
         config, versions = self._one("SELECT config, versions FROM run WHERE id = ?", (run,))
-        tree = json.loads(config)
+        tree, settled = json.loads(config), self._settled(run)
         return v.RunDetail(
             summary=found[0],
             config=tree,
-            settings=flat(tree),
+            settings=flat(tree) | settled,
+            settled=settled,
             versions=json.loads(versions or "{}"),
             attempts=self.attempts(run),
             folder=str(run_folder(self.path, found[0].id)),
         )
+
+    def _settled(self, run: int) -> dict[str, Any]:
+        rows = self._all(
+            "SELECT payload FROM event WHERE run_id = ? AND kind = 'ModelLoaded' AND hidden = 0 "
+            "ORDER BY seq DESC LIMIT 1", (run,),
+        )  # fmt: skip
+        return dict(json.loads(rows[0][0]).get("settled", {})) if rows else {}
 
     def settings(self, run: int) -> dict[str, Any]:
         """A run's settings by their paths."""

@@ -51,6 +51,8 @@ def encode(prompt_ids: Sequence[int], rows: Sequence[TokenRow]) -> bytes:
         fields[f"pass{number}"] = [
             row.passes[number] if number < len(row.passes) else () for row in rows
         ]
+    if any(row.sampled for row in rows):  # last, so that readers that do not know it skip it
+        fields["sampled"] = [row.sampled for row in rows]
     for name, values in fields.items():
         there = [bool(row) for row in values]
         base = old if there == has_old else _chosen(old, lengths, has_old, there)
@@ -79,6 +81,7 @@ def decode(blob: bytes, codec: int = CODEC) -> tuple[tuple[int, ...], tuple[Toke
         _take_field(take, header, f"pass{number}", lengths, olds)
         for number in range(max(header["passes"], default=0))
     ]
+    fields["sampled"] = _take_field(take, header, "sampled", lengths, olds)
     rows = tuple(
         TokenRow(
             index=index,
@@ -133,7 +136,7 @@ def _pack(name: str, full: Array, old: Array | None) -> tuple[int, Array]:
 def _take_field(
     take: "_Planes", header: dict[str, Any], name: str, lengths: list[int], olds: list[Array]
 ) -> list[Array]:
-    kind, *there = header[name]
+    kind, *there = header.get(name, [0])
     if not kind:
         return [np.zeros(0)] * len(lengths)
     values = take.next(np.float32 if kind == 2 else np.float16, _total(lengths, there))

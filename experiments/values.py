@@ -96,6 +96,7 @@ class RunDetail:
     summary: RunSummary
     config: Mapping[str, Any]
     settings: Mapping[str, Any]
+    settled: Mapping[str, Any]  # settings that the engine decided once the model was loaded
     versions: Mapping[str, str]
     attempts: tuple["AttemptView", ...]
     folder: str
@@ -209,7 +210,8 @@ class GroupView:
 class TokenRow:
     """One completion's tokens; every non-empty tuple is as long as `ids`.
 
-    `ends[t]` is the number of characters of the text up to and including token t.
+    `ends[t]` is the number of characters of the text up to and including token t. `sampled` is
+    what was really drawn from, where that is not `sampler`, the policy at the temperature.
     """
 
     index: int
@@ -222,6 +224,7 @@ class TokenRow:
     after: tuple[float, ...]
     entropy: tuple[float, ...]
     advantages: tuple[float, ...]
+    sampled: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -383,7 +383,7 @@ def token_blob(pair: Scored) -> bytes:
                 sampler=completion.sampler_logprobs, old=row.old if row else (),
                 reference=row.reference if row else (), passes=row.passes if row else (),
                 after=row.after if row else (), entropy=row.entropy if row else (),
-                advantages=row.advantages if row else (),
+                advantages=row.advantages if row else (), sampled=row.sampled if row else (),
             )
         )  # fmt: skip
     return encode(pair.group.prompt_ids, rows)

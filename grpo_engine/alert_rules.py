@@ -6,8 +6,13 @@ from dataclasses import dataclass
 
 from grpo_engine.config import AlertsConfig
 from grpo_engine.events import Severity
+from grpo_engine.mismatch import Gap
 
 MOSTLY_RIGHT = 0.8  # from here on, form is what is left to learn
+MEAN_GAP, MOST_GAP = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
+# how large a gap that is corrected may be: times the first step's, times what rounding explains
+GROWN, FARTHEST = 5.0, Gap(20.0, 4.0)
+MASKED = 0.25  # share of tokens that the correction may leave out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +25,8 @@ class Facts:
     updates_per_step: int
     has_bounds: bool
     accuracy: str | None
-    sampler_gap: float
+    sampler_gap: Gap
+    corrected: bool
     memory_gb: float | None
     limits: AlertsConfig
 
@@ -220,16 +226,45 @@ def gradient_spike(facts: Facts) -> Finding | None:
 
 
 def sampler_disagrees(facts: Facts) -> Finding | None:
-    gap = facts.last("sampling/sampling_logp_difference/max", 1)
-    if not gap or gap[0] <= facts.sampler_gap:
+    """A gap that is corrected may be as large as rounding makes it, which the first step shows."""
+    keys = (MEAN_GAP, MOST_GAP)
+    now = {key: facts.history[-1][key] for key in keys if key in facts.history[-1]}
+    limits = dict(zip(keys, facts.sampler_gap, strict=True))
+    if facts.corrected:
+        first = next((row for row in facts.start if MEAN_GAP in row), {})
+        for (key, usual), farthest in zip(limits.items(), FARTHEST, strict=True):
+            grown = GROWN * first.get(key, 0.0)
+            limits[key] = min(max(usual, grown), farthest * usual)
+    beyond = [key for key in keys if now.get(key, 0.0) > limits[key]]
+    if not beyond:
+        return None
+    sizes = f"{now.get(MEAN_GAP, 0.0):.2g} nats per token on average, {now[MOST_GAP]:.2g} at most"
+    found = f"Sampler and trainer give the same tokens different log-probabilities: {sizes}. "
+    if facts.corrected:
+        why = "Importance correction weighs answers for it, but rounding alone is not so large."
+        remedy = "Set model.shared_prefix false, and if that does not help model.dtype float32."
+    else:
+        why = "The policy is updated as if it had sampled what another policy did."
+        remedy = "Set algorithm.importance_cap 3 to correct for it, or model.dtype float32."
+    return Finding(
+        severity="warning" if facts.corrected else "error", explanation=found + why,
+        remedy=remedy, value=now[beyond[0]], limit=limits[beyond[0]],
+    )  # fmt: skip
+
+
+def many_masked(facts: Facts) -> Finding | None:
+    share = _mean(facts.last("sampling/masked_ratio", 5))
+    if share <= MASKED:
         return None
     return Finding(
-        severity="error",
-        explanation=f"Sampler and trainer differ by up to {gap[0]:.3g} nats about the same token: "
-        "the ratio is wrong by that much.",
-        remedy="Use model.dtype float32, or algorithm.importance_cap 2 to correct for it.",
-        value=gap[0],
-        limit=facts.sampler_gap,
+        severity="warning",
+        explanation=f"{share:.0%} of the tokens of the last 5 steps were left out of the loss, "
+        "because sampler and policy differ too much about their answers.",
+        remedy="Set algorithm.importance_mode token_truncate, which leaves nothing out; with "
+        "algorithm.off_policy_mask raise it, or lower algorithm.passes or "
+        "optimizer.learning_rate.",
+        value=share,
+        limit=MASKED,
     )
 
 
@@ -342,6 +377,7 @@ RULES: tuple[Callable[[Facts], Finding | None], ...] = (
     clip_never,
     gradient_spike,
     sampler_disagrees,
+    many_masked,
     reward_slow,
     reward_constant,
     duplicates,

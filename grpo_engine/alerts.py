@@ -11,6 +11,7 @@ from typing import Any
 from grpo_engine.alert_rules import RULES, Facts, Finding
 from grpo_engine.config import AlertsConfig
 from grpo_engine.events import AlertRaised, EvaluationFinished, Event, StepFinished
+from grpo_engine.mismatch import ROUNDING, Gap
 
 WINDOW, REPEAT = 40, 10
 
@@ -22,7 +23,8 @@ class Limits:
     updates_per_step: int = 1
     has_bounds: bool = True
     accuracy: str | None = None
-    sampler_gap: float = 1e-3
+    sampler_gap: Gap = ROUNDING["float32"]
+    corrected: bool = False
     memory_gb: float | None = None
     thresholds: AlertsConfig = field(default_factory=AlertsConfig)
 
@@ -59,6 +61,7 @@ class Alerts:
             has_bounds=self._limits.has_bounds,
             accuracy=self._limits.accuracy,
             sampler_gap=self._limits.sampler_gap,
+            corrected=self._limits.corrected,
             memory_gb=self._limits.memory_gb,
             limits=self._limits.thresholds,
         )

@@ -1,6 +1,7 @@
 """RunConfig: the one tree of settings and the one place where a default is written.
 
-A default of None in `algorithm` means: as the recipe says. Elsewhere 0 or None means off.
+A default of None in `algorithm` means: as the recipe says, and for `importance_cap` as the loaded
+model needs it. Elsewhere 0 or None means off.
 """
 
 from collections.abc import Mapping
@@ -166,7 +167,17 @@ class AlgorithmConfig(Section):
     entropy_top_quantile: float | None = setting(
         None, "Only this share of tokens, by entropy, is trained.", gt=0, le=1
     )
-    importance_cap: float | None = setting(None, "Cap of the sampler correction; 0 is off.", ge=0)
+    importance_cap: float | None = setting(
+        None, "Cap on π_old/π_sampler; 0 is off, empty is on where the two cannot agree.", ge=0
+    )
+    importance_floor: float | None = setting(None, "Lower cap on π_old/π_sampler.", ge=0, le=1)
+    importance_mode: Literal[
+        "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"
+    ] | None = setting(None, "Weights beyond a cap: held there or left out.")  # fmt: skip
+    off_policy_mask: float | None = setting(
+        None, "Leave out worse answers this far from the sampler; 0 is off.", ge=0,
+        unit="nats/token",
+    )  # fmt: skip
     gamma: float | None = setting(None, "Discount of later rewards.", ge=0, le=1)
     lam: float | None = setting(None, "GAE's lambda.", ge=0, le=1)
     value_clip: float | None = setting(None, "Largest move of a value in a step.", gt=0)

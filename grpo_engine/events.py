@@ -5,7 +5,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
 Phase = Literal["load", "generate", "score", "logprobs", "update", "evaluate", "checkpoint"]
@@ -66,7 +66,7 @@ class TokenNumbers:
     """The numbers of one completion's tokens; every non-empty tuple is as long as its ids.
 
     `old` are the sampling policy's log-probabilities as the trainer sees them, `passes` the ones
-    each optimisation pass saw before its update, `after` the ones after the whole step.
+    each pass saw before its update, `after` those after the step, `sampled` those after top-p.
     """
 
     index: int
@@ -76,6 +76,7 @@ class TokenNumbers:
     after: tuple[float, ...] = ()
     entropy: tuple[float, ...] = ()
     advantages: tuple[float, ...] = ()
+    sampled: tuple[float, ...] = ()
     clip_fraction: float | None = None
     kl: float | None = None
 
@@ -138,6 +139,7 @@ class ModelLoaded:
     dtype: str
     notes: tuple[str, ...] = ()
     seconds: float
+    settled: Mapping[str, Any] = field(default_factory=dict)  # settings decided here, by path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,7 +86,7 @@ def loss(
         returns=own(worth.returns),
         max_length=run.config.rollout.max_new_tokens,
         totals=totals,
-        sampler=own(samples.sampler) if recipe.importance_cap > 0 else None,
+        sampler=own(samples.sampler) if recipe.reads_sampler else None,
         targets=_own_targets(targets, batch),
     )
     return value, {

@@ -108,6 +108,18 @@ _SPECS = (
     _spec("sampling/sampling_logp_difference/max", "sampler gap, largest", "Largest difference "
           "between the sampler's log-probability and the trainer's. Above 0.001 in float32 "
           "something differs between the two.", "down", "nats", (0.001,), "max"),
+    _spec("sampling/importance_sampling_ratio/min", "sampler weight, least", "Smallest weight of "
+          "a token, or of an answer, for what the sampler gave it. It is 0 where some are left "
+          "out.", reduction="min"),
+    _spec("sampling/importance_sampling_ratio/mean", "sampler weight", "Mean weight of tokens, or "
+          "of answers, for what the sampler gave them. It is near 1 where sampler and trainer "
+          "agree."),
+    _spec("sampling/importance_sampling_ratio/max", "sampler weight, most", "Largest weight of a "
+          "token, or of an answer, for what the sampler gave it. It is at most the cap.",
+          reduction="max"),
+    _spec("sampling/masked_ratio", "left out for the gap", "Share of answer tokens left out of "
+          "the loss because sampler and policy differ too much about them. They still count in "
+          "every average.", "down", "share"),
     _spec("target/reached", "targets reached", "Share of pushed tokens within tolerance of their "
           "target probability after the last pass. The rest needs more passes.", "up", "share"),
     _spec("target/overshot", "targets overshot", "Share of pushed tokens beyond their target "

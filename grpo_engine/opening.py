@@ -8,7 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 import mlx.optimizers as optim
 
-from grpo_engine import checkpoint, optimizer, persist, preflight
+from grpo_engine import checkpoint, mismatch, optimizer, persist, preflight
 from grpo_engine.alert_rules import Finding
 from grpo_engine.alerts import Alerts, Limits, raised
 from grpo_engine.config import RunConfig
@@ -18,12 +18,12 @@ from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, Ru
 from grpo_engine.pinned import first_pins
 from grpo_engine.platform import blas
 from grpo_engine.policy import Policy, load_policy
+from grpo_engine.policy.trees import flatten
 from grpo_engine.prompts import PromptRenderer
 from grpo_engine.ranks import Ranks
 from grpo_engine.recipes import Recipe
 from grpo_engine.rollouts import Sampling
 from grpo_engine.scorer import Scorer
-from grpo_engine.selfcheck import limit_of
 from grpo_engine.session import Run
 from grpo_engine.tasks.base import Task, load_task
 from grpo_engine.versions import versions
@@ -31,6 +31,12 @@ from grpo_engine.versions import versions
 TRUNCATED = (
     "top_p, top_k, min_p or repetition_penalty change what is sampled but not the ratio: rare "
     "tokens are never tried, and the policy that is trained is the whole one"
+)
+
+CORRECTED = (
+    "in this number format sampler and trainer cannot agree exactly about the probability of an "
+    f"answer, so each answer is weighted by the ratio of the two ({mismatch.SAID}); "
+    "algorithm.importance_cap 0 turns this off"
 )
 
 
@@ -82,6 +88,8 @@ def open_run(
     run = yield from load_run(
         config, control, folder, stack, task, step, threads=threads, ranks=ranks
     )
+    if run.recipe != config.algorithm.resolved():
+        yield NoteWritten(step=step, text=CORRECTED)
     if saved is not None:
         yield from persist.restore(run, saved)
     return run
@@ -100,10 +108,15 @@ def load_run(
     *, threads: int, ranks: Ranks | None = None,
 ) -> Generator[Event, None, Run]:  # fmt: skip
     """Load the model and start the rewards: a run that has done nothing yet."""
-    recipe = config.algorithm.resolved()
+    asked = config.algorithm.resolved()
     begun = time.perf_counter()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
-    policy = load_policy(config.model, seed=config.seed, critic=recipe.signal == "gae")
+    policy = load_policy(config.model, seed=config.seed, critic=asked.signal == "gae")
+    packed = mismatch.is_quantized(flatten(policy.model.parameters()))
+    ranks = ranks or Ranks()
+    # ranks on other devices may have other formats, and all must train alike
+    agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=packed)))
+    recipe = mismatch.settled(asked, config.algorithm.importance_cap, agree=agree)
     yield ModelLoaded(
         step=step,
         path=config.model.path,
@@ -112,6 +125,7 @@ def load_run(
         dtype=policy.dtype,
         notes=policy.notes,
         seconds=time.perf_counter() - begun,
+        settled=mismatch.correction(asked, recipe),
     )
     render = PromptRenderer(
         tokenizer=policy.tokenizer,
@@ -124,7 +138,6 @@ def load_run(
     for text in (*policy.notes, *render.check()):
         yield NoteWritten(step=step, text=text)
     scorer = stack.enter_context(Scorer(config, task, folder, control, policy.tokenizer))
-    ranks = ranks or Ranks()
     rows = yield from _fitted_rows(config, policy, task, render, ranks, step)
     sampling = Sampling.of(config.rollout)
     if sampling.truncated:
@@ -188,7 +201,8 @@ def _limits(config: RunConfig, recipe: Recipe, policy: Policy, scorer: Scorer) -
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust == "clip",
         accuracy=scorer.accuracy or None,
-        sampler_gap=limit_of(policy.dtype),
+        sampler_gap=mismatch.ROUNDING[policy.dtype],
+        corrected=recipe.importance_cap > 0,
         memory_gb=preflight.memory_limit() / preflight.GIGABYTE,
         thresholds=config.alerts,
     )

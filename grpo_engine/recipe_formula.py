@@ -20,11 +20,12 @@ WEIGHT = {
 
 
 def formula(recipe: Recipe) -> tuple[str, ...]:
-    """The lines of the formula: signal, ratio, objective, anchor, loss."""
+    """The lines of the formula: signal, ratio, objective, sampler, anchor, loss."""
     lines = [*signal_lines(recipe)]
     if recipe.ratio != "none":
         lines.append(RATIO[recipe.ratio])
-    lines += [*trust_lines(recipe), *anchor_lines(recipe), loss_line(recipe)]
+    lines += [*trust_lines(recipe), *sampler_lines(recipe), *anchor_lines(recipe)]
+    lines.append(loss_line(recipe))
     return tuple(lines)
 
 
@@ -91,6 +92,27 @@ def trust_lines(recipe: Recipe) -> tuple[str, ...]:
     )
 
 
+def sampler_lines(recipe: Recipe) -> tuple[str, ...]:
+    """The weight and the mask for what the sampler gave the tokens."""
+    lines = []
+    if recipe.importance_cap > 0:
+        low, high = f"{recipe.importance_floor:g}", f"{recipe.importance_cap:g}"
+        level, _, beyond = recipe.importance_mode.partition("_")
+        name, ratio = "wᵢₜ", "π_old(oᵢₜ)/π_sampler(oᵢₜ)"
+        if level == "sequence":
+            name, ratio = "wᵢ", f"exp( Σₜ log {ratio} )"
+        if beyond == "mask":
+            lines.append(f"{name} = {ratio}   0 outside [{low}, {high}]")
+        elif recipe.importance_floor == 0:
+            lines.append(f"{name} = min( {ratio}, {high} )")
+        else:
+            lines.append(f"{name} = clip( {ratio}, {low}, {high} )")
+    if recipe.off_policy_mask > 0:
+        gap = "1/|oᵢ| Σₜ log π_sampler(oᵢₜ)/π(oᵢₜ)"
+        lines.append(f"mᵢ = [Aᵢ ≥ 0 or {gap} ≤ {recipe.off_policy_mask:g}]")
+    return tuple(lines)
+
+
 def anchor_lines(recipe: Recipe) -> tuple[str, ...]:
     """The distance to the reference, in the loss or in the reward."""
     if recipe.anchor == "none":
@@ -105,7 +127,9 @@ def loss_line(recipe: Recipe) -> str:
     """What is minimised."""
     terms = "Jᵢₜ"
     if recipe.importance_cap > 0:
-        terms = f"min(π_old/π_sampler, {recipe.importance_cap:g})·{terms}"
+        terms = ("wᵢ·" if recipe.importance_mode.startswith("sequence") else "wᵢₜ·") + terms
+    if recipe.off_policy_mask > 0:
+        terms = f"mᵢ·{terms}"
     if recipe.entropy_top_quantile < 1:
         terms = f"[Hᵢₜ in the top {recipe.entropy_top_quantile:.0%}]·{terms}"
     if recipe.anchor != "none" and recipe.anchor_place == "loss":

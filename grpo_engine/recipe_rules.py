@@ -55,6 +55,8 @@ RANGES: dict[str, Range] = {
     "entropy_target": Range(0, above=True),
     "entropy_top_quantile": Range(0, 1, above=True),
     "importance_cap": Range(1, off=0),
+    "importance_floor": Range(0, 1),
+    "off_policy_mask": Range(0),
     "gamma": Range(0, 1),
     "lam": Range(0, 1),
     "value_clip": Range(0),
@@ -110,6 +112,8 @@ READ_WHEN: dict[str, tuple[Callable[[Recipe], bool], str]] = {
     "stop_kl": (lambda r: r.stop == "kl", "stop=kl"),
     "stop_plateau": (lambda r: r.stop == "plateau", "stop=plateau"),
     "drop_at_bound": (lambda r: r.trust in ("clip", "target"), "trust=clip or target"),
+    "importance_floor": (lambda r: r.importance_cap > 0, "importance_cap above 0"),
+    "importance_mode": (lambda r: r.importance_cap > 0, "importance_cap above 0"),
     "gamma": (lambda r: r.signal == "gae", "signal=gae"),
     "lam": (lambda r: r.signal == "gae", "signal=gae"),
     "value_clip": (lambda r: r.signal == "gae", "signal=gae"),
@@ -189,6 +193,11 @@ EXCLUSIONS: tuple[tuple[Callable[[Recipe], bool], str], ...] = (
         lambda r: r.refill_rounds > 0 and r.signal not in GROUP_SIGNALS,
         "refill_rounds={refill_rounds} replaces groups without a signal, but signal={signal} does "
         "not compare within a group: choose a group signal, or refill_rounds=0",
+    ),
+    (
+        lambda r: 0 < r.importance_cap <= r.importance_floor,
+        "importance_floor={importance_floor:g} is not below importance_cap={importance_cap:g}, so "
+        "every weight would be the same: lower the floor, or raise the cap",
     ),
 )
 

@@ -25,6 +25,7 @@ Weight = Literal[
     "per_sequence", "per_completion", "per_token", "per_batch_token", "constant", "sum"
 ]
 Stop = Literal["never", "all_at_bound", "plateau", "kl", "target"]
+ImportanceMode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,9 @@ class Recipe:
     entropy_target: float | None = None  # nats per token at which the bonus holds the entropy
     entropy_top_quantile: float = 1.0  # share of tokens, by entropy, that are updated
     importance_cap: float = 0.0  # cap on pi_old / sampler, 0 = no correction
+    importance_floor: float = 0.0  # lower cap
+    importance_mode: ImportanceMode = "token_truncate"  # beyond a cap: hold there, or leave out
+    off_policy_mask: float = 0.0  # nats per token from the sampler, 0 = off
 
     # For the critic of `gae`
     gamma: float = 1.0
@@ -88,6 +92,11 @@ class Recipe:
     value_clip: float = 0.2  # 0 = off
     value_coefficient: float = 0.1
     whiten: bool = True
+
+    @property
+    def reads_sampler(self) -> bool:
+        """Whether the loss reads what the sampler gave the tokens."""
+        return self.importance_cap > 0 or self.off_policy_mask > 0
 
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -101,4 +110,5 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "anchor_place": get_args(AnchorPlace),
     "weight": get_args(Weight),
     "stop": get_args(Stop),
+    "importance_mode": get_args(ImportanceMode),
 }

@@ -27,7 +27,10 @@ ASKS = {
 
 BELONGS = {
     "signal": ("std", "signal_eps", "combine", "gamma", "lam", "whiten"),
-    "ratio": ("sampler_sync_every", "importance_cap"),
+    "ratio": (
+        "sampler_sync_every", "importance_cap", "importance_floor", "importance_mode",
+        "off_policy_mask",
+    ),
     "trust": (
         "clip_low", "clip_high", "delta", "cispo_cap", "sapo_tau_pos", "sapo_tau_neg",
         "target_tolerance",
@@ -80,7 +83,7 @@ def answers(recipe: Recipe) -> tuple[Answer, ...]:
     """The six answers of a recipe, with the settings that each reads."""
     said = {
         "signal": (recipe.signal, SIGNAL[recipe.signal]),
-        "ratio": (recipe.ratio, RATIO[recipe.ratio]),
+        "ratio": (recipe.ratio, ratio_words(recipe)),
         "trust": (recipe.trust, trust_words(recipe)),
         "anchor": (recipe.anchor, anchor_words(recipe)),
         "weight": (recipe.weight, WEIGHT[recipe.weight]),
@@ -103,6 +106,23 @@ def around(recipe: Recipe) -> dict[str, object]:
     """The settings that a recipe reads beside its six answers."""
     answered = {*ASKS, *(name for names in BELONGS.values() for name in names)}
     return {name: getattr(recipe, name) for name in settings_read(recipe) if name not in answered}
+
+
+def ratio_words(recipe: Recipe) -> str:
+    """How old data is re-weighted, and what is done about the sampler's own probabilities."""
+    words = RATIO[recipe.ratio]
+    if recipe.importance_cap > 0:
+        level, _, beyond = recipe.importance_mode.partition("_")
+        whose = "token" if level == "token" else "completion"
+        low, high = f"{recipe.importance_floor:g}", f"{recipe.importance_cap:g}"
+        inside = f"at most {high}" if recipe.importance_floor == 0 else f"from {low} to {high}"
+        done = f"held {inside}" if beyond == "truncate" else f"left out unless it is {inside}"
+        words += f", and each {whose} weighs what the trainer gives it over what the sampler gave "
+        words += f"it, {done}"
+    if recipe.off_policy_mask > 0:
+        words += f", and worse completions more than {recipe.off_policy_mask:g} nats per token "
+        words += "from their sampler are left out"
+    return words
 
 
 def trust_words(recipe: Recipe) -> str:

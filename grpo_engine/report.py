@@ -139,12 +139,18 @@ def tokens_scored(step: int, samples: Samples, rows: Sequence[int], group: int) 
                 after=by_row(samples.after, samples, row) if row in samples.after_rows else (),
                 entropy=by_row(samples.entropy, samples, row),
                 advantages=by_row(per_token, samples, row),
+                sampled=_sampled(samples.rollouts[row]),
                 clip_fraction=_row_mean(samples.clipped, samples, row),
                 kl=_row_mean(samples.kl, samples, row),
             )
             for row in rows
         ),
     )
+
+
+def _sampled(rollout: Rollout) -> tuple[float, ...]:
+    """What the tokens were drawn with, where that is not the policy at the temperature."""
+    return () if rollout.logprobs == rollout.raw_logprobs else rollout.logprobs
 
 
 def _row_mean(values: mx.array | None, samples: Samples, row: int) -> float | None:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from grpo_engine.errors import ConfigError
-from grpo_engine.trl_names import ALIASES, DEFAULTS, MACHINE, PLAIN, REWARDS, UNLIKE
+from grpo_engine.trl_names import ALIASES, DEFAULTS, MACHINE, NO_CAP, PLAIN, REWARDS, UNLIKE
 
 Tree = dict[str, Any]
 
@@ -50,7 +50,7 @@ def translate(given: Mapping[str, Any]) -> tuple[Tree, list[str]]:
     for name, path in PLAIN.items():
         if values.get(name) is not None:
             put(path, values[name])
-    for step in (_algorithm, _batch, _optimizer, _model, _reference, _rewards, _task):
+    for step in (_algorithm, _mismatch, _batch, _optimizer, _model, _reference, _rewards, _task):
         step(values, put, notes)
     for name in given:
         if name in UNLIKE and given[name] not in (None, False, DEFAULTS.get(name)):
@@ -170,6 +170,23 @@ def _algorithm(values: Tree, put: Put, notes: list[str]) -> None:
         put("algorithm.combine", values["multi_objective_aggregation"])
     if values["use_adaptive_entropy"]:
         put("algorithm.entropy_target", values["entropy_target"])
+
+
+def _mismatch(values: Tree, put: Put, notes: list[str]) -> None:
+    """Correction for the sampler, which TRL makes only where vLLM samples."""
+    if not values["use_vllm"]:
+        return
+    notes.append("use_vllm: MLX samples in the same process; TRL's correction for it is kept")
+    if not values["vllm_importance_sampling_correction"]:
+        put("algorithm.importance_cap", 0.0)
+        return
+    cap = values["vllm_importance_sampling_cap"]
+    cap = values["vllm_importance_sampling_clip_max"] if cap is None else cap
+    floor = values["vllm_importance_sampling_clip_min"]
+    put("algorithm.importance_cap", NO_CAP if cap is None else cap)
+    put("algorithm.importance_mode", values["vllm_importance_sampling_mode"])
+    if floor is not None:
+        put("algorithm.importance_floor", floor)
 
 
 def _batch(values: Tree, put: Put, notes: list[str]) -> None:

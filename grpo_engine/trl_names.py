@@ -48,9 +48,18 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "entropy_coef": 0.0,
     "use_adaptive_entropy": False,
     "entropy_target": 0.2,
+    "use_vllm": False,
+    "vllm_importance_sampling_correction": True,
+    "vllm_importance_sampling_mode": "sequence_mask",
+    "vllm_importance_sampling_clip_max": 3.0,
+    "vllm_importance_sampling_clip_min": None,
+    "vllm_importance_sampling_cap": None,
+    "off_policy_mask_threshold": None,
     "gradient_checkpointing": True,
     "trust_remote_code": False,
 }
+
+NO_CAP: Final = 1e30  # beyond every weight that there can be: TRL's clip_max of None
 
 # Names that mean the same here, value for value.
 PLAIN: Final[Mapping[str, str]] = {
@@ -74,6 +83,7 @@ PLAIN: Final[Mapping[str, str]] = {
     "mask_truncated_completions": "algorithm.mask_truncated",
     "top_entropy_quantile": "algorithm.entropy_top_quantile",
     "entropy_coef": "algorithm.entropy_bonus",
+    "off_policy_mask_threshold": "algorithm.off_policy_mask",
     "gradient_checkpointing": "model.grad_checkpoint",
     "trust_remote_code": "model.trust_remote_code",
     "model_name_or_path": "model.path",
@@ -112,7 +122,6 @@ UNLIKE: Final[Mapping[str, str]] = {
     "entropy_coef_min": "no equivalent; the controller of algorithm.entropy_target has no bounds",
     "entropy_coef_max": "no equivalent; the controller of algorithm.entropy_target has no bounds",
     "entropy_coef_delta": "no equivalent; the controller has its own step",
-    "off_policy_mask_threshold": "no equivalent; algorithm.importance_cap limits old data",
     "use_bias_correction_kl": "no equivalent; the KL terms are k1, k2 and k3 (algorithm.anchor)",
     "adam_epsilon": "no equivalent; the optimiser's own 1e-8 is used",
     "generation_kwargs": "no equivalent; set rollout.* one by one",
@@ -122,12 +131,6 @@ UNLIKE: Final[Mapping[str, str]] = {
     "label_smoothing_factor": "no equivalent",
     "lr_scheduler_kwargs": "no equivalent; see optimizer.final_share",
     "num_generations_eval": "set evaluation.samples",
-    "use_vllm": "MLX samples in the same process; the self-check compares both probabilities",
-    "vllm_importance_sampling_correction": "set algorithm.importance_cap",
-    "vllm_importance_sampling_mode": "set algorithm.importance_cap",
-    "vllm_importance_sampling_clip_max": "set algorithm.importance_cap",
-    "vllm_importance_sampling_clip_min": "set algorithm.importance_cap",
-    "vllm_importance_sampling_cap": "set algorithm.importance_cap",
     "vllm_structured_outputs_regex": "no equivalent; score the form with the reward regex",
     "model_init_kwargs": "no equivalent; see model.dtype and model.quantized",
     "data_seed": "no equivalent; the run's seed orders the data",

@@ -59,7 +59,9 @@ def _values(
     count = len(row.ids)
     match mode:
         case "push":
-            return _padded([term.advantage * term.ratio for term in terms], count)
+            weights = [term.importance * term.kept for term in terms]
+            pushes = [t.advantage * t.ratio * w for t, w in zip(terms, weights, strict=True)]
+            return _padded(pushes, count)
         case "change":
             return _padded([b - a for a, b in zip(row.old, _newest(row, at), strict=True)], count)
         case "kl":

@@ -8,7 +8,7 @@ from app.inspector.terms import group_advantages, group_terms
 from app.inspector.values import TokenTerm, UpdateTotals
 from experiments.values import GroupView, TokenView
 from grpo_engine.errors import RecipeError
-from grpo_engine.recipes import RECIPES, Recipe, recipe
+from grpo_engine.recipes import CHOICES, RECIPES, Recipe, recipe
 
 # What can be asked "what if" of: choices that stored log-probabilities and rewards can answer.
 KNOBS: dict[str, tuple[Any, ...]] = {
@@ -22,6 +22,10 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "trust": ("none", "clip", "cispo", "sapo"),
     "anchor": ("none", "k1", "k2", "k3"),
     "weight": ("per_sequence", "per_completion", "per_token", "constant", "sum"),
+    "importance_cap": (0.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0),
+    "importance_floor": (0.0, 0.2, 0.5, 0.8, 0.9),
+    "importance_mode": CHOICES["importance_mode"],
+    "off_policy_mask": (0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
 }
 
 

@@ -37,17 +37,20 @@ def group_terms(
     given = advantages if advantages is not None else [row.advantages for row in rows]
     mask = mx.array([[1.0] * len(row.ids) + [0.0] * (width - len(row.ids)) for row in rows])
     ref = _pad([row.reference for row in rows], width) if all(r.reference for r in rows) else None
+    drawn = [row.sampled or row.sampler for row in rows]
+    sampler = _pad(drawn, width) if all(drawn) else None
     loss = policy_loss(
         _pad(new, width),
         _pad([row.old for row in rows], width),
         ref,
         _pad(given, width),
         mask,
-        _without_missing(recipe, has_reference=ref is not None),
+        _without_missing(recipe, has_reference=ref is not None, has_sampler=sampler is not None),
         group_ids=mx.zeros((len(rows),), dtype=mx.int32),
         token_ids=_pad([row.ids for row in rows], width, kind=mx.int32),
         max_length=totals.max_length,
         totals=Totals(rows=totals.rows, tokens=totals.tokens, micro_batches=totals.micro_batches),
+        sampler=sampler,
     )
     arrays = _lists(loss.terms)
     return tuple(
@@ -94,15 +97,16 @@ def _new(row: TokenRow, at: int) -> tuple[float, ...]:
     return row.passes[at] if at < len(row.passes) else row.old
 
 
-def _without_missing(recipe: Recipe, *, has_reference: bool) -> Recipe:
+def _without_missing(recipe: Recipe, *, has_reference: bool, has_sampler: bool) -> Recipe:
     # what was not recorded cannot be weighed: those parts of the loss read 0
     changes: dict[str, Any] = {}
     if not has_reference and recipe.anchor_place == "loss":
         changes |= {"anchor": "none", "beta": 0.0}
+    if not has_sampler:
+        changes |= {"importance_cap": 0.0, "off_policy_mask": 0.0}
     return replace(
-        recipe, entropy_bonus=0.0, entropy_target=None, entropy_top_quantile=1.0,
-        importance_cap=0.0, **changes,
-    )  # fmt: skip
+        recipe, entropy_bonus=0.0, entropy_target=None, entropy_top_quantile=1.0, **changes
+    )
 
 
 def _pad(rows: Sequence[Sequence[float]], width: int, kind: "mx.Dtype | None" = None) -> "mx.array":
@@ -116,8 +120,8 @@ def _pad(rows: Sequence[Sequence[float]], width: int, kind: "mx.Dtype | None" = 
 
 
 FIELDS = (
-    "advantage", "ratio", "low", "high", "side", "clamped", "updated", "objective", "weight",
-    "anchor", "kl", "target", "contribution",
+    "advantage", "ratio", "low", "high", "side", "clamped", "updated", "importance", "kept",
+    "objective", "weight", "anchor", "kl", "target", "contribution",
 )  # fmt: skip
 
 
@@ -143,6 +147,8 @@ def _term(arrays: dict[str, Any], row: TokenRow, i: int, t: int, new: float) -> 
         side=SIDES[int(at("side"))],
         clamped=bool(at("clamped")),
         updated=bool(at("updated")),
+        importance=at("importance"),
+        kept=bool(at("kept")),
         objective=at("objective"),
         weight=at("weight"),
         anchor=at("anchor"),

@@ -33,6 +33,8 @@ class TokenTerm:
     side: Side
     clamped: bool
     updated: bool
+    importance: float
+    kept: bool
     objective: float
     weight: float
     anchor: float

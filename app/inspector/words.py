@@ -13,6 +13,8 @@ def why(term: TokenTerm, recipe: Recipe, *, first_pass: bool) -> str:
     """Say in one sentence what happens to the token and why."""
     if term.advantage == 0:
         return "no push: its answer is worth what its siblings are"
+    if not term.kept:
+        return f"left out: {_too_far(term, recipe)}"
     if not term.updated:
         return "left out of the loss by the recipe"
     better = term.advantage > 0
@@ -28,6 +30,16 @@ def why(term: TokenTerm, recipe: Recipe, *, first_pass: bool) -> str:
     if abs(term.ratio - 1) < ONE and first_pass:
         return f"{who}: pushed {'up' if better else 'down'}; ratio is 1 by construction"
     return _free(term, who, better)
+
+
+def _too_far(term: TokenTerm, recipe: Recipe) -> str:
+    """Which of the two masks on the distance to the sampler it was."""
+    if term.importance == 0:
+        low, high = short(recipe.importance_floor), short(recipe.importance_cap)
+        whose = "its answer" if recipe.importance_mode.startswith("sequence") else "it"
+        return f"trainer and sampler differ about {whose} by a ratio outside {low} to {high}"
+    limit = f"{recipe.off_policy_mask:g}"
+    return f"a worse answer, more than {limit} nats per token from its sampler"
 
 
 def _stop(recipe: Recipe) -> str:
@@ -59,6 +71,13 @@ def written_out(term: TokenTerm, recipe: Recipe, totals: UpdateTotals, length: i
 
 
 def _objective(term: TokenTerm, recipe: Recipe) -> str:
+    if not term.kept:
+        return "0"
+    weighed = f" × {short(term.importance, 3)} for the sampler" if recipe.importance_cap else ""
+    return _push(term, recipe) + weighed
+
+
+def _push(term: TokenTerm, recipe: Recipe) -> str:
     if recipe.trust in ("none", "clip") and recipe.ratio != "none" and term.advantage:
         used = term.objective / term.advantage
         return f"{short(used)} × {signed(term.advantage)}"

@@ -60,9 +60,9 @@ def _terms(
     r, push = _push(batch, how, log_r, targets)
     in_loss = batch.mask & ((push.side == trust.FREE) | (not how.drop_at_bound))
     top = _top_entropy(batch, how, whole)
-    importance = _importance(batch, how)
+    importance, kept = _importance(batch, how)
     distance, value = _distance(batch, how), _value_loss(batch, how)
-    term = in_loss * (how.beta * distance - top * importance * push.objective)
+    term = in_loss * (how.beta * distance - top * kept * importance * push.objective)
     term = term + how.value_coefficient * value
     return Terms(
         mask=batch.mask,
@@ -75,7 +75,8 @@ def _terms(
         clamped=batch.mask & (mx.abs(log_r) > LIMIT),
         objective=push.objective * batch.mask,
         importance=importance,
-        updated=in_loss & top,
+        kept=kept,
+        updated=in_loss & top & kept,
         weight=weight,
         contribution=weight * term - _entropy_bonus(batch, how, top, whole),
         anchor=distance * batch.mask,
@@ -98,11 +99,19 @@ def _push(
     return r, trust.push(how, r, batch.advantage, batch.new)
 
 
-def _importance(batch: Batch, how: Recipe) -> mx.array:
-    """min(π_old/π_sampler, cap) where the recipe corrects for the sampler, else 1. [B,T]"""
-    if how.importance_cap == 0 or batch.sampler is None:
-        return mx.ones(batch.mask.shape)
-    return ratio.importance(batch.old, batch.sampler, how.importance_cap)
+def _importance(batch: Batch, how: Recipe) -> tuple[mx.array, mx.array]:
+    """The weight for the sampler and whether the push is kept, both [B,T]; 1 without a mismatch."""
+    weight, kept = mx.ones(batch.mask.shape), batch.mask
+    if how.importance_cap > 0 and batch.sampler is not None:
+        weight = ratio.importance(batch.old - batch.sampler, batch.mask, how)
+        kept = kept & (weight > 0)
+    if how.off_policy_mask > 0:
+        sampled = batch.old if batch.sampler is None else batch.sampler
+        near = ratio.near_sampler(
+            batch.new, sampled, batch.advantage, batch.mask, how.off_policy_mask
+        )
+        kept = kept & near
+    return weight, kept
 
 
 def _distance(batch: Batch, how: Recipe) -> mx.array:

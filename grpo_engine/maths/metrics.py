@@ -1,6 +1,6 @@
 """What is logged about a loss, by TRL's names, as (sum, count): add up first, divide once.
 
-Names that end in `_min` or `_max` are extremes over completions, kept as (value, 1).
+Names that end in `min` or `max` are extremes over completions or tokens, kept as (value, 1).
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,6 +30,10 @@ def metrics(terms: Terms, recipe: str | Recipe) -> dict[str, Pair]:
         found["entropy"] = over_tokens(terms, terms.entropy)
     if how.trust in ("clip", "target"):
         found |= clip_metrics(terms) | {"at_bound": at_bound(terms)}
+    if how.importance_cap > 0:
+        found |= importance_metrics(terms, how)
+    if how.reads_sampler:
+        found["sampling/masked_ratio"] = over_tokens(terms, ~terms.kept)
     if how.trust == "cispo":
         capped = (terms.side == AT_HIGH) & (terms.advantage > 0)
         found["cispo_clip_ratio"] = over_ratios(terms, capped)
@@ -77,9 +81,24 @@ def clip_metrics(terms: Terms) -> dict[str, Pair]:
     }
 
 
+def importance_metrics(terms: Terms, how: Recipe) -> dict[str, Pair]:
+    """Least, mean and largest weight for the sampler, of tokens or of completions."""
+    weight, counted = terms.importance, terms.mask
+    if how.importance_mode.startswith("sequence"):
+        weight, counted = weight[:, :1], mx.ones((weight.shape[0], 1), dtype=mx.bool_)
+    count = counted.astype(mx.float32).sum()
+    some = (count > 0).astype(mx.float32)
+    name = "sampling/importance_sampling_ratio"
+    return {
+        f"{name}/min": (mx.where(counted, weight, mx.inf).min(), some),
+        f"{name}/mean": (mx.where(counted, weight, 0.0).sum(), count),
+        f"{name}/max": (mx.where(counted, weight, 0.0).max(), some),
+    }
+
+
 def at_bound(terms: Terms) -> Pair:
-    """(pushed tokens whose push has stopped, pushed tokens); pushed: the advantage is not 0."""
-    pushed = terms.mask & (terms.advantage != 0)
+    """(pushed tokens whose push has stopped, pushed tokens); pushed: advantage not 0, and kept."""
+    pushed = terms.kept & (terms.advantage != 0)
     stopped = pushed & (terms.side != FREE)
     return stopped.astype(mx.float32).sum(), pushed.astype(mx.float32).sum()
 
@@ -111,8 +130,8 @@ def merged(
 
 
 def _merged(name: str, pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    if name.endswith(("_min", "_max")):
+    if name.endswith(("min", "max")):
         counted = [pair for pair in pairs if pair[1] > 0]
-        pick = min if name.endswith("_min") else max
+        pick = min if name.endswith("min") else max
         return pick(counted) if counted else (0.0, 0.0)
     return sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)

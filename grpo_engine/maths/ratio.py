@@ -3,6 +3,7 @@
 import mlx.core as mx
 
 from grpo_engine.maths.arrays import clamp, lengths
+from grpo_engine.recipes import Recipe
 
 
 def log_ratios(difference: mx.array, mask: mx.array, kind: str) -> mx.array:
@@ -26,10 +27,29 @@ def ratios(log_ratio: mx.array) -> mx.array:
     return mx.exp(clamp(log_ratio))
 
 
-def importance(old: mx.array, sampler: mx.array, cap: float) -> mx.array:
-    """w_t = min(π_old/π_sampler, cap), a constant. [B,T]
+def importance(difference: mx.array, mask: mx.array, how: Recipe) -> mx.array:
+    """w = π_old/π_sampler within [floor, cap], from log π_old - log π_sampler; a constant. [B,T]
 
-    Corrects for a sampler whose probabilities differ from the trainer's (truncated importance
-    sampling, https://fengyao.notion.site/off-policy-rl).
+    token     w_t = exp(x_t)       truncate  clip(w, floor, cap)
+    sequence  w   = exp(Σ_t x_t)   mask      w, and 0 where it is below floor or above cap
+
+    Corrects for a sampler whose probabilities differ from the trainer's, as TRL does.
     """
-    return mx.stop_gradient(mx.minimum(ratios(old - sampler), cap))
+    level, _, beyond = how.importance_mode.partition("_")
+    kind = "sequence_sum" if level == "sequence" else "token"
+    w = mx.broadcast_to(ratios(log_ratios(difference, mask, kind)), mask.shape)
+    low, high = how.importance_floor, how.importance_cap
+    if beyond == "truncate":
+        return mx.stop_gradient(mx.clip(w, low, high))
+    return mx.stop_gradient(mx.where((w < low) | (w > high), 0.0, w))
+
+
+def near_sampler(
+    new: mx.array, sampler: mx.array, advantage: mx.array, mask: mx.array, limit: float
+) -> mx.array:
+    """[A ≥ 0 or Σ_t log(π_sampler/π)/|o| ≤ limit]: keep better answers and those near. [B,T]
+
+    The off-policy sequence mask of DeepSeek-V3.2 (arXiv:2512.02556, eq. 9).
+    """
+    far = (sampler - mx.stop_gradient(new)).sum(axis=1, keepdims=True) / lengths(mask)
+    return (advantage >= 0) | (far <= limit)

@@ -23,6 +23,7 @@ class Terms:
     clamped: mx.array  # the log-ratio was beyond ±60
     objective: mx.array  # J, before any weight
     importance: mx.array  # correction for the sampler
+    kept: mx.array  # 0 where a mask on the distance to the sampler leaves the push out
     updated: mx.array  # 1 where the token's push is in the loss
     weight: mx.array  # share of the token in the average
     contribution: mx.array  # what the token adds to the loss

@@ -1,6 +1,7 @@
 """The inspector's words and numbers, redone by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +18,8 @@ def term(**changes: object) -> TokenTerm:
     base: dict[str, object] = {
         "advantage": 1.21, "new": math.log(0.046), "old": math.log(0.034),
         "reference": math.log(0.021), "ratio": 1.35, "low": 0.8, "high": 1.2, "side": "high",
-        "clamped": False, "updated": True, "objective": 1.2 * 1.21, "weight": 1 / 24 / 8,
+        "clamped": False, "updated": True, "importance": 1.0, "kept": True,
+        "objective": 1.2 * 1.21, "weight": 1 / 24 / 8,
         "anchor": 0.0, "kl": 0.1, "target": None, "contribution": 1.2 * 1.21 / 24 / 8,
     }  # fmt: skip
     return TokenTerm(**(base | changes))  # type: ignore[arg-type]  # fields are checked by use
@@ -59,10 +61,31 @@ def test_each_weight_has_its_own_divisors(name: str, divisors: str) -> None:
         ({"side": "free", "ratio": 1.1}, "better answer: pushed up, may go to 1.2"),
         ({"advantage": 0.0, "side": "free"}, "no push"),
         ({"updated": False}, "left out of the loss"),
+        (
+            {"updated": False, "kept": False, "importance": 0.0},
+            "left out: trainer and sampler differ about its answer by a ratio outside 0 to 3",
+        ),
+        (
+            {"updated": False, "kept": False, "importance": 0.9},
+            "left out: a worse answer, more than 0.1 nats per token from its sampler",
+        ),
     ],
 )
 def test_why_says_side_and_bound(changes: dict[str, object], words: str) -> None:
-    assert words in why(term(**changes), recipe("grpo"), first_pass=True)
+    corrected = recipe(
+        "grpo", importance_cap=3.0, importance_mode="sequence_mask", off_policy_mask=0.1
+    )
+    assert words in why(term(**changes), corrected, first_pass=True)
+
+
+def test_the_weight_for_the_sampler_is_in_the_arithmetic() -> None:
+    # 1.2 x 1.21 x .9 / 24 / 8 = 1.3068 / 192 = .0068
+    how = recipe("dr-grpo", importance_cap=3.0, weight="per_sequence")
+    one = term(importance=0.9, contribution=1.2 * 1.21 * 0.9 / 192)
+    text = written_out(one, how, TOTALS, length=24)
+    assert text == "1.2 × +1.21 × .9 for the sampler ÷ 24 tokens ÷ 8 answers = +.0068"
+    left_out = term(importance=0.0, kept=False, updated=False, contribution=0.0)
+    assert written_out(left_out, how, TOTALS, length=24).startswith("0 ÷ 24 tokens ÷ 8 answers = ")
 
 
 def row(index: int, old: float, new: float, advantage: float) -> TokenRow:
@@ -94,6 +117,51 @@ def test_terms_come_from_the_engines_loss() -> None:
     assert up[0].contribution == pytest.approx(0.3, rel=1e-5)
     assert down[0].contribution == pytest.approx(-0.2, rel=1e-5)
     assert [one.ratio for one in group_terms(TOKENS, how, totals, at=0)[0]] == [1.0, 1.0]
+
+
+def sampled_at(logprob: float, *, cut: bool = False) -> TokenView:
+    """Those tokens, from a sampler that gave each the same log-probability."""
+    both = (logprob, logprob)
+    rows = (
+        replace(one, sampled=both) if cut else replace(one, sampler=both) for one in TOKENS.rows
+    )
+    return replace(TOKENS, rows=tuple(rows))
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "weight"),
+    [("token_truncate", 1.25), ("sequence_truncate", 1.5), ("sequence_mask", 0.0)],
+)
+def test_the_weight_for_the_sampler_comes_from_what_was_drawn_from(
+    mode: str, weight: float, cut: bool
+) -> None:
+    # old .4, sampler .32: 1.25 a token, 1.25² = 1.5625 a completion, above the cap of 1.5
+    how = recipe("grpo", beta=0.0, anchor="none", importance_cap=1.5, importance_mode=mode)
+    totals = UpdateTotals(rows=2, tokens=4, max_length=8)
+    up, down = group_terms(sampled_at(math.log(0.32), cut=cut), how, totals, at=1)
+    assert [one.importance for one in (*up, *down)] == pytest.approx([weight] * 4, rel=1e-5)
+    assert {one.kept for one in (*up, *down)} == {weight > 0}
+    assert up[0].contribution == pytest.approx(0.3 * weight, rel=1e-5)
+    assert down[0].contribution == pytest.approx(-0.2 * weight, rel=1e-5)
+
+
+def test_a_worse_answer_that_a_pass_took_far_from_its_sampler_has_no_push() -> None:
+    # answer b: .4 -> .2 at its first token, so log(.4/.2)/2 = .347 nats a token; a is better
+    how = recipe("grpo", beta=0.0, anchor="none", off_policy_mask=0.3)
+    totals = UpdateTotals(rows=2, tokens=4, max_length=8)
+    for at, kept in ((0, True), (1, False)):
+        up, down = group_terms(TOKENS, how, totals, at=at)
+        assert [one.kept for one in (*up, *down)] == [True, True, kept, kept]
+        assert (down[1].contribution == 0) == (not kept)
+
+
+def test_without_what_the_sampler_gave_there_is_no_weight() -> None:
+    how = recipe("grpo", beta=0.0, anchor="none", importance_cap=1.5, off_policy_mask=0.1)
+    rows = tuple(replace(one, sampler=()) for one in TOKENS.rows)
+    totals = UpdateTotals(rows=2, tokens=4, max_length=8)
+    terms = group_terms(replace(TOKENS, rows=rows), how, totals, at=1)
+    assert {one.importance for answer in terms for one in answer} == {1.0}
 
 
 def test_another_clip_range_changes_what_is_clipped() -> None:

@@ -11,7 +11,9 @@ from grpo_engine import alert_rules
 from grpo_engine.alerts import REPEAT, Alerts, Limits
 from grpo_engine.config import AlertsConfig
 from grpo_engine.events import AlertRaised, EvaluationFinished, StepFinished
+from grpo_engine.mismatch import ROUNDING
 
+MEAN, MOST = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
 LIMITS = Limits(updates_per_step=2, accuracy="exact", memory_gb=8.0)
 Numbers = dict[str, float]
 
@@ -30,7 +32,9 @@ def healthy(step: int) -> Numbers:
         "completions/duplicates": 0.1,
         "clip_ratio/region_mean": 0.05,
         "grad_norm": 0.3,
-        "sampling/sampling_logp_difference/max": 1e-5,
+        MEAN: 1e-6,
+        MOST: 1e-5,
+        "sampling/masked_ratio": 0.0,
         "time/score": 0.1,
         "step_time": 1.0,
         "memory/peak_gb": 2.0,
@@ -80,7 +84,8 @@ CASES: dict[str, Callable[[int], Numbers]] = {
     "clip_too_much": lambda _: {"clip_ratio/region_mean": 0.4},
     "clip_never": lambda _: {"clip_ratio/region_mean": 0.0},
     "gradient_spike": lambda _: {"grad_norm": 4.0},
-    "sampler_disagrees": lambda _: {"sampling/sampling_logp_difference/max": 0.01},
+    "sampler_disagrees": lambda _: {MOST: 0.01},
+    "many_masked": lambda _: {"sampling/masked_ratio": 0.4},
     "reward_slow": lambda _: {"time/score": 0.9},
     "reward_constant": lambda _: {"rewards/exact/std": 0.0},
     "duplicates": lambda _: {"completions/duplicates": 0.7},
@@ -115,6 +120,47 @@ def test_bounds_that_never_act_are_no_news_with_one_update() -> None:
     rows = late(CASES["clip_never"])
     assert [a.rule for a in fold(rows)] == ["clip_never"]
     assert fold(rows, Limits(updates_per_step=1, accuracy="exact")) == []
+
+
+FOLDED = {MEAN: 0.0065, MOST: 0.15}  # measured: LoRA folded into bfloat16 weights
+ROUNDED = {MEAN: 0.004, MOST: 0.4}  # two kernels that round bfloat16 differently
+
+
+@pytest.mark.parametrize(
+    ("dtype", "corrected", "first", "later", "raised"),
+    [
+        ("float32", False, {}, {MEAN: 5e-5, MOST: 5e-4}, None),
+        ("float32", False, {}, {MEAN: 2e-4, MOST: 5e-4}, MEAN),
+        ("float32", False, {}, {MEAN: 2e-6, MOST: 2e-3}, MOST),
+        ("bfloat16", False, {MEAN: 0.0, MOST: 0.0}, FOLDED, MEAN),
+        ("bfloat16", False, {}, {MEAN: 0.0005, MOST: 0.3}, MOST),
+        # one logit rounded to its other neighbour
+        ("bfloat16", False, {}, {MEAN: 4e-6, MOST: 0.125}, None),
+        ("bfloat16", True, {MEAN: 0.0, MOST: 0.0}, {MEAN: 4e-6, MOST: 0.125}, None),
+        ("float16", True, {MEAN: 0.0, MOST: 0.0}, {MEAN: 1e-6, MOST: 0.0157}, None),
+        # corrected: 5 x 0 is less than what rounding explains, .001
+        ("bfloat16", True, {MEAN: 0.0, MOST: 0.0}, FOLDED, MEAN),
+        # 5 x .004 = .02: as far as the first step's gap makes likely
+        ("bfloat16", True, ROUNDED, ROUNDED, None),
+        ("bfloat16", True, ROUNDED, {MEAN: 0.019, MOST: 0.99}, None),
+        ("bfloat16", True, ROUNDED, {MEAN: 0.021, MOST: 0.4}, MEAN),
+        # 4 x .25 = 1: no first step explains more
+        ("bfloat16", True, {MEAN: 0.004, MOST: 0.9}, {MEAN: 0.004, MOST: 1.1}, MOST),
+        ("float16", False, {MEAN: 0.0, MOST: 0.0}, {MEAN: 1.3e-4, MOST: 0.008}, MEAN),
+    ],
+)
+def test_a_gap_is_an_alert_where_rounding_does_not_explain_it(
+    dtype: str, corrected: bool, first: Numbers, later: Numbers, raised: str | None
+) -> None:
+    limits = Limits(accuracy="exact", sampler_gap=ROUNDING[dtype], corrected=corrected)
+    rows = [healthy(1) | first, *(healthy(n) | later for n in range(2, 6))]
+    found = [alert for alert in fold(rows, limits) if alert.step > 1]
+    assert [alert.rule for alert in found] == ["sampler_disagrees"] * bool(raised)
+    for alert in found:
+        assert alert.value == later[str(raised)]
+        assert f"{later[MOST]:.2g} at most" in alert.explanation
+        assert ("importance_cap 3" in alert.remedy) != corrected
+        assert alert.severity == ("warning" if corrected else "error")
 
 
 def test_an_alert_that_holds_is_repeated_only_now_and_then() -> None:

@@ -60,8 +60,25 @@ def test_every_setting_that_is_read_belongs_to_one_answer_or_stands_around(name:
                 "Aᵢ = (rᵢ − mean(r)) / (std(r) + 0.0001)   over the group, std by G−1",
                 "ρᵢₜ = π(oᵢₜ) / π_old(oᵢₜ)",
                 "Jᵢₜ = min( min(ρᵢₜ, 4)·Aᵢ, clip(ρᵢₜ, 0.8, 1.2)·Aᵢ )",
-                "L = −1/B Σᵢ 1/|oᵢ| Σₜ ( [Hᵢₜ in the top 20%]·min(π_old/π_sampler, 2)·Jᵢₜ )"
-                " − 0.01·mean(H)",
+                "wᵢₜ = min( π_old(oᵢₜ)/π_sampler(oᵢₜ), 2 )",
+                "L = −1/B Σᵢ 1/|oᵢ| Σₜ ( [Hᵢₜ in the top 20%]·wᵢₜ·Jᵢₜ ) − 0.01·mean(H)",
+            ],
+        ),
+        (
+            "dapo",
+            {
+                "importance_cap": 3.0,
+                "importance_floor": 0.5,
+                "importance_mode": "sequence_mask",
+                "off_policy_mask": 0.1,
+            },
+            [
+                "Aᵢ = (rᵢ − mean(r)) / (std(r) + 0.0001)   over the group, std by G−1",
+                "ρᵢₜ = π(oᵢₜ) / π_old(oᵢₜ)",
+                "Jᵢₜ = min( ρᵢₜ·Aᵢ, clip(ρᵢₜ, 0.8, 1.28)·Aᵢ )",
+                "wᵢ = exp( Σₜ log π_old(oᵢₜ)/π_sampler(oᵢₜ) )   0 outside [0.5, 3]",
+                "mᵢ = [Aᵢ ≥ 0 or 1/|oᵢ| Σₜ log π_sampler(oᵢₜ)/π(oᵢₜ) ≤ 0.1]",
+                "L = −1/Σᵢ|oᵢ| Σᵢ Σₜ ( mᵢ·wᵢ·Jᵢₜ )",
             ],
         ),
     ],
@@ -82,4 +99,12 @@ def test_a_changed_choice_changes_the_sentence() -> None:
     changed = sentence(recipe("grpo", passes=3, stop="kl", minibatches=2, delta=4.0, beta=0.0))
     assert "no ratio counts above 4" in changed
     assert "the policy may go anywhere" in changed
+    weighed = recipe("grpo", importance_cap=2.0, importance_floor=0.5, off_policy_mask=0.1)
+    assert (
+        "each token weighs what the trainer gives it over what the sampler gave it, held from "
+        "0.5 to 2, and worse completions more than 0.1 nats per token" in sentence(weighed)
+    )
+    masked = sentence(recipe("grpo", importance_cap=3.0, importance_mode="sequence_mask"))
+    assert "each completion weighs" in masked
+    assert "left out unless it is at most 3" in masked
     assert "in at most 3 passes, until KL to the sampling policy passes 0.05, in 2" in changed

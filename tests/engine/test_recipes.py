@@ -165,6 +165,15 @@ def test_beta_on_a_recipe_without_an_anchor_means_k3() -> None:
         ("grpo", {"stop": "kl"}, "stop=kl has no effect: it is read only with passes above 1"),
         ("dapo", {"ref_refresh_every": 5}, "only with an anchor"),
         ("grpo", {"lam": 0.9}, "only with signal=gae"),
+        ("grpo", {"importance_floor": 0.5}, "only with importance_cap above 0"),
+        ("grpo", {"importance_mode": "token_mask"}, "only with importance_cap above 0"),
+        ("grpo", {"importance_cap": 2.0, "importance_floor": 1.5}, "at least 0 and at most 1"),
+        (
+            "grpo",
+            {"importance_cap": 1.0, "importance_floor": 1.0},
+            "every weight would be the same",
+        ),
+        ("grpo", {"off_policy_mask": -1.0}, "off_policy_mask must be at least 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_words(

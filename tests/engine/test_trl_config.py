@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from grpo_engine.errors import ConfigError
+from grpo_engine.maths.arrays import FARTHEST
 from grpo_engine.settings import build
 from grpo_engine.trl_config import from_trl, translate
-from grpo_engine.trl_names import DEFAULTS, MACHINE, PLAIN, UNLIKE
+from grpo_engine.trl_names import DEFAULTS, MACHINE, NO_CAP, PLAIN, UNLIKE
 
 
 def config(**given: Any) -> Any:
@@ -104,7 +105,7 @@ def test_what_has_no_equivalent_is_listed_once_with_what_to_do() -> None:
         }
     )
     text = "\n".join(notes)
-    assert "use_vllm: MLX samples in the same process" in text
+    assert text.count("use_vllm: MLX samples in the same process") == 1
     assert "bf16: no equivalent, and none needed" in text
     assert "vespo_k_pos: no equivalent; there is no VESPO recipe" in text
     assert "did you mean num_generations?" in text
@@ -114,6 +115,39 @@ def test_what_has_no_equivalent_is_listed_once_with_what_to_do() -> None:
 def test_every_name_has_one_meaning() -> None:
     assert not set(UNLIKE) & set(MACHINE)
     assert not (set(UNLIKE) | set(MACHINE)) & (set(PLAIN) | set(DEFAULTS))
+
+
+@pytest.mark.parametrize(
+    ("given", "cap", "floor", "mode"),
+    [
+        ({}, 3.0, 0.0, "sequence_mask"),
+        ({"clip_max": 2.0, "clip_min": 0.5, "mode": "token_truncate"}, 2.0, 0.5, "token_truncate"),
+        ({"clip_max": None, "clip_min": 0.5, "mode": "token_mask"}, NO_CAP, 0.5, "token_mask"),
+        ({"cap": 1.5, "mode": "sequence_truncate"}, 1.5, 0.0, "sequence_truncate"),
+        ({"correction": False, "mode": "token_mask"}, 0.0, 0.0, "token_truncate"),
+    ],
+)
+def test_vllms_importance_sampling_is_our_correction_for_the_sampler(
+    given: dict[str, Any], cap: float, floor: float, mode: str
+) -> None:
+    names = {f"vllm_importance_sampling_{name}": value for name, value in given.items()}
+    made = config(**names, use_vllm=True).algorithm
+    recipe = made.resolved()
+    assert made.importance_cap == cap  # a decision, so nothing is added where formats differ
+    assert (recipe.importance_cap, recipe.importance_floor) == (cap, floor)
+    assert recipe.importance_mode == mode
+    assert config(**names).algorithm.importance_cap is None  # TRL reads them with vLLM only
+
+
+def test_the_off_policy_mask_carries_over_with_or_without_vllm() -> None:
+    for use in (False, True):
+        made = config(off_policy_mask_threshold=0.5, use_vllm=use).algorithm
+        assert made.resolved().off_policy_mask == 0.5
+    assert config().algorithm.off_policy_mask is None
+
+
+def test_a_cap_that_none_reaches_changes_no_weight() -> None:
+    assert NO_CAP > FARTHEST
 
 
 def test_the_same_settings_are_read_from_yaml_json_and_python(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
             ev.TokenNumbers(
                 index=place, old=row(), reference=draw(st.just(())) if place else row(),
                 passes=(row(), row()), after=row(), entropy=tuple(-x for x in row()),
-                advantages=row(), clip_fraction=draw(MAYBE), kl=draw(MAYBE),
+                advantages=row(), sampled=row(), clip_fraction=draw(MAYBE), kl=draw(MAYBE),
             )
         )  # fmt: skip
     group = ev.Group(
@@ -80,7 +80,8 @@ def others(draw: st.DrawFn, step: int) -> ev.Event:
         ev.RunPaused(step=step),
         ev.RunResumed(step=step),
         ev.ModelLoaded(step=step, path=draw(TEXT), parameters=3, trainable=1, dtype="float32",
-                       notes=(draw(TEXT),), seconds=draw(NUMBER)),
+                       notes=(draw(TEXT),), seconds=draw(NUMBER),
+                       settled=draw(st.dictionaries(NAMES, st.one_of(NUMBER, TEXT)))),
         ev.PassFinished(step=step, index=1, minibatch=0, loss=draw(NUMBER), clip_low=draw(NUMBER),
                         clip_high=0.0, kl_to_old=draw(NUMBER), grad_norm=draw(NUMBER),
                         learning_rate=1e-5, stop_reason=draw(TEXT)),

@@ -1,6 +1,7 @@
 """The token codec: exact ids and old, small differences, and what does not fit."""
 
 import math
+import zlib
 
 import numpy as np
 import pytest
@@ -26,7 +27,8 @@ def token_rows(draw: st.DrawFn, index: int = 0) -> TokenRow:
     return TokenRow(
         index=index, ids=tuple(int(x) for x in values(st.integers(0, 200_000).map(float))),
         ends=tuple(np.cumsum([int(x) for x in maybe(st.integers(0, 9).map(float))]).tolist()),
-        old=maybe(LOGP), sampler=maybe(LOGP), reference=maybe(LOGP), after=maybe(LOGP),
+        old=maybe(LOGP), sampler=maybe(LOGP), sampled=maybe(LOGP), reference=maybe(LOGP),
+        after=maybe(LOGP),
         passes=tuple(values(LOGP) for _ in range(draw(st.integers(0, 2)))),
         entropy=maybe(st.floats(0, 12, width=32)), advantages=maybe(st.floats(-3, 3, width=32)),
     )  # fmt: skip
@@ -48,7 +50,7 @@ def test_a_group_comes_back_with_exact_ids_and_old(rows: list[TokenRow], prompt:
     for got, row in zip(found, rows, strict=True):
         assert (got.ids, got.ends, got.old) == (row.ids, row.ends, row.old)
         assert got.advantages == row.advantages
-        for name in ("sampler", "reference", "after"):
+        for name in ("sampler", "sampled", "reference", "after"):
             assert near(getattr(got, name), getattr(row, name), row.old)
         assert near(got.entropy, row.entropy, ())
         assert len(got.passes) == len(row.passes)
@@ -60,6 +62,14 @@ def row(**numbers: tuple[float, ...]) -> TokenRow:
         ("ends", "sampler", "old", "reference", "passes", "after", "entropy", "advantages"), ()
     )
     return TokenRow(index=0, ids=(1, 2), **{**empty, **numbers})  # type: ignore[arg-type]
+
+
+def test_a_blob_without_what_was_drawn_from_is_as_it_was_before_there_was_such_a_field() -> None:
+    plain, cut = row(old=(-1.0, -2.0)), row(old=(-1.0, -2.0), sampled=(-0.5, -1.5))
+    header = zlib.decompress(encode((), [plain]))[4:]
+    assert b"sampled" not in header.partition(b"}")[0]
+    assert decode(encode((), [plain]))[1][0].sampled == ()
+    assert decode(encode((), [plain, cut]))[1][1].sampled == (-0.5, -1.5)
 
 
 def test_a_pass_equal_to_old_stays_at_ratio_one_exactly() -> None:

@@ -71,7 +71,8 @@ PANELS: Mapping[str, Part] = {
         ("probability", "under the reference (the model before training), old (when the answer was "
                         "sampled), new (in the last pass), after (once the step was done)."),
         ("ratio", "new ÷ old. In the first pass it is 1 by construction."),
-        ("term", "what this token adds to the objective, written out."),
+        ("term", "what this token adds to the objective, written out; “for the sampler” is the "
+                 "weight that corrects for a sampler that rounds otherwise than the trainer."),
     )),
     "why": Part("why this reward", (
         ("", "Each reward function's value, its weight, and its reason. The weighted sum is the "
@@ -100,7 +101,11 @@ ALERTS: Mapping[str, tuple[str, str]] = {
     "clip_too_much": ("Many tokens are at their bound; later passes do little.", "clip"),
     "clip_never": ("No token reaches its bound: the bounds have no effect.", "clip_least"),
     "gradient_spike": ("The gradient is many times as large as usual.", "grad_norm"),
-    "sampler_disagrees": ("Sampler and trainer give the same token different probabilities.", ""),
+    "sampler_disagrees": (
+        "Sampler and trainer give the same token different probabilities, more than rounding does.",
+        "",
+    ),
+    "many_masked": ("Much is left out of the loss because it is far from its sampler.", ""),
     "not_finite": ("A number was infinite or not a number: the update was skipped.", ""),
     "refills_exhausted": ("New prompts were drawn, and too few of them gave a signal.", ""),
     "slow_products": ("Matrix products are slow here: a fast BLAS is missing.", ""),

@@ -16,7 +16,9 @@ from grpo_engine.recipes import Recipe
 NAMES = {
     "name": "recipe", "clip_low": "clip low", "clip_high": "clip high", "delta": "ceiling δ",
     "beta": "beta (KL)", "signal": "signal", "ratio": "ratio", "trust": "trust",
-    "anchor": "anchor", "weight": "weight",
+    "anchor": "anchor", "weight": "weight", "importance_cap": "sampler cap",
+    "importance_floor": "lower cap", "importance_mode": "beyond caps",
+    "off_policy_mask": "off-policy",
 }  # fmt: skip
 
 

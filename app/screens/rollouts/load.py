@@ -67,6 +67,7 @@ def run_facts(reader: StoreReader, run: int) -> RunFacts:
     algorithm = dict(detail.config.get("algorithm", {}))
     name = str(algorithm.pop("recipe", "grpo"))
     changes = {key: value for key, value in algorithm.items() if value is not None}
+    changes |= {path.removeprefix("algorithm."): value for path, value in detail.settled.items()}
     try:
         chosen = recipe(name, **changes)
     except (RecipeError, TypeError):

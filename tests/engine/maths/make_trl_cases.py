@@ -2,11 +2,15 @@
 
 Run it as `python tests/engine/maths/make_trl_cases.py [FILE [REPEATS]]` with an interpreter that
 has both. TRL's `GRPOTrainer._compute_loss` is called on a stand-in for the trainer that returns
-given log-probabilities in place of a model's.
+given log-probabilities in place of a model's. The weights for the sampler are made by statements
+that are taken out of `_generate_and_score_completions` as they are.
 """
 
+import ast
+import inspect
 import json
 import sys
+import textwrap
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +20,7 @@ import numpy as np
 import torch
 import trl
 from trl import GRPOTrainer, RLOOTrainer
+from trl.trainer import grpo_trainer
 
 OUT = Path(__file__).parent / "data" / "trl_cases.npz"
 LOSS_TYPES = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo")
@@ -28,6 +33,9 @@ METRICS = (
     "clip_ratio/low_min",
     "clip_ratio/high_max",
     "cispo_clip_ratio",
+    "sampling/importance_sampling_ratio/min",
+    "sampling/importance_sampling_ratio/mean",
+    "sampling/importance_sampling_ratio/max",
 )
 
 
@@ -62,9 +70,36 @@ def settings() -> list[dict[str, Any]]:
         {"loss_type": "dapo", "quantile": 0.5},
         {"loss_type": "grpo", "entropy_coef": 0.01},
         {"loss_type": "dapo", "entropy_coef": 0.02, "quantile": 0.4, "beta": 0.01},
-        {"loss_type": "grpo", "importance": True, "beta": 0.04},
+        {"loss_type": "grpo", "mode": "token_truncate", "cap": 2.0, "beta": 0.04},
         {"loss_type": "rloo", "low": 0.2, "high": 0.3},
         {"loss_type": "rloo"},
+    ]
+    return cases + mismatched()
+
+
+def mismatched() -> list[dict[str, Any]]:
+    """Each way to correct for the sampler, with every loss type and with what else acts on it."""
+    modes = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+    cases = [
+        {"loss_type": kind, "mode": mode, "cap": 1.5, "floor": 0.6, "beta": 0.04}
+        for kind in LOSS_TYPES
+        for mode in modes
+    ]
+    cases += [{"loss_type": "grpo", "mode": mode, "cap": 3.0} for mode in modes]
+    cases += [{"loss_type": "dapo", "mode": mode, "cap": None, "floor": 0.9} for mode in modes]
+    cases += [{"loss_type": "grpo", "level": "sequence", "mode": m, "cap": 1.2} for m in modes]
+    cases += [
+        {"loss_type": "grpo", "per_token": True, "mode": "sequence_mask", "cap": 3.0},
+        {"loss_type": "dapo", "quantile": 0.5, "mode": "token_mask", "cap": 1.2, "delta": 1.5},
+    ]
+    far = {"off_policy": 0.05}
+    cases += [{"loss_type": kind, "beta": 0.04, **far} for kind in LOSS_TYPES]
+    cases += [
+        {"loss_type": "grpo", "sampler": True, **far},
+        {"loss_type": "grpo", "sampler": True, "per_token": True, **far},
+        {"loss_type": "dapo", "sampler": True, "level": "sequence", "off_policy": 0.3},
+        {"loss_type": "grpo", "mode": "sequence_mask", "cap": 3.0, "floor": 0.3, **far},
+        {"loss_type": "dapo", "mode": "token_mask", "cap": 1.5, "quantile": 0.4, **far},
     ]
     return cases
 
@@ -119,14 +154,18 @@ def trainer(case: dict[str, Any], logps: torch.Tensor, entropies: torch.Tensor) 
         accelerator=Accelerator(),
         aux_loss_enabled=False,
         top_entropy_quantile=case.get("quantile", 1.0),
-        off_policy_mask_threshold=None,
+        off_policy_mask_threshold=case.get("off_policy"),
+        get_off_policy_mask=GRPOTrainer.get_off_policy_mask,
         importance_sampling_level=case.get("level", "token"),
         loss_type=case["loss_type"],
         beta=case.get("beta", 0.0),
         epsilon_low=case.get("low", 0.2),
         epsilon_high=case.get("high", 5.0 if case["loss_type"] == "cispo" else 0.2),
-        use_vllm=bool(case.get("importance")),
+        use_vllm="mode" in case,
         vllm_importance_sampling_correction=True,
+        vllm_importance_sampling_mode=case.get("mode"),
+        vllm_importance_sampling_clip_max=case.get("cap"),
+        vllm_importance_sampling_clip_min=case.get("floor"),
         max_completion_length=11,
         current_gradient_accumulation_steps=accumulation,
         _entropy_bonus_enabled="entropy_coef" in case,
@@ -142,6 +181,27 @@ def trainer(case: dict[str, Any], logps: torch.Tensor, entropies: torch.Tensor) 
         ),
     )
     made.get_high_entropy_mask = lambda *given: GRPOTrainer.get_high_entropy_mask(made, *given)
+    return made
+
+
+def importance(stand_in: Any, arrays: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The weights for the sampler, and their metrics in `stand_in`, by TRL's own statements."""
+    source = textwrap.dedent(inspect.getsource(GRPOTrainer._generate_and_score_completions))
+    asked = "self.use_vllm and self.vllm_importance_sampling_correction"
+    blocks = [
+        node for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.If) and ast.unparse(node.test) == asked
+        and "vllm_importance_sampling_ratio" in ast.unparse(node) and len(node.body) > 1
+    ]  # fmt: skip
+    assert len(blocks) == 2, [block.lineno for block in blocks]
+    space = vars(grpo_trainer) | {
+        "self": stand_in, "mode": "train", "device": "cpu", "tool_mask": None,
+        "completion_mask": arrays["mask"].float(), "old_per_token_logps": arrays["old"],
+        "sampling_per_token_logps": arrays["sampler"],
+    }  # fmt: skip
+    for block in sorted(blocks, key=lambda node: node.lineno):
+        exec(compile(ast.Module([block], []), "trl", "exec"), space)
+    made: torch.Tensor = space["vllm_importance_sampling_ratio"]
     return made
 
 
@@ -164,10 +224,11 @@ def solve(case: dict[str, Any], given: dict[str, np.ndarray]) -> dict[str, np.nd
     }
     if case.get("old", True):
         batch["old_per_token_logps"] = arrays["old"]
-    if case.get("importance"):
-        ratio = torch.exp((arrays["old"] - arrays["sampler"]) * mask)
-        batch["importance_sampling_ratio"] = torch.clamp(ratio, max=2.0)
     stand_in = trainer(case, logps, entropies)
+    if "mode" in case:
+        batch["importance_sampling_ratio"] = importance(stand_in, arrays)
+    if "mode" in case or case.get("sampler"):
+        batch["sampling_per_token_logps"] = arrays["sampler"]
     kind = RLOOTrainer if case["loss_type"] == "rloo" else GRPOTrainer
     loss = kind._compute_loss(stand_in, None, batch)
     loss.backward()

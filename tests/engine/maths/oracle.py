@@ -93,15 +93,36 @@ def freeze(how: Settings, given: Given) -> Given:
     for i, t in np.argwhere(given["mask"]):
         ratio = np.exp(log_ratio(how, given, i, t))
         frozen["cispo_weight"][i, t] = min(ratio, how["cispo_cap"])
-        if how["importance_cap"] > 0:
-            away = np.exp(given["old"][i, t] - given["sampler"][i, t])
-            frozen["importance"][i, t] = min(away, how["importance_cap"])
+        frozen["importance"][i, t] = importance(how, given, i, t) * near(how, given, i, t)
         if how["drop_at_bound"]:
             low, high = bounds(how, given, i, t)
             worth = given["advantage"][i, t]
             stopped = (ratio < low and worth < 0) or (ratio > high and worth > 0)
             frozen["in_loss"][i, t] = float(not stopped)
     return frozen
+
+
+def importance(how: Settings, given: Given, i: int, t: int) -> Any:
+    """The weight of token t of completion i for what the sampler gave it."""
+    if how["importance_cap"] == 0:
+        return 1.0
+    of_answer = how["importance_mode"].startswith("sequence")
+    counted = np.flatnonzero(given["mask"][i]) if of_answer else [t]
+    found = np.exp(sum(given["old"][i, u] - given["sampler"][i, u] for u in counted))
+    inside = how["importance_floor"] <= found <= how["importance_cap"]
+    if how["importance_mode"].endswith("mask"):
+        return found if inside else 0.0
+    return max(how["importance_floor"], min(found, how["importance_cap"]))
+
+
+def near(how: Settings, given: Given, i: int, t: int) -> float:
+    """1 unless completion i is worse than its siblings and far from its sampler."""
+    worth = given["signs"][i] if how["trust"] == "target" else given["advantage"][i, t]
+    if how["off_policy_mask"] == 0 or worth >= 0:
+        return 1.0
+    own = np.flatnonzero(given["mask"][i])
+    gaps = [given["sampler"][i, u] - given["new"][i, u] for u in own]
+    return float(np.mean(gaps) <= how["off_policy_mask"])
 
 
 def loss(how: Settings, given: Given, frozen: Given) -> Any:

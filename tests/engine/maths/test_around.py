@@ -1,5 +1,7 @@
 """What stands around the six questions: entropy, length, truncation, the sampler's correction."""
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -140,12 +142,69 @@ def test_lengths_are_counted_on_the_mask() -> None:
 
 def test_the_correction_for_the_sampler_is_truncated_and_constant() -> None:
     # e^.5 = 1.6487, e^1 = 2.718 held at 2, e^-1 = .3679
-    old = mx.array([0.5, 1.0, -1.0])
-    assert numbers(importance(old, mx.zeros(3), 2.0)) == pytest.approx(
-        [1.6487, 2, 0.3679], abs=1e-4
-    )
-    slope = mx.grad(lambda x: importance(x, mx.zeros(3), 2.0).sum())(old)
-    assert numbers(slope) == [0, 0, 0]
+    old = mx.array([[0.5, 1.0, -1.0]])
+    how, mask = recipe("grpo", importance_cap=2.0), mx.ones((1, 3)) > 0
+    assert numbers(importance(old, mask, how))[0] == pytest.approx([1.6487, 2, 0.3679], abs=1e-4)
+    slope = mx.grad(lambda x: importance(x, mask, how).sum())(old)
+    assert numbers(slope) == [[0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("token_truncate", [0.85, 0.9, 1.25, 3]),
+        ("token_mask", [0, 0.9, 1.25, 0]),
+        # .8 x .9 x 1.25 x 4 = 3.6
+        ("sequence_truncate", [3, 3, 3, 3]),
+        ("sequence_mask", [0, 0, 0, 0]),
+    ],
+)
+def test_each_mode_holds_or_leaves_out_tokens_or_completions(
+    mode: str, expected: list[float]
+) -> None:
+    x = mx.log(mx.array([[0.8, 0.9, 1.25, 4.0]]))
+    how = recipe("grpo", importance_cap=3.0, importance_floor=0.85, importance_mode=mode)
+    assert numbers(importance(x, mx.ones((1, 4)) > 0, how))[0] == pytest.approx(expected, rel=1e-5)
+    # without the last token the product is .9, inside both caps
+    inside = mx.array([[1, 1, 1, 0]]) > 0
+    found = numbers(importance(x * inside, inside, how))[0][:3]
+    assert found == pytest.approx(expected[:3] if "token" in mode else [0.9] * 3, rel=1e-5)
+
+
+def test_worse_completions_far_from_their_sampler_leave_the_push_and_stay_in_the_average() -> None:
+    # log π_sampler/π per token: .3 .1 (mean .2) and -.5 .1 (mean -.2)
+    new = mx.array([[-1.0, -1.0], [-1.0, -1.0]])
+    sampler = mx.array([[-0.7, -0.9], [-1.5, -0.9]])
+    batch: dict[str, Any] = {
+        "new": new, "old": new, "ref": None, "mask": mx.ones((2, 2)) > 0, "sampler": sampler,
+        "group_ids": None,
+    }  # fmt: skip
+    how = recipe("dr-grpo", off_policy_mask=0.15, weight="per_sequence")
+    kept = {}
+    for worth in ([-1.0, -1.0], [1.0, -1.0], [0.0, 1.0]):
+        found = loss_of(batch, how, advantages=mx.array(worth))
+        kept[tuple(worth)] = numbers(found.terms.kept)
+    assert kept == {
+        (-1.0, -1.0): [[False] * 2, [True] * 2], (1.0, -1.0): [[True] * 2] * 2,
+        (0.0, 1.0): [[True] * 2] * 2,
+    }  # fmt: skip
+    # one of two rows is left: its two tokens weigh 1/2 of 1/2 each, A = -1
+    left = loss_of(batch, how, advantages=mx.array([-1.0, -1.0]))
+    assert number(left.value) == pytest.approx(0.5)
+    assert numbers(left.terms.weight) == [[0.25, 0.25]] * 2
+
+
+def test_without_a_sampler_the_mask_reads_how_far_the_passes_came() -> None:
+    # log π_old/π = .2 per token: the policy gave these less than when they were sampled
+    old = mx.array([[-0.8, -0.8]])
+    batch: dict[str, Any] = {
+        "new": old - 0.2, "old": old, "ref": None, "mask": mx.ones((1, 2)) > 0, "group_ids": None,
+        "advantages": mx.array([-1.0]),
+    }  # fmt: skip
+    for limit, kept in ((0.15, False), (0.25, True)):
+        found = loss_of(batch, recipe("dr-grpo", off_policy_mask=limit))
+        assert numbers(found.terms.kept) == [[kept] * 2]
+        assert numbers(found.terms.updated) == [[kept] * 2]
 
 
 def test_the_correction_weighs_the_push_and_not_the_anchor() -> None:

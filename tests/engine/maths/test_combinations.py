@@ -23,6 +23,9 @@ EXTRAS: dict[str, Any] = {
     "entropy_bonus": st.sampled_from([0.0, 0.2]),
     "entropy_top_quantile": st.sampled_from([1.0, 0.5]),
     "importance_cap": st.sampled_from([0.0, 1.5]),
+    "importance_floor": st.sampled_from([0.0, 0.7]),
+    "importance_mode": st.sampled_from(CHOICES["importance_mode"]),
+    "off_policy_mask": st.sampled_from([0.0, 0.1]),
 }
 
 
@@ -32,6 +35,8 @@ def asked(choices: dict[str, Any]) -> Recipe | None:
         choices = {k: v for k, v in choices.items() if not k.startswith("anchor_")}
     else:
         choices = choices | {"beta": 0.3}
+    if choices.get("importance_cap") == 0:
+        choices = {k: v for k, v in choices.items() if not k.startswith("importance_")}
     try:
         return recipe("grpo", **choices)
     except RecipeError:

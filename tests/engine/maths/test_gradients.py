@@ -97,6 +97,15 @@ CHANGED: dict[str, dict[str, Any]] = {
     "entropy quantile": {"entropy_top_quantile": 0.4},
     "entropy bonus on a quantile": {"entropy_bonus": 0.3, "entropy_top_quantile": 0.4},
     "importance": {"importance_cap": 1.2},
+    "importance between two caps": {"importance_cap": 1.2, "importance_floor": 0.8},
+    "importance of tokens left out": {"importance_cap": 1.5, "importance_mode": "token_mask"},
+    "importance of completions": {"importance_cap": 2.0, "importance_mode": "sequence_truncate"},
+    "importance of completions left out": {
+        "importance_cap": 2.0,
+        "importance_floor": 0.5,
+        "importance_mode": "sequence_mask",
+    },
+    "off-policy mask": {"off_policy_mask": 0.05, "beta": 0.3},
     "dropped at bound": {"drop_at_bound": True, "beta": 0.3},
 }
 

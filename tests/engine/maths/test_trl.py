@@ -2,6 +2,7 @@
 
 import json
 import os
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from grpo_engine.maths import Totals, metrics, policy_loss
-from grpo_engine.recipes import Recipe, recipe
+from grpo_engine.recipes import CHOICES, Recipe, recipe
+from grpo_engine.trl_names import NO_CAP
 from tests.engine.maths.helpers import assert_close
 
 FILE = Path(os.environ.get("TRL_CASES", Path(__file__).parent / "data" / "trl_cases.npz"))
@@ -18,6 +20,7 @@ with np.load(FILE, allow_pickle=False) as _file:
     CASES: list[dict[str, Any]] = json.loads(str(_file["cases"]))
     DATA = {name: _file[name] for name in _file.files if name != "cases"}
 
+KINDS = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo")
 NAMES = {"grpo": "grpo", "dapo": "dapo", "bnpo": "bnpo", "dr_grpo": "dr-grpo", "cispo": "cispo",
          "sapo": "sapo", "rloo": "rloo"}  # fmt: skip
 
@@ -28,8 +31,14 @@ def as_recipe(case: dict[str, Any]) -> Recipe:
     changes: dict[str, Any] = {
         "entropy_top_quantile": case.get("quantile", 1.0),
         "entropy_bonus": case.get("entropy_coef", 0.0),
-        "importance_cap": 2.0 if case.get("importance") else 0.0,
+        "off_policy_mask": case.get("off_policy", 0.0),
     }
+    if "mode" in case:
+        changes |= {
+            "importance_mode": case["mode"],
+            "importance_cap": case["cap"] or NO_CAP,
+            "importance_floor": case.get("floor") or 0.0,
+        }
     if kind == "cispo":
         changes["cispo_cap"] = case.get("high", 5.0)
     elif kind == "sapo":
@@ -72,7 +81,7 @@ def test_loss_gradient_and_metrics_are_those_of_trl(index: int) -> None:
             entropy=entropy,
             max_length=11,
             totals=as_totals(case, given["mask"]),
-            sampler=arrays["sampler"],
+            sampler=arrays["sampler"] if "mode" in case or case.get("sampler") else None,
         )
 
     (value, terms), gradients = mx.value_and_grad(loss, argnums=(0, 1))(
@@ -91,10 +100,19 @@ def test_loss_gradient_and_metrics_are_those_of_trl(index: int) -> None:
 def test_the_cases_hold_every_loss_type_at_both_levels_with_and_without_beta() -> None:
     seen = {(c["loss_type"], c.get("level", "token"), c.get("beta", 0) > 0) for c in CASES}
     both = [(level, beta) for level in ("token", "sequence") for beta in (False, True)]
-    kinds = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo")
-    assert {(kind, *rest) for kind in kinds for rest in both} <= seen
+    assert {(kind, *rest) for kind in KINDS for rest in both} <= seen
     assert any(c.get("delta") for c in CASES)
     assert any(c.get("low") != c.get("high") for c in CASES)
+
+
+def test_the_cases_hold_every_correction_for_the_sampler_and_leave_some_tokens_out() -> None:
+    modes = set(CHOICES["importance_mode"])
+    assert {(c["loss_type"], c["mode"]) for c in CASES if "mode" in c} >= set(product(KINDS, modes))
+    least = DATA["metric:sampling/importance_sampling_ratio/min"]
+    for mode in modes:
+        found = [least[index] for index, case in enumerate(CASES) if case.get("mode") == mode]
+        assert (min(found) == 0) == mode.endswith("mask")
+    assert {c.get("sampler", False) for c in CASES if "off_policy" in c} == {False, True}
 
 
 def test_the_cases_clip_on_both_sides_and_have_an_empty_completion() -> None:
