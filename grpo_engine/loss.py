@@ -6,6 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
+from mlx.utils import tree_map
 
 from grpo_engine.maths import Targets, Terms, Totals, metrics, policy_loss, targets_of
 from grpo_engine.policy import TokenBatch, token_scores
@@ -37,13 +38,18 @@ def gradient(
     totals: Totals,
     targets: Targets | None,
 ) -> tuple[dict[str, Any], Any]:
-    """The loss of one micro-batch with what is kept of it, and its gradients; all lazy."""
+    """The loss of one micro-batch with what is kept of it, and its float32 gradients; all lazy."""
+    scale = run.optimizer.loss_scale
 
     def loss_of() -> tuple[mx.array, dict[str, Any]]:
-        return loss(run, samples, recipe, batch, totals, targets)
+        value, found = loss(run, samples, recipe, batch, totals, targets)
+        return value * scale, {"loss": value, **found}
 
-    (value, found), gradients = nn.value_and_grad(run.policy.module, loss_of)()
-    return {"loss": value, **found}, gradients
+    (_, found), gradients = nn.value_and_grad(run.policy.module, loss_of)()
+    gradients = tree_map(lambda g: g.astype(mx.float32), gradients)
+    if scale != 1:
+        gradients = tree_map(lambda g: g / scale, gradients)
+    return found, gradients
 
 
 def loss(

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import mlx.core as mx
-import mlx.optimizers as optim
 
 from grpo_engine import checkpoint, mismatch, optimizer, persist, preflight
 from grpo_engine.alert_rules import Finding
@@ -15,6 +14,7 @@ from grpo_engine.config import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
+from grpo_engine.optimizer import Learner
 from grpo_engine.pinned import first_pins
 from grpo_engine.platform import blas
 from grpo_engine.policy import Policy, load_policy
@@ -184,15 +184,15 @@ def _fitted_rows(
 
 def _optimizers(
     config: RunConfig, policy: Policy, recipe: Recipe
-) -> tuple[optim.Optimizer, optim.Optimizer | None]:
+) -> tuple[Learner, Learner | None]:
     """The policy's optimiser, and the critic's where the recipe has one."""
-    learner = optimizer.build(config.optimizer)
-    learner.init(policy.module["model"].trainable_parameters())
+    learner = Learner(
+        optimizer.build(config.optimizer), policy.snapshot(),
+        scales_loss=policy.dtype == "float16",
+    )  # fmt: skip
     if recipe.signal != "gae":
         return learner, None
-    critic = optimizer.build_critic(config.optimizer)
-    critic.init(policy.module["critic"].trainable_parameters())
-    return learner, critic
+    return learner, Learner(optimizer.build_critic(config.optimizer), policy.critic_weights())
 
 
 def _limits(config: RunConfig, recipe: Recipe, policy: Policy, scorer: Scorer) -> Limits:

@@ -1,4 +1,4 @@
-"""Optimisers as mlx has them, the learning rate as a function of the step, gradient clipping."""
+"""Optimisers as mlx has them on float32 weights, the learning rate by step, gradient clipping."""
 
 import math
 from collections.abc import Mapping
@@ -6,10 +6,15 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.optimizers as optim
+import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
 from grpo_engine.config import OptimizerConfig
 from grpo_engine.errors import CheckpointError, ConfigError
+
+MASTER = "master."  # before the names of float32 copies in a checkpoint
+# float16 holds 6e-8 to 65504: the loss is scaled by a power of two, less where a gradient overflows
+MOST_SCALE, SMALLER, CALM = 2.0**16, 16, 100  # doubled again after so many updates
 
 
 def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
@@ -61,31 +66,76 @@ def build_critic(config: OptimizerConfig) -> optim.Optimizer:
     return optim.Adam(config.critic_learning_rate, bias_correction=True)
 
 
-def state_arrays(optimizer: optim.Optimizer) -> dict[str, mx.array]:
-    """Give the optimiser's state by dotted names, for a checkpoint."""
-    return dict(tree_flatten(optimizer.state))
+class Learner:
+    """Steps weights by a rule of mlx, in float32 whatever format the weights have.
 
-
-def restore(optimizer: optim.Optimizer, arrays: Mapping[str, mx.array]) -> None:
-    """Put back what `state_arrays` gave into an optimiser that is initialised for the same weights.
-
-    The tree's own shape stays: it has empty places, for layers without trained weights, that
-    dotted names do not tell.
+    w32 <- rule(w32, g), w16 <- round(w32): a 16-bit weight alone would lose every step smaller
+    than half of its last place. In float16 the loss is scaled, so that small gradients survive.
     """
-    optimizer.state = _filled(optimizer.state, arrays, "")
-    # a state that is set counts as new to mlx, and would be filled up at the next update
-    optimizer._initialized = True
+
+    def __init__(
+        self, rule: optim.Optimizer, weights: Mapping[str, mx.array], *, scales_loss: bool = False
+    ) -> None:
+        self.rule = rule
+        self.masters = {
+            name: value.astype(mx.float32)
+            for name, value in weights.items()
+            if value.dtype != mx.float32
+        }
+        self.scales_loss = scales_loss
+        self.loss_scale = MOST_SCALE if scales_loss else 1.0
+        self.calm = 0  # updates since the scale changed
+        rule.init({**weights, **self.masters})
+
+    def step(
+        self, gradients: Mapping[str, mx.array], weights: Mapping[str, mx.array]
+    ) -> dict[str, mx.array]:
+        """The weights after a step, in their own formats; lazy."""
+        stepped: dict[str, mx.array] = self.rule.apply_gradients(
+            dict(gradients), {**weights, **self.masters}
+        )
+        self.masters = {name: stepped[name] for name in self.masters}
+        self.calm += 1
+        if self.calm >= CALM and self.loss_scale < MOST_SCALE and self.scales_loss:
+            self.loss_scale, self.calm = self.loss_scale * 2, 0
+        return {name: value.astype(weights[name].dtype) for name, value in stepped.items()}
+
+    def lower_scale(self) -> bool:
+        """Scale the loss less after a gradient overflowed; false where it is not scaled."""
+        if self.loss_scale <= 1:
+            return False
+        self.loss_scale, self.calm = max(1.0, self.loss_scale / SMALLER), 0
+        return True
+
+    def arrays(self) -> dict[str, mx.array]:
+        """All that the next step depends on, by dotted names, for a checkpoint."""
+        found = dict(tree_flatten(self.rule.state))
+        found |= {f"{MASTER}{name}": value for name, value in self.masters.items()}
+        if self.scales_loss:
+            found["loss_scale"] = mx.array([self.loss_scale, float(self.calm)])
+        return found
+
+    def restore(self, arrays: Mapping[str, mx.array], weights: Mapping[str, mx.array]) -> None:
+        """Put back what `arrays` gave; masters that an old checkpoint lacks are its weights."""
+        self.rule.state = _filled(self.rule.state, arrays, "")
+        # a state that is set counts as new to mlx, and would be filled up at the next update
+        self.rule._initialized = True
+        self.masters = {
+            name: arrays.get(f"{MASTER}{name}", weights[name]).astype(mx.float32)
+            for name in self.masters
+        }
+        if self.scales_loss and "loss_scale" in arrays:
+            scale, calm = np.array(arrays["loss_scale"])
+            self.loss_scale, self.calm = float(scale), int(calm)
 
 
 def _filled(tree: Any, arrays: Mapping[str, mx.array], name: str) -> Any:
-    prefix = f"{name}." if name else ""
     if isinstance(tree, dict):
+        prefix = f"{name}." if name else ""
         return {key: _filled(value, arrays, f"{prefix}{key}") for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(_filled(v, arrays, f"{prefix}{i}") for i, v in enumerate(tree))
     if name not in arrays:
         raise CheckpointError(f"the optimiser's state has no {name}; resume an older checkpoint")
-    return arrays[name]
+    return arrays[name].astype(tree.dtype)
 
 
 def global_norm(gradients: Any) -> mx.array:

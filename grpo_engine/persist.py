@@ -8,7 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from grpo_engine import checkpoint, optimizer
+from grpo_engine import checkpoint
 from grpo_engine.checkpoint import Checkpoint
 from grpo_engine.config import RunConfig
 from grpo_engine.control import StopNow
@@ -108,7 +108,7 @@ def hand_out(ranks: Ranks, saved: Checkpoint | None) -> Checkpoint | Handed | No
 def _tensors(run: Run) -> Arrays:
     found: dict[str, Mapping[str, mx.array]] = {
         "trained": run.policy.snapshot(),
-        "optimizer": optimizer.state_arrays(run.optimizer),
+        "optimizer": run.optimizer.arrays(),
     }
     if run.policy.reference is not None:
         found["reference"] = dict(run.policy.reference)
@@ -116,7 +116,7 @@ def _tensors(run: Run) -> Arrays:
         found["lagged"] = run.lagged
     if run.critic_optimizer is not None:
         found["critic"] = run.policy.critic_weights()
-        found["critic_optimizer"] = optimizer.state_arrays(run.critic_optimizer)
+        found["critic_optimizer"] = run.critic_optimizer.arrays()
     return found
 
 
@@ -137,13 +137,13 @@ def restore(run: Run, saved: Checkpoint | Handed) -> Iterator[Event]:
     """Put a run where the checkpoint left it; say what is not as it was."""
     state = saved.state
     run.policy.load_trainable(saved.tensors("trained"))
-    optimizer.restore(run.optimizer, saved.tensors("optimizer"))
+    run.optimizer.restore(saved.tensors("optimizer"), run.policy.snapshot())
     if saved.has("reference"):
         run.policy.reference = saved.tensors("reference")
     run.lagged = saved.tensors("lagged") if saved.has("lagged") else None
     if run.critic_optimizer is not None:
         run.policy.load_critic(saved.tensors("critic"))
-        optimizer.restore(run.critic_optimizer, saved.tensors("critic_optimizer"))
+        run.critic_optimizer.restore(saved.tensors("critic_optimizer"), run.policy.critic_weights())
     run.progress = _progress(state["progress"])
     run.alerts.restore(state["alerts"])
     run.saved_step = saved.step

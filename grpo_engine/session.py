@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import mlx.core as mx
-from mlx.optimizers import Optimizer
 
 from grpo_engine.alerts import Alerts
 from grpo_engine.clock import Clock
 from grpo_engine.config import RunConfig
 from grpo_engine.control import Control
+from grpo_engine.optimizer import Learner
 from grpo_engine.platform.guard import ThreadGuard
 from grpo_engine.policy import Policy
 from grpo_engine.prompts import PromptRenderer
@@ -52,8 +52,8 @@ class Run:
     task: Task
     render: PromptRenderer
     scorer: Scorer
-    optimizer: Optimizer
-    critic_optimizer: Optimizer | None
+    optimizer: Learner
+    critic_optimizer: Learner | None
     alerts: Alerts
     sampling: Sampling
     micro_rows: int

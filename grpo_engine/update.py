@@ -20,6 +20,7 @@ from grpo_engine.loss import Seen, Sums, gradient, loss, seen_of, step_targets
 from grpo_engine.maths import Targets, Totals, merged, stop_reason, totals_of
 from grpo_engine.persist import let_go
 from grpo_engine.policy import TokenBatch, micro_batches
+from grpo_engine.policy.trees import flatten
 from grpo_engine.recipes import Recipe
 from grpo_engine.safe_points import listen
 from grpo_engine.samples import Samples, as_float, assembled
@@ -57,7 +58,7 @@ def update(run: Run, samples: Samples, step: int) -> Generator[Event, None, Outc
     outcome = Outcome(
         learning_rate=optim.learning_rate(run.config.optimizer, step, run.config.steps)
     )
-    run.optimizer.learning_rate = outcome.learning_rate
+    run.optimizer.rule.learning_rate = outcome.learning_rate
     targets = step_targets(samples, recipe)
     before: float | None = None
     for index in range(1, recipe.passes + 1):
@@ -65,7 +66,9 @@ def update(run: Run, samples: Samples, step: int) -> Generator[Event, None, Outc
         losses: list[float] = []
         parts = _parts(run, samples, recipe, step, index)
         for minibatch, cut in enumerate(parts):
-            gradients, found = yield from _accumulate(run, samples, recipe, step, cut, targets)
+            gradients, found, norm, critic_norm = yield from _gradient(
+                run, samples, recipe, step, cut, targets
+            )
             seen += found
             losses.append(math.fsum(item.loss for item in found))
             is_last = minibatch == len(parts) - 1
@@ -73,7 +76,6 @@ def update(run: Run, samples: Samples, step: int) -> Generator[Event, None, Outc
             judged = found if recipe.stop == "kl" else seen
             if outcome.updates and (is_last or recipe.stop == "kl"):
                 outcome.stopped = stop_reason(recipe, _sums(judged), objective, before) or ""
-            norm, critic_norm = _norms(gradients)
             if not (math.isfinite(norm + critic_norm) and math.isfinite(losses[-1])):
                 _blame(run, samples, recipe, cut, targets, outcome, norm + critic_norm, losses[-1])
             elif not outcome.stopped:
@@ -156,6 +158,22 @@ def _parts(run: Run, samples: Samples, recipe: Recipe, step: int, index: int) ->
     return parts
 
 
+def _gradient(
+    run: Run, samples: Samples, recipe: Recipe, step: int, cut: Part, targets: Targets | None
+) -> Generator[Event, None, tuple[Any, list[Seen], float, float]]:
+    """The gradient of a minibatch, what gave it, and its norms for the policy and the critic.
+
+    Where only the scaled gradient overflows, the same answers are run once more with less scale.
+    """
+    while True:
+        gradients, found = yield from _accumulate(run, samples, recipe, step, cut, targets)
+        norm, critic_norm = _norms(gradients)
+        finite = math.isfinite(norm + critic_norm)
+        lost = not all(math.isfinite(item.loss) for item in found)
+        if finite or lost or not run.optimizer.lower_scale():
+            return gradients, found, norm, critic_norm
+
+
 def _accumulate(
     run: Run, samples: Samples, recipe: Recipe, step: int, cut: Part, targets: Targets | None
 ) -> Generator[Event, None, tuple[Any, list[Seen]]]:
@@ -191,21 +209,15 @@ def _apply(run: Run, gradients: Any, norm: float, critic_norm: float) -> None:
     """One optimiser step, for the policy and for the critic, each clipped to its own norm."""
     let_go(run, changing=True)
     limit = run.config.optimizer.max_grad_norm
-    module = run.policy.module
-    changed = {
-        "model": run.optimizer.apply_gradients(
-            optim.clip(gradients["model"], mx.array(norm), limit), module.parameters()["model"]
-        )
-    }
-    states: list[Any] = [run.optimizer.state]
+    policy = run.policy
+    clipped = optim.clip(flatten(gradients["model"]), mx.array(norm), limit)
+    policy.load_trainable(run.optimizer.step(clipped, policy.snapshot()))
+    changed = [policy.snapshot(), run.optimizer.arrays()]
     if run.critic_optimizer is not None:
-        changed["critic"] = run.critic_optimizer.apply_gradients(
-            optim.clip(gradients["critic"], mx.array(critic_norm), limit),
-            module.parameters()["critic"],
-        )
-        states.append(run.critic_optimizer.state)
-    module.update(changed)
-    mx.eval(changed, states)
+        clipped = optim.clip(flatten(gradients["critic"]), mx.array(critic_norm), limit)
+        policy.load_critic(run.critic_optimizer.step(clipped, policy.critic_weights()))
+        changed += [policy.critic_weights(), run.critic_optimizer.arrays()]
+    mx.eval(changed)
 
 
 def _blame(

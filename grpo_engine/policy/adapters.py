@@ -73,12 +73,18 @@ def _attach_saved(model: nn.Module, config: ModelConfig, folder: Path) -> dict[s
             f"model.adapter {folder} is of type {kind}, but model.tuning is {config.tuning}; "
             f"set model.tuning to {kind}"
         )
+    formats = {name: value.dtype for name, value in flatten(model.parameters()).items()}
     try:
         load_adapters(model, str(folder))
     except (OSError, KeyError, ValueError, RuntimeError) as error:
         raise ModelError(f"model.adapter {folder} does not fit the model: {error}") from error
     if kind == "full":
         model.unfreeze()
+    # full weights as the model has them; adapters in float32, in which small steps count
+    model.update(nest({
+        name: value.astype(formats.get(name, mx.float32))
+        for name, value in flatten(model.trainable_parameters()).items()
+    }))  # fmt: skip
     kept = ("fine_tune_type", "num_layers", "lora_parameters")
     return {"fine_tune_type": kind, **{name: saved[name] for name in kept if name in saved}}
 
@@ -161,13 +167,24 @@ def switched_off(model: nn.Module) -> Iterator[None]:
             layer.__class__ = type(layer).__mro__[1]
 
 
+def can_fold(module: nn.Module) -> bool:
+    """Whether one weight can hold what base and adapter give together.
+
+    A float32 weight can. A 16-bit one rounds four fifths of the adapter's entries away, and a
+    quantised one more, so that another policy would be sampled than the one that is trained.
+    """
+    if not isinstance(module, LoRALinear | DoRALinear) or type(module.linear) is not nn.Linear:
+        return False
+    return bool(module.linear.weight.dtype == mx.float32)
+
+
 @contextmanager
 def folded_in(model: nn.Module) -> Iterator[None]:
-    """Run with adapters added to their weights, where those are not quantised."""
+    """Run with adapters added to their weights, where that gives what training computes."""
     swapped: dict[str, nn.Module] = {}
     merged: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
-        if isinstance(module, LoRALinear | DoRALinear) and type(module.linear) is nn.Linear:
+        if can_fold(module):
             swapped[name] = module
             merged[name] = module.fuse()
     if not swapped:

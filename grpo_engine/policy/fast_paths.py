@@ -19,7 +19,7 @@ class FastPaths:
     fast_gate: bool = True  # silu by powers of two, where the model is loaded on the CPU
     fast_attention: bool = True  # softmax by powers of two, a shared prompt's keys read once; CPU
     fast_adapter: bool = True  # the product of LoRA adds to its base's, on the CPU
-    merge_adapter: bool = True  # fold LoRA into the weights while sampling
+    merge_adapter: bool = True  # fold LoRA into float32 weights while sampling
     bucket: int = 0  # completion lengths are padded to a multiple of this, 0 = not padded
 
     @classmethod

@@ -107,7 +107,7 @@ class Policy:
 
     @contextmanager
     def for_sampling(self, weights: Weights | None = None) -> Iterator[None]:
-        """Run as the sampler: `weights` or the policy's own, adapters folded in where allowed."""
+        """Run as the sampler: `weights` or the policy's own, adapters folded in where exact."""
         with self.using(weights):
             self.module.eval()
             if not self.fast.merge_adapter:
@@ -126,7 +126,10 @@ class Policy:
                     "is not mixing BA"
                 )
             old = self.reference
-            own = {name: mix * value + (1 - mix) * old[name] for name, value in own.items()}
+            own = {  # in float32, where many small mixes add up
+                name: mix * value.astype(mx.float32) + (1 - mix) * old[name].astype(mx.float32)
+                for name, value in own.items()
+            }
             mx.eval(own)
         self.reference = own
 
@@ -159,7 +162,7 @@ def _put(module: nn.Module, weights: Weights, what: str) -> None:
     for name, value in weights.items():
         if value.shape != own[name].shape:
             raise ModelError(f"{what} do not fit: {name} is {value.shape}, not {own[name].shape}")
-    module.update(nest(weights))
+    module.update(nest({name: v.astype(own[name].dtype) for name, v in weights.items()}))
 
 
 def load_policy(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_engine.policy.adapters import ADAPTED
+from grpo_engine.policy.adapters import ADAPTED, can_fold
 from grpo_engine.policy.load import Policy
 from grpo_engine.policy.trees import flatten
 
@@ -29,7 +29,7 @@ class MemoryEstimate:
     """Bytes by purpose; the peak is the larger of sampling and updating."""
 
     weights: int  # the model, its adapter, and the reference where it has weights of its own
-    optimizer: int  # gradients and moments
+    optimizer: int  # gradients, moments, and float32 copies of 16-bit weights
     sampling: int  # caches and logits of all rows, and weights with the adapter folded in
     update: int  # activations of one micro-batch
 
@@ -105,11 +105,13 @@ def estimate_memory(
     """Estimate a step that decodes `rows` and updates on `micro_rows` at a time."""
     sizes = Sizes.of(policy)
     weights = _bytes(flatten(policy.module.parameters())) + _bytes(policy.reference or {})
-    trained = _bytes(flatten(policy.module.trainable_parameters()))
+    trained = flatten(policy.module.trainable_parameters()).values()
+    copies = 4 * sum(int(array.size) for array in trained if array.itemsize < 4)
+    own = 4 * sum(int(array.size) for array in trained)  # gradients and moments are in float32
     together = min(prompts, max(1, -(-micro_rows * prompts // max(1, rows))))
     return MemoryEstimate(
         weights=weights,
-        optimizer=int(trained * (GRADIENTS + moments)),
+        optimizer=int(own * (GRADIENTS + moments)) + copies,
         sampling=_sampling(policy, sizes, rows, prompts, prompt_tokens, new_tokens),
         update=_update(policy, sizes, micro_rows, together, prompt_tokens, new_tokens),
     )
@@ -135,9 +137,7 @@ def _folded(policy: Policy) -> int:
     """Second copies of plain weights with the adapter in them, while sampling."""
     if not policy.fast.merge_adapter:
         return 0
-    adapted = [m for m in policy.model.modules() if isinstance(m, ADAPTED) and "linear" in m]
-    plain = [m.linear for m in adapted if "scales" not in m.linear]
-    return sum(int(linear.weight.nbytes) for linear in plain)
+    return sum(int(m.linear.weight.nbytes) for m in policy.model.modules() if can_fold(m))
 
 
 def _update(

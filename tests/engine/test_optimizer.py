@@ -2,12 +2,11 @@
 
 import mlx.core as mx
 import pytest
-from mlx import nn
-from mlx.utils import tree_flatten
 
 from grpo_engine import optimizer
 from grpo_engine.config import OptimizerConfig
 from grpo_engine.errors import ConfigError
+from tests.engine.helpers_policy import largest
 
 NAMES = ["adamw", "adam", "sgd", "muon", "lion", "adafactor"]
 
@@ -42,32 +41,94 @@ def test_first_adamw_step_moves_by_the_learning_rate() -> None:
     assert after["w"].item() == pytest.approx(0.99, abs=1e-6)
 
 
+Weights = dict[str, mx.array]
+
+
+def steps_of(learner: optimizer.Learner, weights: Weights, times: int) -> Weights:
+    """Steps down the slope of the sum of fourth powers, 4 w^3."""
+    for _ in range(times):
+        slope = {name: 4 * w.astype(mx.float32) ** 3 for name, w in weights.items()}
+        weights = learner.step(slope, weights)
+    return weights
+
+
+def start(kind: mx.Dtype) -> Weights:
+    drawn = mx.random.normal((4, 3), key=mx.random.key(1)).astype(kind)
+    return {"a.0.w": drawn, "a.0.b": drawn[0], "norm": mx.ones(3)}
+
+
+@pytest.mark.parametrize("kind", [mx.float32, mx.bfloat16])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_restored_optimiser_goes_on_bit_for_bit(name: str) -> None:
-    config = OptimizerConfig.model_validate({"name": name, "learning_rate": 0.05})
+def test_a_restored_optimiser_goes_on_bit_for_bit(name: str, kind: mx.Dtype) -> None:
+    config = OptimizerConfig.model_validate({"name": name, "learning_rate": 1e-3})
+    straight = steps_of(optimizer.Learner(optimizer.build(config), start(kind)), start(kind), 6)
 
-    def updated(model: nn.Module, made: object, times: int) -> nn.Module:
-        for _ in range(times):
-            gradients = nn.value_and_grad(model, lambda m: (m(mx.ones((1, 3))) ** 2).sum())(model)
-            made.update(model, gradients[1])  # type: ignore[attr-defined]
-        return model
+    made = optimizer.Learner(optimizer.build(config), start(kind))
+    half = steps_of(made, start(kind), 3)
+    fresh = optimizer.Learner(optimizer.build(config), start(kind))
+    fresh.restore(made.arrays(), half)
+    again = steps_of(fresh, half, 3)
 
-    mx.random.seed(0)
-    straight = nn.Linear(3, 2)
-    start = dict(tree_flatten(straight.parameters()))
-    updated(straight, optimizer.build(config), 4)
+    assert all(mx.array_equal(straight[name], again[name]) for name in straight)
+    assert {value.dtype for value in again.values()} == {kind, mx.float32}
 
-    first, again = nn.Linear(3, 2), nn.Linear(3, 2)
-    first.load_weights(list(start.items()))
-    made = optimizer.build(config)
-    updated(first, made, 2)
-    again.load_weights(list(dict(tree_flatten(first.parameters())).items()))
-    fresh = optimizer.build(config)
-    fresh.init(again.trainable_parameters())
-    optimizer.restore(fresh, optimizer.state_arrays(made))
-    updated(again, fresh, 2)
-    expected, got = (dict(tree_flatten(m.parameters())) for m in (straight, again))
-    assert all(mx.array_equal(expected[name], got[name]) for name in expected)
+
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_too_small_for_16_bit_weights_add_up(name: str) -> None:
+    # 100 steps of 1e-5 at 1: bfloat16 has no number between 1 and 1 - 2^-9 = .998
+    config = OptimizerConfig.model_validate({"name": name, "learning_rate": 1e-5})
+    weights = {"w": mx.ones((2, 2), dtype=mx.bfloat16)}
+    whole = {"w": mx.ones((2, 2))}
+    learner = optimizer.Learner(optimizer.build(config), weights)
+    exact = optimizer.Learner(optimizer.build(config), whole)
+    for _ in range(100):
+        slope = {"w": mx.array([[1.0, 2.0], [-1.0, 0.5]])}
+        weights, whole = learner.step(slope, weights), exact.step(slope, whole)
+
+    assert mx.array_equal(learner.masters["w"], whole["w"])
+    assert mx.array_equal(weights["w"], whole["w"].astype(mx.bfloat16))
+    assert largest(whole["w"] - 1) > 5e-4
+
+
+def test_an_old_checkpoint_of_16_bit_weights_gives_masters_and_moments_their_start() -> None:
+    config = OptimizerConfig(learning_rate=1e-3)
+    weights = start(mx.bfloat16)
+    learner = optimizer.Learner(optimizer.build(config), weights)
+    moved = steps_of(learner, weights, 2)
+    old = {
+        name: value.astype(mx.bfloat16) if name.endswith((".m", ".v")) else value
+        for name, value in learner.arrays().items()
+        if not name.startswith(optimizer.MASTER)
+    }
+
+    fresh = optimizer.Learner(optimizer.build(config), weights)
+    fresh.restore(old, moved)
+
+    assert mx.array_equal(fresh.masters["a.0.w"], moved["a.0.w"].astype(mx.float32))
+    assert {v.dtype for n, v in fresh.arrays().items() if n.endswith((".m", ".v"))} == {mx.float32}
+
+
+def test_float32_weights_have_no_second_copy_and_no_scale() -> None:
+    learner = optimizer.Learner(optimizer.build(OptimizerConfig()), start(mx.float32))
+    assert not any(name.startswith((optimizer.MASTER, "loss_scale")) for name in learner.arrays())
+    assert learner.loss_scale == 1
+    assert not learner.lower_scale()
+
+
+def test_the_scale_falls_to_1_where_gradients_overflow_and_comes_back() -> None:
+    config = OptimizerConfig(learning_rate=1e-3)
+    learner = optimizer.Learner(optimizer.build(config), start(mx.float16), scales_loss=True)
+    falls = [learner.loss_scale]
+    while learner.lower_scale():
+        falls.append(learner.loss_scale)
+    weights = steps_of(learner, start(mx.float16), 150)
+
+    assert falls == [65536, 4096, 256, 16, 1]
+    assert (learner.loss_scale, learner.calm) == (2, 50)
+
+    again = optimizer.Learner(optimizer.build(config), start(mx.float16), scales_loss=True)
+    again.restore(learner.arrays(), weights)
+    assert (again.loss_scale, again.calm) == (2, 50)
 
 
 def test_clipping_keeps_the_direction_and_sets_the_norm() -> None:
