@@ -1,0 +1,251 @@
+"""The starter in float32, bfloat16 and float16: is it sampled as it is trained, and does it learn?
+
+    python -m benchmarks.number_formats [--part run] [--tuning full] [--dtype bfloat16] [--seed 0]
+    python -m benchmarks.number_formats --part table
+
+Results are added to a JSON file case by case, and cases that are there are left out, so that the
+script may be ended and started again. `--part table` only prints what the file holds.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import tempfile
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from experiments.presets import preset
+from grpo_engine.collect import Collected, collect
+from grpo_engine.config import RunConfig
+from grpo_engine.control import Control
+from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinished
+from grpo_engine.opening import load_run
+from grpo_engine.platform import blas
+from grpo_engine.samples import gather
+from grpo_engine.session import Run
+from grpo_engine.settings import build, merge
+from grpo_engine.tasks.base import load_task
+from grpo_engine.trainer import run
+from grpo_engine.update import update
+from grpo_engine.worth import judge, rows_to_train
+
+TUNINGS = ("lora", "full")
+DTYPES = ("float32", "bfloat16", "float16")
+SEEDS = (0, 1, 2)
+RATES = {"lora": 7e-4, "full": 1e-4}
+SMALL = (1e-6, 1e-5)  # learning rates that 16-bit weights alone would lose
+STEPS, PROMPTS, PROBLEMS = 60, 8, 1000
+GAP = "sampling/sampling_logp_difference"
+Found = dict[str, Any]
+
+
+def settings(tuning: str, dtype: str, seed: int, **changes: Any) -> RunConfig:
+    """The starter's preset on half its prompts; only the last step is followed by an evaluation."""
+    base = {
+        "seed": seed, "steps": STEPS, "model": {"tuning": tuning, "dtype": dtype},
+        "rollout": {"prompts": PROMPTS}, "optimizer": {"learning_rate": RATES[tuning]},
+        "evaluation": {
+            "before_and_after": False, "every": STEPS, "problems": PROBLEMS, "greedy": False,
+            "pinned": 0,
+        },
+        "checkpoint": {"every": 0}, "record": {"tokens": "none", "after_groups": 0},
+    }  # fmt: skip
+    return build(merge(merge(preset("starter").tree, base), changes))
+
+
+def train(config: RunConfig, folder: Path) -> Found:
+    """The gap at every step, and for each held-out problem 1 where it is right after the last."""
+    found: Found = {"gap_mean": [], "gap_max": [], "grad_norm": [], "seconds": []}
+    for event in run(config, Control(), folder=folder):
+        if isinstance(event, RunFailed):
+            raise SystemExit(f"{event.error}: {event.message}\n{event.traceback}")
+        if isinstance(event, StepFinished):
+            metrics = event.metrics
+            found["gap_mean"].append(metrics[f"{GAP}/mean"])
+            found["gap_max"].append(metrics[f"{GAP}/max"])
+            found["grad_norm"].append(metrics.get("grad_norm", 0.0))
+            found["seconds"].append(round(metrics["step_time"], 2))
+        if isinstance(event, EvaluationFinished):
+            found["right"] = "".join(str(row.correct) for row in event.rows)
+    return found
+
+
+def drain(events: Generator[Event, None, Any]) -> Any:
+    """What a generator returns."""
+    while True:
+        try:
+            next(events)
+        except StopIteration as end:
+            return end.value
+
+
+def first_update(
+    config: RunConfig, folder: Path, given: Collected | None
+) -> tuple[Collected, dict[str, mx.array], float]:
+    """One update on these answers, or on ones sampled here: what was moved, as it is kept.
+
+    Last comes the share of 16-bit numbers, as the forward reads them, that are others.
+    """
+    with ExitStack() as stack:
+        current: Run = drain(
+            load_run(config, Control(), folder, stack, load_task(config.task), 0, threads=1)
+        )
+        given = given or drain(collect(current, 1))
+        samples = gather(given.groups, current.recipe)
+        samples.worth = judge(samples, current.recipe)
+        samples.trained = rows_to_train(samples, current.recipe, 0.0)
+        before, read = kept(current), current.policy.snapshot()
+        drain(update(current, samples, 1))
+        moved = {name: value - before[name] for name, value in kept(current).items()}
+        others = {name: mx.sum(v != read[name]) for name, v in current.policy.snapshot().items()}
+        mx.eval(moved, others)
+        total = sum(int(value.size) for value in moved.values())
+        return given, moved, sum(int(n.item()) for n in others.values()) / total
+
+
+def kept(current: Run) -> dict[str, mx.array]:
+    """The weights that the optimiser steps."""
+    return current.policy.snapshot() | current.optimizer.masters
+
+
+def compare_updates(tuning: str, dtype: str, seed: int, folder: Path) -> Found:
+    """|change of the weights| beside float32's, after one update on float32's answers."""
+    found: Found = {}
+    once = {"algorithm": {"passes": 1, "beta": 0.0}}  # the reference is the policy itself here
+    given: Collected | None = None
+    for rate in (*SMALL, RATES[tuning]):
+        moved = []
+        for place, kind in enumerate(("float32", dtype)):
+            config = settings(tuning, kind, seed, **once, optimizer={"learning_rate": rate})
+            given, change, others = first_update(config, folder / f"{rate}-{place}", given)
+            moved.append(change)
+        whole, half = moved
+        found[f"{rate:g}"] = {
+            "size": sum_of(half, abs) / sum_of(whole, abs),
+            "cosine": cosine(whole, half),
+            "moved": 1 - sum_of(half, lambda v: v == 0) / sum(v.size for v in half.values()),
+            "moved_as_read": others,
+        }
+    return found
+
+
+def sum_of(arrays: Mapping[str, mx.array], of: Any) -> float:
+    """The sum of a function over all entries."""
+    return math.fsum(float(mx.sum(of(value)).item()) for value in arrays.values())
+
+
+def cosine(one: Mapping[str, mx.array], other: Mapping[str, mx.array]) -> float:
+    """How far two changes point the same way."""
+    both = math.fsum(float(mx.sum(one[name] * other[name]).item()) for name in one)
+    return both / math.sqrt(sum_of(one, mx.square) * sum_of(other, mx.square))
+
+
+def cases(asked: argparse.Namespace) -> Iterator[tuple[str, str, str, int]]:
+    """What is to be measured, seed by seed, so that a part of it is already a comparison."""
+    for seed, part, dtype, tuning in itertools.product(
+        asked.seed or SEEDS, asked.part or ("update", "run"), asked.dtype or DTYPES,
+        asked.tuning or TUNINGS,
+    ):  # fmt: skip
+        if not (part == "update" and dtype == "float32"):
+            yield part, tuning, dtype, seed
+
+
+def main() -> None:
+    """Measure what is missing, then print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--part", action="append", choices=("update", "run", "table"))
+    parser.add_argument("--tuning", action="append", choices=TUNINGS, help="default: both")
+    parser.add_argument("--dtype", action="append", choices=DTYPES, help="default: all")
+    parser.add_argument("--seed", action="append", type=int, help="default: 0, 1, 2")
+    parser.add_argument("--out", type=Path, default=Path("docs/number-formats.json"))
+    asked = parser.parse_args()
+    blas.ensure()
+    known: Found = json.loads(asked.out.read_text()) if asked.out.is_file() else {}
+    for part, tuning, dtype, seed in cases(asked):
+        name = f"{part} {tuning} {dtype} {seed}"
+        if part == "table" or name in known:
+            continue
+        print(name, flush=True)
+        with tempfile.TemporaryDirectory() as place:
+            if part == "run":
+                found = train(settings(tuning, dtype, seed), Path(place) / "run")
+            else:
+                found = compare_updates(tuning, dtype, seed, Path(place))
+        known[name] = found
+        asked.out.write_text(json.dumps(known) + "\n")
+    print(tables(known))
+
+
+def tables(known: Found) -> str:
+    """Both tables in Markdown."""
+    return "\n".join([*run_table(known), "", *update_table(known)])
+
+
+def run_table(known: Found) -> Iterator[str]:
+    """Gap and accuracy after the last step, and the paired difference to float32."""
+    yield (
+        "| weights | format | seeds | gap, mean of steps (nats) | gap, largest (nats) "
+        "| right after the last step | difference to float32, points (95 %) |"
+    )
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for tuning, dtype in itertools.product(TUNINGS, DTYPES):
+        runs = {s: known[n] for s in SEEDS if (n := f"run {tuning} {dtype} {s}") in known}
+        if not runs:
+            continue
+        mean = statistics.fmean(gap for found in runs.values() for gap in found["gap_mean"])
+        most = max(gap for found in runs.values() for gap in found["gap_max"])
+        right = [found["right"].count("1") / len(found["right"]) for found in runs.values()]
+        whole = {s: known[n] for s in runs if (n := f"run {tuning} float32 {s}") in known}
+        yield (
+            f"| {tuning} | {dtype} | {len(runs)} | {mean:.1e} | {most:.1e} "
+            f"| {', '.join(f'{100 * share:.1f} %' for share in right)} "
+            f"| {'' if dtype == 'float32' else difference(runs, whole)} |"
+        )
+
+
+def difference(runs: Mapping[int, Found], whole: Mapping[int, Found]) -> str:
+    """Mean over problems and seeds of right here less right in float32, with its interval."""
+    pairs = [
+        int(right) - int(other)
+        for seed, found in runs.items() if seed in whole
+        for right, other in zip(found["right"], whole[seed]["right"], strict=True)
+    ]  # fmt: skip
+    if not pairs:
+        return ""
+    error = 1.96 * statistics.stdev(pairs) / math.sqrt(len(pairs))
+    return f"{100 * statistics.fmean(pairs):+.1f} ± {100 * error:.1f}"
+
+
+def update_table(known: Found) -> Iterator[str]:
+    """One update on the same answers, beside float32's."""
+    yield (
+        "| weights | format | learning rate | size of the change / float32's | cosine "
+        "| weights moved | moved in the 16-bit copy |"
+    )
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for tuning, dtype in itertools.product(TUNINGS, DTYPES[1:]):
+        found = [known[n] for s in SEEDS if (n := f"update {tuning} {dtype} {s}") in known]
+        for rate in found[0] if found else ():
+            parts = [each[rate] for each in found]
+            yield (
+                f"| {tuning} | {dtype} | {rate} | {spread([p['size'] for p in parts])} "
+                f"| {spread([p['cosine'] for p in parts])} "
+                f"| {100 * statistics.fmean(p['moved'] for p in parts):.1f} % "
+                f"| {100 * statistics.fmean(p['moved_as_read'] for p in parts):.1f} % |"
+            )
+
+
+def spread(values: Sequence[float]) -> str:
+    """The least and the most of some numbers."""
+    low, high = f"{min(values):.4f}", f"{max(values):.4f}"
+    return low if low == high else f"{low} to {high}"
+
+
+if __name__ == "__main__":
+    main()
