@@ -1,11 +1,15 @@
 """All that depends on the machine: device, BLAS, threads, priority, memory."""
 
+import os
+
 
 def prepare_for_mlx() -> None:
-    """Refuse an MLX without a back end, then load the fast BLAS; `grpo_engine` calls it."""
+    """Refuse an MLX without a back end, ask for whole float32, load the fast BLAS."""
     from grpo_engine.platform import blas, device, heap
 
     device.require_backend()
+    # some GPUs would multiply float32 with 10 bits (TF32), and in some shapes only
+    os.environ.setdefault("MLX_ENABLE_TF32", "0")
     blas.ensure()
     if not device.uses_gpu():
         heap.keep_freed_memory()
