@@ -6,7 +6,7 @@ import warnings
 from importlib.metadata import PackageNotFoundError, version
 
 from app.health.facts import Fact, Level
-from grpo_engine.platform import blas, device, speed, threads
+from grpo_engine.platform import blas, device, formats, speed, threads
 
 SLOW = 20.0  # GFLOP/s; MLX's own BLAS reaches 2.5-6, an optimised one 40 and more per core
 COLLAPSE = 5.0
@@ -17,7 +17,7 @@ def facts() -> list[Fact]:
     found = [package()]
     if found[0].level is Level.STOPS:
         return found
-    return [*found, *builds(), default_device(), compiler(), *products()]
+    return [*found, *builds(), default_device(), number_format(), compiler(), *products()]
 
 
 def package() -> Fact:
@@ -69,6 +69,17 @@ def default_device() -> Fact:
     if kind == "gpu":
         words = f"gpu, {mx.device_info().get('device_name', 'unnamed')}"
     return Fact(area="MLX", name="device", found=words, numbers={"device": kind})
+
+
+def number_format() -> Fact:
+    """What `model.dtype: auto` becomes here."""
+    on_gpu = device.uses_gpu()
+    return Fact(
+        area="MLX",
+        name="model.dtype",
+        found=formats.auto_words(on_gpu=on_gpu),
+        numbers={"auto": formats.auto_format(on_gpu=on_gpu)},
+    )
 
 
 def compiler() -> Fact:

@@ -32,6 +32,7 @@ class Estimates:
         found: dict[str, Any] = {
             "limit": preflight.memory_limit(), "rows": rows, "prompt_tokens": longest,
             "parameters": policy.parameters, "trained": policy.trainable_parameters,
+            "dtype": policy.dtype,
         }  # fmt: skip
         try:
             made = preflight.check_memory(config, policy, longest, rows)

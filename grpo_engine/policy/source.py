@@ -10,6 +10,7 @@ from mlx_lm.utils import load_model, load_tokenizer
 
 from grpo_engine.config import ModelConfig
 from grpo_engine.errors import ModelError
+from grpo_engine.platform.formats import STORED, auto_format
 from grpo_engine.policy.trees import nest
 
 STARTER = Path(__file__).parents[1] / "assets" / "starter"
@@ -120,10 +121,8 @@ def _dequantised(module: Any) -> nn.Module:
 
 
 def _settle_dtype(model: nn.Module, config: ModelConfig) -> list[str]:
-    wanted = config.dtype
-    if wanted == "auto":
-        wanted = "float32" if on_cpu() else "auto"
-    if wanted == "auto":
+    wanted = auto_format(on_gpu=not on_cpu()) if config.dtype == "auto" else config.dtype
+    if wanted == STORED:
         return []
     model.set_dtype(getattr(mx, wanted))
     if wanted != "float32" and on_cpu():

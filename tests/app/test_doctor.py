@@ -130,6 +130,16 @@ def test_a_gpu_with_a_processor_build_gets_the_extra_that_fits(
     assert "'grpo-tui[cuda13]'" in found.remedy
 
 
+@pytest.mark.parametrize(("on_gpu", "kind"), [(False, "float32"), (True, "as stored")])
+def test_the_number_format_of_weights_is_told(
+    on_gpu: bool, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "uses_gpu", lambda: on_gpu)
+    found = mlx.number_format()
+    assert found.found.startswith(f"auto is {kind}: ")
+    assert found.numbers == {"auto": kind}
+
+
 def test_two_builds_in_one_environment_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "backends", lambda: {"cpu": "1", "cuda12": "1"})
     monkeypatch.setattr(device, "wanted_extra", lambda: "cpu")

@@ -4,9 +4,10 @@ import pytest
 
 from app.palette import PALETTES
 from app.run_form import RunForm
+from app.screens.new_run import lines
 from app.screens.new_run.editing import choices_of, with_recipe
 from app.screens.new_run.facts import cost_lines, recipe_lines, size
-from app.screens.new_run.lines import is_unread, setting_lines
+from app.screens.new_run.lines import about_lines, is_unread, setting_lines
 from app.screens.new_run.load import known_only
 from app.screens.new_run.screen import preset_view
 from app.screens.new_run.view import INFO, Origin, View, check, members_of
@@ -125,7 +126,7 @@ def test_a_run_of_another_version_is_cloned_without_what_is_not_known() -> None:
 def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
     form = RunForm(build({"steps": 100, "rollout": {"prompts": 16, "group_size": 8}}))
     memory = {"peak": 2e9, "limit": 8e9, "weights": 1e9, "optimizer": 0.5e9, "sampling": 0.25e9,
-              "update": 0.5e9, "refused": ""}  # fmt: skip
+              "update": 0.5e9, "refused": "", "dtype": "bfloat16"}  # fmt: skip
     origin = Origin(kind="preset", name="test", about="")
     view = View(form=form, origin=origin, checked=check(form), memory=memory)
     shown = words(cost_lines(view, 90, DARK))
@@ -133,11 +134,28 @@ def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
     assert "16 prompts × 8 = 128 a step, 13k in all" in shown
     assert "at most 8192 a step" in shown
     assert "2 GB of 8 GB" in shown
+    assert "in bfloat16" in shown
     # 128 problems, greedy and one sample
     assert "256 answers before and after" in shown
     # 4 pinned prompts x 8 answers
     assert "32 answers every 10 steps" in shown
     assert "1 of 16 groups scored again: +6%" in shown
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "words_"),
+    [(False, "auto is float32: a processor"), (True, "auto is as stored: a GPU")],
+)
+def test_the_number_format_says_what_auto_becomes_here(
+    on_gpu: bool, words_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "uses_gpu", lambda: on_gpu)
+    form = RunForm(build({}))
+    view = View(
+        form=form, origin=Origin(kind="preset", name="test", about=""), checked=check(form),
+        cursor="model.dtype", open=frozenset({"model"}),
+    )  # fmt: skip
+    assert words_ in words(about_lines(view, 60, DARK))
 
 
 def test_sizes_are_read_in_their_unit() -> None:

@@ -39,6 +39,7 @@ async def test_prompts_memory_and_rewards_are_tried_in_a_process_of_their_own(wo
 
         memory = await asked(rehearsal, "memory", config)
         assert 0 < memory["weights"] < memory["peak"] < memory["limit"]
+        assert memory["dtype"] == "float32"
 
         score = await asked(rehearsal, "score", config, example=0, completion="abc123")
         assert [row["name"] for row in score["rows"]] == ["letters", "accuracy"]

@@ -28,6 +28,9 @@ CASES: dict[str, dict[str, Any]] = {
     "grpo-sequence": {"recipe": "grpo-sequence", "sampler_sync_every": 4},
     "ppo": {"recipe": "ppo", "passes": 2},
     "entropy": {"recipe": "grpo", "entropy_bonus": 0.01, "entropy_target": 3.0},
+    "bfloat16 lora": {"recipe": "grpo", "passes": 2},
+    "bfloat16 full": {"recipe": "grpo-iterative", "ref_refresh_every": 2},
+    "float16 full": {"recipe": "grpo"},
 }
 
 
@@ -43,6 +46,9 @@ def config_of(world: Path, name: str) -> RunConfig:
     }  # fmt: skip
     if name == "dapo":  # few different scores, so that groups are refilled
         changes["rewards"] = {"functions": [f"{world}/rewards.py:accuracy"]}
+    if " " in name:
+        dtype, tuning = name.split()
+        changes["model"] = {"dtype": dtype, "tuning": tuning}
     return settings(world, **changes)
 
 

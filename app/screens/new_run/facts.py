@@ -121,7 +121,7 @@ def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
     per, unit = scale(memory["peak"])
     names = ("weights", "optimizer", "sampling", "update")
     parts = ", ".join(f"{name} {short(memory[name] / per)}" for name in names)
-    return [line, *fact("", f"{parts} {unit}", width, palette)]
+    return [line, *fact("", f"{parts} {unit}, in {memory['dtype']}", width, palette)]
 
 
 def cost_summary(view: View) -> str:

@@ -6,6 +6,8 @@ from app.safe_text import cell_len, clip, pad, safe, wrap
 from app.screens.new_run.view import FIRST, SECTIONS, Row, View
 from app.widgets.panel import Line, Span
 from grpo_engine.config import RunConfig
+from grpo_engine.platform.device import uses_gpu
+from grpo_engine.platform.formats import auto_words
 from grpo_engine.recipe_cards import CARDS
 from grpo_engine.recipe_rules import READ_WHEN
 from grpo_engine.recipe_words import ASKS
@@ -215,6 +217,8 @@ def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
             )
         )
     facts += _recipe_facts(view, path)
+    if path == "model.dtype":
+        facts.append(("here", auto_words(on_gpu=uses_gpu())))
     if path == "name":
         facts.append(("suggested", "from the preset or parent and what is changed"))
     for word, said in facts:

@@ -1,0 +1,16 @@
+"""What `model.dtype: auto` becomes on a device, and why; loads no MLX."""
+
+STORED = "as stored"
+
+
+def auto_format(*, on_gpu: bool) -> str:
+    """The number format of the weights, or `STORED`."""
+    return STORED if on_gpu else "float32"
+
+
+def auto_words(*, on_gpu: bool) -> str:
+    """The same with the reason."""
+    why = "a processor multiplies 16-bit numbers many times more slowly"
+    if on_gpu:
+        why = "a GPU computes 16-bit numbers at full speed, and they need half the memory"
+    return f"auto is {auto_format(on_gpu=on_gpu)}: {why}"

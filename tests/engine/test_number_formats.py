@@ -1,0 +1,231 @@
+"""What is trained is what is sampled, and small steps count, in float32 and in 16 bits."""
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from benchmarks.number_formats import cosine, first_update, sum_of
+from grpo_engine import optimizer, selfcheck
+from grpo_engine.collect import Collected
+from grpo_engine.config import RunConfig
+from grpo_engine.events import NoteWritten, PassFinished, RunFinished, StepFinished
+from grpo_engine.policy import Policy, adapters, estimate_memory, micro_batches, token_scores
+from grpo_engine.policy.trees import flatten
+from tests.engine.conftest import MakePolicy
+from tests.engine.helpers_policy import largest, made_up_rows, move_weights
+from tests.engine.runs import events_of, settings, write_world
+
+ROWS = made_up_rows([(9, (6, 4))])
+GAP = "sampling/sampling_logp_difference/max"
+# sums in another order differ by float32's rounding; the same sums do not
+EQUAL = {"float32": 1e-4, "bfloat16": 1e-6, "float16": 1e-6}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def scores(policy: Policy) -> mx.array:
+    (batch,) = micro_batches(ROWS, rows_at_most=2)
+    return token_scores(policy, batch, temperature=1.0, gradient=False).logprobs
+
+
+@pytest.mark.parametrize("tuning", ["lora", "dora"])
+@pytest.mark.parametrize("dtype", EQUAL)
+def test_answers_are_sampled_with_the_weights_that_are_trained(
+    make_policy: MakePolicy, dtype: str, tuning: str
+) -> None:
+    policy = make_policy(dtype=dtype, tuning=tuning)
+    move_weights(policy, 0.1)
+    own = scores(policy)
+    with policy.for_sampling():
+        kinds = {type(module) for module in policy.model.modules()}
+        given = scores(policy)
+    folded = not any(issubclass(kind, adapters.ADAPTED) for kind in kinds)
+    assert folded == (dtype == "float32")
+    assert largest(given - own) <= EQUAL[dtype]
+
+
+def test_a_quantised_base_is_sampled_through_its_adapter(tmp_path: Path) -> None:
+    from mlx_lm import convert
+
+    from grpo_engine.config import ModelConfig
+    from grpo_engine.policy import load_policy
+    from tests.engine.tiny import write_model
+
+    source = write_model(tmp_path / "whole", hidden_size=64, intermediate_size=128)
+    convert(str(source), str(tmp_path / "packed"), quantize=True, q_group_size=64, q_bits=8)
+    policy = load_policy(ModelConfig(path=str(tmp_path / "packed"), quantized="keep"), seed=0)
+    move_weights(policy, 0.1)
+    own = scores(policy)
+    with policy.for_sampling():
+        assert mx.array_equal(scores(policy), own)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tuning"),
+    [("float32", "lora"), ("float32", "full"), ("bfloat16", "lora"), ("bfloat16", "dora"),
+     ("bfloat16", "full"), ("float16", "lora"), ("float16", "full")],
+)  # fmt: skip
+def test_the_sampler_agrees_with_the_trainer_at_every_step(
+    world: Path, tmp_path: Path, dtype: str, tuning: str
+) -> None:
+    config = settings(world, steps=3, model={"dtype": dtype, "tuning": tuning})
+    events = events_of(config, tmp_path)
+    assert isinstance(events[-1], RunFinished), events[-1]
+    gaps = [event.metrics[GAP] for event in events if isinstance(event, StepFinished)]
+    assert len(gaps) == 3
+    assert max(gaps) <= EQUAL[dtype]
+    norms = [event.grad_norm for event in events if isinstance(event, PassFinished)]
+    assert all(0 < norm < 1e3 for norm in norms)
+
+
+def one_update(
+    world: Path, folder: Path, given: Collected | None, **model: Any
+) -> tuple[Collected, dict[str, mx.array], float]:
+    config: RunConfig = settings(
+        world, model=model, algorithm={"beta": 0.0}, optimizer={"learning_rate": 1e-6}
+    )
+    return first_update(config, folder, given)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_full_tuning_moves_16_bit_weights_as_far_as_float32_ones(
+    world: Path, tmp_path: Path, dtype: str
+) -> None:
+    given, whole, _ = one_update(world, tmp_path / "a", None, tuning="full")
+    _, half, read = one_update(world, tmp_path / "b", given, tuning="full", dtype=dtype)
+    assert sum_of(half, abs) / sum_of(whole, abs) == pytest.approx(1, abs=0.02)
+    assert all(value.dtype == mx.float32 for value in half.values())
+    # a step of 1e-6 is below half of the last place of nearly all 16-bit weights
+    assert read < 0.05
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_adapters_of_16_bit_weights_are_float32(
+    make_policy: MakePolicy, tmp_path: Path, dtype: str
+) -> None:
+    first = make_policy(dtype=dtype)
+    move_weights(first)
+    halves = {name: value.astype(mx.float16) for name, value in first.snapshot().items()}
+    first.save_adapter(tmp_path / "adapter", weights=halves)
+    for policy in (first, make_policy(dtype=dtype, adapter=str(tmp_path / "adapter"))):
+        assert {value.dtype for value in policy.snapshot().values()} == {mx.float32}
+        held = optimizer.Learner(optimizer.build(settings(tmp_path).optimizer), policy.snapshot())
+        assert not held.masters
+
+
+def test_a_saved_full_adapter_takes_the_format_of_the_model(
+    make_policy: MakePolicy, tmp_path: Path
+) -> None:
+    whole = make_policy(tuning="full")
+    mx.save_safetensors(str(tmp_path / "adapters.safetensors"), whole.snapshot())
+    (tmp_path / "adapter_config.json").write_text('{"fine_tune_type": "full", "num_layers": -1}')
+    policy = make_policy(tuning="full", dtype="bfloat16", adapter=str(tmp_path))
+    assert {value.dtype for value in policy.snapshot().values()} == {mx.bfloat16}
+
+
+def test_a_reference_that_follows_slowly_is_mixed_in_float32(make_policy: MakePolicy) -> None:
+    policy = make_policy(tuning="full", dtype="bfloat16")
+    name = "model.norm.weight"
+    policy.reference = {n: mx.ones_like(v) for n, v in policy.snapshot().items()}
+    policy.load_trainable({n: 1.5 * mx.ones_like(v) for n, v in policy.snapshot().items()})
+    for _ in range(10):
+        policy.refresh_reference(0.001)
+    # 1.5 - .5 x .999^10 = 1.00498; in bfloat16 the next number after 1 is 1.0078
+    assert policy.reference[name][0].item() == pytest.approx(1.00498, abs=1e-5)
+    with policy.as_reference():
+        assert flatten(policy.model.parameters())[name].dtype == mx.bfloat16
+
+
+def test_memory_counts_float32_copies_moments_and_gradients_of_16_bit_weights(
+    make_policy: MakePolicy,
+) -> None:
+    sizes = {"rows": 4, "micro_rows": 4, "prompt_tokens": 9, "new_tokens": 6}
+    half, whole = (
+        estimate_memory(make_policy(tuning="full", dtype=dtype), **sizes)
+        for dtype in ("bfloat16", "float32")
+    )
+    copies = 4 * make_policy(tuning="full").parameters
+    assert half.optimizer == whole.optimizer + copies
+
+
+def test_an_overflowing_gradient_is_computed_again_with_less_scale(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(world, steps=1, model={"dtype": "float16", "tuning": "full"})
+
+    def passes(most: float) -> list[PassFinished]:
+        monkeypatch.setattr(optimizer, "MOST_SCALE", most)
+        events = events_of(config, tmp_path / str(most))
+        assert isinstance(events[-1], RunFinished), events[-1]
+        return [event for event in events if isinstance(event, PassFinished)]
+
+    (usual,), (large,) = passes(2.0**16), passes(2.0**44)
+    assert large.loss == usual.loss
+    assert large.grad_norm == pytest.approx(usual.grad_norm, rel=0.01)
+
+
+def test_the_scale_keeps_gradients_that_float16_would_lose(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # rewards that differ by 1e-4 give slopes of the logits around 1e-7; 6e-8 is the smallest number
+    small = {"signal": "group_mean", "beta": 0.0}
+    (world / "small.py").write_text(
+        "def small(completions, **_):\n    return [1e-4 * len(set(text)) for text in completions]\n"
+    )
+
+    def moved(dtype: str, given: Collected | None, most: float) -> tuple[Collected, Any]:
+        monkeypatch.setattr(optimizer, "MOST_SCALE", most)
+        config = settings(
+            world, model={"dtype": dtype, "tuning": "full"}, algorithm=small,
+            rewards={"functions": [f"{world}/small.py:small"]},
+            optimizer={"name": "sgd", "learning_rate": 1.0},
+        )  # fmt: skip
+        given, change, _ = first_update(config, tmp_path / f"{dtype}{most}", given)
+        return given, change
+
+    given, whole = moved("float32", None, 1.0)
+    plain, scaled = (cosine(whole, moved("float16", given, most)[1]) for most in (1.0, 2.0**16))
+    assert scaled > 0.99
+    assert plain < 0.95
+
+
+@pytest.mark.parametrize("dtype", EQUAL)
+def test_the_self_check_passes_with_an_adapter_that_is_not_zero_and_leaves_it_as_it_was(
+    world: Path, tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Policy, dict[str, mx.array]]] = []
+    plain = selfcheck.moved_adapter
+
+    def moved(policy: Policy) -> dict[str, mx.array] | None:
+        seen.append((policy, policy.snapshot()))
+        found = plain(policy)
+        assert found is not None
+        assert max(largest(v) for n, v in found.items() if n.endswith("lora_b")) > 0.01
+        return found
+
+    monkeypatch.setattr(selfcheck, "moved_adapter", moved)
+    config = settings(world, steps=1, model={"dtype": dtype},
+                      optimizer={"learning_rate": 0.0})  # fmt: skip
+    events = events_of(config, tmp_path)
+    assert any(isinstance(e, NoteWritten) and "self-check passed" in e.text for e in events)
+    ((policy, before),) = seen
+    after = policy.snapshot()
+    assert all(mx.array_equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("tuning", ["lora", "dora"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_self_check_notices_adapters_folded_into_16_bit_weights(
+    world: Path, tmp_path: Path, dtype: str, tuning: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        adapters, "can_fold",
+        lambda m: isinstance(m, adapters.LoRALinear | adapters.DoRALinear),
+    )  # fmt: skip
+    events = events_of(settings(world, model={"dtype": dtype, "tuning": tuning}), tmp_path)
+    assert getattr(events[-1], "error", "") == "SelfCheckError", events[-1]
