@@ -27,7 +27,7 @@ from grpo_engine.control import Control
 from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinished
 from grpo_engine.opening import load_run
 from grpo_engine.platform import blas
-from grpo_engine.samples import gather
+from grpo_engine.samples import as_float, gather
 from grpo_engine.session import Run
 from grpo_engine.settings import build, merge
 from grpo_engine.tasks.base import load_task
@@ -106,7 +106,7 @@ def first_update(
         others = {name: mx.sum(v != read[name]) for name, v in current.policy.snapshot().items()}
         mx.eval(moved, others)
         total = sum(int(value.size) for value in moved.values())
-        return given, moved, sum(int(n.item()) for n in others.values()) / total
+        return given, moved, sum(map(as_float, others.values())) / total
 
 
 def kept(current: Run) -> dict[str, mx.array]:
@@ -137,12 +137,12 @@ def compare_updates(tuning: str, dtype: str, seed: int, folder: Path) -> Found:
 
 def sum_of(arrays: Mapping[str, mx.array], of: Any) -> float:
     """The sum of a function over all entries."""
-    return math.fsum(float(mx.sum(of(value)).item()) for value in arrays.values())
+    return math.fsum(as_float(mx.sum(of(value))) for value in arrays.values())
 
 
 def cosine(one: Mapping[str, mx.array], other: Mapping[str, mx.array]) -> float:
     """How far two changes point the same way."""
-    both = math.fsum(float(mx.sum(one[name] * other[name]).item()) for name in one)
+    both = math.fsum(as_float(mx.sum(one[name] * other[name])) for name in one)
     return both / math.sqrt(sum_of(one, mx.square) * sum_of(other, mx.square))
 
 

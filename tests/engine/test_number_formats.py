@@ -5,6 +5,8 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx_lm.tuner.dora import DoRALinear
+from mlx_lm.tuner.lora import LoRALinear
 
 from benchmarks.number_formats import cosine, first_update, sum_of
 from grpo_engine import optimizer, selfcheck
@@ -223,9 +225,6 @@ def test_the_self_check_passes_with_an_adapter_that_is_not_zero_and_leaves_it_as
 def test_the_self_check_notices_adapters_folded_into_16_bit_weights(
     world: Path, tmp_path: Path, dtype: str, tuning: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        adapters, "can_fold",
-        lambda m: isinstance(m, adapters.LoRALinear | adapters.DoRALinear),
-    )  # fmt: skip
+    monkeypatch.setattr(adapters, "can_fold", lambda m: isinstance(m, LoRALinear | DoRALinear))
     events = events_of(settings(world, model={"dtype": dtype, "tuning": tuning}), tmp_path)
     assert getattr(events[-1], "error", "") == "SelfCheckError", events[-1]
