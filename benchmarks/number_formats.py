@@ -4,7 +4,8 @@
     python -m benchmarks.number_formats --part table
 
 Results are added to a JSON file case by case, and cases that are there are left out, so that the
-script may be ended and started again. `--part table` only prints what the file holds.
+script may be ended and started again. The tables go to docs/number-formats.md; `--part table` makes
+them from what the file holds.
 """
 
 import argparse
@@ -42,6 +43,8 @@ RATES = {"lora": 7e-4, "full": 1e-4}
 SMALL = (1e-6, 1e-5)  # learning rates that 16-bit weights alone would lose
 STEPS, PROMPTS, PROBLEMS = 60, 8, 1000
 GAP = "sampling/sampling_logp_difference"
+PAGE = Path(__file__).parents[1] / "docs" / "number-formats.md"
+MARK = "<!-- written by benchmarks.number_formats -->"
 Found = dict[str, Any]
 
 
@@ -157,13 +160,13 @@ def cases(asked: argparse.Namespace) -> Iterator[tuple[str, str, str, int]]:
 
 
 def main() -> None:
-    """Measure what is missing, then print the tables."""
+    """Measure what is missing, then write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--part", action="append", choices=("update", "run", "table"))
     parser.add_argument("--tuning", action="append", choices=TUNINGS, help="default: both")
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="default: all")
     parser.add_argument("--seed", action="append", type=int, help="default: 0, 1, 2")
-    parser.add_argument("--out", type=Path, default=Path("docs/number-formats.json"))
+    parser.add_argument("--out", type=Path, default=Path("number-formats.json"))
     asked = parser.parse_args()
     blas.ensure()
     known: Found = json.loads(asked.out.read_text()) if asked.out.is_file() else {}
@@ -180,6 +183,8 @@ def main() -> None:
         known[name] = found
         asked.out.write_text(json.dumps(known) + "\n")
     print(tables(known))
+    text = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+    PAGE.write_text(f"{text}{MARK}\n\n{tables(known)}\n", encoding="utf-8")
 
 
 def tables(known: Found) -> str:
