@@ -96,7 +96,8 @@ def check_itself(run: Run) -> Iterator[Event]:
                 f"before step 1 {what} differ by {gap.mean:.3g} nats on average and "
                 f"{gap.most:.3g} at most, more than {limit.mean:g} and {limit.most:g}: this model "
                 "is not trained as it is sampled. Set model.shared_prefix=false or model.dtype="
-                "float32; if it stays, the model's code keeps state that the engine does not know"
+                f"{'bfloat16' if policy.dtype == 'float16' else 'float32'}; if it stays, the "
+                "model's code keeps state that the engine does not know"
             )
     worst = max(gap.most for gap, _ in found.values())
     yield NoteWritten(step=0, text=f"self-check passed: largest difference {worst:.1e} nats")

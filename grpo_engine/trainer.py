@@ -333,17 +333,19 @@ def _guard(run: Run, outcome: Outcome | None, samples: Samples | None) -> Iterat
     if outcome.culprits and samples is not None:
         group = samples.groups[outcome.culprits[0]].index
     whose = "" if group is None else f" It came from group {group}."
+    remedy = "Lower optimizer.learning_rate; on a GPU try model.dtype float32."
+    if run.policy.dtype == "float16":
+        remedy = "Set model.dtype to bfloat16: float16 holds nothing above 65504."
     yield raised(run.step, "not_finite", Finding(
         severity="error",
         explanation=f"An update was left out because {outcome.not_finite}; the weights are as "
         f"before it.{whose}",
-        remedy="Lower optimizer.learning_rate; on a GPU try model.dtype float32.",
+        remedy=remedy,
     ), group)  # fmt: skip
     if run.progress.bad_updates >= BAD_UPDATES:
         raise NotFiniteError(
             f"{BAD_UPDATES} steps in a row had updates that were not finite "
-            f"({outcome.not_finite}); the last good checkpoint is in {run.folder}. Lower "
-            "optimizer.learning_rate and start from there"
+            f"({outcome.not_finite}); the last good checkpoint is in {run.folder}. {remedy}"
         )
 
 

@@ -5,19 +5,28 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx_lm import convert
 from mlx_lm.tuner.dora import DoRALinear
 from mlx_lm.tuner.lora import LoRALinear
 
 from benchmarks.number_formats import cosine, first_update, sum_of
 from grpo_engine import optimizer, selfcheck
 from grpo_engine.collect import Collected
-from grpo_engine.config import RunConfig
+from grpo_engine.config import ModelConfig, RunConfig
 from grpo_engine.events import NoteWritten, PassFinished, RunFinished, StepFinished
-from grpo_engine.policy import Policy, adapters, estimate_memory, micro_batches, token_scores
+from grpo_engine.policy import (
+    Policy,
+    adapters,
+    estimate_memory,
+    load_policy,
+    micro_batches,
+    token_scores,
+)
 from grpo_engine.policy.trees import flatten
 from tests.engine.conftest import MakePolicy
 from tests.engine.helpers_policy import largest, made_up_rows, move_weights
 from tests.engine.runs import events_of, settings, write_world
+from tests.engine.tiny import write_model
 
 ROWS = made_up_rows([(9, (6, 4))])
 GAP = "sampling/sampling_logp_difference/max"
@@ -52,12 +61,6 @@ def test_answers_are_sampled_with_the_weights_that_are_trained(
 
 
 def test_a_quantised_base_is_sampled_through_its_adapter(tmp_path: Path) -> None:
-    from mlx_lm import convert
-
-    from grpo_engine.config import ModelConfig
-    from grpo_engine.policy import load_policy
-    from tests.engine.tiny import write_model
-
     source = write_model(tmp_path / "whole", hidden_size=64, intermediate_size=128)
     convert(str(source), str(tmp_path / "packed"), quantize=True, q_group_size=64, q_bits=8)
     policy = load_policy(ModelConfig(path=str(tmp_path / "packed"), quantized="keep"), seed=0)
@@ -218,6 +221,22 @@ def test_the_self_check_passes_with_an_adapter_that_is_not_zero_and_leaves_it_as
     ((policy, before),) = seen
     after = policy.snapshot()
     assert all(mx.array_equal(before[name], after[name]) for name in before)
+
+
+def test_a_model_too_large_for_float16_is_told_to_use_bfloat16(world: Path, tmp_path: Path) -> None:
+    large = write_model(tmp_path / "large", scale=3000.0)
+    events = events_of(
+        settings(world, model={"path": str(large), "dtype": "float16"}), tmp_path / "run"
+    )
+    assert "model.dtype=bfloat16" in getattr(events[-1], "message", ""), events[-1]
+
+
+def test_updates_that_float16_cannot_hold_end_with_that_remedy(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_engine.update.optim.global_norm", lambda _: mx.array(mx.inf))
+    events = events_of(settings(world, model={"dtype": "float16"}), tmp_path)
+    assert "Set model.dtype to bfloat16" in getattr(events[-1], "message", ""), events[-1]
 
 
 @pytest.mark.parametrize("tuning", ["lora", "dora"])
