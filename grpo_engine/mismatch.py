@@ -1,6 +1,6 @@
 """Sampler and trainer: where they can agree exactly, and what is done where they cannot."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from grpo_engine.recipes import Recipe, recipe
@@ -53,3 +53,8 @@ def correction(chosen: Recipe, made: Recipe) -> dict[str, Any]:
         for name in CORRECTION
         if getattr(made, name) != getattr(chosen, name)
     }
+
+
+def corrected(chosen: Recipe, settings: Mapping[str, Any]) -> Recipe:
+    """A recipe with what `correction` gave, as a run that is resumed had it."""
+    return recipe(chosen, **{path.rpartition(".")[2]: made for path, made in settings.items()})

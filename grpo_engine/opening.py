@@ -1,9 +1,10 @@
 """From settings, or from a checkpoint, to a run in hand: task, model, rewards, optimiser."""
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 
@@ -86,8 +87,9 @@ def open_run(
             text=f"{ranks.size} ranks share out the prompts; progress is shown of rank 0's own",
         )
     run = yield from load_run(
-        config, control, folder, stack, task, step, threads=threads, ranks=ranks
-    )
+        config, control, folder, stack, task, step, threads=threads, ranks=ranks,
+        saved=None if saved is None else saved.state,
+    )  # fmt: skip
     if run.recipe != config.algorithm.resolved():
         yield NoteWritten(step=step, text=CORRECTED)
     if saved is not None:
@@ -105,9 +107,12 @@ def _threads(before: int | None) -> int:
 
 def load_run(
     config: RunConfig, control: Control, folder: Path, stack: ExitStack, task: Task, step: int,
-    *, threads: int, ranks: Ranks | None = None,
+    *, threads: int, ranks: Ranks | None = None, saved: Mapping[str, Any] | None = None,
 ) -> Generator[Event, None, Run]:  # fmt: skip
-    """Load the model and start the rewards: a run that has done nothing yet."""
+    """Load the model and start the rewards: a run that has done nothing yet.
+
+    `saved` is a checkpoint's state, whose recipe stays what it was.
+    """
     asked = config.algorithm.resolved()
     begun = time.perf_counter()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
@@ -116,7 +121,10 @@ def load_run(
     ranks = ranks or Ranks()
     # ranks on other devices may have other formats, and all must train alike
     agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=packed)))
-    recipe = mismatch.settled(asked, config.algorithm.importance_cap, agree=agree)
+    if saved is None:
+        recipe = mismatch.settled(asked, config.algorithm.importance_cap, agree=agree)
+    else:
+        recipe = mismatch.corrected(asked, saved.get("settled", {}))
     yield ModelLoaded(
         step=step,
         path=config.model.path,

@@ -8,7 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from grpo_engine import checkpoint
+from grpo_engine import checkpoint, mismatch
 from grpo_engine.checkpoint import Checkpoint
 from grpo_engine.config import RunConfig
 from grpo_engine.control import StopNow
@@ -126,6 +126,7 @@ def _state(run: Run) -> dict[str, Any]:
         "progress": progress,
         "alerts": run.alerts.state(),
         "config": run.config.model_dump(mode="json"),
+        "settled": mismatch.correction(run.config.algorithm.resolved(), run.recipe),
         "micro_rows": run.micro_rows,
         "threads": run.threads,
         "versions": dict(versions()),

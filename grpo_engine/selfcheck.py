@@ -9,7 +9,6 @@ the policy itself, must be 0.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -17,6 +16,7 @@ from grpo_engine.collect import FIXED_STEP
 from grpo_engine.errors import SelfCheckError
 from grpo_engine.events import Event, NoteWritten, PhaseStarted
 from grpo_engine.logprobs import score_tokens
+from grpo_engine.mismatch import Gap
 from grpo_engine.policy import Policy
 from grpo_engine.rollouts import PromptRows, sample_groups
 from grpo_engine.safe_points import relay
@@ -28,13 +28,6 @@ PROMPTS, ROWS, TOKENS = 2, 2, 16
 MOVED = 0.05  # standard deviation of what the check adds to scale * B
 
 
-class Gap(NamedTuple):
-    """Differences between two log-probabilities of the same token, in nats."""
-
-    mean: float
-    most: float
-
-
 # bfloat16 rounds each logit to about 2^-8 of its size and float16 to 2^-11; a GPU's products of
 # other shapes round some otherwise, on the CPU even these agree
 LIMITS = {
@@ -43,11 +36,6 @@ LIMITS = {
     "float16": Gap(0.005, 0.1),
 }
 EXACT = LIMITS["float32"]  # the same products on the same ids, in any format
-
-
-def limit_of(dtype: str) -> float:
-    """The largest difference between two log-probabilities of the same token, in nats."""
-    return LIMITS[dtype].most
 
 
 def check_itself(run: Run) -> Iterator[Event]:

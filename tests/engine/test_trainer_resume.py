@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grpo_engine import trainer
+from grpo_engine import mismatch, trainer
 from grpo_engine.config import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import (
@@ -112,3 +112,19 @@ def test_a_finished_run_has_nothing_to_resume(world: Path, tmp_path: Path) -> No
     again = events_of(config, tmp_path, resume=True)
     assert [event for event in again if isinstance(event, StepFinished)] == []
     assert type(again[-1]).__name__ == "RunFinished"
+
+
+def test_a_run_that_began_without_correction_is_resumed_without_it(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(world, "bfloat16 lora").model_copy(update={"steps": 4})
+    with monkeypatch.context() as earlier:
+        earlier.setattr(mismatch, "can_agree", lambda *_, **__: True)
+        events = trainer.run(config, Control(), folder=tmp_path)
+        for event in events:
+            if event.step == 4:
+                break
+        events.close()  # type: ignore[attr-defined]
+    resumed = events_of(config, tmp_path, resume=True)
+    (finished,) = [event for event in resumed if isinstance(event, StepFinished)]
+    assert not any("importance_sampling_ratio" in name for name in finished.metrics)
