@@ -1,5 +1,7 @@
 """The form behind the New run screen: errors at their fields, rows, names, recipes, costs."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.palette import PALETTES
@@ -156,6 +158,23 @@ def test_the_number_format_says_what_auto_becomes_here(
         cursor="model.dtype", open=frozenset({"model"}),
     )  # fmt: skip
     assert words_ in words(about_lines(view, 60, DARK))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model__dtype": "float32"}, False),
+        ({"model__dtype": "bfloat16"}, True),
+        ({"model__dtype": "bfloat16", "algorithm__importance_cap": "0"}, False),
+    ],
+)
+def test_the_correction_for_the_sampler_says_when_it_is_on_by_itself(
+    changes: dict[str, str], said: bool
+) -> None:
+    view = replace(typed(preset_view("starter"), **changes), cursor="algorithm.importance_cap")
+    view = replace(view, open=frozenset({"algorithm"}))
+    shown = words(about_lines(view, 200, DARK))
+    assert ("in 16 bits (bfloat16): algorithm.importance_cap 3" in shown) == said
 
 
 def test_sizes_are_read_in_their_unit() -> None:

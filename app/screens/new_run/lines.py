@@ -6,8 +6,9 @@ from app.safe_text import cell_len, clip, pad, safe, wrap
 from app.screens.new_run.view import FIRST, SECTIONS, Row, View
 from app.widgets.panel import Line, Span
 from grpo_engine.config import RunConfig
+from grpo_engine.mismatch import SAID, can_agree
 from grpo_engine.platform.device import uses_gpu
-from grpo_engine.platform.formats import auto_words
+from grpo_engine.platform.formats import auto_format, auto_words
 from grpo_engine.recipe_cards import CARDS
 from grpo_engine.recipe_rules import READ_WHEN
 from grpo_engine.recipe_words import ASKS
@@ -239,6 +240,11 @@ def _recipe_facts(view: View, path: str) -> list[tuple[str, str]]:
     if not path.startswith("algorithm."):
         return []
     found = []
+    if leaf == "importance_cap" and (config := view.checked.config) is not None:
+        asked = config.model.dtype
+        dtype = auto_format(on_gpu=uses_gpu()) if asked == "auto" else asked
+        if config.algorithm.importance_cap is None and not can_agree(dtype):
+            found.append(("here", f"on where the weights are in 16 bits ({dtype}): {SAID}"))
     if leaf in READ_WHEN and leaf != "beta":
         read = "" if leaf not in view.checked.read else ", as here"
         found.append(("read", f"only with {READ_WHEN[leaf][1]}{read}"))
