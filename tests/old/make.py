@@ -17,7 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.old.tell import (
-    EXPECTED, FIRST, PACKED, PLAIN, ROOT, SECOND, SPILL, SPILLED, STORE, told, unpack,
+    EXPECTED,
+    FIRST,
+    PACKED,
+    PLAIN,
+    ROOT,
+    SECOND,
+    SPILL,
+    SPILLED,
+    STORE,
+    told,
+    unpack,
 )  # fmt: skip
 
 TINY = {

@@ -113,18 +113,13 @@ def facts(events: Iterable[Any]) -> list[Any]:
     """The events that hold results, as JSON; a failure ends the program."""
     from grpo_engine import events as ev
 
+    results = (
+        ev.GroupScored, ev.TokensScored, ev.PassFinished, ev.StepFinished, ev.EvaluationFinished,
+    )  # fmt: skip
     found = []
     for event in events:
-        if isinstance(event, ev.RunFailed):
-            raise RuntimeError(f"{event.message}\n{event.traceback}")
-        if isinstance(
-            event,
-            ev.GroupScored
-            | ev.TokensScored
-            | ev.PassFinished
-            | ev.StepFinished
-            | ev.EvaluationFinished,
-        ):
+        assert not isinstance(event, ev.RunFailed), event
+        if isinstance(event, results):
             found.append(_timeless(ev.to_json(event)))
     return found
 
