@@ -169,7 +169,7 @@ def play(command: Sequence[str], folder: Path, env: dict[str, str]) -> None:
         for sign, key in ((b"The run is complete", CTRL_Q), (b"Leave the workbench?", b"y")):
             shown = read_until(terminal, sign, process)
             if sign not in shown:
-                said = shown.decode("utf-8", "replace")[-2000:]
+                said = shown.decode("utf-8", "replace")[-20_000:]
                 raise CheckError(f"{' '.join(command)} does not show {sign.decode()!r}\n{said}")
             os.write(terminal, key)
         read_until(terminal, b"", process)
