@@ -3,7 +3,7 @@
 PY := .venv/bin/python
 ARGS ?=
 
-.PHONY: help run dev test test-slow lint types imports check mutants soak bench-quick device clean
+.PHONY: help run dev test test-slow lint types imports check wheel mutants soak bench-quick device clean
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 14
@@ -31,6 +31,9 @@ imports: dev ## the direction app -> experiments -> grpo_engine
 	.venv/bin/lint-imports
 
 check: lint types imports test ## all of it
+
+wheel: dev ## build the wheel, and use it in new environments: make wheel ARGS=python3.12
+	$(PY) -P tools/check_wheel.py $(ARGS)
 
 mutants: dev ## change the maths line by line; does a test notice?
 	$(PY) -m tests.tools.mutants

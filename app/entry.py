@@ -9,7 +9,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 from app import exit_codes
@@ -42,11 +41,7 @@ def name_store(path: Path) -> None:
 
 
 def open_workbench() -> int:
-    """Open the screens, or train the starter without one where there are none."""
-    if find_spec("app.screens.runs") is None:
-        sys.stderr.write("No workbench is installed; training the starter without a screen.\n")
-        return int(import_module("app.main").main(["train", "--preset", "starter",
-                                                   "--steps", "20"]))  # fmt: skip
+    """Open the screens, where there is a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         sys.stderr.write("grpo-tui: the workbench needs a terminal; see grpo-tui --help\n")
         return exit_codes.USAGE

@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from app import exit_codes
 from app.entry import name_store, open_workbench, plain_warning
-from app.verbs import Verb, available
+from app.verbs import VERBS, Verb
 
 # Plain help, because loading rich would double the time that `--help` takes.
 STYLE: Any = {"rich_markup_mode": None, "add_completion": False, "pretty_exceptions_enable": False}
@@ -26,7 +26,7 @@ class VerbGroup(TyperGroup):
 
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
-        self.verbs = {verb.name: verb for verb in available()}
+        self.verbs = {verb.name: verb for verb in VERBS}
         for verb in self.verbs.values():
             stub = TyperCommand(verb.name, help=verb.help, rich_markup_mode=None)
             self.add_command(stub, verb.name)

@@ -7,7 +7,6 @@ only while nobody types; a key that comes first does its part itself.
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
 
 QUIET_S = 0.15  # after a key; who holds one down sends more in between
@@ -55,6 +54,7 @@ class Readying:
         wanted.sort(key=lambda mode: places[packages[mode]])
         self.screens = [(mode, packages[mode]) for mode in wanted]
         self.loaded: set[str] = set()
+        self._failure: Exception | None = None
         self._quiet = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -71,7 +71,12 @@ class Readying:
         return self._thread is not None and self._thread.is_alive()
 
     def look(self, quiet: float) -> None:
-        """Build the next screen if its module is there and nobody types; called with each frame."""
+        """Build the next screen if its module is there and nobody types; called with each frame.
+
+        Raises what kept a module from being loaded.
+        """
+        if self._failure is not None:
+            raise self._failure
         if quiet < QUIET_S:
             self._quiet.clear()
             return
@@ -93,6 +98,9 @@ class Readying:
             self._quiet.wait()
             if self._stopped.wait(PAUSE_S):
                 return
-            with suppress(Exception):  # the key that needs the module says why it cannot be had
+            try:
                 import_module(name)
-                self.loaded.add(name)
+            except Exception as error:  # a broken installation, which `look` reports
+                self._failure = error
+                return
+            self.loaded.add(name)

@@ -1,6 +1,5 @@
 """The verbs of the command line: where each lives and what it is for, without loading any."""
 
-from importlib.util import find_spec
 from typing import Final, NamedTuple
 
 
@@ -50,8 +49,3 @@ VERBS: Final = tuple(
         (KNOW, "doctor", "doctor:doctor", "Say what this machine has and what it lacks."),
     )
 )
-
-
-def available() -> tuple[Verb, ...]:
-    """The verbs whose module is installed."""
-    return tuple(verb for verb in VERBS if find_spec(verb.target.partition(":")[0]))

@@ -142,7 +142,7 @@ def beside() -> Iterator[str]:
 
 def watch(folder: Path) -> Iterator[Result]:
     """The same steps four times: headless, twice with Watch in front, headless."""
-    alone, seen = [], []
+    alone, seen = list[list[float]](), list[list[float]]()
     for turn, watched in enumerate((False, True, True, False)):
         store = folder / f"{turn}.db"
         config = smol(FOLDER, steps=STEPS, rollout={"prompts": 2, "max_new_tokens": 32})

@@ -114,7 +114,8 @@ def _report(metrics: Any, groups: list[GroupScored]) -> None:
 
 def _switch(changes: dict[str, Any]) -> None:
     """Load every policy with other fast paths."""
-    from grpo_engine import opening
+    from unittest.mock import patch
+
     from grpo_engine.policy import FastPaths, load_policy
 
     def load(config: Any, **rest: Any) -> Any:
@@ -122,7 +123,7 @@ def _switch(changes: dict[str, Any]) -> None:
         policy.fast = replace(FastPaths(), **changes)
         return policy
 
-    opening.load_policy = load
+    patch("grpo_engine.opening.load_policy", load).start()
 
 
 if __name__ == "__main__":

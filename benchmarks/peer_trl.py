@@ -3,10 +3,13 @@
 import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gate
-import work
+if TYPE_CHECKING:
+    from benchmarks import gate, work
+else:  # this file is run by its path, without the package
+    import gate
+    import work
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

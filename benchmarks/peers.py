@@ -124,6 +124,7 @@ def select_line(tool: Tool, seconds: float) -> bool:
     """Whether a line waits."""
     import select
 
+    assert tool.process.stdout is not None
     return bool(select.select([tool.process.stdout], [], [], seconds)[0])
 
 

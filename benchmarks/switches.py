@@ -8,6 +8,7 @@ import dataclasses
 import random
 import time
 from collections.abc import Callable
+from typing import Any
 
 import mlx.core as mx
 
@@ -55,8 +56,8 @@ def main() -> None:
     rows = sampled(policy, prompts, Sampling(max_new_tokens=asked.answer, ignore_end=True), 0)
     whole = FastPaths()
     for name in asked.only or TOUCHES:
-        off = 0 if name == "head_chunk" else False
-        without = dataclasses.replace(whole, **{name: off})
+        off: dict[str, Any] = {name: 0 if name == "head_chunk" else False}
+        without = dataclasses.replace(whole, **off)
         for phase in TOUCHES[name]:
             compare(policy, name, phase, (without, whole), rows, prompts, asked.rounds)
 

@@ -25,6 +25,12 @@ def test_the_readmes_two_commands_and_the_device_report_are_run(workflow: Any) -
         assert command.partition(" ARGS")[0] in (ROOT / "README.md").read_text()
 
 
+def test_the_wheel_is_used_on_every_hosted_machine_and_before_a_merge(workflow: Any) -> None:
+    given = [step.get("run") for step in workflow["jobs"]["test"]["steps"]]
+    assert "make wheel ARGS=python" in given
+    assert "make wheel" in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
 def test_every_python_that_is_supported_is_tried_on_every_kind_of_machine(workflow: Any) -> None:
     matrix = workflow["jobs"]["test"]["strategy"]["matrix"]
     start = "Programming Language :: Python :: "

@@ -140,7 +140,7 @@ def install(uv: str | None, wanted: list[str]) -> None:
         say("uv did not manage it; trying pip")
     has_pip = subprocess.run([PYTHON, "-c", "import pip"], capture_output=True, check=False)
     if has_pip.returncode:
-        run([PYTHON, "-m", "ensurepip"], "pip is missing (Debian: apt install python3-venv)")
+        run([str(PYTHON), "-m", "ensurepip"], "pip is missing (Debian: apt install python3-venv)")
     command = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", *wanted]
     run(command, "the packages could not be installed")
 

@@ -1,7 +1,6 @@
 """`grpo-tui config`: write, check and compare configuration files."""
 
 import json
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +36,8 @@ def init(
     from grpo_engine.settings import build, merge, parse_sets, write_yaml
 
     if from_trl is not None:
-        translate = import_module("grpo_engine.trl_config").from_trl
+        from grpo_engine.trl_config import from_trl as translate
+
         tree, notes = translate(from_trl)
         for note in notes:
             typer.echo(note, err=True)

@@ -1,5 +1,6 @@
 """`grpo-tui serve`: the workbench, read-only, in a browser on this machine."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +19,9 @@ def serve(
 
     Example: grpo-tui serve @last --port 8765
     """
-    try:
-        from app.server import serve_run
-    except ImportError as error:
-        typer.echo(f"grpo-tui: serving needs {error.name}; pip install 'grpo-tui[serve]'", err=True)
-        raise typer.Exit(1) from error
+    if lacking := [name for name in ("textual_serve", "aiohttp") if find_spec(name) is None]:
+        typer.echo(f"grpo-tui: serving needs {lacking[0]}; pip install 'grpo-tui[serve]'", err=True)
+        raise typer.Exit(1)
+    from app.server import serve_run
+
     raise typer.Exit(serve_run(run, db, port))

@@ -6,6 +6,7 @@ import warnings
 from importlib.metadata import PackageNotFoundError, version
 
 from app.health.facts import Fact, Level
+from grpo_engine.errors import MissingPackageError
 from grpo_engine.platform import blas, device, formats, speed, threads
 
 SLOW = 20.0  # GFLOP/s; MLX's own BLAS reaches 2.5-6, an optimised one 40 and more per core
@@ -28,8 +29,8 @@ def package() -> Fact:
         with warnings.catch_warnings():  # `products` says it
             warnings.simplefilter("ignore", RuntimeWarning)
             blas.ensure(check=True)
-        import mlx.core  # noqa: F401
-    except (ImportError, OSError, PackageNotFoundError) as error:
+        device.require_mlx()
+    except (MissingPackageError, OSError, PackageNotFoundError) as error:
         extra = device.wanted_extra()
         target = f"'grpo-tui[{extra}]'" if extra else "grpo-tui"
         return Fact(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.inspector.values import Side, TokenTerm, UpdateTotals
 from experiments.values import GroupView, TokenRow, TokenView
+from grpo_engine.platform.device import require_mlx
 from grpo_engine.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def group_terms(
 
     `advantages` replaces the recorded ones, for the lab.
     """
+    require_mlx()
     import mlx.core as mx
 
     from grpo_engine.maths import Totals, policy_loss
@@ -64,6 +66,7 @@ def group_advantages(groups: Sequence[GroupView], recipe: Recipe) -> list[list[l
 
     Signals that need more than final rewards (`process`, `gae`) give what was recorded.
     """
+    require_mlx()
     import mlx.core as mx
 
     from grpo_engine.maths import advantages

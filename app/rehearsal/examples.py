@@ -7,7 +7,8 @@ from typing import Any
 
 import grpo_engine
 from grpo_engine.config import RunConfig
-from grpo_engine.errors import ModelError
+from grpo_engine.errors import MissingPackageError, ModelError
+from grpo_engine.platform.device import require_mlx
 from grpo_engine.prompts import PromptRenderer, RenderedPrompt, conversation
 from grpo_engine.tasks.base import Example, Task, draw, load_task
 
@@ -59,7 +60,7 @@ class Examples:
         try:
             render = self.renderer(config)
             rendered = [render(example) for example in some]
-        except (ModelError, ImportError) as error:
+        except (ModelError, MissingPackageError) as error:
             # without the tokenizer the messages can be shown, the template cannot
             lacking = f"{error} Until then they are {NO_TEMPLATE}."
         return {
@@ -111,11 +112,9 @@ def model_folder(path: str) -> Path:
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder
-    if path.count("/") != 1 or path.startswith((".", "~", "/")) or folder.suffix == ".gguf":
-        from grpo_engine.policy.source import find_folder
-
-        return find_folder(path)
-    if is_online():
+    elsewhere = path.count("/") != 1 or path.startswith((".", "~", "/")) or folder.suffix == ".gguf"
+    if elsewhere or is_online():
+        require_mlx()
         from grpo_engine.policy.source import find_folder
 
         return find_folder(path)

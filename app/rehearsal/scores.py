@@ -63,7 +63,7 @@ class Scores:
     def _ids(self, config: RunConfig, completion: str) -> list[int]:
         try:
             tokenizer = self._examples.tokenizer(config)
-        except (EngineError, ImportError):
+        except EngineError:
             return list(completion.encode("utf-8", "surrogatepass"))
         return [int(i) for i in tokenizer.encode(completion, add_special_tokens=False)]
 

@@ -76,6 +76,14 @@ def library() -> Path | None:
     return next((file for folder in folders if (file := folder / "libmlx.so").exists()), None)
 
 
+def require_mlx() -> None:
+    """Load MLX; callers can tell its absence from the absence of a module of this project."""
+    try:
+        import mlx.core  # noqa: F401
+    except ImportError as error:
+        raise MissingPackageError(str(error)) from error
+
+
 def require_backend() -> None:
     """Raise where `mlx` is installed without a back end, and say which extra brings one."""
     if sys.platform == "darwin" and machine() != "arm64":

@@ -57,16 +57,14 @@ def test_a_screen_is_built_once_its_module_is_there_and_only_while_it_is_quiet(
     readying.stop()
 
 
-def test_a_module_that_cannot_be_loaded_is_left_to_the_key_that_needs_it(package: str) -> None:
-    built: list[str] = []
-    screens = {"gone": "no_such_module:Gone", "slow": f"{package}:Slow"}
-    readying = Readying(built.append, screens, modules=("no_such_module", package))
+def test_a_module_that_cannot_be_loaded_is_an_error_in_the_next_frame(package: str) -> None:
+    readying = Readying(lambda _: None, {}, modules=("no_such_module", package))
     readying.look(QUIET_S)
     readying.start()
-    until(lambda: package in readying.loaded)
-    for _ in range(3):
+    until(lambda: not readying.busy)
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         readying.look(QUIET_S)
-    assert built == ["slow"]
+    assert not readying.loaded
 
 
 def test_nothing_is_loaded_after_the_end(package: str) -> None:

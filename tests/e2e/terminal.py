@@ -137,9 +137,9 @@ class Terminal:
         """Type without a wait."""
         os.write(self.child.child_fd, keys.encode())
 
-    def ended(self) -> int:
+    def ended(self, seconds: float = PATIENCE) -> int:
         """Read to the end and give the exit status."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + seconds
         while self.read():
             assert time.monotonic() < end, self.text()
         if self.child.isalive():

@@ -207,6 +207,12 @@ def test_mlx_without_a_back_end_names_the_extra_that_is_missing(
         device.require_backend()
 
 
+def test_mlx_that_cannot_be_loaded_is_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlx.core", None)
+    with pytest.raises(MissingPackageError, match=r"mlx\.core"):
+        device.require_mlx()
+
+
 @linux
 def test_importing_mlx_without_a_back_end_raises_that_error() -> None:
     code = (

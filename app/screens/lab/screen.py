@@ -169,7 +169,7 @@ class LabScreen(Dialog[None]):
             if self._was is None:
                 self._was = await app.reader.ask(lambda _reader: run(self._base), "lab.was")
             now = await app.reader.ask(lambda _reader: run(how), "lab.now")
-        except (EngineError, ImportError) as error:
+        except EngineError as error:
             self.notify(str(error), severity="error")
             return
         except asyncio.CancelledError:

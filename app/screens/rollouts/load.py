@@ -127,7 +127,7 @@ def load_group(reader: StoreReader, step: StepGroups, group: GroupView) -> Group
         try:
             for at in range(max(1, passes)):
                 terms.append(group_terms(tokens, step.run.recipe, step.totals, at=at))
-        except (EngineError, ImportError) as error:
+        except EngineError as error:
             missing = str(error)
     return GroupDetail(
         group=group, tokens=tokens, terms=tuple(terms), history=history, missing=missing

@@ -1,0 +1,226 @@
+"""Builds the wheel and uses it in new environments, from an empty folder, far from the source.
+
+`python tools/check_wheel.py [PYTHON...]`; without arguments on the oldest and the newest Python
+here. Runs on the standard library alone and writes, pip's cache apart, to a temporary folder only.
+"""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CLASSIFIER = "Programming Language :: Python :: "
+USABLE = "import ctypes, sqlite3, ssl, venv, sys; print('%d.%d.%d' % sys.version_info[:3])"
+EXTRA = "[cpu]" if sys.platform == "linux" else ""  # MLX needs none on Apple silicon
+TRAIN = ("train", "--preset", "starter", "--steps", "2", "--set", "evaluation.before_and_after=no")
+HIDDEN = ("PYTHON", "PIP_REQUIRE", "VIRTUAL_ENV", "GRPO_TUI_", "XDG_")
+LIMIT_S = 600.0  # for one command, on a machine that does other things as well
+CTRL_Q = b"\x11"
+
+
+class CheckError(Exception):
+    """The wheel does not do what it should."""
+
+
+def main(pythons: Sequence[str]) -> int:
+    """Check every Python that is named, else the oldest and the newest of those here."""
+    chosen = {name: version_of(name) for name in pythons} if pythons else ends(installed())
+    unusable = [name for name, version in chosen.items() if not version]
+    if unusable or not chosen:
+        say(f"no usable Python: {', '.join(unusable) or 'none of ' + ', '.join(supported())}")
+        return 1
+    say("Pythons: " + ", ".join(f"{version} ({name})" for name, version in chosen.items()))
+    try:
+        with tempfile.TemporaryDirectory(prefix="grpo-tui-wheel-") as place:
+            wheel = None
+            for name, version in chosen.items():
+                folder = Path(place) / version
+                python = new_environment(name, folder)
+                wheel = wheel or built(python, Path(place) / "wheel")
+                check(wheel, python, version, folder)
+    except CheckError as error:
+        say(f"FAILED: {error}")
+        return 1
+    say(f"the wheel works on {' and '.join(chosen.values())}")
+    return 0
+
+
+def supported() -> list[str]:
+    """The Pythons that the project says it supports, oldest first."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = (line.removeprefix(CLASSIFIER) for line in project["classifiers"])
+    return [line for line in lines if line[0] == "3"]
+
+
+def installed() -> dict[str, str]:
+    """One usable interpreter, with its version, for each supported Python; oldest first."""
+    places = [Path(sys.base_prefix) / "bin", *map(Path, os.environ["PATH"].split(os.pathsep))]
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    places += sorted(pyenv.glob("3.*/bin"))  # its commands on the PATH work for one version alone
+    found: dict[str, str] = {}
+    for number in supported():
+        for place in places:
+            path = str(place / f"python{number}")
+            if os.access(path, os.X_OK) and (version := version_of(path)):
+                found[path] = version
+                break
+    return found
+
+
+def ends(found: dict[str, str]) -> dict[str, str]:
+    """The first and the last."""
+    names = list(found)
+    return {name: found[name] for name in [*names[:1], *names[-1:]]}
+
+
+def version_of(python: str) -> str:
+    """Its version; nothing where a module that Python should have is missing."""
+    try:
+        done = subprocess.run(
+            [python, "-c", USABLE], capture_output=True, text=True, check=False, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def new_environment(python: str, folder: Path) -> Path:
+    """The interpreter of a new virtual environment in the folder."""
+    run([python, "-m", "venv", str(folder / "venv")], ROOT, clean())
+    return folder / "venv" / "bin" / "python"
+
+
+def built(python: Path, folder: Path) -> Path:
+    """The wheel of this source tree."""
+    pip(python, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+    (wheel,) = folder.glob("*.whl")
+    say(f"built {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB")
+    return wheel
+
+
+def check(wheel: Path, python: Path, version: str, folder: Path) -> None:
+    """Install the wheel, then look at the machine, train and play the recording."""
+    begun = time.monotonic()
+    pip(python, "install", "-c", str(ROOT / "constraints.txt"), f"{wheel}{EXTRA}")
+    say(f"Python {version}: installed in {time.monotonic() - begun:.0f} s")
+    empty, command = folder / "empty", str(python.parent / "grpo-tui")
+    empty.mkdir()
+    env = clean() | home(folder / "home")
+    for words in (("doctor",), TRAIN, ("runs",)):
+        begun = time.monotonic()
+        run([command, *words], empty, env)
+        say(f"Python {version}: {' '.join(words)}: {time.monotonic() - begun:.0f} s")
+    begun = time.monotonic()
+    play([command, "demo", "--speed", "1000"], empty, env)
+    say(f"Python {version}: demo, in a terminal: {time.monotonic() - begun:.0f} s")
+    if left := sorted(path.name for path in empty.iterdir()):
+        raise CheckError(f"files were left where the commands ran: {', '.join(left)}")
+
+
+def home(folder: Path) -> dict[str, str]:
+    """Variables for a user who has nothing yet, all of whose files go into the folder."""
+    for name in ("tmp", "data", "config", "state", "cache"):
+        (folder / name).mkdir(parents=True)
+    return {
+        "HOME": str(folder),
+        "TMPDIR": str(folder / "tmp"),
+        **{f"XDG_{name.upper()}_HOME": str(folder / name)
+           for name in ("data", "config", "state", "cache")},
+    }  # fmt: skip
+
+
+def clean() -> dict[str, str]:
+    """The environment without what would lead to this tree or to another environment."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
+
+
+def pip(python: Path, *words: str) -> None:
+    """Run pip in an environment, with the user's settings and cache."""
+    run([str(python), "-m", "pip", words[0], "--quiet", "--disable-pip-version-check",
+         *words[1:]], ROOT, dict(os.environ) | {"PYTHONPATH": ""})  # fmt: skip
+
+
+def run(command: Sequence[str], folder: Path, env: dict[str, str]) -> None:
+    """Run a command; show what it printed where it fails."""
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=env, check=False, text=True, timeout=LIMIT_S,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise CheckError(f"{' '.join(command)}: no end after {LIMIT_S:.0f} s") from error
+    if done.returncode != 0:
+        raise CheckError(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}")
+
+
+def play(command: Sequence[str], folder: Path, env: dict[str, str]) -> None:
+    """Play the recording to its end in a terminal, then leave by the keyboard."""
+    with in_terminal(command, folder, env | {"TERM": "xterm-256color"}) as (process, terminal):
+        for sign, key in ((b"The run is complete", CTRL_Q), (b"Leave the workbench?", b"y")):
+            shown = read_until(terminal, sign, process)
+            if sign not in shown:
+                said = shown.decode("utf-8", "replace")[-20_000:]
+                raise CheckError(f"{' '.join(command)} does not show {sign.decode()!r}\n{said}")
+            os.write(terminal, key)
+        read_until(terminal, b"", process)
+        if status := process.wait(LIMIT_S):
+            raise CheckError(f"{' '.join(command)}: exit status {status}")
+
+
+@contextmanager
+def in_terminal(
+    command: Sequence[str], folder: Path, env: dict[str, str]
+) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+    """The command in a terminal of its own, and the other end of that terminal."""
+    terminal, inner = pty.openpty()
+    termios.tcsetwinsize(inner, (40, 120))
+    process = subprocess.Popen(
+        command, cwd=folder, env=env, stdin=inner, stdout=inner, stderr=inner,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(inner)
+    try:
+        yield process, terminal
+    finally:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        os.close(terminal)
+
+
+def read_until(terminal: int, sign: bytes, process: "subprocess.Popen[bytes]") -> bytes:
+    """What is drawn up to the sign; without one, or where it never comes, up to the end."""
+    shown, end = b"", time.monotonic() + LIMIT_S
+    while not (sign and sign in shown) and time.monotonic() < end:
+        if not select.select([terminal], [], [], 0.5)[0]:
+            if process.poll() is not None:
+                break
+            continue
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # Linux's way to say that the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    return shown
+
+
+def say(line: str) -> None:
+    """One line of progress."""
+    print(f"check_wheel: {line}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
