@@ -1,5 +1,6 @@
 """The workbench: five screens as modes, one shown run, a governed refresh, and the wiring."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -107,6 +108,14 @@ class Workbench(RunKeeper):
         self._filters.append(ExactXterm(enabled=self.console.color_system == "256"))
 
     # -- life -------------------------------------------------------------------------------
+
+    def on_load(self) -> None:
+        """Start tasks in their turn, as Python 3.11 does.
+
+        From 3.12 on Textual starts each within the call that makes it, so that fields of the first
+        screen would be mounted before the screen is the app's.
+        """
+        asyncio.get_running_loop().set_task_factory(None)
 
     async def on_mount(self) -> None:
         """Take the user's keys, show the first screen, and start the frames."""

@@ -161,7 +161,7 @@ print(parent, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), right())
         ("__builtin_trap();", "", "crashes on this processor (SIG"),
         ("", "__builtin_trap();", "crashes on this processor (SIG"),
         ("*(volatile int *)8 = 1;", "", "crashes on this processor (SIGSEGV)"),
-        ("", "", "computes wrong products (float32, 1x1x1)"),
+        ("", "", "computes wrong products (float32"),  # leaves what was in memory
     ],
 )
 def test_a_faulty_library_is_skipped_in_one_sentence_and_the_next_one_serves(
@@ -265,6 +265,22 @@ from grpo_engine.platform.openblas import OpenBlas
 print(OpenBlas({bundled()!r}, threads=1, kernel={name!r}).kernel)
 """
     assert python(code).stdout.strip().casefold() == name.casefold()
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_library_that_reports_an_error_computes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    boot = """
+import sys; sys.path.insert(0, sys.argv.pop(1))
+from grpo_engine.platform import blas_check
+def checks():
+    yield ""
+    raise RuntimeError("LU failed")
+blas_check.checks = checks
+blas_check.main()
+"""
+    monkeypatch.setattr(blas_check, "BOOT", boot)
+    found = blas_check.verdict(bundled())
+    assert (found.works, found.reason) == (False, "fails in its check (LU failed)")
 
 
 def test_the_check_notices_each_kind_of_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
