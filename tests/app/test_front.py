@@ -56,7 +56,8 @@ async def test_a_screen_that_was_laid_out_is_not_laid_out_again(
         await pilot.pause()
         assert layouts.pop("Ask") <= 2  # its own, and that of what its children need
         assert layouts == {}  # not the one beneath
-        assert drawn == [app.screen._compositor]
+        assert set(drawn) == {app.screen._compositor}
+        assert len(drawn) <= 2  # once for each layout, where a frame comes between the two
         assert app.screen._compositor.size == Size(120, 40)
 
 
