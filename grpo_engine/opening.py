@@ -117,14 +117,8 @@ def load_run(
     begun = time.perf_counter()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
     policy = load_policy(config.model, seed=config.seed, critic=asked.signal == "gae")
-    packed = mismatch.is_quantized(flatten(policy.model.parameters()))
     ranks = ranks or Ranks()
-    # ranks on other devices may have other formats, and all must train alike
-    agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=packed)))
-    if saved is None:
-        recipe = mismatch.settled(asked, config.algorithm.importance_cap, agree=agree)
-    else:
-        recipe = mismatch.corrected(asked, saved.get("settled", {}))
+    recipe = _recipe(config, policy, ranks, saved)
     yield ModelLoaded(
         step=step,
         path=config.model.path,
@@ -171,6 +165,19 @@ def load_run(
     run.progress.entropy_bonus = run.progress.entropy_control = recipe.entropy_bonus
     run.progress.pins = first_pins(run)
     return run
+
+
+def _recipe(
+    config: RunConfig, policy: Policy, ranks: Ranks, saved: Mapping[str, Any] | None
+) -> Recipe:
+    """The recipe as asked, corrected for the sampler where this model needs it; once for a run."""
+    asked = config.algorithm.resolved()
+    if saved is not None:
+        return mismatch.corrected(asked, saved.get("settled", {}))
+    packed = mismatch.is_quantized(flatten(policy.model.parameters()))
+    # ranks on other devices may have other formats, and all must train alike
+    agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=packed)))
+    return mismatch.settled(asked, config.algorithm.importance_cap, agree=agree)
 
 
 def _fitted_rows(
