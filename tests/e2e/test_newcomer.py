@@ -204,9 +204,8 @@ def look_into_a_token(visit: Visit) -> None:
     """The first step's third token: what the store holds, and what the model says by itself."""
     visit.press("4")
     visit.until("token 1 of")
-    while (step := int(visit.found(r"step (\d+)  prompt").group(1))) > 1:
-        visit.press("H")
-        visit.until(partial(visit.lacks, rf"step {step}  prompt"))
+    while int(visit.found(r"step (\d+)  prompt").group(1)) > 1:
+        visit.press("H")  # once more where it came before the step's answers were there
     visit.until("step 1  prompt 1")
     visit.press(RIGHT, RIGHT)
     visit.until("token 3 of")
