@@ -14,7 +14,7 @@ from grpo_engine.errors import CheckpointError, ConfigError
 
 MASTER = "master."  # before the names of float32 copies in a checkpoint
 # float16 holds 6e-8 to 65504: the loss is scaled by a power of two, less where a gradient overflows
-MOST_SCALE, SMALLER, CALM = 2.0**16, 16, 100  # doubled again after so many updates
+MOST_SCALE, SMALLER, CALM = 2.0**16, 16, 100  # doubled after 100 updates without overflow
 
 
 def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:

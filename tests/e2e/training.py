@@ -100,7 +100,7 @@ class Gate:
         until(self._held.exists)
 
     def open(self) -> None:
-        """Let it go on."""
+        """Open it."""
         self._closed.unlink()
 
 
