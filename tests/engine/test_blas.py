@@ -285,7 +285,8 @@ blas_check.main()
 
 def test_the_check_notices_each_kind_of_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(blas_check.checks()) == {""}
-    monkeypatch.setattr(blas_check, "SHAPES", ((2, 3, 4),))
+    for shapes in ("SHAPES", "SMALL"):
+        monkeypatch.setattr(blas_check, shapes, ((2, 3, 4),))
     monkeypatch.setattr(blas_check, "SIZES", (6,))
     monkeypatch.setattr(blas_check, "_decompositions", lambda *_: [("inverse", np.nan)])
     monkeypatch.setattr(blas_check, "_products_agree", lambda kind, _: "complex" not in str(kind))
