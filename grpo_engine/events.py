@@ -336,12 +336,39 @@ Event = (
     | RunFailed
 )
 
-EVENT_TYPES: dict[str, type] = {kind.__name__: kind for kind in typing.get_args(Event)}
+# The names in stores, spill files and JSON lines; they outlive the names of the classes.
+EVENT_TYPES: dict[str, type] = {
+    "RunStarted": RunStarted,
+    "ModelLoaded": ModelLoaded,
+    "PhaseStarted": PhaseStarted,
+    "PhaseAdvanced": PhaseAdvanced,
+    "PromptsStarted": PromptsStarted,
+    "RolloutsAdvanced": RolloutsAdvanced,
+    "GroupScored": GroupScored,
+    "TokensScored": TokensScored,
+    "PassFinished": PassFinished,
+    "StepFinished": StepFinished,
+    "StepSkipped": StepSkipped,
+    "AlertRaised": AlertRaised,
+    "EvaluationFinished": EvaluationFinished,
+    "CheckpointSaved": CheckpointSaved,
+    "NoteWritten": NoteWritten,
+    "RunPaused": RunPaused,
+    "RunResumed": RunResumed,
+    "RunFinished": RunFinished,
+    "RunFailed": RunFailed,
+}
+_KINDS = {kind: name for name, kind in EVENT_TYPES.items()}
+
+
+def kind_of(event: Event) -> str:
+    """The name that the event is stored under."""
+    return _KINDS[type(event)]
 
 
 def to_json(event: Event) -> dict[str, Any]:
     """Give the event as JSON values with its type under `event`; NaN and infinities as strings."""
-    return {"event": type(event).__name__, **_encode_fields(event)}
+    return {"event": kind_of(event), **_encode_fields(event)}
 
 
 def from_json(data: Mapping[str, Any]) -> Event:
