@@ -68,8 +68,12 @@ def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]
             if must:
                 raise StoreReadOnlyError(store.read_only)
             say(store.read_only)
-        elif count := take_in_leftovers(store):
-            say(f"took in {count} events that could not be written before")
+        else:
+            count, complaints = take_in_leftovers(store)
+            if count:
+                say(f"took in {count} events that could not be written before")
+            for text in complaints:
+                say(text)
         yield store
     finally:
         store.close()

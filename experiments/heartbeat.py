@@ -5,11 +5,11 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
-from pathlib import Path
 
 from experiments.connect import begin, open_writer
 from experiments.errors import StoreError
 from experiments.machine import memory_now
+from experiments.store import ExperimentStore
 from experiments.texts import iso
 
 PERIOD_S = 2.0
@@ -18,9 +18,9 @@ PERIOD_S = 2.0
 class Heartbeat(threading.Thread):
     """Writes the time, the memory and the seconds slept into the attempt's row."""
 
-    def __init__(self, path: Path, run: int, attempt: int) -> None:
+    def __init__(self, store: ExperimentStore, run: int, attempt: int) -> None:
         super().__init__(name="heartbeat", daemon=True)
-        self.path, self.run_key, self.attempt = path, run, attempt
+        self.store, self.run_key, self.attempt = store, run, attempt
         self._done = threading.Event()
         self._slept = 0.0
 
@@ -38,7 +38,7 @@ class Heartbeat(threading.Thread):
 
     def _beat(self) -> None:
         held, left = memory_now()
-        with closing(open_writer(self.path)) as conn:
+        with closing(open_writer(self.store.path)) as conn:
             begin(conn, limit=1.0)
             conn.execute(
                 "UPDATE attempt SET heartbeat = ?, rss_gb = ?, free_gb = ?, slept_s = ? "

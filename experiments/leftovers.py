@@ -24,27 +24,43 @@ def may_pass(error: Exception) -> bool:
     return lasting or isinstance(error, sqlite3.OperationalError | OSError)
 
 
-def drain(spill: Spill, writer: RunWriter, last: int) -> int:
+def drain(spill: Spill, writer: RunWriter) -> int:
     """Move spilled events into the store and count them; what is in it already is skipped."""
     count = 0
     for part in spill.read():
-        fresh = [item for item in part if item.seq > last]
-        if fresh:
-            writer.write(fresh, limit=LOCK_LIMIT_S)
-            last, count = fresh[-1].seq, count + len(fresh)
+        stored = writer.stored([item.seq for item in part])
+        fresh = [item for item in part if item.seq not in stored]
+        try:
+            if fresh:
+                writer.write(fresh, limit=LOCK_LIMIT_S)
+        except Exception as error:
+            if may_pass(error):
+                raise
+            spill.keep(fresh)
+        else:
+            count += len(fresh)
+    if spill.kept:
+        writer.reserve(spill.last_kept)
     spill.clear()
     return count
 
 
-def take_in_leftovers(store: ExperimentStore) -> int:
-    """Take in what processes spilled that are gone; what still fails waits on."""
+def take_in_leftovers(store: ExperimentStore) -> tuple[int, list[str]]:
+    """Take in what processes spilled that are gone; how much, and what could not be.
+
+    What still fails waits on.
+    """
     count = 0
+    complaints = []
     for short in Spill.waiting(store.path):
         with contextlib.suppress(RunNotFoundError, sqlite3.Error, OSError):
             run = store.key_of(short)
             if not _in_hand(store, run):
-                count += _take_in(store, run, short)
-    return count
+                spill = Spill(store.path, short)
+                count += _take_in(store, run, spill)
+                if text := spill.complaint():
+                    complaints.append(f"run {short}: {text}")
+    return count, complaints
 
 
 def _in_hand(store: ExperimentStore, run: int) -> bool:
@@ -55,13 +71,13 @@ def _in_hand(store: ExperimentStore, run: int) -> bool:
     return any(host != host_name() or is_alive(pid, start) for host, pid, start in rows)
 
 
-def _take_in(store: ExperimentStore, run: int, short: str) -> int:
+def _take_in(store: ExperimentStore, run: int, spill: Spill) -> int:
     row = store.run_row(run)
-    folder = run_folder(store.path, short)
+    folder = run_folder(store.path, row.short)
     with closing(open_writer(store.path)) as conn:
         writer = RunWriter(conn, run, store.last_attempt(run), folder, wanted_of(row.config))
         with closing(writer):
-            return drain(Spill(store.path, short), writer, row.last_seq)
+            return drain(spill, writer)
 
 
 def wanted_of(config: str) -> Wanted:

@@ -4,15 +4,16 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 
 from experiments import values as v
+from experiments.numbers import number
 from experiments.paths import run_folder, tokens_file
-from experiments.read_metrics import MetricQuestions, number
+from experiments.read_metrics import MetricQuestions
 from experiments.read_rollouts import RolloutQuestions
 from experiments.reading import marks, text
 from grpo_engine import events as ev
 
 Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
 
-_SOURCES = (
+SOURCES = (
     ("event", "seq"), ("step", "seq"), ("update_pass", "seq"), ("evaluation", "seq"),
     ("rollout_group", "seq"), ("rollout_group", "tokens_seq"),
 )  # fmt: skip
@@ -31,7 +32,7 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
         before `groups_from`, and token numbers unless they are wanted.
         """
         found: list[tuple[int, str, str, int]] = []
-        for table, column in _SOURCES:
+        for table, column in SOURCES:
             if column == "tokens_seq" and not tokens:
                 continue
             late = groups_from if table in ("rollout_group", "update_pass") else -1
@@ -44,7 +45,7 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
             found += [(seq, table, column, key) for seq, key in rows]
         found.sort()
         facts: dict[int, v.Fact] = {}
-        for table, column in _SOURCES:
+        for table, column in SOURCES:
             keys = [row[3] for row in found[:limit] if row[1:3] == (table, column)]
             if keys:
                 for fact in self._reader_of(table, column)(run, keys):

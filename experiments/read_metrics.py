@@ -1,7 +1,6 @@
 """Questions about steps: metrics, passes, alerts, evaluations, checkpoints."""
 
 import json
-import math
 from array import array
 from operator import itemgetter
 from pathlib import Path
@@ -9,14 +8,9 @@ from typing import Any
 
 from experiments import values as v
 from experiments.errors import NothingStoredError
+from experiments.numbers import loads, number
 from experiments.reading import Reading, no_collection, text
-from experiments.rows import loads
 from experiments.texts import escape
-
-
-def number(value: float | None) -> float:
-    """A stored number; NULL is NaN."""
-    return math.nan if value is None else value
 
 
 class MetricQuestions(Reading):

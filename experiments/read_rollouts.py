@@ -5,9 +5,9 @@ from typing import Any
 
 from experiments import values as v
 from experiments.errors import NothingStoredError
+from experiments.numbers import loads, maybe
 from experiments.paths import run_folder, tokens_file
 from experiments.reading import Reading, marks, text
-from experiments.rows import loads
 from experiments.texts import escape
 
 GROUP = (
@@ -170,11 +170,6 @@ class RolloutQuestions(Reading):
                     )
                 )
         return found
-
-
-def maybe(value: float | None, name: str, nonfinite: str) -> float | None:
-    """A stored number that may be absent: NULL is None unless it is marked as NaN."""
-    return float("nan") if value is None and name in nonfinite.split(",") else value
 
 
 def _group(row: Any, rollouts: Iterable[v.RolloutView]) -> v.GroupView:

@@ -9,8 +9,7 @@ from experiments.errors import NothingStoredError
 from experiments.post_mortem import last_sign
 from experiments.reading import Reading, text
 from experiments.texts import seconds
-from experiments.values import BoardView
-from experiments.waiting import ControlView, QueueItemView, SweepView
+from experiments.values import BoardView, ControlView, QueueItemView, SweepView
 
 NO_ANSWER_S = 5.0
 _ITEM = (

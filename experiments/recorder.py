@@ -11,13 +11,13 @@ from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import Any
 
-from experiments.connect import open_writer
 from experiments.errors import StoreError, StoreReadOnlyError
 from experiments.leftovers import take_in_leftovers
 from experiments.machine import network_file_system
 from experiments.recording import Recording, RunHandle
-from experiments.rescue import rescue_deleted_file
 from experiments.store import ExperimentStore
+from experiments.store_file import StoreFile
+from grpo_engine import events as ev
 from grpo_engine.control import Control
 
 POLL_S = 0.2
@@ -30,19 +30,18 @@ class Recorder:
     """Writes runs into the store at `path`; raises StoreError if it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self.store = ExperimentStore(path)
         if self.store.read_only:
             raise StoreReadOnlyError(self.store.read_only)
         remote = network_file_system(path.parent)
-        self.warning = (
-            f"{path} is on a network file system ({remote}): only one process may use it at a time"
-            if remote
-            else ""
-        )
-        take_in_leftovers(self.store)
-        self._conn = open_writer(path, checkpoints=True)
-        self._identity = _identity(path)
+        _, complaints = take_in_leftovers(self.store)
+        if remote:
+            complaints.append(
+                f"{path} is on a network file system ({remote}): "
+                "only one process may use it at a time"
+            )
+        self.warning = "\n".join(complaints)
+        self._file = StoreFile(self.store)
         self._queue: Queue[tuple[Recording | None, Any]] = Queue(maxsize=4096)
         self._recordings: list[Recording] = []
         self._stop = threading.Event()
@@ -87,10 +86,13 @@ class Recorder:
         return self._begin(self.store.key_of(run), from_step, control)
 
     def _begin(self, run: int, from_step: int, control: Control | None) -> RunHandle:
-        recording = Recording(self, run, control or Control())
+        recording = Recording(self._file, run, control or Control())
         recording.begin(self.store.start_attempt(run, from_step))
         self._recordings.append(recording)
-        return RunHandle(recording, self._queue)
+        handle = RunHandle(recording, self._queue)
+        if self.warning:
+            handle.put(ev.NoteWritten(step=from_step, text=self.warning, severity="warning"))
+        return handle
 
     def close(self) -> None:
         """Write what is left and let the file go."""
@@ -99,23 +101,19 @@ class Recorder:
             with suppress(Full):
                 self._queue.put_nowait((None, None))
             self._thread.join()
-            self._conn.close()
-            self.store.close()
+            self._file.close()
 
-    # -- the thread -----------------------------------------------------------------------------
+    @property
+    def path(self) -> Path:
+        """Where the store is; another place once its file was replaced."""
+        return self.store.path
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The connection that writes; only its thread uses it."""
-        return self._conn
+        """The connection that writes; only the recorder's thread uses it."""
+        return self._file.connection
 
-    def reopen(self) -> None:
-        """Replace a connection that may be broken."""
-        fresh = open_writer(self.path, checkpoints=True)
-        self._conn.close()
-        self._conn = fresh
-        for recording in self._recordings:
-            recording.use(fresh)
+    # -- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
         next_poll = time.monotonic()
@@ -138,7 +136,9 @@ class Recorder:
     def _poll(self) -> None:
         if time.monotonic() - self._checked >= FILE_CHECK_S:
             self._checked = time.monotonic()
-            self._check_file()
+            if note := self._file.rescue():
+                for recording in self._recordings:
+                    recording.note(note)
         for recording in list(self._recordings):
             if recording.ended:
                 self._recordings.remove(recording)
@@ -151,25 +151,3 @@ class Recorder:
             act()
         except Exception as error:
             recording.failed(error)
-
-    def _check_file(self) -> None:
-        """Write the file again from the open connection if someone deleted or replaced it."""
-        if _identity(self.path) == self._identity:
-            return
-        try:
-            self.path, note = rescue_deleted_file(self._conn, self.path)
-            self.reopen()
-        except (OSError, sqlite3.Error):
-            return
-        self._identity = _identity(self.path)
-        for recording in self._recordings:
-            recording.moved(self.path)
-            recording.note(note)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from pathlib import Path
 from queue import Queue, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments.board import Board
 from experiments.errors import StoreError
@@ -17,13 +17,11 @@ from experiments.live import LiveBoard, Requests
 from experiments.paths import run_folder
 from experiments.rows import PROGRESS, Item
 from experiments.spill import Spill
+from experiments.store_file import StoreFile
 from experiments.texts import iso, unescape
 from experiments.writer import RunWriter
 from grpo_engine import events as ev
 from grpo_engine.control import Control
-
-if TYPE_CHECKING:
-    from experiments.recorder import Recorder
 
 SPILL_AFTER_S = 2.0
 RETRY_S = 1.0
@@ -109,11 +107,11 @@ class _Flush:
 class Recording:
     """The recorder thread's side of one attempt."""
 
-    def __init__(self, recorder: "Recorder", run: int, control: Control) -> None:
-        self.recorder, self.run = recorder, run
-        row = recorder.store.run_row(run)
+    def __init__(self, file: StoreFile, run: int, control: Control) -> None:
+        self.file, self.store, self.run = file, file.store, run
+        row = self.store.run_row(run)
         self.short, self.name, self.seq = row.short, unescape(row.name), row.last_seq
-        self.folder = run_folder(recorder.path, row.short)
+        self.folder = run_folder(self.store.path, row.short)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.wanted = wanted_of(row.config)
         self.board = Board()
@@ -126,28 +124,19 @@ class Recording:
         self._pending: list[Item] = []
         self._failing_since = 0.0
         self._retried = 0.0
-        self._spill = Spill(recorder.path, row.short)
+        self._spill = Spill(self.store.path, row.short)
         self._spilling = False
         self._control = control
 
     def begin(self, attempt: int) -> None:
         """Open what the attempt needs."""
         self.attempt = attempt
-        self.seq = self.recorder.store.run_row(self.run).last_seq
-        conn = self.recorder.connection
-        self.writer = RunWriter(conn, self.run, attempt, self.folder, self.wanted)
+        self.seq = self.store.run_row(self.run).last_seq
+        self.writer = RunWriter(self.file.connection, self.run, attempt, self.folder, self.wanted)
         self.requests = Requests(self.run, attempt, self._control)
         self.live = LiveBoard(self.run, self.board)
-        self.heart = Heartbeat(self.recorder.path, self.run, attempt)
+        self.heart = Heartbeat(self.store, self.run, attempt)
         self.heart.start()
-
-    def use(self, conn: sqlite3.Connection) -> None:
-        """Write through another connection from now on."""
-        self.writer.use(conn)
-
-    def moved(self, path: Path) -> None:
-        """The store has another path."""
-        self.heart.path = path
 
     # -- what the thread does -------------------------------------------------------------------
 
@@ -191,6 +180,7 @@ class Recording:
             self._spill_pending()
             return
         try:
+            self.writer.use(self.file.connection)
             self.lock_waits.append(self.writer.write(self._pending, limit=LOCK_LIMIT_S))
         except Exception as error:
             if not may_pass(error):
@@ -229,7 +219,7 @@ class Recording:
     def _start_spilling(self, error: Exception) -> None:
         self._spilling = True
         text = (
-            f"the store {self.recorder.path} does not take anything ({error}); training goes on, "
+            f"the store {self.store.path} does not take anything ({error}); training goes on, "
             f"what happens is kept in {self._spill.path} and taken in later"
         )
         step = self._pending[-1].event.step
@@ -242,7 +232,7 @@ class Recording:
             self._spill.append(self._pending)
         except OSError as error:
             self._set_trouble(
-                f"neither {self.recorder.path} nor a spill file can be written ({error}); "
+                f"neither {self.store.path} nor a spill file can be written ({error}); "
                 f"{len(self._pending)} events wait in memory: make room on the disk"
             )
             return
@@ -250,23 +240,25 @@ class Recording:
 
     def _set_aside(self, error: Exception) -> None:
         """Keep events that the store refuses for good in a file of their own, and go on."""
-        Spill(self.recorder.path, f"{self.short}.refused").append(self._pending)
+        Spill(self.store.path, f"{self.short}.refused").append(self._pending)
         self._set_trouble(f"{len(self._pending)} events do not fit into the store: {error}")
         self._deliver()
 
     def _take_in(self) -> None:
         """Move what was spilled into the store; what was moved already is skipped."""
         with contextlib.suppress(sqlite3.Error, StoreError, OSError):
-            self.recorder.reopen()
+            self.file.reopen()
             # gives the log's space back, which on a full disk may be all that is needed
-            self.recorder.connection.execute("PRAGMA busy_timeout = 0")
-            self.recorder.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            last = self.recorder.store.run_row(self.run).last_seq
-            count = drain(self._spill, self.writer, last)
+            self.file.connection.execute("PRAGMA busy_timeout = 0")
+            self.file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self.writer.use(self.file.connection)
+            count = drain(self._spill, self.writer)
             self._spilling = False
             self._failing_since = 0.0
             self._set_trouble("")
             self.note(f"the store takes what happens again; {count} spilled events were taken in")
+            if text := self._spill.complaint():
+                self.note(text)
 
     # -- five times a second --------------------------------------------------------------------
 
@@ -285,7 +277,7 @@ class Recording:
         if self._failing_since:
             return
         with contextlib.suppress(sqlite3.Error):
-            conn = self.recorder.connection
+            conn = self.file.connection
             self.requests.poll(conn)
             self.live.poll(conn)
             self._write_progress(conn)
@@ -316,9 +308,9 @@ class Recording:
             self._take_in()
         self.heart.stop()
         with contextlib.suppress(sqlite3.Error, StoreError):
-            self.requests.finish(self.recorder.connection)
+            self.requests.finish(self.file.connection)
         with contextlib.suppress(Exception):
-            self.recorder.store.end_attempt(self.run, self.attempt, cause)
+            self.store.end_attempt(self.run, self.attempt, cause)
         self.writer.close()
         for queue in self.listeners:
             queue.put(None)

@@ -1,14 +1,13 @@
-"""The rows of one transaction: statements, numbers and texts as SQLite takes them."""
+"""The rows of one transaction: its statements, and groups turned into rows."""
 
-import json
-import math
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from typing import Any
 
+from experiments.numbers import dumps, known, nan_names
 from experiments.texts import escape
 from grpo_engine import events as ev
 
@@ -110,31 +109,6 @@ def insert(conn: sqlite3.Connection, sql: str, rows: Sequence[Sequence[Any]]) ->
 def _many(sql: str, rows: int) -> str:
     head, _, marks = sql.partition(" VALUES ")
     return f"{head} VALUES {','.join([marks] * rows)}"
-
-
-def known(value: float | None) -> float | None:
-    """A number as SQLite takes it; NaN would become NULL anyway."""
-    return None if value is None or math.isnan(value) else float(value)
-
-
-def nan_names(**values: float | None) -> str:
-    """Which of the numbers are NaN and not merely absent."""
-    return ",".join(name for name, value in values.items() if value is not None and value != value)
-
-
-def dumps(values: Mapping[str, Any]) -> str:
-    """Compact JSON of plain ASCII, so that any text survives; NaN and infinities as strings."""
-    plain = {key: str(value) if _odd(value) else value for key, value in values.items()}
-    return json.dumps(plain, separators=(",", ":"), allow_nan=False)
-
-
-def loads(text: str) -> dict[str, float]:
-    """Read back numbers that `dumps` wrote."""
-    return {key: float(value) for key, value in json.loads(text).items()}
-
-
-def _odd(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from experiments.paths import spill_file, spill_folder
 from experiments.rows import Item
@@ -20,6 +21,7 @@ class Spill:
     def __init__(self, store: Path, run: str) -> None:
         self.path = spill_file(store, run)
         self.second = Path(tempfile.gettempdir()) / f"{PREFIX}{run}.jsonl"
+        self.kept: list[bytes] = []  # lines that the store cannot take in
 
     @property
     def places(self) -> tuple[Path, ...]:
@@ -32,7 +34,8 @@ class Spill:
         here = spill_folder(store).glob("*.jsonl")
         there = Path(tempfile.gettempdir()).glob(f"{PREFIX}*.jsonl")
         found = [path.stem for path in here if _is_ours(path)]
-        return found + [path.stem.removeprefix(PREFIX) for path in there if _is_ours(path)]
+        found += [path.stem.removeprefix(PREFIX) for path in there if _is_ours(path)]
+        return list(dict.fromkeys(found))
 
     def append(self, items: Sequence[Item]) -> Path:
         """Write the events down for good and return where; OSError if no place takes them."""
@@ -50,13 +53,19 @@ class Spill:
         raise failure
 
     def read(self) -> Iterator[list[Item]]:
-        """Give the events back in parts that end with a step; a half-written last line is left."""
+        """Give the events back in parts that end with a step; `kept` gets the other lines.
+
+        A last line that does not end is left out: the process was killed while it wrote it.
+        """
+        self.kept = []
         part: list[Item] = []
         for place in self.places:
             with place.open("rb") as lines:
                 for line in lines:
                     item = _item(line)
                     if item is None:
+                        if line.endswith(b"\n"):
+                            self.kept.append(line)
                         continue
                     part.append(item)
                     if isinstance(item.event, ev.StepFinished) or len(part) >= CHUNK:
@@ -65,10 +74,38 @@ class Spill:
         if part:
             yield part
 
+    def keep(self, items: Sequence[Item]) -> None:
+        """Leave events in the file that the store refuses."""
+        self.kept += [_line(item).encode() for item in items]
+
     def clear(self) -> None:
-        """Remove the files, once all of it is in the store."""
-        for place in self.places:
+        """Remove what was read, once it is in the store; lines to keep stay."""
+        places = self.places
+        if self.kept:
+            rest = places[0].with_suffix(".partial")
+            rest.unlink(missing_ok=True)
+            _append(rest, b"".join(self.kept))
+            rest.replace(places[0])
+        for place in places[1 if self.kept else 0 :]:
             place.unlink()
+
+    @property
+    def last_kept(self) -> int:
+        """The highest sequence number of the lines to keep; 0 without any."""
+        numbers = (_field(line, "seq") for line in self.kept)
+        return max((seq for seq in numbers if _is_number(seq)), default=0)
+
+    def complaint(self) -> str:
+        """What is kept, where, and what to do about it; nothing if nothing is."""
+        if not self.kept:
+            return ""
+        events = (_field(line, "event") for line in self.kept)
+        kinds = {str(event.get("event")) if isinstance(event, dict) else "?" for event in events}
+        return (
+            f"{len(self.kept)} spilled events cannot be taken in by this version "
+            f"({', '.join(sorted(kinds))}) and stay in {self.places[0]}: "
+            "upgrade grpo-tui, or delete the file to give them up"
+        )
 
 
 def _is_ours(path: Path) -> bool:
@@ -110,6 +147,21 @@ def _ends_a_line(place: Path) -> bool:
 def _item(line: bytes) -> Item | None:
     try:
         data = json.loads(line)
-        return Item(int(data["seq"]), float(data["at"]), ev.from_json(data["event"]))
-    except (ValueError, KeyError, TypeError):
+        if not _is_number(data["seq"]):
+            return None
+        return Item(data["seq"], float(data["at"]), ev.from_json(data["event"]))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return None
+
+
+def _is_number(seq: Any) -> bool:
+    """Whether SQLite takes this as a sequence number."""
+    return isinstance(seq, int) and 0 <= seq < 2**62
+
+
+def _field(line: bytes, name: str) -> Any:
+    """A field of a line that is no event of this version; None where it has none."""
+    try:
+        return dict(json.loads(line)).get(name)
+    except (ValueError, TypeError):
         return None

@@ -9,7 +9,10 @@ from pathlib import Path
 
 from experiments import summaries
 from experiments.connect import begin, hurried
+from experiments.numbers import dumps, known, nan_names
 from experiments.paths import tokens_file
+from experiments.read_facts import SOURCES
+from experiments.reading import marks
 from experiments.rows import (
     EVENT_SQL,
     GROUP_SQL,
@@ -23,10 +26,7 @@ from experiments.rows import (
     Rows,
     Scored,
     Wanted,
-    dumps,
     insert,
-    known,
-    nan_names,
 )  # fmt: skip
 from experiments.texts import escape, iso
 from experiments.tokens import TokenFile, encode
@@ -89,9 +89,27 @@ class RunWriter:
         return waited
 
     def use(self, conn: sqlite3.Connection) -> None:
-        """Write through another connection from now on."""
-        self.conn = conn
-        self._keys, self._sets, self._summaries = {}, {}, None
+        """Write through this connection from now on."""
+        if conn is not self.conn:
+            self.conn = conn
+            self._keys, self._sets, self._summaries = {}, {}, None
+
+    def stored(self, seqs: Sequence[int]) -> set[int]:
+        """Which sequence numbers of the run are in the store already."""
+        found: set[int] = set()
+        for table, column in SOURCES:
+            rows = self.conn.execute(
+                f"SELECT {column} FROM {table} WHERE run_id = ? AND {column} IN ({marks(seqs)})",
+                (self.run, *seqs),
+            )
+            found.update(seq for (seq,) in rows)
+        return found
+
+    def reserve(self, seq: int) -> None:
+        """Leave the sequence numbers up to this one to events that are still to come."""
+        self.conn.execute(
+            "UPDATE run SET last_seq = max(last_seq, ?) WHERE id = ?", (seq, self.run)
+        )
 
     def _roll_back(self) -> None:
         if self.conn.in_transaction:
@@ -280,7 +298,7 @@ class RunWriter:
     def _event(self, rows: Rows, item: Item) -> None:
         event = item.event
         payload = json.dumps(ev.to_json(event), separators=(",", ":"), allow_nan=False)
-        kind = type(event).__name__
+        kind = ev.kind_of(event)
         rows.events.append((self.run, self.attempt, item.seq, item.at, event.step, kind, payload))
         rows.sizes += 60 + len(payload)
 
@@ -347,15 +365,17 @@ class RunWriter:
     def _totals(self, items: Sequence[Item], size: int) -> None:
         last = items[-1]
         steps = [item.event for item in items if isinstance(item.event, ev.StepFinished)]
-        changes: dict[str, float] = {"last_seq": last.seq}
-        if steps:
-            changes |= {"step": steps[-1].step, "tokens": steps[-1].tokens}
-            changes["elapsed"] = known(steps[-1].elapsed) or 0.0
-        names = ", ".join(f"{name} = ?" for name in changes)
         self.conn.execute(
-            f"UPDATE run SET bytes = bytes + ?, {names} WHERE id = ?",
-            (size, *changes.values(), self.run),
+            "UPDATE run SET bytes = bytes + ?, last_seq = max(last_seq, ?) WHERE id = ?",
+            (size, last.seq, self.run),
         )
+        if steps:
+            done = steps[-1]
+            # a spilled step may be taken in after later ones
+            self.conn.execute(
+                "UPDATE run SET step = ?, tokens = ?, elapsed = ? WHERE id = ? AND step <= ?",
+                (done.step, done.tokens, known(done.elapsed) or 0.0, self.run, done.step),
+            )
         self.conn.execute(
             "UPDATE attempt SET progress_at = ? WHERE run_id = ? AND n = ?",
             (iso(last.at), self.run, self.attempt),

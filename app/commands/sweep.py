@@ -12,7 +12,7 @@ from app.store_access import Csv, Db, Json, say, writing
 if TYPE_CHECKING:
     from experiments.queue import RunQueue
     from experiments.reader import StoreReader
-    from experiments.waiting import SweepView
+    from experiments.values import SweepView
 
 
 def sweep(

@@ -20,6 +20,7 @@ from experiments.paths import spill_file
 from experiments.reader import StoreReader
 from experiments.recorder import Recorder
 from experiments.store import ExperimentStore
+from experiments.values import AttemptView
 from grpo_engine import events as ev
 from tests.experiments.made import (
     CONFIG,
@@ -50,6 +51,11 @@ def wait_until_stored(path: Path, step: int) -> None:
 def steps_of(path: Path) -> list[int]:
     with closing(StoreReader(path)) as reader:
         return [view.step for view in reader.steps(reader.resolve("@last").key)]
+
+
+def attempts(path: Path) -> tuple[AttemptView, ...]:
+    with closing(StoreReader(path)) as reader:
+        return reader.run(reader.resolve("@last").key).attempts
 
 
 def check(path: Path) -> None:
@@ -229,6 +235,7 @@ def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(
     handle = recorder.start_run(CONFIG, name="ours")
     put_all(handle, started(), *step_events(1))
     assert handle.flush(PATIENCE)
+    theirs = attempts(other)
     for tail in ("-wal", "-shm"):
         path.with_name(path.name + tail).unlink(missing_ok=True)
     other.replace(path)
@@ -237,6 +244,8 @@ def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(
     put_all(handle, *step_events(2))
     assert handle.close()
     recorder.close()
+    assert attempts(path) == theirs  # of a run with the same key
+    assert all(attempt.ended_at for attempt in attempts(rescued))
     with closing(StoreReader(path)) as reader:
         assert [run.name for run in reader.runs()] == ["theirs"]
     with closing(StoreReader(rescued)) as reader:
@@ -258,13 +267,140 @@ def test_a_half_written_spill_file_is_taken_in_up_to_the_break(tmp_path: Path) -
     # what the store has already, then whole lines, then one that a killed process left half
     doubled = json.dumps({"seq": last, "at": 1.0, "event": ev.to_json(finished(2, reward=9.0))})
     spill.write_text("\n".join([doubled, *lines]) + "\n" + lines[0][:50])
-    assert take_in_leftovers(store) == len(lines)
+    assert take_in_leftovers(store) == (len(lines), [])
     assert not spill.exists()
     store.close()
     assert steps_of(path) == [1, 2, 3, 4]
     with closing(StoreReader(path)) as reader:
         assert reader.metrics_at(reader.resolve(short).key, 2)["reward"] == 0.2
     check(path)
+
+
+def spilled(
+    path: Path, short: str, *events: ev.Event, kind: str = "NoteWritten", unknown: int
+) -> tuple[Path, bytes]:
+    """A spill of these events; that at this place is of a kind which only a later version knows."""
+    with closing(ExperimentStore(path)) as store:
+        last = store.run_row(store.key_of(short)).last_seq
+    lines = [
+        json.dumps({"seq": last + 1 + place, "at": 1.0, "event": ev.to_json(event)}).encode()
+        for place, event in enumerate(events)
+    ]
+    later = lines[unknown] = lines[unknown].replace(kind.encode(), b"WeatherTurned")
+    spill = spill_file(path, short)
+    spill.parent.mkdir(parents=True, exist_ok=True)
+    spill.write_bytes(b"\n".join([*lines, b""]))
+    return spill, later + b"\n"
+
+
+def note(step: int) -> ev.Event:
+    return ev.NoteWritten(step=step, text="it rains", severity="info")
+
+
+@pytest.mark.parametrize("unknown", [0, -1])
+def test_a_spilled_event_that_this_version_does_not_know_is_named_and_kept(
+    tmp_path: Path, unknown: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.db"
+    short = record_run(path, steps=2)
+    events: list[ev.Event] = [finished(3), finished(4)]
+    events.insert(0 if unknown == 0 else 2, note(3))
+    spill, line = spilled(path, short, *events, unknown=unknown)
+    with closing(ExperimentStore(path)) as store:
+        count, complaints = take_in_leftovers(store)
+    assert count == 2
+    assert [text for text in complaints if "(WeatherTurned)" in text and str(spill) in text]
+    assert spill.read_bytes() == line
+    assert steps_of(path) == [1, 2, 3, 4]
+
+    # whoever records the run next says so in its log, and gives its place to no other event
+    recorder = Recorder(path)
+    handle = recorder.resume_run(short, from_step=4)
+    put_all(handle, finished(5))
+    assert handle.close()
+    recorder.close()
+    assert spill.read_bytes() == line
+    with closing(StoreReader(path)) as reader:
+        logged = reader.log_lines(reader.resolve(short).key)
+        assert [text for text in logged if "WeatherTurned" in text]
+
+    # a version that knows it takes it in, and the run stays at its last step
+    monkeypatch.setitem(ev.EVENT_TYPES, "WeatherTurned", ev.NoteWritten)
+    with closing(ExperimentStore(path)) as store:
+        assert take_in_leftovers(store) == (1, [])
+        assert take_in_leftovers(store) == (0, [])
+    assert not spill.exists()
+    with closing(StoreReader(path)) as reader:
+        run = reader.resolve(short)
+        assert run.step == 5
+        facts = [fact.event for fact in reader.facts(run.key, after=0, limit=10_000)]
+    assert facts.count(note(3)) == 1
+    assert facts.count(finished(5)) == 1
+    check(path)
+
+
+def test_a_spilled_step_that_is_taken_in_late_leaves_the_run_at_its_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.db"
+    short = record_run(path, steps=2)
+    spilled(path, short, finished(3), finished(4), kind="StepFinished", unknown=0)
+    with closing(ExperimentStore(path)) as store:
+        assert take_in_leftovers(store)[0] == 1
+        before = store.run_row(store.key_of(short))
+        monkeypatch.setitem(ev.EVENT_TYPES, "WeatherTurned", ev.StepFinished)
+        assert take_in_leftovers(store) == (1, [])
+        after = store.run_row(store.key_of(short))
+    assert (after.step, after.tokens, after.last_seq) == (4, before.tokens, before.last_seq)
+    assert sorted(steps_of(path)) == [1, 2, 3, 4]
+
+
+def test_a_spilled_event_that_the_store_refuses_is_kept_and_the_rest_taken_in(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s.db"
+    short = record_run(path, steps=2)
+    large = ev.StepFinished(step=3, metrics={"reward": 0.0}, tokens=2**70, elapsed=1.0)
+    spill, line = spilled(path, short, note(3), large, finished(4), unknown=0)
+    refused = spill.read_bytes().splitlines(keepends=True)[1]
+    with closing(ExperimentStore(path)) as store:
+        count, complaints = take_in_leftovers(store)
+    assert count == 1
+    assert [text for text in complaints if "2 spilled events" in text and "StepFinished" in text]
+    kept = spill.read_bytes().splitlines(keepends=True)
+    assert {json.dumps(json.loads(one)) for one in kept} == {
+        json.dumps(json.loads(one)) for one in (line, refused)
+    }
+    assert steps_of(path) == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    "line", [b"what is this", b"[]", b'{"seq":"1"}', b'{"seq":%d,"at":1.0,"event":{}}' % 2**70]
+)
+def test_a_spilled_line_that_is_no_event_is_kept_and_the_rest_taken_in(
+    tmp_path: Path, line: bytes
+) -> None:
+    path = tmp_path / "s.db"
+    short = record_run(path, steps=2)
+    spill, later = spilled(path, short, finished(3), note(3), finished(4), unknown=1)
+    spill.write_bytes(spill.read_bytes().replace(later, line + b"\n"))
+    with closing(ExperimentStore(path)) as store:
+        count, complaints = take_in_leftovers(store)
+        assert (count, len(complaints)) == (2, 1)
+        assert store.run_row(store.key_of(short)).last_seq < 1000
+    assert spill.read_bytes() == line + b"\n"
+    assert steps_of(path) == [1, 2, 3, 4]
+
+
+def test_a_run_on_a_network_file_system_says_in_its_log_what_that_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.recorder.network_file_system", lambda _: "nfs4")
+    path = tmp_path / "s.db"
+    short = record_run(path)
+    with closing(StoreReader(path)) as reader:
+        logged = reader.log_lines(reader.resolve(short).key)
+    assert [line for line in logged if "(nfs4): only one process" in line]
 
 
 def test_events_that_the_store_refuses_for_good_do_not_stop_the_rest(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from app.screens.front import Dialog
 from app.widgets.key_bar import KeyBar
 from app.widgets.panel import Line, Panel
 from experiments.errors import StoreError
-from experiments.waiting import QueueItemView
+from experiments.values import QueueItemView
 
 EMPTY = "Nothing waits. New run (2) and `grpo-tui sweep` put runs into the queue."
 
