@@ -23,7 +23,6 @@ from mlx_lm.models import llama
 from mlx_lm.models.cache import KVCache
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-import grpo_engine
 from grpo_engine.assets.data_sheet import write_data_sheet
 from grpo_engine.assets.demonstrations import (
     CHECK,
@@ -41,7 +40,7 @@ from grpo_engine.rewards.correctness import numeric_answer
 from grpo_engine.rewards.shape import well_formed
 from grpo_engine.tasks.arithmetic import SYMBOLS, Problem, mixed
 
-SHEET: Final = Path(grpo_engine.__file__).parents[1] / "docs" / "starter.md"
+SHEET: Final = Path(__file__).parents[2] / "docs" / "starter.md"
 END_OF_TEXT, PAD, _, END_OF_TURN = range(len(SPECIAL))
 TEMPLATE: Final = (
     "{% for message in messages %}"

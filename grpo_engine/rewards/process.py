@@ -15,7 +15,7 @@ import grpo_engine
 from grpo_engine.errors import EngineError
 from grpo_engine.rewards.frames import pack, take
 
-ROOT = Path(grpo_engine.__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BOOT = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from grpo_engine.rewards.worker_main import main; main()"
