@@ -1,4 +1,4 @@
-"""Make the embedded starter model from nothing: `python -m grpo_engine.assets.make_starter`.
+"""Make the embedded starter model: `python -m grpo_engine.assets.make_starter`.
 
 The textbook teaches arithmetic until most worked answers are right; the workbooks then teach the
 pupils' habits. Their shares are steered until sampled accuracy and format, measured on problems

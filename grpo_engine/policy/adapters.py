@@ -134,10 +134,6 @@ def _initialise(model: nn.Module, seed: int) -> None:
     model.update(nest(drawn))
 
 
-class _Off:
-    """Marks an adapted layer that runs as its base layer."""
-
-
 @cache
 def _switched_off(kind: type) -> type:
     """The class of an adapted layer that leaves its adapter out."""
@@ -149,14 +145,13 @@ def _switched_off(kind: type) -> type:
         return self[inner].as_linear(x)
 
     inner = "embedding" if issubclass(kind, LoRAEmbedding | DoRAEmbedding) else "linear"
-    return type(f"{kind.__name__}Off", (kind, _Off), {"__call__": call, "as_linear": as_linear})
+    return type(f"{kind.__name__}Off", (kind,), {"__call__": call, "as_linear": as_linear})
 
 
 @contextmanager
 def switched_off(model: nn.Module) -> Iterator[None]:
     """Run the base model: LoRA at scale 0, without computing what is multiplied by it."""
-    adapted = [m for _, m in model.named_modules() if isinstance(m, ADAPTED)]
-    layers = [m for m in adapted if not isinstance(m, _Off)]
+    layers = [m for _, m in model.named_modules() if isinstance(m, ADAPTED)]
     for layer in layers:
         layer.__class__ = _switched_off(type(layer))
     try:
