@@ -277,9 +277,13 @@ def parity() -> Part:
 
     from benchmarks.growth import sampled
     from grpo_engine.config import ModelConfig, TaskConfig
-    from grpo_engine.policy import FastPaths, Policy, load_policy, micro_batches, token_scores
+    from grpo_engine.policy.batch import micro_batches
+    from grpo_engine.policy.fast_paths import FastPaths
+    from grpo_engine.policy.forward import token_scores
+    from grpo_engine.policy.load import load_policy
+    from grpo_engine.policy.policy import Policy
     from grpo_engine.prompts import PromptRenderer
-    from grpo_engine.rollouts import PromptRows, Sampling
+    from grpo_engine.rollouts.types import PromptRows, Sampling
     from grpo_engine.tasks.base import draw, load_task
 
     here = mx.default_device()

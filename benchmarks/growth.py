@@ -24,9 +24,13 @@ import numpy as np
 from benchmarks.quick import Row
 from grpo_engine.config import ModelConfig
 from grpo_engine.platform import blas
-from grpo_engine.policy import Policy, estimate_memory, load_policy, micro_batches, token_scores
-from grpo_engine.policy.memory import Sizes
-from grpo_engine.rollouts import PromptRows, Sampling, sample_groups
+from grpo_engine.policy.batch import micro_batches
+from grpo_engine.policy.forward import token_scores
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.memory import Sizes, estimate_memory
+from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.decode import sample_groups
+from grpo_engine.rollouts.types import PromptRows, Sampling
 
 BASE = {"group": 8, "prompt": 64, "answer": 32}
 AXES = {

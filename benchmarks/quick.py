@@ -22,8 +22,13 @@ import mlx.nn as nn
 
 from grpo_engine.config import ModelConfig
 from grpo_engine.platform import blas
-from grpo_engine.policy import FastPaths, Policy, load_policy, micro_batches, token_scores
-from grpo_engine.rollouts import PromptRows, Sampling, sample_groups
+from grpo_engine.policy.batch import micro_batches
+from grpo_engine.policy.fast_paths import FastPaths
+from grpo_engine.policy.forward import token_scores
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.decode import sample_groups
+from grpo_engine.rollouts.types import PromptRows, Sampling
 
 EXPECTED = Path(__file__).parent / "expected.json"
 SLACK = 0.6  # a ratio may fall to this share of what is expected: other programs run beside

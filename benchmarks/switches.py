@@ -16,8 +16,10 @@ from benchmarks.growth import sampled
 from benchmarks.quick import Row, learn, score
 from grpo_engine.config import ModelConfig
 from grpo_engine.platform import blas
-from grpo_engine.policy import FastPaths, Policy, load_policy
-from grpo_engine.rollouts import PromptRows, Sampling
+from grpo_engine.policy.fast_paths import FastPaths
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.types import PromptRows, Sampling
 
 PHASES = ("rollout", "score", "update")
 TOUCHES = {  # the phases that a switch can change

@@ -12,7 +12,7 @@ from grpo_engine.collect import sample_and_score
 from grpo_engine.events import EvaluationFinished, EvaluationSample, Event, PhaseStarted
 from grpo_engine.report import group_scored
 from grpo_engine.rewards.shape import well_formed
-from grpo_engine.rollouts import Sampling
+from grpo_engine.rollouts.types import Sampling
 from grpo_engine.samples import SampledGroup
 from grpo_engine.session import Run, is_stopping
 from grpo_engine.statistics import (

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from grpo_engine.events import Event, PhaseAdvanced
-from grpo_engine.policy import TokenBatch, micro_batches, token_scores
-from grpo_engine.rollouts import Rollout
+from grpo_engine.policy.batch import TokenBatch, micro_batches
+from grpo_engine.policy.forward import token_scores
+from grpo_engine.rollouts.types import Rollout
 from grpo_engine.safe_points import listen
 from grpo_engine.samples import assembled
 from grpo_engine.session import Run

@@ -18,12 +18,13 @@ from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, Ru
 from grpo_engine.optimizer import Learner
 from grpo_engine.pinned import first_pins
 from grpo_engine.platform import blas
-from grpo_engine.policy import Policy, load_policy
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
 from grpo_engine.prompts import PromptRenderer
 from grpo_engine.ranks import Ranks
 from grpo_engine.recipes import Recipe
-from grpo_engine.rollouts import Sampling
+from grpo_engine.rollouts.types import Sampling
 from grpo_engine.scorer import Scorer
 from grpo_engine.session import Run
 from grpo_engine.tasks.base import Task, load_task

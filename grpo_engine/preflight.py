@@ -7,7 +7,8 @@ import mlx.core as mx
 from grpo_engine.config import RunConfig
 from grpo_engine.errors import MemoryLimitError
 from grpo_engine.platform.memory import memory, on_device
-from grpo_engine.policy import MemoryEstimate, Policy, choose_micro_rows, estimate_memory
+from grpo_engine.policy.memory import MemoryEstimate, choose_micro_rows, estimate_memory
+from grpo_engine.policy.policy import Policy
 from grpo_engine.prompts import PromptRenderer
 from grpo_engine.tasks.base import Task, draw
 

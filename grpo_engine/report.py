@@ -16,8 +16,8 @@ from grpo_engine.events import (
     TokenNumbers,
     TokensScored,
 )
-from grpo_engine.maths import reward_metrics
-from grpo_engine.rollouts import Rollout, Sampling
+from grpo_engine.maths.advantage import reward_metrics
+from grpo_engine.rollouts.types import Rollout, Sampling
 from grpo_engine.samples import SampledGroup, Samples, by_row
 from grpo_engine.tasks.base import prompt_hash
 from grpo_engine.update import Outcome, mean

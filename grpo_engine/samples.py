@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 import numpy as np
 
-from grpo_engine.maths import Advantages, without_truncated
-from grpo_engine.policy import TokenBatch
+from grpo_engine.maths.advantage import Advantages
+from grpo_engine.maths.around import without_truncated
+from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.recipes import Recipe
-from grpo_engine.rollouts import Rollout
+from grpo_engine.rollouts.types import Rollout
 from grpo_engine.scoring import Scores
 from grpo_engine.tasks.base import Example
 

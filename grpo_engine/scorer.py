@@ -19,7 +19,7 @@ from grpo_engine.rewards.combine import process_steps
 from grpo_engine.rewards.outcome import RewardProblem, ScoredRewards
 from grpo_engine.rewards.process import ScoringInterruptedError
 from grpo_engine.rewards.worker import RewardWorker
-from grpo_engine.rollouts import Rollout
+from grpo_engine.rollouts.types import Rollout
 from grpo_engine.scoring import Scores, Steps
 from grpo_engine.tasks.base import Example, RewardSpec, Task
 

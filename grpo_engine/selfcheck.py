@@ -17,8 +17,9 @@ from grpo_engine.errors import SelfCheckError
 from grpo_engine.events import Event, NoteWritten, PhaseStarted
 from grpo_engine.logprobs import score_tokens
 from grpo_engine.mismatch import Gap
-from grpo_engine.policy import Policy
-from grpo_engine.rollouts import PromptRows, sample_groups
+from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.decode import sample_groups
+from grpo_engine.rollouts.types import PromptRows
 from grpo_engine.safe_points import relay
 from grpo_engine.samples import as_float, gather_rollouts
 from grpo_engine.session import Run

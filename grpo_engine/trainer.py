@@ -35,7 +35,7 @@ from grpo_engine.events import (
 )
 from grpo_engine.lifeline import Lifeline
 from grpo_engine.logprobs import score_tokens
-from grpo_engine.maths import entropy_control
+from grpo_engine.maths.around import entropy_control
 from grpo_engine.opening import load_run, open_run
 from grpo_engine.persist import keep, let_go, save_checkpoint
 from grpo_engine.platform.threads import launched_rank

@@ -17,9 +17,12 @@ from mlx.utils import tree_map
 from grpo_engine import optimizer as optim
 from grpo_engine.events import Event, PassFinished, PhaseAdvanced
 from grpo_engine.loss import Seen, Sums, gradient, loss, seen_of, step_targets
-from grpo_engine.maths import Targets, Totals, merged, stop_reason, totals_of
+from grpo_engine.maths.metrics import merged
+from grpo_engine.maths.reuse import stop_reason
+from grpo_engine.maths.target import Targets
+from grpo_engine.maths.weight import Totals, totals_of
 from grpo_engine.persist import let_go
-from grpo_engine.policy import TokenBatch, micro_batches
+from grpo_engine.policy.batch import TokenBatch, micro_batches
 from grpo_engine.policy.trees import flatten
 from grpo_engine.recipes import Recipe
 from grpo_engine.safe_points import listen

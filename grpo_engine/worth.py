@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grpo_engine.maths import Advantages, advantages
+from grpo_engine.maths.advantage import Advantages, advantages
 from grpo_engine.recipes import RECIPES, Recipe, recipe
 from grpo_engine.samples import SampledGroup, Samples
 

@@ -29,7 +29,8 @@ def group_terms(
     require_mlx()
     import mlx.core as mx
 
-    from grpo_engine.maths import Totals, policy_loss
+    from grpo_engine.maths.loss import policy_loss
+    from grpo_engine.maths.weight import Totals
 
     rows = tokens.rows
     width = max((len(row.ids) for row in rows), default=0)
@@ -69,7 +70,7 @@ def group_advantages(groups: Sequence[GroupView], recipe: Recipe) -> list[list[l
     require_mlx()
     import mlx.core as mx
 
-    from grpo_engine.maths import advantages
+    from grpo_engine.maths.advantage import advantages
 
     recorded = [[[r.advantage or 0.0] for r in group.rollouts] for group in groups]
     names = list(dict.fromkeys(w.name for g in groups for r in g.rollouts for w in r.rewards))

@@ -8,7 +8,7 @@ from grpo_engine.errors import MemoryLimitError
 from grpo_engine.tasks.base import draw
 
 if TYPE_CHECKING:
-    from grpo_engine.policy import Policy
+    from grpo_engine.policy.policy import Policy
 
 PROBES = 8
 
@@ -54,9 +54,10 @@ def shapes(config: RunConfig) -> "Policy":
     """A policy whose weights are described and never computed; nothing can be run with it."""
     from mlx_lm.utils import get_total_parameters
 
-    from grpo_engine.policy import Policy, adapters
+    from grpo_engine.policy import adapters
     from grpo_engine.policy.fast_paths import FastPaths
-    from grpo_engine.policy.load import Trained, context_length, end_tokens
+    from grpo_engine.policy.load import context_length, end_tokens
+    from grpo_engine.policy.policy import Policy, Trained
     from grpo_engine.policy.source import load_parts
     from grpo_engine.policy.trees import flatten
 

@@ -17,8 +17,8 @@ TEXT = """\
 # The embedded starter model
 
 `grpo-tui train --preset starter` trains this model. It is written by
-`python -m grpo_engine.assets.make_starter --seed {seed} --sheet docs/starter.md`, and so is this
-page. {seconds:.0f} seconds on a shared two-core machine made it.
+`python -m grpo_engine.assets.make_starter --seed {seed} --sheet docs/starter.md`,
+and so is this page. {seconds:.0f} seconds on a shared two-core machine made it.
 
 ## What it is
 

@@ -1,4 +1,4 @@
-"""Make the embedded starter model from nothing: `python -m grpo_engine.assets.make_starter`.
+"""Make the embedded starter model: `python -m grpo_engine.assets.make_starter`.
 
 The textbook teaches arithmetic until most worked answers are right; the workbooks then teach the
 pupils' habits. Their shares are steered until sampled accuracy and format, measured on problems
@@ -34,12 +34,12 @@ from grpo_engine.assets.demonstrations import (
     textbook,
     workbook,
 )
+from grpo_engine.policy.source import STARTER
 from grpo_engine.policy.trees import flatten
 from grpo_engine.rewards.correctness import numeric_answer
 from grpo_engine.rewards.shape import well_formed
 from grpo_engine.tasks.arithmetic import SYMBOLS, Problem, mixed
 
-STARTER: Final = Path(__file__).parent / "starter"
 SHEET: Final = Path(__file__).parents[2] / "docs" / "starter.md"
 END_OF_TEXT, PAD, _, END_OF_TURN = range(len(SPECIAL))
 TEMPLATE: Final = (

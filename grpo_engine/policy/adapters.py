@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from mlx_lm.utils import save_model
 
 from grpo_engine.config import ModelConfig
 from grpo_engine.errors import ModelError
-from grpo_engine.policy.thin import ThinLoRA
 from grpo_engine.policy.trees import flatten, nest
 
 ADAPTED = (LoRALinear, DoRALinear, LoRASwitchLinear, LoRAEmbedding, DoRAEmbedding)
@@ -134,10 +134,7 @@ def _initialise(model: nn.Module, seed: int) -> None:
     model.update(nest(drawn))
 
 
-class _Off:
-    """Marks an adapted layer that runs as its base layer."""
-
-
+@cache
 def _switched_off(kind: type) -> type:
     """The class of an adapted layer that leaves its adapter out."""
 
@@ -148,18 +145,15 @@ def _switched_off(kind: type) -> type:
         return self[inner].as_linear(x)
 
     inner = "embedding" if issubclass(kind, LoRAEmbedding | DoRAEmbedding) else "linear"
-    return type(f"{kind.__name__}Off", (kind, _Off), {"__call__": call, "as_linear": as_linear})
-
-
-_OFF = {kind: _switched_off(kind) for kind in (*ADAPTED, ThinLoRA)}
+    return type(f"{kind.__name__}Off", (kind,), {"__call__": call, "as_linear": as_linear})
 
 
 @contextmanager
 def switched_off(model: nn.Module) -> Iterator[None]:
     """Run the base model: LoRA at scale 0, without computing what is multiplied by it."""
-    layers = [m for _, m in model.named_modules() if type(m) in _OFF]
+    layers = [m for _, m in model.named_modules() if isinstance(m, ADAPTED)]
     for layer in layers:
-        layer.__class__ = _OFF[type(layer)]
+        layer.__class__ = _switched_off(type(layer))
     try:
         yield
     finally:

@@ -7,17 +7,15 @@ Axes: B = P * G rows of P prompts, K key heads with R query heads each, L new to
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from grpo_engine.policy.caches import BiasedCache, Layout, PrefixCache
 from grpo_engine.policy.head import LOG2_E
+from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.structure import agrees
-
-if TYPE_CHECKING:
-    from grpo_engine.policy.load import Policy
 
 PROBE_TOLERANCE = 1e-4
 LEAST = -120.0  # 2^-120 beside a sum of at least 1 is 0 in float32; below it 2^x gets slow
@@ -103,7 +101,7 @@ def causal(new: int, keys: int) -> mx.array | None:
     return mx.where(ahead, -mx.inf, 0.0)
 
 
-def install(policy: "Policy") -> None:
+def install(policy: Policy) -> None:
     """Let attention blocks of this model ask `policy.fast.fast_attention` how to compute.
 
     A block that gives other numbers that way stays as it is.
@@ -203,7 +201,7 @@ def _attended(queries: mx.array, keys: mx.array, values: mx.array, cache: Any) -
     return attend(queries, Seen(keys, values, causal(new, new)), prompt)
 
 
-def _quick(kind: type, policy: "Policy") -> type:
+def _quick(kind: type, policy: Policy) -> type:
     """The class of such a block that can take the quick way."""
 
     def call(self: Any, x: mx.array, mask: Any = None, cache: Any = None, **rest: Any) -> Any:

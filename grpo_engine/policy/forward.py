@@ -17,7 +17,7 @@ from grpo_engine.policy.head import (
     recomputed_scores,
     surrogate_scores,
 )
-from grpo_engine.policy.load import Policy
+from grpo_engine.policy.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, eq=False)

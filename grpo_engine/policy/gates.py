@@ -4,16 +4,14 @@ MLX computes e^x on the CPU at a third of the speed of 2^x, and sigmoid slower s
 largest part of a forward there that is not a matrix product.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from grpo_engine.policy.head import LOG2_E
+from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.structure import agrees
-
-if TYPE_CHECKING:
-    from grpo_engine.policy.load import Policy
 
 PROBE_TOLERANCE = 1e-5
 
@@ -46,7 +44,7 @@ def swiglu(gate: mx.array, up: mx.array) -> mx.array:
     return product
 
 
-def install(policy: "Policy") -> None:
+def install(policy: Policy) -> None:
     """Let gated layers of this model ask `policy.fast.fast_gate` how to compute.
 
     A layer that gives other numbers that way, such as one with another activation, stays as it is.
@@ -93,7 +91,7 @@ def _call(block: Any, x: mx.array) -> mx.array:
     return out
 
 
-def _quick(kind: type, policy: "Policy") -> type:
+def _quick(kind: type, policy: Policy) -> type:
     """The class of such a layer that can take the quick way."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,6 @@
-"""A policy: a model with its trainable weights, its tokenizer, its reference and its critic."""
+"""Loading a policy: the model, its adapter, and which fast paths it allows."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -16,153 +13,14 @@ from grpo_engine.policy import adapters, attention, gates, thin
 from grpo_engine.policy.checkpointing import checkpoint_layers
 from grpo_engine.policy.critic import Critic
 from grpo_engine.policy.fast_paths import FastPaths
+from grpo_engine.policy.policy import Policy, Trained
 from grpo_engine.policy.probes import prefix_windows
 from grpo_engine.policy.source import load_parts, on_cpu
 from grpo_engine.policy.structure import Structure, take_apart
-from grpo_engine.policy.trees import flatten, nest
+from grpo_engine.policy.trees import flatten
 
-Weights = Mapping[str, mx.array]
 GPU_HEAD_CHUNK = 256  # a GPU wants larger products, a CPU arrays that stay in its cache
 TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
-
-
-class Trained(nn.Module):
-    """What is differentiated: the language model and, for PPO, the critic."""
-
-    def __init__(self, model: nn.Module, critic: Critic | None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.model = model
-        if critic is not None:
-            self.critic = critic
-
-
-@dataclass(slots=True, kw_only=True)
-class Policy:
-    """A loaded model; `module` holds `model` and, for PPO, `critic`: differentiate it."""
-
-    config: ModelConfig
-    folder: Path
-    module: nn.Module  # the tree to differentiate: {"model": …} or {"model": …, "critic": …}
-    tokenizer: Any  # mlx-lm's TokenizerWrapper
-    end_ids: frozenset[int]
-    pad_id: int
-    context_length: int
-    vocabulary: int
-    parameters: int
-    trainable_parameters: int
-    dtype: str
-    adapter: Mapping[str, Any]  # as in adapter_config.json
-    parts: Structure | None  # None: this model runs whole only
-    windows: list[int | None] | None  # attention window per layer; None: no shared prefix
-    head_is_trained: bool
-    fast: FastPaths = field(default_factory=FastPaths)
-    notes: tuple[str, ...] = ()
-    batching: str | None = None  # how rows are decoded together; found when first sampled
-    reference: dict[str, mx.array] | None = None  # None: the base model, adapter switched off
-
-    @property
-    def model(self) -> nn.Module:
-        """The language model."""
-        model: nn.Module = self.module["model"]
-        return model
-
-    def value(self, hidden: mx.array | None) -> mx.array:
-        """The critic's values of hidden states, [N, D] -> [N]."""
-        if hidden is None or "critic" not in self.module:
-            raise ModelError("values were asked for, but the policy was loaded without a critic")
-        values: mx.array = self.module["critic"](hidden)
-        return values
-
-    def snapshot(self) -> dict[str, mx.array]:
-        """The model's trainable weights by name (no critic); cheap, arrays never change."""
-        return flatten(self.model.trainable_parameters())
-
-    def load_trainable(self, weights: Weights) -> None:
-        """Put back weights that `snapshot` gave."""
-        _put(self.model, weights, "the model's trainable weights")
-
-    @contextmanager
-    def using(self, weights: Weights | None) -> Iterator[None]:
-        """Run with other trainable weights for a while; None changes nothing."""
-        if weights is None:
-            yield
-            return
-        own = self.snapshot()
-        self.load_trainable(weights)
-        try:
-            yield
-        finally:
-            self.load_trainable(own)
-
-    @contextmanager
-    def as_reference(self) -> Iterator[None]:
-        """Run as the reference policy: `reference`'s weights, or without the adapter."""
-        context = (
-            adapters.switched_off(self.model)
-            if self.reference is None
-            else self.using(self.reference)
-        )
-        with context:
-            yield
-
-    @contextmanager
-    def for_sampling(self, weights: Weights | None = None) -> Iterator[None]:
-        """Run as the sampler: `weights` or the policy's own, adapters folded in where exact."""
-        with self.using(weights):
-            self.module.eval()
-            if not self.fast.merge_adapter:
-                yield
-                return
-            with adapters.folded_in(self.model):
-                yield
-
-    def refresh_reference(self, mix: float = 1.0) -> None:
-        """pi_ref <- mix * pi + (1 - mix) * pi_ref; a mix below 1 is for full tuning only."""
-        own = self.snapshot()
-        if mix < 1:
-            if self.config.tuning != "full" or self.reference is None:
-                raise ModelError(
-                    f"a reference mixed at {mix} needs model.tuning full: mixing LoRA's A and B "
-                    "is not mixing BA"
-                )
-            old = self.reference
-            own = {  # in float32, where many small mixes add up
-                name: mix * value.astype(mx.float32) + (1 - mix) * old[name].astype(mx.float32)
-                for name, value in own.items()
-            }
-            mx.eval(own)
-        self.reference = own
-
-    def critic_weights(self) -> dict[str, mx.array]:
-        """The critic's weights by name; empty without a critic."""
-        if "critic" not in self.module:
-            return {}
-        return flatten(self.module["critic"].parameters())
-
-    def load_critic(self, weights: Weights) -> None:
-        """Put back what `critic_weights` gave."""
-        if weights:
-            _put(self.module["critic"], weights, "the critic's weights")
-
-    def save_adapter(self, folder: Path, weights: Weights | None = None) -> None:
-        """Write an mlx-lm adapter folder; for full tuning, a complete model folder.
-
-        `weights` are other trainable ones than those in place.
-        """
-        full = self.adapter["fine_tune_type"] == "full"
-        with self.using(weights if full else None):
-            adapters.save(self.model, self.folder, self.config.path, self.adapter, folder, weights)
-
-
-def _put(module: nn.Module, weights: Weights, what: str) -> None:
-    own = flatten(module.trainable_parameters())
-    if own.keys() != weights.keys():
-        wrong = sorted(own.keys() ^ weights.keys())
-        raise ModelError(f"{what} do not fit: {wrong[0]} and {len(wrong) - 1} more differ in name")
-    for name, value in weights.items():
-        if value.shape != own[name].shape:
-            raise ModelError(f"{what} do not fit: {name} is {value.shape}, not {own[name].shape}")
-    module.update(nest({name: v.astype(own[name].dtype) for name, v in weights.items()}))
 
 
 def load_policy(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_engine.policy.adapters import ADAPTED, can_fold
-from grpo_engine.policy.load import Policy
+from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
 
 # arrays alive in a backward pass, per layer and token: as wide as the hidden state, as the

@@ -4,19 +4,16 @@ mlx-lm's layer computes base(x) + scale * ((x A) B): two passes more over arrays
 output, forwards and backwards. Here the scale goes on the narrow x A, and the product accumulates.
 """
 
-from typing import TYPE_CHECKING
-
 import mlx.core as mx
 from mlx_lm.tuner.lora import LoRALinear
 
-if TYPE_CHECKING:
-    from grpo_engine.policy.load import Policy
+from grpo_engine.policy.policy import Policy
 
 
 class ThinLoRA(LoRALinear):
     """base(x) + (scale * x A) B while `policy.fast.fast_adapter` says so."""
 
-    policy: "Policy"
+    policy: Policy
 
     def __call__(self, x: mx.array) -> mx.array:
         if not self.policy.fast.fast_adapter or self.dropout._p_1 < 1:
@@ -25,7 +22,7 @@ class ThinLoRA(LoRALinear):
         return mx.addmm(self.linear(x), self.scale * (x @ self.lora_a), self.lora_b)
 
 
-def install(policy: "Policy") -> None:
+def install(policy: Policy) -> None:
     """Let LoRA layers of this model add up in the product."""
     for layer in policy.model.modules():
         if type(layer) is LoRALinear:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import grpo_engine
 from grpo_engine.errors import EngineError
 from grpo_engine.rewards.frames import pack, take
 
@@ -209,7 +210,7 @@ class RewardProcess:
         text = self._trace.read_text(encoding="utf-8", errors="replace")
         whole = text[: text.rfind("\n") + 1]  # the last line may still be written
         lines = [line.strip() for line in whole.splitlines() if line.strip().startswith('File "')]
-        own = str(Path(__file__).parent)
+        own = str(Path(grpo_engine.__file__).parent / "rewards")
         for line in lines:
             file, _, rest = line.removeprefix('File "').partition('", line ')
             installed = "site-packages" in file or "/lib/python" in file or file.startswith("<")

@@ -14,7 +14,8 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from grpo_engine.policy.caches import BiasedCache, PrefixCache
-from grpo_engine.policy.load import TOLERANCE, Policy
+from grpo_engine.policy.load import TOLERANCE
+from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.structure import agrees
 
 PREFILL_TOKENS = 2048  # tokens of one prefill forward

@@ -10,7 +10,7 @@ import numpy as np
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError
 from grpo_engine.events import Event, NoteWritten, RolloutsAdvanced, RunPaused, RunResumed
-from grpo_engine.policy.load import Policy, Weights
+from grpo_engine.policy.policy import Policy, Weights
 from grpo_engine.rollouts.batches import Batch, Prefilled, batch_for
 from grpo_engine.rollouts.noise import row_key, token_keys
 from grpo_engine.rollouts.row import THINK_END, GrowingText, Row, decoder

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from grpo_engine.policy.load import Policy
+from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import make_rows
 from grpo_engine.rollouts.noise import token_keys
 from grpo_engine.rollouts.row import decoder

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from grpo_engine.events import Finish, RowDelta
-from grpo_engine.policy.load import Policy
+from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 
 INCOMPLETE = "\ufffd"  # what a decoder writes for half a character

@@ -228,8 +228,8 @@ def independent(
     import mlx.core as mx
     from mlx_lm.utils import load_model
 
-    path = ROOT / "grpo_engine/assets/starter" if model_name == "starter" else Path(model_name)
-    model, _ = load_model(path)
+    starter = ROOT / "grpo_engine/assets/starter"
+    model, _ = load_model(starter if model_name == "starter" else Path(model_name))
     model.set_dtype(mx.float32)
     logits = model(mx.array([[*prompt, *answer[:place]]]))[0, -1]
     return float(mx.softmax(logits)[answer[place]])

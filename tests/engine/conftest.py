@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from grpo_engine.config import ModelConfig
-from grpo_engine.policy import FastPaths, Policy, load_policy
+from grpo_engine.policy.fast_paths import FastPaths
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.policy import Policy
 from tests.engine.tiny import write_model
 
 MakePolicy = Callable[..., Policy]

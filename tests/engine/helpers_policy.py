@@ -10,7 +10,9 @@ import mlx.nn as nn
 import numpy as np
 
 from grpo_engine.events import Event
-from grpo_engine.policy import Policy, micro_batches, token_scores
+from grpo_engine.policy.batch import micro_batches
+from grpo_engine.policy.forward import token_scores
+from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
 
 

@@ -85,7 +85,7 @@ def built(folder: Path, *, called: str = "", loaded: str = "", flags: tuple[str,
     [
         "import grpo_engine, mlx.core",
         "import grpo_engine.config, mlx_lm.models.cache",
-        "import grpo_engine.maths\nfrom mlx import core, nn",
+        "import grpo_engine.maths.loss\nfrom mlx import core, nn",
         "import multiprocessing as m, grpo_engine\n"
         "exec('import mlx.core')  # as code that a user brings",
         "import mlx.core as mx\nmx.eval(mx.ones((2, 2)) @ mx.ones((2, 2)))\n"
@@ -98,8 +98,8 @@ def test_every_name_of_mlx_is_served_by_openblas(way: str) -> None:
 
 
 def test_importing_the_engines_leaves_loads_no_blas() -> None:
-    code = "import grpo_engine.config, grpo_engine.events\nprint(open('/proc/self/maps').read())"
-    assert "openblas" not in python(code).stdout
+    code = "import grpo_engine.config, grpo_engine.events"
+    assert "openblas" not in python(f"{code}\nprint(open('/proc/self/maps').read())").stdout
 
 
 def test_threads_follow_the_environment_and_can_be_changed() -> None:

@@ -14,14 +14,12 @@ from grpo_engine import optimizer, selfcheck
 from grpo_engine.collect import Collected
 from grpo_engine.config import ModelConfig, RunConfig
 from grpo_engine.events import NoteWritten, PassFinished, RunFinished, StepFinished
-from grpo_engine.policy import (
-    Policy,
-    adapters,
-    estimate_memory,
-    load_policy,
-    micro_batches,
-    token_scores,
-)
+from grpo_engine.policy import adapters
+from grpo_engine.policy.batch import micro_batches
+from grpo_engine.policy.forward import token_scores
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.memory import estimate_memory
+from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
 from tests.engine.conftest import MakePolicy
 from tests.engine.helpers_policy import largest, made_up_rows, move_weights

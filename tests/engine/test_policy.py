@@ -9,8 +9,12 @@ from mlx_lm import generate, load
 
 from grpo_engine.config import ModelConfig
 from grpo_engine.errors import ModelError
-from grpo_engine.policy import Policy, load_policy, micro_batches, token_scores
-from grpo_engine.rollouts import PromptRows, Sampling, sample_groups
+from grpo_engine.policy.batch import micro_batches
+from grpo_engine.policy.forward import token_scores
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.decode import sample_groups
+from grpo_engine.rollouts.types import PromptRows, Sampling
 from tests.engine.conftest import MakePolicy
 from tests.engine.helpers_policy import drain, largest, made_up_rows, move_weights
 from tests.engine.tiny import END, STOP, write_model

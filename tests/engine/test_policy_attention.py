@@ -6,9 +6,10 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
-from grpo_engine.policy import FastPaths, attention
+from grpo_engine.policy import attention
 from grpo_engine.policy.attention import Seen, attend, causal, powers
 from grpo_engine.policy.caches import Layout, PrefixCache
+from grpo_engine.policy.fast_paths import FastPaths
 from grpo_engine.policy.head import LOG2_E
 from tests.engine.conftest import MakePolicy
 

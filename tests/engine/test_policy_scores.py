@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from grpo_engine.config import ModelConfig
-from grpo_engine.policy import FastPaths, load_policy, make_batch, micro_batches, token_scores
+from grpo_engine.policy.batch import make_batch, micro_batches
+from grpo_engine.policy.fast_paths import FastPaths
+from grpo_engine.policy.forward import token_scores
+from grpo_engine.policy.load import load_policy
 from tests.engine.conftest import MakePolicy
 from tests.engine.helpers_policy import (
     Ids,

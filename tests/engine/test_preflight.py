@@ -13,15 +13,13 @@ from mlx import nn
 from grpo_engine import preflight
 from grpo_engine.config import ModelConfig
 from grpo_engine.errors import MemoryLimitError
-from grpo_engine.policy import (
-    Policy,
-    choose_micro_rows,
-    estimate_memory,
-    load_policy,
-    micro_batches,
-    token_scores,
-)
-from grpo_engine.rollouts import PromptRows, Sampling, sample_groups
+from grpo_engine.policy.batch import micro_batches
+from grpo_engine.policy.forward import token_scores
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.memory import choose_micro_rows, estimate_memory
+from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.decode import sample_groups
+from grpo_engine.rollouts.types import PromptRows, Sampling
 from tests.engine.helpers_policy import drain, made_up_rows
 from tests.engine.runs import settings, write_world
 from tests.engine.tiny import write_model

@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 from grpo_engine.config import ModelConfig
-from grpo_engine.policy import FastPaths, Policy, load_policy, micro_batches, token_scores
-from grpo_engine.rollouts import PromptRows, Sampling, sample_groups
+from grpo_engine.policy.batch import micro_batches
+from grpo_engine.policy.fast_paths import FastPaths
+from grpo_engine.policy.forward import token_scores
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.oracle import sample_one_by_one
+from grpo_engine.rollouts.types import PromptRows, Sampling
 from tests.engine.helpers_policy import Ids, drain
 from tests.smollm2 import model_folder
 

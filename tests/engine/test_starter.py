@@ -12,7 +12,7 @@ from mlx_lm.sample_utils import make_sampler
 from tokenizers import Tokenizer
 
 from grpo_engine.assets import demonstrations, make_starter
-from grpo_engine.assets.make_starter import STARTER
+from grpo_engine.policy.source import STARTER
 from grpo_engine.tasks.arithmetic import SYMBOLS, Problem, mixed, problems, question
 
 SHEET = Path(__file__).parents[2] / "docs" / "starter.md"

@@ -5,7 +5,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from grpo_engine.maths import Loss, policy_loss
+from grpo_engine.maths.loss import policy_loss
+from grpo_engine.maths.terms import Loss
 from grpo_engine.recipes import Recipe
 
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_engine.maths import (
+from grpo_engine.maths.around import (
     completion_lengths,
     entropy_control,
+    entropy_floor,
     overlong_penalty,
-    totals_of,
     without_truncated,
 )
-from grpo_engine.maths.around import entropy_floor
 from grpo_engine.maths.ratio import importance
+from grpo_engine.maths.weight import totals_of
 from grpo_engine.recipes import recipe
 from tests.engine.maths.helpers import (
     assert_close,

@@ -6,14 +6,15 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 
-from grpo_engine.maths import Totals, advantages, without_truncated
+from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.anchor import reward_penalty
+from grpo_engine.maths.around import without_truncated
 from grpo_engine.maths.arrays import FARTHEST
 from grpo_engine.maths.metrics import target_metrics
 from grpo_engine.maths.reuse import objective_flat
 from grpo_engine.maths.target import targets_of
 from grpo_engine.maths.trust import FREE, cispo, clip, free
-from grpo_engine.maths.weight import weights
+from grpo_engine.maths.weight import Totals, weights
 from grpo_engine.recipes import recipe
 from tests.engine.maths.helpers import assert_close, loss_of, number, numbers, random_batch
 

@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from grpo_engine.maths import policy_loss
+from grpo_engine.maths.loss import policy_loss
 from grpo_engine.recipes import RECIPES, Recipe, recipe
 from tests.engine.maths import oracle
 

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from grpo_engine.maths import merged, metrics
+from grpo_engine.maths.metrics import merged, metrics
 from grpo_engine.recipes import Recipe, recipe
 from tests.engine.maths.helpers import loss_of, number, random_batch
 

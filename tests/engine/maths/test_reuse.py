@@ -5,8 +5,14 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from grpo_engine.maths import metrics, stop_reason
-from grpo_engine.maths.reuse import all_at_bound, kl_passed, objective_flat, targets_reached
+from grpo_engine.maths.metrics import metrics
+from grpo_engine.maths.reuse import (
+    all_at_bound,
+    kl_passed,
+    objective_flat,
+    stop_reason,
+    targets_reached,
+)
 from grpo_engine.recipes import recipe
 from tests.engine.maths.helpers import loss_of, number, random_batch
 

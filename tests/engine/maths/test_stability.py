@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from grpo_engine.errors import MathsError
-from grpo_engine.maths import Totals, metrics, policy_loss, totals_of
+from grpo_engine.maths.loss import policy_loss
+from grpo_engine.maths.metrics import metrics
+from grpo_engine.maths.weight import Totals, totals_of
 from grpo_engine.recipes import RECIPES, recipe
 from tests.engine.maths.helpers import (
     assert_close,

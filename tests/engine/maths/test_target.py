@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine.errors import MathsError
-from grpo_engine.maths import Targets, metrics, targets_of
+from grpo_engine.maths.metrics import metrics
+from grpo_engine.maths.target import Targets, targets_of
 from grpo_engine.recipes import recipe
 from tests.engine.maths import oracle
 from tests.engine.maths.helpers import assert_close, gradient_of, loss_of, number, numbers

@@ -10,7 +10,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from grpo_engine.maths import Totals, metrics, policy_loss
+from grpo_engine.maths.loss import policy_loss
+from grpo_engine.maths.metrics import metrics
+from grpo_engine.maths.weight import Totals
 from grpo_engine.recipes import CHOICES, Recipe, recipe
 from grpo_engine.trl_names import NO_CAP
 from tests.engine.maths.helpers import assert_close
