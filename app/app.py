@@ -16,19 +16,18 @@ from textual.message import Message
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
-from app import leaving, terminal
 from app import messages as msg
+from app import waits
 from app.feed import Feed
 from app.guardian import guarded
 from app.keys import deeds
 from app.lifecycle import RunKeeper
 from app.preferences import Preferences, preferences_path
-from app.reader import ReaderThread
 from app.readying import Readying
 from app.run_state import Snapshot
 from app.safe_text import safe
 from app.screens.base import WorkbenchScreen
-from app.themes import THEMES, ExactXterm
+from app.themes import THEMES
 from app.tidying import Tidying
 from experiments.paths import store_path
 
@@ -90,22 +89,16 @@ class Workbench(RunKeeper):
         read_only: bool = False, preferences: Preferences | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        super().__init__()
-        self.store = store if store is not None else store_path()
-        self.reader = ReaderThread(self.store)
-        self.preferences = preferences or Preferences()
-        self.dress(self.preferences)
-        self.read_only = read_only
+        super().__init__(
+            store or store_path(), feed, preferences or Preferences(), read_only=read_only
+        )
         self.clock = clock
-        self.keep_runs(self.store, feed)
         self._first_mode = mode
         self._last_key = 0.0
         self._last_frame = self._frame_cost = 0.0
         self._idle = Snapshot()
         self._tidying = Tidying()
         self._readying = Readying(self.build, SCREENS, read_only=read_only)
-        self.abilities = terminal.abilities()
-        self._filters.append(ExactXterm(enabled=self.console.color_system == "256"))
 
     # -- life -------------------------------------------------------------------------------
 
@@ -125,7 +118,7 @@ class Workbench(RunKeeper):
         if self._first_mode != "runs":
             await self.bring(self._first_mode)
         if not self.is_headless:
-            leaving.listen(self)
+            self.obey_signals()
             self.begin_capture_print(self)
             self._tidying.start()
             self.call_after_refresh(self._readying.start)
@@ -159,7 +152,7 @@ class Workbench(RunKeeper):
 
     def frame_now(self) -> None:
         """Draw what is new on the screen in front."""
-        if self._exit or not self.screen_stack:
+        if self.is_exiting or not self.screen_stack:
             return
         now = self._last_frame = self.clock()
         begun = time.perf_counter()
@@ -189,11 +182,6 @@ class Workbench(RunKeeper):
         if isinstance(self.screen, WorkbenchScreen):
             self.push_screen(JumpScreen(self.screen))
 
-    def action_ask_quit(self) -> None:
-        """Leave, after asking."""
-        if isinstance(self.screen, WorkbenchScreen):
-            leaving.ask(self)
-
     async def action_quit(self) -> None:
         """Textual's own key for quitting asks as well."""
         self.action_ask_quit()
@@ -205,14 +193,6 @@ class Workbench(RunKeeper):
         if not isinstance(self.screen, ActionPalette):
             self.push_screen(ActionPalette(id="--command-palette"))
 
-    def explain(self, topic: str) -> None:
-        """Show the help on a topic."""
-        from app.screens.help import HelpScreen
-
-        base = self.screen
-        if isinstance(base, WorkbenchScreen):
-            self.push_screen(HelpScreen(topic, base, base.snapshot))
-
     def notify(
         self, message: str, *, title: str = "", severity: SeverityLevel = "information",
         timeout: float | None = None, markup: bool = False,  # noqa: ARG002 - never
@@ -220,19 +200,6 @@ class Workbench(RunKeeper):
         """Show a message for a while; it may hold names and texts from elsewhere, never markup."""
         super().notify(safe(message, "\n"), title=title, severity=severity, timeout=timeout,
                        markup=False)  # fmt: skip
-
-    def copy(self, text: str) -> None:
-        """Copy text, and say how it went."""
-        self.notify(terminal.copy(self, text, self.abilities))
-
-    def export_from(self, screen: WorkbenchScreen) -> None:
-        """Ask what of the screen to write, and where to."""
-        from app.screens.export import ExportScreen
-
-        if self.read_only:
-            self.notify("This view is read-only.", severity="warning")
-        else:
-            self.push_screen(ExportScreen(screen))
 
     def get_system_commands(self, screen: Screen[Any]) -> Any:
         """Every action of the screen, then themes, for the palette."""
@@ -245,7 +212,7 @@ class Workbench(RunKeeper):
                                 partial(self.change_theme, theme.name))  # fmt: skip
 
     def change_theme(self, name: str) -> None:
-        """Dress differently, and remember it."""
+        """Use another theme, and remember it."""
         self.theme = name
         self.preferences.remember(theme=name)
 
@@ -255,11 +222,6 @@ class Workbench(RunKeeper):
     def pass_on_control(self, message: msg.ControlRequested) -> None:
         """A screen asks something of the shown run."""
         self.control(message.verb)
-
-    @on(msg.ExplainRequested)
-    def show_help(self, message: msg.ExplainRequested) -> None:
-        """A panel asks for help on a topic."""
-        self.explain(message.topic)
 
     @on(msg.RolloutOpened)
     async def show_rollout(self, message: msg.RolloutOpened) -> None:
@@ -297,9 +259,9 @@ def open_workbench(
             store, feed=feed() if feed is not None else None, mode=mode, read_only=read_only,
             preferences=Preferences(preferences_path()),
         )  # fmt: skip
-        terminal.quicken(app.abilities)
+        waits.shorten(over_ssh=app.abilities.ssh)
         code = app.run()
-        leaving.finish(app)
+        app.finish_run()
         return code or 0
 
     return guarded(work)

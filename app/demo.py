@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 
+import app
+
 RUN = "@last"
 ARCHIVE = "demo.tar.xz"
 SETTINGS = ("seed=2", "evaluation.every=20")
@@ -74,7 +76,7 @@ def pack(store: Path, target: Path) -> None:
         source, into = sqlite3.connect(store), sqlite3.connect(copy)
         try:
             source.backup(into)
-            _scrub(into, (str(store.parent), str(Path(__file__).parents[1])))
+            _scrub(into, (str(store.parent), str(Path(app.__file__).parents[1])))
         finally:
             source.close()
             into.close()
@@ -104,4 +106,4 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 if __name__ == "__main__":
-    record(Path(__file__).parent / "assets" / ARCHIVE)
+    record(Path(app.__file__).parent / "assets" / ARCHIVE)

@@ -1,4 +1,4 @@
-"""How screens are dressed and brought to the front: themes, and rules that are read once.
+"""The app's themes, and how screens come to the front: rules of style are read once.
 
 Textual reads every rule of every widget again whenever a screen is first shown, and with more than
 64 sources whenever a widget of a new class is mounted. Here a source is read once for each theme.
@@ -15,8 +15,7 @@ from textual.filter import ANSIToTruecolor, LineFilter
 from textual.screen import Screen
 from textual.theme import Theme
 
-from app.preferences import Preferences
-from app.themes import THEMES
+from app.themes import THEMES, ExactXterm
 from app.widgets.dimmed import Dimmed
 
 MOUNTED_HOLD_S = 0.004  # a screen that is mounted only has its first layout to come
@@ -40,29 +39,43 @@ class KeptStylesheet(Stylesheet):
         self.parse()
 
 
-class Dressed(App[int]):
-    """An app in our themes, whose screens come to the front without a look at all rules."""
+class ThemedApp(App[int]):
+    """An app in our themes, whose screens come to the front without a look at all rules.
 
-    def dress(self, preferences: Preferences) -> None:
-        """Put the chosen theme on before anything is drawn in another one."""
+    The chosen theme is there before anything is drawn in another one.
+    """
+
+    def __init__(self, theme: str) -> None:
+        super().__init__()
         vars(screens)["BackgroundScreen"] = Dimmed
-        for theme in THEMES:
-            self.register_theme(theme)
-        self._worn, self._hold = preferences.theme, 0.0
-        self.set_reactive(Dressed.theme, self._worn)
+        for known in THEMES:
+            self.register_theme(known)
+        self._applied_theme, self._hold = theme, 0.0
+        self.set_reactive(ThemedApp.theme, theme)
         dark = self.current_theme.dark
         self.set_class(dark, "-dark-mode", update=False)
         self.set_class(not dark, "-light-mode", update=False)
         self._refresh_truecolor_filter(self.ansi_theme)
         self.stylesheet = KeptStylesheet(self.get_css_variables())
+        self._filters.append(ExactXterm(enabled=self.console.color_system == "256"))
+
+    @property
+    def is_exiting(self) -> bool:
+        """Whether the app was told to end."""
+        return self._exit
+
+    def write_to_terminal(self, text: str) -> None:
+        """Send a control sequence past the screen."""
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(text)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Our own variables have values before a theme is put on; Textual's hook."""
+        """Our own variables have values before there is a theme; Textual's hook."""
         return THEMES[0].variables
 
     @property
     def current_theme(self) -> Theme:
-        """The theme that is worn, without a copy of the list of all; Textual's hook."""
+        """The theme in use, without a copy of the list of all; Textual's hook."""
         return self._registered_themes.get(self.theme) or super().current_theme
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -72,9 +85,9 @@ class Dressed(App[int]):
         ]
 
     def _watch_theme(self, theme_name: str) -> None:
-        """Style all anew for another theme, not for the one that is worn; Textual's hook."""
-        if theme_name != self._worn:
-            self._worn = theme_name
+        """Style all widgets again for another theme, not for the same; Textual's hook."""
+        if theme_name != self._applied_theme:
+            self._applied_theme = theme_name
             super()._watch_theme(theme_name)
 
     def _load_screen_css(self, screen: Screen[Any]) -> None:

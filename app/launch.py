@@ -58,3 +58,12 @@ def enqueue(config: Any, store: Path, parent: str = "") -> str:
     finally:
         opened.close()
     return getattr(config, "name", "") or f"run {key}"
+
+
+def start_queue_worker(store: Path) -> None:
+    """Start a process that trains what waits in the queue, and leave it to itself."""
+    command = [sys.executable, "-P", "-m", "app", "sweep", "--queue", "--db", str(store)]
+    subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True, env=environment(),
+    )  # fmt: skip

@@ -1,5 +1,8 @@
-"""What becomes of runs: started, watched, ended, handed over; the app's part of the wiring."""
+"""What becomes of runs: started, watched, ended, handed over, and not lost when the app is left."""
 
+import asyncio
+import signal
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,32 +11,41 @@ from typing import Any
 from textual import events, on
 from textual.message import Message
 
-from app import leaving, terminal
 from app import messages as msg
+from app import terminal, writes
 from app.bridge import Bridge
-from app.dressing import Dressed
+from app.dressing import ThemedApp
 from app.feed import Feed
+from app.leaving import LeaveDialog, Plan, QuitDialog
 from app.numbers import short
-from app.run_state import Asked
+from app.preferences import Preferences
+from app.reader import ReaderThread
+from app.run_state import Asked, Snapshot
 from app.screens.dialogs import Choice
 from app.session import Session
 
 
-class RunKeeper(Dressed):
-    """Holds the bridge to the engine and the run on screen."""
+class RunKeeper(ThemedApp):
+    """The app as its screens see it: the store, the run on screen, and the one of this process.
 
-    store: Path
-    session: Session | None
-    read_only: bool
+    No thread is started before it has something to do.
+    """
 
-    def keep_runs(self, store: Path, feed: Feed | None) -> None:
-        """Set up; nothing is started before a run is."""
+    def __init__(
+        self, store: Path, feed: Feed | None, preferences: Preferences, *, read_only: bool
+    ) -> None:
+        super().__init__(preferences.theme)
+        self.store = store
+        self.reader = ReaderThread(store)
+        self.preferences = preferences
+        self.read_only = read_only
         self.bridge = Bridge(store, self._tell)
         self.session = Session(feed) if feed is not None else None
         self.live: Session | None = None
-        self.plan: leaving.Plan = ""
+        self.plan: Plan = ""
         self.handed_over = ""
         self.dark = False
+        self.abilities = terminal.abilities()
 
     def _tell(self, message: Message) -> None:
         """Take a message from the engine thread."""
@@ -78,7 +90,6 @@ class RunKeeper(Dressed):
             self.run_worker(partial(self._write_mute, session, message), thread=True)
 
     def _write_mute(self, session: Session, message: msg.MuteRequested) -> None:
-        from app.screens.runs import writes
         from experiments.errors import StoreError
 
         try:
@@ -112,6 +123,10 @@ class RunKeeper(Dressed):
         self._open(message.ref)
         if message.screen:
             await self.run_action(f"mode('{message.screen}')")
+
+    def copy(self, text: str) -> None:
+        """Copy text, and say how it went."""
+        self.notify(terminal.copy(self, text, self.abilities))
 
     # -- starting ---------------------------------------------------------------------------
 
@@ -209,13 +224,13 @@ class RunKeeper(Dressed):
         if message.error and snapshot is not None:
             from app.screens.crash import CrashScreen
 
-            terminal.notify_end(self, f"{name} failed")
+            self.write_to_terminal(terminal.notification(f"{name} failed"))
             self.push_screen(CrashScreen(snapshot, message.error, message.traceback))
         elif snapshot is not None:
             reward = snapshot.series.get("reward")
             text = f"{name} {snapshot.status} at step {snapshot.step}"
             text += f", reward {short(reward.value)}" if reward is not None else ""
-            terminal.notify_end(self, text)
+            self.write_to_terminal(terminal.notification(text))
             self.notify(text, markup=False)
 
     def _leave(self, status: str) -> None:
@@ -237,10 +252,79 @@ class RunKeeper(Dressed):
         self.notify("Handing the run over to a process of its own.")
         self.run_worker(hand_over, thread=True, exit_on_error=False)
 
+    # -- leaving ----------------------------------------------------------------------------
+
+    def action_ask_quit(self) -> None:
+        """Ask what to do, as far as there is something to decide."""
+        if self.screen.is_modal:
+            return
+        if self.bridge.running:
+            snapshot = self.session.state.snapshot() if self.session else Snapshot()
+            dialog: Choice[Plan] = QuitDialog(snapshot, self.bridge.name or "The run", self.plan)
+        else:
+            dialog = LeaveDialog(self._watched())
+        self.push_screen(dialog, lambda plan: self._follow(plan or ""))
+
+    def _watched(self) -> str:
+        if self.session is None:
+            return ""
+        snapshot = self.session.state.snapshot()
+        return snapshot.head.name if snapshot.active and not self.session.feed.mark else ""
+
+    def _follow(self, plan: Plan) -> None:
+        """Do what was decided; stopping and handing over end when the engine has."""
+        if plan == "leave":
+            self.exit(0)
+        elif plan == "now" and self.bridge.control is not None:
+            self.ask_engine("stop_now")
+        elif plan in ("hand_over", "stop"):
+            self.plan = plan
+            self.ask_engine("stop_after_step")
+            self.notify("Leaving when the step is done and saved. Ctrl-C again offers not to wait.")
+
+    def obey_signals(self) -> None:
+        """SIGTERM is checkpoint and stop; SIGHUP takes the screen and leaves the engine."""
+        loop = asyncio.get_running_loop()
+        for number, act in ((signal.SIGTERM, self._terminate), (signal.SIGHUP, self.lose_terminal)):
+            try:
+                loop.add_signal_handler(number, act)
+            except (RuntimeError, ValueError, NotImplementedError):
+                return
+
+    def _terminate(self) -> None:
+        """Checkpoint and stop; without a run, leave."""
+        if self.bridge.running:
+            self.plan = "stop"
+            self.ask_engine("stop_after_step")
+        else:
+            self.exit(0)
+
+    def lose_terminal(self) -> None:
+        """The terminal is gone: draw into the void, end the screen, let the engine finish."""
+        if self.dark:
+            return
+        terminal.go_dark()
+        self.dark = True
+        self.exit(0)
+
+    def finish_run(self) -> None:
+        """After the screen is gone: wait for the engine, or say that the run was handed over."""
+        if self.plan == "hand_over" and self.handed_over:
+            sys.stderr.write(f"{self.handed_over} goes on in the background; "
+                             "grpo-tui watch shows it again\n")  # fmt: skip
+            return
+        if not self.bridge.running:
+            return
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.ask_engine("stop_after_step"))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        while not self.bridge.wait(1.0):
+            pass
+
     def panic(self, *renderables: Any) -> None:
         """A terminal that is gone takes the screen, not the run."""
-        if not self.dark and not self.is_headless and leaving.terminal_is_lost():
-            leaving.lose_terminal(self)
+        if not self.dark and not self.is_headless and terminal.is_lost():
+            self.lose_terminal()
         elif not self.dark:
             super().panic(*renderables)
 

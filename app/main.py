@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from app import exit_codes
-from app.entry import name_store, open_workbench, plain_warning
+from app.startup import name_store, open_workbench, plain_warning
 from app.verbs import VERBS, Verb
 
 # Plain help, because loading rich would double the time that `--help` takes.

@@ -11,6 +11,7 @@ from rich.style import Style
 
 from app.palette import hex_of
 from app.safe_text import cell_len
+from app.screen_lines import strips_of
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -35,8 +36,7 @@ def picture(app: "App[int]") -> str:
 
 def rows_of(app: "App[int]") -> list[Row]:
     """The screen in front as rows of styled text."""
-    strips = app.screen._compositor.render_strips()
-    return [[(s.text, s.style) for s in strip if not s.control] for strip in strips]
+    return [[(s.text, s.style) for s in strip if not s.control] for strip in strips_of(app.screen)]
 
 
 def paper_of(app: "App[int]") -> str:

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.store_access import say
+from app.stderr import say
 
 if TYPE_CHECKING:
     from experiments.queue import RunQueue

@@ -4,7 +4,8 @@ import time
 
 from app import exit_codes
 from app.output import print_json
-from app.store_access import reading, say, writing
+from app.stderr import say
+from app.store_access import reading, writing
 
 WAIT_S = 5.0
 

@@ -14,7 +14,7 @@ from textual import constants
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 
-from app import leaving
+from app import terminal
 
 LOOK_EVERY, IDLE_S = 0.5, 0.1  # seconds
 
@@ -86,7 +86,7 @@ class SteadyDriver(LinuxDriver):
 
     def _look(self) -> None:
         while not self._closed.wait(LOOK_EVERY):
-            if leaving.terminal_is_lost():
+            if terminal.is_lost():
                 self._lose()
                 return
 
@@ -94,5 +94,5 @@ class SteadyDriver(LinuxDriver):
         if self._closed.is_set():
             return
         self._closed.set()
-        leaving.go_dark()
-        self._loop.call_soon_threadsafe(leaving.lose_terminal, self._keeper)
+        terminal.go_dark()
+        self._loop.call_soon_threadsafe(self._keeper.lose_terminal)

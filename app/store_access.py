@@ -1,14 +1,13 @@
 """How commands open the store: read by default; written, and migrated, where they change it."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.stderr import say
 from experiments.paths import store_path
-from experiments.texts import visible
 
 if TYPE_CHECKING:
     from experiments.reader import StoreReader
@@ -25,11 +24,6 @@ Raw = Annotated[
     bool, typer.Option("--raw", help="Leave texts in CSV as they are, without formula guard.")
 ]
 RunRef = Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")]
-
-
-def say(text: str) -> None:
-    """Narrate on stderr, so that stdout holds data alone."""
-    sys.stderr.write("".join(f"{visible(line)}\n" for line in text.split("\n")))
 
 
 @contextmanager

@@ -1,5 +1,6 @@
-"""What the terminal can do, and getting text out of it: clipboard tools, OSC 52, OSC 9."""
+"""What the terminal can do, whether it is still there, and getting text out of it."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from textual.app import App
 
 MOST_OSC52 = 70_000
-SWITCH_S, DRAW_S, ESCAPE_S = 0.001, 0.004, 0.01
 TOOLS = (
     ("pbcopy",),
     ("wl-copy",),
@@ -49,22 +49,6 @@ def abilities(environment: Mapping[str, str] | None = None) -> Abilities:
                      copier=copier)  # fmt: skip
 
 
-def quicken(able: Abilities) -> None:
-    """Shorten the waits between a key and its picture.
-
-    The engine's thread would keep the interpreter for 5 ms each time the screen wants it. Textual
-    waits 100 ms after an escape for the rest of a sequence, and up to a sixtieth of a second before
-    it draws; the workbench asks for few frames itself.
-    """
-    from textual import constants, screen
-
-    sys.setswitchinterval(SWITCH_S)
-    if not able.ssh:
-        vars(screen)["UPDATE_PERIOD"] = DRAW_S
-        if "ESCDELAY" not in os.environ:
-            vars(constants)["ESCAPE_DELAY"] = ESCAPE_S
-
-
 def copy(app: "App[int]", text: str, able: Abilities) -> str:
     """Copy by the best way there is, and say in a few words what was done."""
     if not text:
@@ -91,13 +75,22 @@ def notification(text: str) -> str:
     return f"\x1b]9;{plain}\x07\x07"
 
 
-def notify_end(app: "App[int]", text: str) -> None:
-    """Ring, and tell a terminal that knows OSC 9."""
-    driver = app._driver
-    if driver is not None and not app.is_headless:
-        driver.write(notification(text))
+def is_lost() -> bool:
+    """Whether reading or writing the terminal can only fail from here on."""
+    import termios
+
+    try:
+        termios.tcgetattr(sys.__stdin__.fileno() if sys.__stdin__ else 0)
+    except termios.error as error:
+        return bool(error.args and error.args[0] == errno.EIO)
+    except (OSError, ValueError):
+        return True
+    return False
 
 
-def stdout_is_terminal() -> bool:
-    """Whether there is a screen to draw on."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
+def go_dark() -> None:
+    """Point the standard streams at nothing, so that no write can fail or block."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    os.close(null)

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from app.output import data_stdout
-from app.store_access import Db, Raw, reading, resolve_all, say
+from app.stderr import say
+from app.store_access import Db, Raw, reading, resolve_all
 
 
 def export(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.output import print_json, shown
-from app.store_access import Db, Json, RunRef, reading, say
+from app.stderr import say
+from app.store_access import Db, Json, RunRef, reading
 
 if TYPE_CHECKING:
     from experiments.reader import StoreReader

@@ -6,7 +6,8 @@ import typer
 
 from app.output import print_rows
 from app.prompt_text import asked
-from app.store_access import Csv, Db, Json, Raw, RunRef, reading, say
+from app.stderr import say
+from app.store_access import Csv, Db, Json, Raw, RunRef, reading
 
 if TYPE_CHECKING:
     from experiments.reader import StoreReader

@@ -10,9 +10,9 @@ What a screen may offer: `find(text)` for `/`, `exports()` for `e`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
-from textual import events
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -21,15 +21,14 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
+from app.lifecycle import RunKeeper
+from app.messages import ExplainRequested
 from app.run_state import Snapshot
 from app.screens.front import Front
 from app.widgets.find_bar import FindBar
 from app.widgets.key_bar import KeyBar
 from app.widgets.panel import Panel
 from app.widgets.top_bar import TopBar
-
-if TYPE_CHECKING:
-    from app.app import Workbench
 
 NARROW, SHORT, WIDE = 110, 30, 160
 
@@ -79,9 +78,10 @@ class WorkbenchScreen(Front, Screen[None]):
     # -- shared -----------------------------------------------------------------------------
 
     @property
-    def workbench(self) -> "Workbench":
+    def workbench(self) -> RunKeeper:
         """The app, typed."""
-        return cast("Workbench", self.app)
+        assert isinstance(self.app, RunKeeper)
+        return self.app
 
     def compose(self) -> ComposeResult:
         """Top bar, body, search line, key bar."""
@@ -165,11 +165,28 @@ class WorkbenchScreen(Front, Screen[None]):
     def action_explain(self) -> None:
         """Explain what has the focus."""
         topic = getattr(self._focused_panel(), "topic", None)
-        self.workbench.explain(topic() if topic is not None else f"screen:{self.mode}")
+        self._explain(topic() if topic is not None else f"screen:{self.mode}")
+
+    @on(ExplainRequested)
+    def show_help(self, message: ExplainRequested) -> None:
+        """A panel asks for help on a topic."""
+        if self.is_active:
+            self._explain(message.topic)
+
+    def _explain(self, topic: str) -> None:
+        from app.screens.help import HelpScreen
+
+        self.app.push_screen(HelpScreen(topic, self, self.mode, self.snapshot))
 
     def action_export(self) -> None:
         """Ask what to write, and where to."""
-        self.workbench.export_from(self)
+        from app.screens.export import ExportScreen
+
+        if self.workbench.read_only:
+            self.notify("This view is read-only.", severity="warning")
+        else:
+            name = "-".join(("grpo", self.snapshot.head.name or "runs", self.mode))
+            self.app.push_screen(ExportScreen(self.workbench, name, self.exports()))
 
     def action_escape(self) -> None:
         """One step out: field, search, zoom, screen."""
@@ -194,6 +211,6 @@ class WorkbenchScreen(Front, Screen[None]):
     def leave(self, quits: bool = False) -> None:
         """Go back to Runs; there, quit if that was asked for."""
         if self.mode != "runs":
-            self.app.call_later(self.workbench.action_mode, "runs")
+            self.app.call_later(self.app.run_action, "mode('runs')")
         elif quits:
             self.workbench.action_ask_quit()

@@ -1,14 +1,13 @@
 """Keys that steer a run, the same on Runs and Watch: pause, stop, checkpoint."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from textual.binding import Binding
 
 from app.run_state import Asked, Snapshot
-
-if TYPE_CHECKING:
-    from app.app import Workbench
+from app.screens.base import WorkbenchScreen
+from app.screens.dialogs import StopDialog
 
 CONTROL_BINDINGS: Final = (
     Binding("full_stop", "pause", "pause run", id="run.pause",
@@ -41,11 +40,8 @@ class Steered:
                    snapshot.head.total_steps)  # fmt: skip
 
 
-class ControlActions:
-    """Actions of `CONTROL_BINDINGS`, for the shown run unless a screen names another."""
-
-    workbench: "Workbench"
-    snapshot: Snapshot
+class ControlScreen(WorkbenchScreen):
+    """A screen with `CONTROL_BINDINGS`, for the shown run unless it names another."""
 
     def steered(self) -> Steered | None:
         """The run that the keys act on, as it is at this moment."""
@@ -67,8 +63,6 @@ class ControlActions:
 
     def action_stop(self) -> None:
         """Ask how to stop."""
-        from app.screens.dialogs import StopDialog
-
         run = self.steered()
         if run is not None and run.active:
             self.workbench.push_screen(StopDialog(run.name, run.step, run.total), self._stop)

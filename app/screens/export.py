@@ -1,15 +1,14 @@
 """The export dialog: what of a screen to write, and where to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+
+from textual.app import App
 
 from app.picture import paper_of, rows_of, svg
 from app.screens.dialogs import Choice
-
-if TYPE_CHECKING:
-    from app.screens.base import WorkbenchScreen
 
 WORDS = {
     "csv": ("c", "CSV", "for spreadsheets and pandas"),
@@ -34,18 +33,13 @@ def free_path(folder: Path, stem: str, ending: str) -> Path:
 class ExportScreen(Choice[str]):
     """Formats of what is shown; the file goes to the folder the program was started in."""
 
-    def __init__(self, screen: "WorkbenchScreen") -> None:
-        self._base = screen
-        self._makers: dict[str, Callable[[], str]] = dict(screen.exports())
-        app = screen.workbench
+    def __init__(self, app: App[Any], name: str, makers: Mapping[str, Callable[[], str]]) -> None:
+        self._stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
+        self._makers = dict(makers)
         # what is in front now, before the dialog is; made a picture only where that is chosen
         self._makers["svg"] = partial(svg, rows_of(app), *app.size, paper_of(app))
         answers = [(kind, *WORDS[kind]) for kind in self._makers if kind in WORDS]
         super().__init__("export", f"Write what is shown to {Path.cwd()}", answers)
-
-    def on_mount(self) -> None:
-        """Write once a format is chosen."""
-        super().on_mount()
 
     def dismiss(self, result: str | None = None) -> object:  # type: ignore[override]
         """Write the file before closing."""
@@ -54,10 +48,7 @@ class ExportScreen(Choice[str]):
         return super().dismiss(result)
 
     def _write(self, kind: str) -> None:
-        head = self._base.snapshot.head
-        stem = "-".join(part for part in ("grpo", head.name or "runs", self._base.mode) if part)
-        path = free_path(Path.cwd(), "".join(c if c.isalnum() or c in "-_" else "-" for c in stem),
-                         kind)  # fmt: skip
+        path = free_path(Path.cwd(), self._stem, kind)
         try:
             text = self._makers[kind]()
             path.write_text(text, encoding="utf-8", newline="")

@@ -14,6 +14,8 @@ from textual.geometry import Size
 from textual.strip import Strip
 from textual.visual import RenderOptions, Visual
 
+from app.screen_lines import strips_of
+
 if TYPE_CHECKING:
     from textual.css.styles import RulesMap
     from textual.screen import Screen
@@ -36,7 +38,7 @@ class Dimmed(Visual):
         return [
             Strip([Segment(text, _dimmed(look, base, tint)) for text, look, _ in strip],
                   strip.cell_length)
-            for strip in self._screen._compositor.render_strips(size)
+            for strip in strips_of(self._screen, size)
         ]  # fmt: skip
 
     def get_optimal_width(self, rules: "RulesMap", container_width: int) -> int:  # noqa: ARG002 - a hook's

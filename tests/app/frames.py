@@ -12,30 +12,30 @@ from typing import Any, cast
 
 from rich.style import Style
 from rich.text import Text
+from textual.app import App
 from textual.content import Content
 from textual.geometry import Region
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import DataTable, Label, Static
 
-from app.app import Workbench
 from app.palette import READABLE, contrast
 from app.safe_text import cell_len
 from app.themes import number_of
 
 
-def frame(app: Workbench) -> list[str]:
+def frame(app: App[Any]) -> list[str]:
     """The screen in front, line by line, without trailing spaces."""
     strips = app.screen._compositor.render_strips()
     return [strip.text.rstrip() for strip in strips]
 
 
-def text(app: Workbench) -> str:
+def text(app: App[Any]) -> str:
     """The screen in front as one text."""
     return "\n".join(frame(app))
 
 
-def check(app: Workbench) -> None:
+def check(app: App[Any]) -> None:
     """Raise AssertionError with all that is wrong on the screen in front."""
     screen = app.screen
     found = [*overlaps(screen), *escapes(screen), *cuts(screen), *unprintable(app), *faint(app)]
@@ -147,7 +147,7 @@ def _cut_cells(table: "DataTable[Any]") -> list[str]:
     return found
 
 
-def unprintable(app: Workbench) -> list[str]:
+def unprintable(app: App[Any]) -> list[str]:
     """Characters that a terminal could obey instead of show."""
     found = []
     for y, line in enumerate(frame(app)):
@@ -157,7 +157,7 @@ def unprintable(app: Workbench) -> list[str]:
     return found
 
 
-def faint(app: Workbench) -> list[str]:
+def faint(app: App[Any]) -> list[str]:
     """Words that are hard to read, and colours that a terminal of 256 colours has to round.
 
     Behind a dialog the screen is dimmed, so only the dialog itself is looked at.

@@ -176,7 +176,7 @@ def kept_at_home(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
         Popen=_no_process, run=_no_process, DEVNULL=subprocess.DEVNULL,
         SubprocessError=subprocess.SubprocessError,
     )  # fmt: skip
-    for module in ("app.screens.runs.queue", "app.screens.runs.screen", "app.terminal"):
+    for module in ("app.launch", "app.screens.runs.screen", "app.terminal"):
         patch.setattr(f"{module}.subprocess", stub)
     before = set(threading.enumerate())
     yield

@@ -7,6 +7,7 @@ import tarfile
 from contextlib import closing
 from pathlib import Path
 
+import app
 from app import demo
 from app.app import Workbench
 from app.replay import ReplayFeed
@@ -37,11 +38,11 @@ print(seen.step)
 
 
 def test_it_is_small_and_plays_to_its_end_without_mlx(tmp_path: Path) -> None:
-    archive = Path(demo.__file__).parent / "assets" / demo.ARCHIVE
+    archive = Path(app.__file__).parent / "assets" / demo.ARCHIVE
     done = subprocess.run(
         [sys.executable, "-P", "-c", PLAY, str(tmp_path)],
         capture_output=True, text=True, check=False, timeout=PATIENCE,
-        cwd=Path(demo.__file__).parents[1], env={"PYTHONPATH": "."},
+        cwd=Path(app.__file__).parents[1], env={"PYTHONPATH": "."},
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ import pytest
 from app.palette import PALETTES
 from app.run_form import RunForm
 from app.screens.new_run import lines
-from app.screens.new_run.editing import choices_of, with_recipe
+from app.screens.new_run.choices import choices_of, with_recipe
 from app.screens.new_run.facts import cost_lines, recipe_lines, size
 from app.screens.new_run.lines import about_lines, is_unread, setting_lines
 from app.screens.new_run.load import known_only

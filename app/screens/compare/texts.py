@@ -6,6 +6,7 @@ The curves are a CSV of their own: the stored values of the charts, a row per ru
 import io
 from typing import Any
 
+from app.comparison import comparison_json, flat_rows
 from app.safe_text import safe
 from app.screens.compare.verdict import differences, verdict
 from app.screens.compare.view import View
@@ -15,8 +16,6 @@ from experiments.export import csv_string, md_cell
 
 def as_json(view: View) -> str:
     """The comparison as the command gives it, and what the charts show."""
-    from app.commands.compare import comparison_json
-
     if view.comparison is None:
         return ""
     shown = {
@@ -35,8 +34,6 @@ def as_json(view: View) -> str:
 
 
 def _rows(view: View) -> list[dict[str, Any]]:
-    from app.commands.compare import flat_rows
-
     return flat_rows(view.comparison, view.everything) if view.comparison else []
 
 

@@ -1,18 +1,18 @@
 """The help screen: the topic asked about, the keys of the screen, every metric and setting."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from app.keys import deeds
 from app.run_state import Snapshot
 from app.safe_text import cell_len, safe
-from app.screens.base import WorkbenchScreen
 from app.screens.front import Dialog
 from app.screens.help.topics import (
     Part,
@@ -82,13 +82,13 @@ class HelpScreen(Dialog[None]):
                 tooltip="Find a metric, an alert or a setting"),
     ]  # fmt: skip
 
-    def __init__(self, topic: str, base: WorkbenchScreen, snapshot: Snapshot) -> None:
+    def __init__(self, topic: str, base: Screen[Any], mode: str, snapshot: Snapshot) -> None:
         super().__init__()
         keys = tuple((deed.written, deed.help) for deed in deeds(base))
         self._parts = [*topic_parts(topic, snapshot)]
         if not topic.startswith("screen:"):
-            self._parts += topic_parts(f"screen:{base.mode}", snapshot)
-        self._parts += [part for part in panel_parts(base.mode) if part not in self._parts]
+            self._parts += topic_parts(f"screen:{mode}", snapshot)
+        self._parts += [part for part in panel_parts(mode) if part not in self._parts]
         self._parts.append(Part("keys", keys, aligned=True))
         self._snapshot = snapshot
         self._whole = False  # the whole reference is drawn once somebody scrolls or searches

@@ -10,6 +10,7 @@ from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 
 from app.inspector.lab import KNOBS, WhatIf, changed, turn, what_if
+from app.lifecycle import RunKeeper
 from app.palette import style
 from app.safe_text import wrap
 from app.screens.base import NARROW
@@ -157,10 +158,8 @@ class LabScreen(Dialog[None]):
 
     @work(exclusive=True, group="lab")
     async def _compute(self, how: Recipe) -> None:
-        from app.app import Workbench
-
         app = self.app
-        assert isinstance(app, Workbench)
+        assert isinstance(app, RunKeeper)
 
         def run(recipe: Recipe) -> WhatIf:
             return what_if(self._tokens, self._step.groups, self._group, recipe, self._step.totals)

@@ -1,8 +1,6 @@
 """The queue: runs that wait for their turn, and the worker that takes them."""
 
 import asyncio
-import subprocess
-import sys
 from typing import ClassVar
 
 from textual import work
@@ -10,7 +8,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from app.detach import environment
+from app.launch import start_queue_worker
+from app.lifecycle import RunKeeper
 from app.palette import style
 from app.safe_text import pad, wrap
 from app.screens.front import Dialog
@@ -72,6 +71,12 @@ class QueueScreen(Dialog[None]):
         Binding("escape,q,Q", "close", "close", id="queue.close", tooltip="Back to the runs"),
     ]  # fmt: skip
 
+    @property
+    def workbench(self) -> RunKeeper:
+        """The app, typed."""
+        assert isinstance(self.app, RunKeeper)
+        return self.app
+
     def compose(self) -> ComposeResult:
         """The list and its keys."""
         yield QueuePanel("1", "queue")
@@ -87,12 +92,8 @@ class QueueScreen(Dialog[None]):
 
     @work(exclusive=True)
     async def _read(self) -> None:
-        from app.app import Workbench
-
-        app = self.app
-        assert isinstance(app, Workbench)
         try:
-            items = await app.reader.ask(lambda reader: reader.queue(), "queue")
+            items = await self.workbench.reader.ask(lambda reader: reader.queue(), "queue")
         except (StoreError, asyncio.CancelledError):
             return
         self.query_one(QueuePanel).items = items
@@ -104,33 +105,22 @@ class QueueScreen(Dialog[None]):
 
     def action_work(self) -> None:
         """Start a process that works through the queue."""
-        from app.app import Workbench
-
-        app = self.app
-        assert isinstance(app, Workbench)
-        if app.read_only:
+        if self.workbench.read_only:
             self.notify("This view is read-only.", severity="warning")
             return
-        command = [sys.executable, "-P", "-m", "app", "sweep", "--queue", "--db", str(app.store)]
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True, env=environment(),
-        )  # fmt: skip
+        start_queue_worker(self.workbench.store)
         self.notify("A worker takes the queue, one run after another.")
 
     def action_cancel(self) -> None:
         """Take the run under the cursor out of the queue."""
-        from app.app import Workbench
-
-        app, panel = self.app, self.query_one(QueuePanel)
-        assert isinstance(app, Workbench)
-        if not panel.items or app.read_only:
+        panel = self.query_one(QueuePanel)
+        if not panel.items or self.workbench.read_only:
             return
         item = panel.items[min(panel.cursor, len(panel.items) - 1)]
         if item.state != "queued":
             self.notify(f"Only a waiting run can be taken out; this one is {item.state}.")
             return
-        path = app.store
+        path = self.workbench.store
 
         def take_out() -> None:
             from experiments.queue import RunQueue

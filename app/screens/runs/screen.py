@@ -5,23 +5,26 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Final
 
 from textual import on, work
 from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.reactive import reactive
 
 from app import messages as msg
-from app.run_state import Snapshot
+from app import writes
+from app.run_state import Asked, Snapshot
 from app.screens.ask import Ask
-from app.screens.control import CONTROL_BINDINGS, HELD
+from app.screens.control import CONTROL_BINDINGS, HELD, ControlScreen, Steered
 from app.screens.runs.columns import COLUMNS, METRICS
 from app.screens.runs.load import load_preview, load_sparks
 from app.screens.runs.panels import PreviewPanel, RowPicked, RunsTable, ViewPanel
-from app.screens.runs.steering import SteerActions
 from app.screens.runs.texts import as_csv, as_json, as_markdown
 from app.screens.runs.view import GROUPS, View
+from app.session import Session
 from app.widgets.key_bar import KeyBar
 from experiments.errors import NoStoreError, StoreError
 from experiments.reader import StoreReader
@@ -29,9 +32,13 @@ from experiments.values import RunSummary
 
 POLL_S = 0.5
 PREVIEW_DELAY_S = 0.12
+WORDS: Final = {
+    "pause": "a pause", "continue": "going on", "checkpoint": "a checkpoint",
+    "stop_after_step": "a stop after this step", "stop_now": "a stop now",
+}  # fmt: skip
 
 
-class RunsScreen(SteerActions):
+class RunsScreen(ControlScreen):
     """All runs of the store."""
 
     mode = "runs"
@@ -84,6 +91,12 @@ class RunsScreen(SteerActions):
         Binding("p", "demo", "demo", id="runs.demo", show=False,
                 tooltip="Play the bundled recorded run"),
     ]  # fmt: skip
+
+    view: reactive[View] = reactive(View, repaint=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._archived_last: tuple[RunSummary, ...] = ()
 
     def body(self) -> ComposeResult:
         """The table and the preview."""
@@ -280,6 +293,146 @@ class RunsScreen(SteerActions):
         from app.screens.runs.queue import QueueScreen
 
         self.app.push_screen(QueueScreen(), lambda _: self.refresh_runs())
+
+    # -- steering the run under the cursor, wherever it trains -------------------------------
+
+    def _session(self, run: RunSummary) -> Session | None:
+        """The run as this process holds it: trained here, or on screen."""
+        bench = self.workbench
+        if bench.live is not None and bench.live.run == run.key:
+            return bench.live
+        return bench.session if bench.session and bench.session.run == run.key else None
+
+    def steered(self) -> Steered | None:
+        """The run under the cursor."""
+        run = self.view.chosen
+        if run is None:
+            return None
+        session = self._session(run)
+        if session is not None and session.feed.mark == "":
+            return Steered.of(session.state.snapshot())
+        return Steered(run.name or run.id, run.active, run.status == "paused", run.step,
+                       run.total_steps)  # fmt: skip
+
+    def steer(self, verb: Asked) -> None:
+        """Ask it; the answer names the run."""
+        run, found = self.view.chosen, self.steered()
+        if run is None or found is None:
+            self.notify("No run is under the cursor.", severity="warning")
+        elif self.workbench.read_only:
+            self.notify("This view is read-only.", severity="warning")
+        elif not found.active:
+            self.notify(f"{found.name} has ended.", severity="warning", markup=False)
+        else:
+            self.notify(f"{found.name} is asked for {WORDS[verb]}.", markup=False)
+            session = self._session(run)
+            if session is not None and session.feed.may_control:
+                session.ask(verb)
+                self.workbench.frame_now()
+            else:
+                self.run_worker(partial(self._leave_request, run, verb), thread=True,
+                                group="steer", exit_on_error=False)  # fmt: skip
+
+    def _leave_request(self, run: RunSummary, verb: str) -> None:
+        """Ask the process that trains it, through the store; called on a thread."""
+        try:
+            problem = writes.request(self.workbench.store, run, verb)
+        except StoreError as error:
+            problem = str(error)
+        if problem and self.workbench.is_running:
+            self.workbench.call_from_thread(
+                self.notify, f"{run.name or run.id}: {problem}", severity="warning", markup=False
+            )
+
+    # -- changes in the store: archive, tags, names, notes -----------------------------------
+
+    def _write(self, call: Callable[[], None], done: str) -> None:
+        if self.workbench.read_only:
+            self.notify("This view is read-only.", severity="warning")
+            return
+
+        def guarded() -> None:
+            try:
+                call()
+            except StoreError as error:
+                self.app.call_from_thread(self.notify, str(error), severity="error")
+                return
+            self.app.call_from_thread(self._written, done)
+
+        self.run_worker(guarded, thread=True, group="write")
+
+    def _written(self, done: str) -> None:
+        self.notify(done)
+        self.refresh_runs()
+
+    def action_archive(self) -> None:
+        """Hide the marked runs, or bring archived ones back."""
+        picked, path = self.view.picked, self.workbench.store
+        going = [run for run in picked if run.active]
+        if not picked:
+            return
+        if going:
+            self.notify(f"{going[0].name or going[0].id} is going on; stop it first (s).")
+            return
+        back = all(run.archived for run in picked)
+        self._archived_last = () if back else picked
+        count = f"{len(picked)} run{'s' if len(picked) > 1 else ''}"
+        done = f"{count} back in the list" if back else f"{count} archived; u brings them back"
+        self.view = replace(self.view, marks=frozenset())
+        self._write(partial(writes.set_archived, path, picked, not back), done)
+
+    def action_undo(self) -> None:
+        """Bring back what was archived last."""
+        runs, self._archived_last = self._archived_last, ()
+        if runs:
+            call = partial(writes.set_archived, self.workbench.store, runs, False)
+            self._write(call, f"{len(runs)} brought back")
+        else:
+            self.notify("Nothing was archived here; A shows archived runs.")
+
+    def action_tags(self) -> None:
+        """Ask for tags to add and to remove."""
+        picked = self.view.picked
+        if not picked:
+            return
+        hint = f"Tags for {len(picked)} run(s), separated by spaces; -tag removes one."
+        now = " ".join(dict.fromkeys(tag for run in picked for tag in run.tags))
+
+        def done(text: str | None) -> None:
+            if text is not None and text.strip():
+                call = partial(writes.change_tags, self.workbench.store, picked, text)
+                self._write(call, "tags changed")
+
+        self.app.push_screen(Ask("tags", f"{hint}\nNow: {now or 'none'}"), done)
+
+    def action_rename(self) -> None:
+        """Ask for another name."""
+        run = self.view.chosen
+        if run is None:
+            return
+        chosen: RunSummary = run
+
+        def done(text: str | None) -> None:
+            if text is not None and text.strip() and text != chosen.name:
+                call = partial(writes.rename, self.workbench.store, chosen, text.strip())
+                self._write(call, f"renamed to {text.strip()}")
+
+        self.app.push_screen(Ask("name", "Another name for this run.", chosen.name), done)
+
+    def action_note(self) -> None:
+        """Ask for a note."""
+        run = self.view.chosen
+        if run is None:
+            return
+        chosen: RunSummary = run
+
+        def done(text: str | None) -> None:
+            if text is not None and text != chosen.note:
+                self._write(partial(writes.annotate, self.workbench.store, chosen, text), "noted")
+
+        self.app.push_screen(
+            Ask("note", "What is worth knowing about this run.", chosen.note), done
+        )
 
     # -- the list ---------------------------------------------------------------------------
 

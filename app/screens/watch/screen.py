@@ -12,8 +12,7 @@ from textual.reactive import reactive
 from app.messages import PromptFocused
 from app.narrator import narrate
 from app.run_state import Snapshot
-from app.screens.base import WorkbenchScreen
-from app.screens.control import CONTROL_BINDINGS, HELD, ControlActions, Steered
+from app.screens.control import CONTROL_BINDINGS, HELD, ControlScreen, Steered
 from app.screens.watch import texts
 from app.widgets.alerts_log import AlertsLog
 from app.widgets.curves import Curves
@@ -27,7 +26,7 @@ from app.widgets.phase_bar import PhaseBar
 STEERING = frozenset({"pause", "checkpoint", "stop", "freeze"})
 
 
-class WatchScreen(ControlActions, WorkbenchScreen):
+class WatchScreen(ControlScreen):
     """One run, live or stored."""
 
     mode = "watch"

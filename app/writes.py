@@ -1,4 +1,4 @@
-"""What Runs writes into the store; called on a worker thread, which loads SQLModel."""
+"""What screens write into the store; called on a worker thread, which loads SQLModel."""
 
 import time
 from collections.abc import Iterator, Sequence

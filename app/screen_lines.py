@@ -1,0 +1,12 @@
+"""The lines of a screen as Textual has put them together."""
+
+from typing import Any
+
+from textual.geometry import Size
+from textual.screen import Screen
+from textual.strip import Strip
+
+
+def strips_of(screen: Screen[Any], size: Size | None = None) -> list[Strip]:
+    """A strip for each line, of another size where one is given."""
+    return screen._compositor.render_strips(size)

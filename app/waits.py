@@ -1,0 +1,22 @@
+"""Textual's waits, where a local terminal needs none as long."""
+
+import os
+import sys
+
+from textual import constants, screen
+
+SWITCH_S, DRAW_S, ESCAPE_S = 0.001, 0.004, 0.01
+
+
+def shorten(*, over_ssh: bool) -> None:
+    """Shorten the waits between a key and its picture.
+
+    The engine's thread would keep the interpreter for 5 ms each time the screen wants it. Textual
+    waits 100 ms after an escape for the rest of a sequence, and up to a sixtieth of a second before
+    it draws; the workbench asks for few frames itself.
+    """
+    sys.setswitchinterval(SWITCH_S)
+    if not over_ssh:
+        vars(screen)["UPDATE_PERIOD"] = DRAW_S
+        if "ESCDELAY" not in os.environ:
+            vars(constants)["ESCAPE_DELAY"] = ESCAPE_S
