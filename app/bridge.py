@@ -84,7 +84,7 @@ class Bridge:
 
     def _begin(self, config: Any, parent: str, control: Control) -> None:
         from experiments.recorder import Recorder
-        from grpo_engine.settings import build
+        from grpo_engine.config.settings import build
         from grpo_engine.versions import versions
 
         config = build(config) if isinstance(config, dict) else config
@@ -103,7 +103,7 @@ class Bridge:
         from experiments.reader import StoreReader
         from experiments.recorder import Recorder
         from grpo_engine.checkpoint import newest_step
-        from grpo_engine.settings import build
+        from grpo_engine.config.settings import build
 
         recorder = Recorder(self._store)
         with ExitStack() as stack:

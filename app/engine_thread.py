@@ -14,7 +14,7 @@ from grpo_engine.errors import EngineError
 from grpo_engine.events import Event, RunFailed
 
 if TYPE_CHECKING:
-    from grpo_engine.config import RunConfig
+    from grpo_engine.config.run_config import RunConfig
 
 Work = Callable[[], None]
 

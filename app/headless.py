@@ -25,7 +25,7 @@ from app.progress import Printer, printer
 from app.run_log import RunLog, fault_log
 from grpo_engine import errors
 from grpo_engine import events as ev
-from grpo_engine.config import RunConfig
+from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control
 
 if TYPE_CHECKING:

@@ -170,7 +170,7 @@ class RunKeeper(ThemedApp):
 
     def _start_detached(self, message: msg.LaunchRequested) -> None:
         from app.launch import detached
-        from grpo_engine.settings import build
+        from grpo_engine.config.settings import build
 
         config = build(message.config) if isinstance(message.config, dict) else message.config
         self._tell(msg.Detached(detached(config, self.store, message.parent)))

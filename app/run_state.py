@@ -313,7 +313,7 @@ def _passes(config: Mapping[str, Any]) -> int:
     own = _get(config, "algorithm", "passes")
     if own:
         return int(own)
-    from grpo_engine.recipes import RECIPES
+    from grpo_engine.config.recipes import RECIPES
 
     recipe = RECIPES.get(_text(config, "algorithm", "recipe"))
     return recipe.passes if recipe is not None else 0

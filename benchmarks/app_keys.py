@@ -25,7 +25,7 @@ from benchmarks import app_tour as tour
 from benchmarks import store_data as data
 from experiments.texts import iso
 from grpo_engine import events as ev
-from grpo_engine.config import RunConfig
+from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control
 from tests.app.stored import record, run_events
 from tests.e2e.terminal import Terminal
@@ -41,7 +41,7 @@ import json, sys, time
 from pathlib import Path
 from app import app as workbench
 from app.messages import LaunchRequested
-from grpo_engine.settings import build
+from grpo_engine.config.settings import build
 
 store, tree, engine = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 if engine:

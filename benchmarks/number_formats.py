@@ -23,14 +23,14 @@ import mlx.core as mx
 
 from experiments.presets import preset
 from grpo_engine.collect import Collected, collect
-from grpo_engine.config import RunConfig
+from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import build, merge
 from grpo_engine.control import Control
 from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinished
 from grpo_engine.opening import load_run
 from grpo_engine.platform import blas
 from grpo_engine.samples import as_float, gather
 from grpo_engine.session import Run
-from grpo_engine.settings import build, merge
 from grpo_engine.tasks.base import load_task
 from grpo_engine.trainer import run
 from grpo_engine.update import update

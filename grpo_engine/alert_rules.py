@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from grpo_engine.config import AlertsConfig
+from grpo_engine.config.mismatch import Gap
+from grpo_engine.config.run_config import AlertsConfig
 from grpo_engine.events import Severity
-from grpo_engine.mismatch import Gap
 
 MOSTLY_RIGHT = 0.8  # from here on, form is what is left to learn
 MEAN_GAP, MOST_GAP = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from grpo_engine.alert_rules import RULES, Facts, Finding
-from grpo_engine.config import AlertsConfig
+from grpo_engine.config.mismatch import ROUNDING, Gap
+from grpo_engine.config.run_config import AlertsConfig
 from grpo_engine.events import AlertRaised, EvaluationFinished, Event, StepFinished
-from grpo_engine.mismatch import ROUNDING, Gap
 
 WINDOW, REPEAT = 40, 10
 

@@ -8,6 +8,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_map
 
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.metrics import metrics
 from grpo_engine.maths.target import Targets, targets_of
@@ -15,7 +16,6 @@ from grpo_engine.maths.terms import Terms
 from grpo_engine.maths.weight import Totals
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.policy.forward import token_scores
-from grpo_engine.recipes import Recipe
 from grpo_engine.samples import Samples, as_float, fitted, part
 from grpo_engine.session import Run
 

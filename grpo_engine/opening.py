@@ -8,10 +8,12 @@ from typing import Any
 
 import mlx.core as mx
 
-from grpo_engine import checkpoint, mismatch, optimizer, persist, preflight
+from grpo_engine import checkpoint, optimizer, persist, preflight
 from grpo_engine.alert_rules import Finding
 from grpo_engine.alerts import Alerts, Limits, raised
-from grpo_engine.config import RunConfig
+from grpo_engine.config import mismatch
+from grpo_engine.config.recipes import Recipe
+from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
@@ -23,7 +25,6 @@ from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
 from grpo_engine.prompts import PromptRenderer
 from grpo_engine.ranks import Ranks
-from grpo_engine.recipes import Recipe
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.scorer import Scorer
 from grpo_engine.session import Run

@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo_engine.alert_rules import Finding
 from grpo_engine.alerts import raised
-from grpo_engine.config import RunConfig
+from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.events import AlertRaised
 from grpo_engine.prompts import (

@@ -13,10 +13,10 @@ from dataclasses import replace
 import mlx.core as mx
 
 from grpo_engine.collect import FIXED_STEP
+from grpo_engine.config.mismatch import Gap
 from grpo_engine.errors import SelfCheckError
 from grpo_engine.events import Event, NoteWritten, PhaseStarted
 from grpo_engine.logprobs import score_tokens
-from grpo_engine.mismatch import Gap
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows

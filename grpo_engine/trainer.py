@@ -20,7 +20,7 @@ from grpo_engine import pinned, report
 from grpo_engine.alert_rules import Finding
 from grpo_engine.alerts import raised
 from grpo_engine.collect import Collected, collect
-from grpo_engine.config import RunConfig
+from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError, EngineError, NotFiniteError, RankLostError
 from grpo_engine.evaluation import Moment, evaluate

@@ -15,6 +15,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from grpo_engine import optimizer as optim
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import Event, PassFinished, PhaseAdvanced
 from grpo_engine.loss import Seen, Sums, gradient, loss, seen_of, step_targets
 from grpo_engine.maths.metrics import merged
@@ -24,7 +25,6 @@ from grpo_engine.maths.weight import Totals, totals_of
 from grpo_engine.persist import let_go
 from grpo_engine.policy.batch import TokenBatch, micro_batches
 from grpo_engine.policy.trees import flatten
-from grpo_engine.recipes import Recipe
 from grpo_engine.safe_points import listen
 from grpo_engine.samples import Samples, as_float, assembled
 from grpo_engine.session import Run

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from grpo_engine.config.recipes import RECIPES, Recipe, recipe
 from grpo_engine.maths.advantage import Advantages, advantages
-from grpo_engine.recipes import RECIPES, Recipe, recipe
 from grpo_engine.samples import SampledGroup, Samples
 
 GROUP_SIGNALS = ("group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign")

@@ -32,11 +32,11 @@ def init(
     Example: grpo-tui config init mine.yaml --preset starter --full
     """
     from app.run_config import assemble
+    from grpo_engine.config.settings import build, merge, parse_sets, write_yaml
     from grpo_engine.errors import ConfigError
-    from grpo_engine.settings import build, merge, parse_sets, write_yaml
 
     if from_trl is not None:
-        from grpo_engine.trl_config import from_trl as translate
+        from grpo_engine.config.trl_config import from_trl as translate
 
         tree, notes = translate(from_trl)
         for note in notes:
@@ -58,7 +58,7 @@ def explained(config: Any) -> str:
     """Every setting as YAML with its help as a comment."""
     import yaml
 
-    from grpo_engine.settings import flatten, settings
+    from grpo_engine.config.settings import flatten, settings
 
     known, lines, section = settings(), [], ""
     for path, value in flatten(config).items():
@@ -86,8 +86,8 @@ def check(
     Example: grpo-tui config check mine.yaml
     """
     from app.run_config import assemble
-    from grpo_engine.config import RunConfig
-    from grpo_engine.settings import flatten
+    from grpo_engine.config.run_config import RunConfig
+    from grpo_engine.config.settings import flatten
 
     config = assemble(file, None, sets or [])
     default = flatten(RunConfig())
@@ -145,7 +145,7 @@ def named(what: str, db: str | None = None) -> Any:
     from app.run_config import assemble
     from experiments.errors import NoStoreError, RunNotFoundError
     from experiments.presets import names, preset
-    from grpo_engine.config import RunConfig
+    from grpo_engine.config.run_config import RunConfig
     from grpo_engine.errors import ConfigError
 
     if what == "defaults":

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from grpo_engine.recipe_cards import CARDS
-from grpo_engine.recipe_formula import formula
-from grpo_engine.recipe_words import answers, around, sentence
-from grpo_engine.recipes import RECIPES, Recipe, recipe, settings_read
+from grpo_engine.config.recipe_cards import CARDS
+from grpo_engine.config.recipe_formula import formula
+from grpo_engine.config.recipe_words import answers, around, sentence
+from grpo_engine.config.recipes import RECIPES, Recipe, recipe, settings_read
 
 app = typer.Typer(help="List the algorithms there are; show one.", invoke_without_command=True)
 

@@ -7,8 +7,8 @@ from typing import Any
 from app.inspector.terms import group_advantages, group_terms
 from app.inspector.values import TokenTerm, UpdateTotals
 from experiments.values import GroupView, TokenView
+from grpo_engine.config.recipes import CHOICES, RECIPES, Recipe, recipe
 from grpo_engine.errors import RecipeError
-from grpo_engine.recipes import CHOICES, RECIPES, Recipe, recipe
 
 # What can be asked "what if" of: choices that stored log-probabilities and rewards can answer.
 KNOBS: dict[str, tuple[Any, ...]] = {

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from app.inspector.values import Side, TokenTerm, UpdateTotals
 from experiments.values import GroupView, TokenRow, TokenView
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.platform.device import require_mlx
-from grpo_engine.recipes import Recipe
 
 if TYPE_CHECKING:
     import mlx.core as mx

@@ -2,7 +2,7 @@
 
 from app.inspector.values import TokenTerm, UpdateTotals
 from app.numbers import MINUS, short, signed
-from grpo_engine.recipes import Recipe
+from grpo_engine.config.recipes import Recipe
 
 # A ratio this near to 1 is 1: float32 log-probabilities are no more exact than that.
 ONE = 1e-5

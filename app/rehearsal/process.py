@@ -48,8 +48,8 @@ class Bench:
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Answer, or say in `problem` why not."""
+        from grpo_engine.config.settings import build
         from grpo_engine.errors import EngineError
-        from grpo_engine.settings import build
 
         try:
             config = build(question["config"], "these settings")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from app.rehearsal.examples import Examples
-from grpo_engine.config import RunConfig
+from grpo_engine.config.run_config import RunConfig
 from grpo_engine.errors import EngineError
 from grpo_engine.prompts import conversation, reward_completion, reward_prompt
 from grpo_engine.rewards.combine import total

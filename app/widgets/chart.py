@@ -9,7 +9,7 @@ from app.safe_text import cell_len, clip
 from app.series import SeriesView
 from app.widgets.braille import GUIDE, Canvas, Curve, Frame, draw, limits, span_of
 from app.widgets.panel import Line, Span
-from grpo_engine.config import AlertsConfig
+from grpo_engine.config.run_config import AlertsConfig
 from grpo_engine.metrics import spec
 
 LABELS = 5

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import mlx.core as mx
 import numpy as np
 
-from grpo_engine import recipes
+from grpo_engine.config import recipes
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.maths import critic
 from grpo_engine.maths.anchor import reward_penalty
@@ -15,7 +16,6 @@ from grpo_engine.maths.arrays import of_shape, on_mask
 from grpo_engine.maths.groups import of_group
 from grpo_engine.maths.process import Steps, process
 from grpo_engine.maths.signal import normalize_then_sum, signal, total
-from grpo_engine.recipes import Recipe
 
 Rewards = mx.array | Sequence[Any]  # [B,F] or [B], None where a function does not apply
 Given = TypeVar("Given")

@@ -2,7 +2,8 @@
 
 import mlx.core as mx
 
-from grpo_engine import recipes
+from grpo_engine.config import recipes
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.maths import anchor, critic, ratio, trust
 from grpo_engine.maths.around import entropy_floor
@@ -11,7 +12,6 @@ from grpo_engine.maths.batch import Batch, batch_of
 from grpo_engine.maths.target import Targets, push_to_target, targets_of
 from grpo_engine.maths.terms import Loss, Terms
 from grpo_engine.maths.weight import Totals, totals_of, weights
-from grpo_engine.recipes import Recipe
 
 
 def policy_loss(

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import mlx.core as mx
 
-from grpo_engine import recipes
+from grpo_engine.config import recipes
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.maths.terms import Terms
 from grpo_engine.maths.trust import AT_HIGH, AT_LOW, FREE
-from grpo_engine.recipes import Recipe
 
 Pair = tuple[mx.array, mx.array]
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.maths.groups import of_group
 from grpo_engine.maths.signal import group_standard
-from grpo_engine.recipes import Recipe
 
 Steps = Sequence[Sequence[tuple[int, float | None]]]
 

@@ -2,8 +2,8 @@
 
 import mlx.core as mx
 
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.maths.arrays import clamp, lengths
-from grpo_engine.recipes import Recipe
 
 
 def log_ratios(difference: mx.array, mask: mx.array, kind: str) -> mx.array:

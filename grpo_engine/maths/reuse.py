@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from grpo_engine import recipes
-from grpo_engine.recipes import Recipe
+from grpo_engine.config import recipes
+from grpo_engine.config.recipes import Recipe
 
 
 def all_at_bound(at_bound: tuple[float, float], share: float) -> bool:

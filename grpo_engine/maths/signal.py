@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import mlx.core as mx
 
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.maths.groups import Siblings, of_group
-from grpo_engine.recipes import Recipe
 
 
 def plain(own: Siblings, _recipe: Recipe) -> mx.array:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.maths.arrays import FARTHEST
-from grpo_engine.recipes import Recipe
 
 FREE, AT_LOW, AT_HIGH, AT_CEILING = 0, -1, 1, 2
 

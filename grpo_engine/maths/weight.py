@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from grpo_engine import recipes
+from grpo_engine.config import recipes
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.maths.around import entropy_floor
 from grpo_engine.maths.arrays import lengths
-from grpo_engine.recipes import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

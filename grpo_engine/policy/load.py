@@ -7,7 +7,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.utils import get_total_parameters
 
-from grpo_engine.config import ModelConfig
+from grpo_engine.config.run_config import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import adapters, attention, gates, thin
 from grpo_engine.policy.checkpointing import checkpoint_layers

@@ -24,7 +24,7 @@ from app.app import Workbench
 from app.messages import LaunchRequested
 from app.palette import PALETTES
 from app.preferences import Preferences
-from grpo_engine.config import RunConfig
+from grpo_engine.config.run_config import RunConfig
 from tests.app import frames
 from tests.patience import PATIENCE
 

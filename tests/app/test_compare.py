@@ -18,7 +18,7 @@ from app.screens.runs import RunsScreen
 from experiments.reader import StoreReader
 from experiments.recorder import Recorder
 from grpo_engine import events as ev
-from grpo_engine.settings import build
+from grpo_engine.config.settings import build
 from tests.app import frames
 from tests.app.compared import cli, opened, refs_of, settled, two_runs, workbench
 from tests.app.rest import until

@@ -9,7 +9,7 @@ from app.inspector.terms import group_advantages, group_terms
 from app.inspector.values import TokenTerm, UpdateTotals
 from app.inspector.words import why, written_out
 from experiments.values import GroupView, RewardView, RolloutView, TokenRow, TokenView
-from grpo_engine.recipes import recipe
+from grpo_engine.config.recipes import recipe
 
 TOTALS = UpdateTotals(rows=8, tokens=200, max_length=64)
 

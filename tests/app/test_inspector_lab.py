@@ -7,7 +7,7 @@ import pytest
 from app.inspector.lab import KNOBS, differences, turn, what_if
 from app.inspector.values import UpdateTotals
 from experiments.values import GroupView, RewardView, RolloutView, TokenRow, TokenView
-from grpo_engine.recipes import RECIPES, recipe
+from grpo_engine.config.recipes import RECIPES, recipe
 
 TOTALS = UpdateTotals(rows=2, tokens=4, max_length=8)
 

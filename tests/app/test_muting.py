@@ -18,8 +18,8 @@ from experiments.reader import StoreReader
 from experiments.recorder import Recorder
 from experiments.store import ExperimentStore
 from grpo_engine import events as ev
+from grpo_engine.config.settings import build
 from grpo_engine.control import Control
-from grpo_engine.settings import build
 from tests.app.rest import until
 from tests.app.script import CONFIG, Script
 from tests.app.stored import record

@@ -13,7 +13,7 @@ from app.screens.new_run.pages import YamlPanel
 from app.screens.new_run.panels import SettingsPanel, Typed
 from app.screens.new_run.picks import Pick
 from experiments.reader import StoreReader
-from grpo_engine.settings import read_yaml
+from grpo_engine.config.settings import read_yaml
 from tests.app import frames
 from tests.app.new_run_kit import go_to, opened, workbench, write
 from tests.app.rest import until

@@ -11,9 +11,9 @@ import pytest
 
 from app.screens.new_run import NewRunScreen
 from app.screens.new_run.pages import TryPanel
-from grpo_engine.config import RunConfig
+from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import build
 from grpo_engine.errors import MissingPackageError
-from grpo_engine.settings import build
 from tests.app import frames
 from tests.app.new_run_kit import opened, workbench, write
 from tests.app.rest import until
@@ -191,7 +191,7 @@ def test_a_typed_setting_is_checked_with_one_look_at_each_change(
         return build(tree, **where)
 
     monkeypatch.setattr("app.run_form.build", noted)
-    monkeypatch.delattr("grpo_engine.settings._info")  # what a setting is does not change
+    monkeypatch.delattr("grpo_engine.config.settings._info")  # what a setting is does not change
     view = view.with_form(view.form.type("optimizer.warmup_steps", "12"))
     assert view.rows
     assert view.checked.config is not None

@@ -15,9 +15,9 @@ from app.screens.new_run.screen import preset_view
 from app.screens.new_run.view import INFO, Origin, View, check, members_of
 from app.widgets.panel import Line
 from experiments.presets import names
-from grpo_engine.recipe_rules import EXCLUSIONS
-from grpo_engine.recipes import RECIPES
-from grpo_engine.settings import build
+from grpo_engine.config.recipe_rules import EXCLUSIONS
+from grpo_engine.config.recipes import RECIPES
+from grpo_engine.config.settings import build
 
 DARK = PALETTES["dark"]
 

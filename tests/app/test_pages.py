@@ -9,9 +9,9 @@ from app import picture
 from app.screens.help.topics import ALERTS, metric_part, setting_part
 from docs import screens
 from grpo_engine.alert_rules import RULES
-from grpo_engine.config import AlertsConfig
+from grpo_engine.config.run_config import AlertsConfig
+from grpo_engine.config.settings import settings
 from grpo_engine.metrics import METRICS
-from grpo_engine.settings import settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/first-ten-minutes.md", "docs/reading-the-panels.md", "docs/keys.md")

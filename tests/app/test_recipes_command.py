@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from app.commands.recipes import app
-from grpo_engine.recipe_cards import CARDS
-from grpo_engine.recipes import RECIPES, settings_read
+from grpo_engine.config.recipe_cards import CARDS
+from grpo_engine.config.recipes import RECIPES, settings_read
 
 RUN = CliRunner()
 

@@ -3,9 +3,9 @@
 import pytest
 
 from app.run_form import RunForm, allowed, cost, shown
-from grpo_engine.config import RunConfig
+from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import build, flatten, settings
 from grpo_engine.errors import ConfigError
-from grpo_engine.settings import build, flatten, settings
 
 BASE = build({"rollout": {"prompts": 4}, "algorithm": {"recipe": "dapo"}})
 

@@ -17,8 +17,8 @@ from experiments.queue import RunQueue
 from experiments.reader import StoreReader
 from experiments.recorder import PARENT, Recorder
 from experiments.store import ExperimentStore
+from grpo_engine.config.settings import build
 from grpo_engine.control import Control
-from grpo_engine.settings import build
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import CONFIG, Script, started

@@ -23,7 +23,7 @@ from app.detach import environment
 from app.server import COOKIE
 from experiments.recorder import Recorder
 from experiments.recording import RunHandle
-from grpo_engine.settings import build
+from grpo_engine.config.settings import build
 from tests.app.script import CONFIG, Script
 from tests.app.test_server import free_port
 from tests.patience import PATIENCE

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_engine.config import RunConfig
+from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import build, merge
 from grpo_engine.control import Control
 from grpo_engine.events import Event
-from grpo_engine.settings import build, merge
 from grpo_engine.trainer import run
 from tests.engine.tiny import write_model
 

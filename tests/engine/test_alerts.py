@@ -9,9 +9,9 @@ import pytest
 
 from grpo_engine import alert_rules
 from grpo_engine.alerts import REPEAT, Alerts, Limits
-from grpo_engine.config import AlertsConfig
+from grpo_engine.config.mismatch import ROUNDING
+from grpo_engine.config.run_config import AlertsConfig
 from grpo_engine.events import AlertRaised, EvaluationFinished, StepFinished
-from grpo_engine.mismatch import ROUNDING
 
 MEAN, MOST = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
 LIMITS = Limits(updates_per_step=2, accuracy="exact", memory_gb=8.0)

@@ -4,7 +4,7 @@ import mlx.core as mx
 import pytest
 
 from grpo_engine import optimizer
-from grpo_engine.config import OptimizerConfig
+from grpo_engine.config.run_config import OptimizerConfig
 from grpo_engine.errors import ConfigError
 from tests.engine.helpers_policy import largest
 

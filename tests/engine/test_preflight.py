@@ -11,7 +11,7 @@ import pytest
 from mlx import nn
 
 from grpo_engine import preflight
-from grpo_engine.config import ModelConfig
+from grpo_engine.config.run_config import ModelConfig
 from grpo_engine.errors import MemoryLimitError
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores

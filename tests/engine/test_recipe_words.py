@@ -2,10 +2,10 @@
 
 import pytest
 
-from grpo_engine.recipe_cards import CARDS
-from grpo_engine.recipe_formula import formula
-from grpo_engine.recipe_words import answers, around, sentence
-from grpo_engine.recipes import RECIPES, recipe, settings_read
+from grpo_engine.config.recipe_cards import CARDS
+from grpo_engine.config.recipe_formula import formula
+from grpo_engine.config.recipe_words import answers, around, sentence
+from grpo_engine.config.recipes import RECIPES, recipe, settings_read
 
 
 def test_every_recipe_has_a_card() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from grpo_engine.config.recipes import CHOICES, RANGES, RECIPES, Recipe, recipe, settings_read
 from grpo_engine.errors import RecipeError
-from grpo_engine.recipes import CHOICES, RANGES, RECIPES, Recipe, recipe, settings_read
 
 SHIPPED: list[str] = [
     "reinforce",

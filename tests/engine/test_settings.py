@@ -4,10 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from grpo_engine.config import AlgorithmConfig, RunConfig
+from grpo_engine.config.recipes import Recipe
+from grpo_engine.config.run_config import AlgorithmConfig, RunConfig
+from grpo_engine.config.settings import (
+    build,
+    flatten,
+    merge,
+    parse_sets,
+    read_yaml,
+    settings,
+    write_yaml,
+)
 from grpo_engine.errors import ConfigError
-from grpo_engine.recipes import Recipe
-from grpo_engine.settings import build, flatten, merge, parse_sets, read_yaml, settings, write_yaml
 
 
 def test_every_setting_has_help_and_eight_matter_first() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from experiments.presets import preset
 from grpo_engine.assets import make_starter
+from grpo_engine.config.settings import build, merge
 from grpo_engine.events import (
     EvaluationFinished,
     Event,
@@ -18,7 +19,6 @@ from grpo_engine.events import (
     StepFinished,
 )
 from grpo_engine.policy.trees import flatten
-from grpo_engine.settings import build, merge
 from grpo_engine.tasks.arithmetic import SYMBOLS, mixed
 from tests.engine.runs import events_of
 from tests.engine.test_starter import published

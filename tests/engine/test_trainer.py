@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 
 from grpo_engine import trainer
+from grpo_engine.config.recipes import RECIPES
 from grpo_engine.control import Control
 from grpo_engine.events import (
     AlertRaised,
@@ -25,7 +26,6 @@ from grpo_engine.events import (
     StepSkipped,
     TokensScored,
 )
-from grpo_engine.recipes import RECIPES
 from tests.engine.runs import events_of, settings, write_world
 
 Kind = TypeVar("Kind")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from grpo_engine import mismatch, trainer
-from grpo_engine.config import RunConfig
+from grpo_engine import trainer
+from grpo_engine.config import mismatch
+from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import (
     Event,

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from grpo_engine.config.settings import build
+from grpo_engine.config.trl_config import from_trl, translate
+from grpo_engine.config.trl_names import DEFAULTS, MACHINE, NO_CAP, PLAIN, UNLIKE
 from grpo_engine.errors import ConfigError
 from grpo_engine.maths.arrays import FARTHEST
-from grpo_engine.settings import build
-from grpo_engine.trl_config import from_trl, translate
-from grpo_engine.trl_names import DEFAULTS, MACHINE, NO_CAP, PLAIN, UNLIKE
 
 
 def config(**given: Any) -> Any:

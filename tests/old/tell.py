@@ -99,8 +99,8 @@ def resumed(folder: Path) -> list[Any]:
     import mlx.core as mx
 
     from grpo_engine import checkpoint, trainer
+    from grpo_engine.config.settings import build
     from grpo_engine.control import Control
-    from grpo_engine.settings import build
 
     mx.set_default_device(mx.Device(mx.cpu))
     saved, problems = checkpoint.latest(folder)

@@ -11,7 +11,7 @@ from app.numbers import BARS, share, short, signed
 from app.palette import Palette, style
 from app.safe_text import cell_len, pad, wrap
 from app.widgets.panel import Line
-from grpo_engine.recipes import Recipe
+from grpo_engine.config.recipes import Recipe
 
 NAMES = {
     "name": "recipe", "clip_low": "clip low", "clip_high": "clip high", "delta": "ceiling δ",

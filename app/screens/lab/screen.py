@@ -20,9 +20,9 @@ from app.screens.lab.lines import answers_lines, knob_lines, legend, token_lines
 from app.screens.rollouts.view import View
 from app.widgets.key_bar import KeyBar
 from app.widgets.panel import Line, Panel
+from grpo_engine.config.recipe_cards import CARDS
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import EngineError
-from grpo_engine.recipe_cards import CARDS
-from grpo_engine.recipes import Recipe
 
 SETTINGS = {knob: "recipe" if knob == "name" else knob for knob in KNOBS}
 

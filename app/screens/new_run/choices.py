@@ -4,8 +4,8 @@ from typing import get_args
 
 from app.run_form import FormField, RunForm, shown
 from app.screens.new_run.view import check
-from grpo_engine.recipes import RECIPES, settings_read
-from grpo_engine.settings import flatten
+from grpo_engine.config.recipes import RECIPES, settings_read
+from grpo_engine.config.settings import flatten
 
 RECIPE = "algorithm.recipe"
 

@@ -9,9 +9,9 @@ from app.run_form import cost
 from app.safe_text import cell_len, clip, pad, wrap
 from app.screens.new_run.view import View
 from app.widgets.panel import Line
-from grpo_engine.config import RunConfig
-from grpo_engine.recipe_formula import formula
-from grpo_engine.recipe_words import answers
+from grpo_engine.config.recipe_formula import formula
+from grpo_engine.config.recipe_words import answers
+from grpo_engine.config.run_config import RunConfig
 
 GIGA = 1e9
 WORD = 10

@@ -5,14 +5,14 @@ from app.run_form import FormField, allowed, shown
 from app.safe_text import cell_len, clip, pad, safe, wrap
 from app.screens.new_run.view import FIRST, SECTIONS, Row, View
 from app.widgets.panel import Line, Span
-from grpo_engine.config import RunConfig
-from grpo_engine.mismatch import SAID, can_agree
+from grpo_engine.config.mismatch import SAID, can_agree
+from grpo_engine.config.recipe_cards import CARDS
+from grpo_engine.config.recipe_rules import READ_WHEN
+from grpo_engine.config.recipe_words import ASKS
+from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import flatten
 from grpo_engine.platform.device import uses_gpu
 from grpo_engine.platform.formats import auto_format, auto_words
-from grpo_engine.recipe_cards import CARDS
-from grpo_engine.recipe_rules import READ_WHEN
-from grpo_engine.recipe_words import ASKS
-from grpo_engine.settings import flatten
 
 MARK = 3
 NAME_CELLS = 24

@@ -56,10 +56,10 @@ from app.widgets.find_bar import FindBar
 from app.widgets.panel import Line, Panel
 from experiments.errors import StoreError
 from experiments.presets import names, preset
-from grpo_engine.config import RunConfig
+from grpo_engine.config.recipe_cards import CARDS
+from grpo_engine.config.recipes import RECIPES
+from grpo_engine.config.run_config import RunConfig
 from grpo_engine.errors import ConfigError, EngineError
-from grpo_engine.recipe_cards import CARDS
-from grpo_engine.recipes import RECIPES
 
 FIRST_PRESET = "starter"
 # what of the screen's height is not the list of settings
@@ -835,7 +835,7 @@ class NewRunScreen(WorkbenchScreen):
 
     @work(group="save")
     async def _write(self, config: RunConfig, path: Path) -> None:
-        from grpo_engine.settings import write_yaml
+        from grpo_engine.config.settings import write_yaml
 
         text = write_yaml(config)
         try:

@@ -4,7 +4,7 @@ import json
 
 from app.run_form import shown
 from app.screens.new_run.view import View
-from grpo_engine.settings import flatten
+from grpo_engine.config.settings import flatten
 
 
 def as_json(view: View) -> str:

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from app.run_form import FormField, RunForm, matches, shown
 from experiments.values import RunSummary
-from grpo_engine.config import RunConfig
+from grpo_engine.config.recipe_words import ASKS, BELONGS
+from grpo_engine.config.recipes import RECIPES, Recipe, settings_read
+from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import SettingInfo, flatten, settings
 from grpo_engine.errors import ConfigError
-from grpo_engine.recipe_words import ASKS, BELONGS
-from grpo_engine.recipes import RECIPES, Recipe, settings_read
-from grpo_engine.settings import SettingInfo, flatten, settings
 
 FIRST = "first"
 SECTIONS: Mapping[str, str] = {

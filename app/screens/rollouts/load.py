@@ -9,9 +9,9 @@ from app.inspector.terms import group_terms
 from app.inspector.values import TokenTerm, UpdateTotals
 from experiments.reader import StoreReader
 from experiments.values import GroupView, PassView, SearchHit, TokenView
+from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.errors import EngineError, RecipeError
 from grpo_engine.events import Origin
-from grpo_engine.recipes import Recipe, recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

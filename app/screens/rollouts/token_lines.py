@@ -12,7 +12,7 @@ from app.palette import Palette, style
 from app.safe_text import clip, safe, wrap
 from app.widgets.panel import Line
 from experiments.values import TokenRow
-from grpo_engine.recipes import Recipe
+from grpo_engine.config.recipes import Recipe
 
 INTERVAL, TAIL = 20, 6
 UNBOUNDED = 1e6

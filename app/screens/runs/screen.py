@@ -226,7 +226,7 @@ class RunsScreen(ControlScreen):
 
     def _start_starter(self) -> None:
         from experiments.presets import preset
-        from grpo_engine.settings import build
+        from grpo_engine.config.settings import build
 
         self.post_message(msg.LaunchRequested(build(preset("starter").tree, "preset starter")))
 

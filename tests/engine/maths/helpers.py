@@ -5,9 +5,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.terms import Loss
-from grpo_engine.recipes import Recipe
 
 
 def number(value: mx.array) -> float:

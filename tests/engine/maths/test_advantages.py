@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_engine.config.recipes import recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.maths.advantage import advantages, reward_metrics
-from grpo_engine.recipes import recipe
 from tests.engine.maths import oracle
 from tests.engine.maths.helpers import assert_close, numbers
 

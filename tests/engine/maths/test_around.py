@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_engine.config.recipes import recipe
 from grpo_engine.maths.around import (
     completion_lengths,
     entropy_control,
@@ -17,7 +18,6 @@ from grpo_engine.maths.around import (
 )
 from grpo_engine.maths.ratio import importance
 from grpo_engine.maths.weight import totals_of
-from grpo_engine.recipes import recipe
 from tests.engine.maths.helpers import (
     assert_close,
     gradient_of,

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpo_engine.config.recipes import CHOICES, Recipe, recipe
 from grpo_engine.errors import RecipeError
-from grpo_engine.recipes import CHOICES, Recipe, recipe
 from tests.engine.maths import oracle
 from tests.engine.maths.helpers import assert_close, gradient_of, loss_of, number
 from tests.engine.maths.test_gradients import MAX_LENGTH, inputs

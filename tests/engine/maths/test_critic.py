@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_engine.config.recipes import recipe
 from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.critic import gae, token_rewards, value_loss, whiten
-from grpo_engine.recipes import recipe
 from tests.engine.maths.helpers import assert_close, gradient_of, loss_of, numbers, random_batch
 
 ALL = mx.array([[True, True, True]])

@@ -6,6 +6,7 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 
+from grpo_engine.config.recipes import recipe
 from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.anchor import reward_penalty
 from grpo_engine.maths.around import without_truncated
@@ -15,7 +16,6 @@ from grpo_engine.maths.reuse import objective_flat
 from grpo_engine.maths.target import targets_of
 from grpo_engine.maths.trust import FREE, cispo, clip, free
 from grpo_engine.maths.weight import Totals, weights
-from grpo_engine.recipes import recipe
 from tests.engine.maths.helpers import assert_close, loss_of, number, numbers, random_batch
 
 

@@ -7,8 +7,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from grpo_engine.config.recipes import RECIPES, Recipe, recipe
 from grpo_engine.maths.loss import policy_loss
-from grpo_engine.recipes import RECIPES, Recipe, recipe
 from tests.engine.maths import oracle
 
 ROWS, COLUMNS, MAX_LENGTH = 8, 5, 7

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from grpo_engine.config.recipes import CHOICES, RECIPES, Recipe, recipe
 from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.anchor import k1, k2, k3
 from grpo_engine.maths.metrics import metrics
 from grpo_engine.maths.trust import clip
 from grpo_engine.maths.weight import Totals, totals_of
-from grpo_engine.recipes import CHOICES, RECIPES, Recipe, recipe
 from tests.engine.maths.helpers import (
     assert_close,
     gradient_of,

@@ -6,8 +6,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.maths.metrics import merged, metrics
-from grpo_engine.recipes import Recipe, recipe
 from tests.engine.maths.helpers import loss_of, number, random_batch
 
 # Ratios of two completions of three tokens, the last of the second is padding.

@@ -5,6 +5,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from grpo_engine.config.recipes import recipe
 from grpo_engine.maths.metrics import metrics
 from grpo_engine.maths.reuse import (
     all_at_bound,
@@ -13,7 +14,6 @@ from grpo_engine.maths.reuse import (
     stop_reason,
     targets_reached,
 )
-from grpo_engine.recipes import recipe
 from tests.engine.maths.helpers import loss_of, number, random_batch
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_engine.config.recipes import CHOICES, RECIPES, Recipe, recipe
+from grpo_engine.config.trl_names import NO_CAP
 from grpo_engine.maths.metrics import metrics
 from grpo_engine.maths.target import targets_of
 from grpo_engine.maths.weight import totals_of
-from grpo_engine.recipes import CHOICES, RECIPES, Recipe, recipe
-from grpo_engine.trl_names import NO_CAP
 from tests.engine.maths.helpers import assert_close, gradient_of, loss_of, number, random_batch
 
 MODES = CHOICES["importance_mode"]

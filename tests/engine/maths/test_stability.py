@@ -6,11 +6,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from grpo_engine.config.recipes import RECIPES, recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.metrics import metrics
 from grpo_engine.maths.weight import Totals, totals_of
-from grpo_engine.recipes import RECIPES, recipe
 from tests.engine.maths.helpers import (
     assert_close,
     gradient_of,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_engine.config.recipes import recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.maths.metrics import metrics
 from grpo_engine.maths.target import Targets, targets_of
-from grpo_engine.recipes import recipe
 from tests.engine.maths import oracle
 from tests.engine.maths.helpers import assert_close, gradient_of, loss_of, number, numbers
 

@@ -10,11 +10,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from grpo_engine.config.recipes import CHOICES, Recipe, recipe
+from grpo_engine.config.trl_names import NO_CAP
 from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.metrics import metrics
 from grpo_engine.maths.weight import Totals
-from grpo_engine.recipes import CHOICES, Recipe, recipe
-from grpo_engine.trl_names import NO_CAP
 from tests.engine.maths.helpers import assert_close
 
 FILE = Path(os.environ.get("TRL_CASES", Path(__file__).parent / "data" / "trl_cases.npz"))

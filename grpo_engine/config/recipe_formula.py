@@ -1,6 +1,6 @@
 """The formula of a recipe in readable Unicode, put together from its choices."""
 
-from grpo_engine.recipe_types import Recipe
+from grpo_engine.config.recipe_types import Recipe
 
 LEVEL = {"none": "ᵢₜ", "token": "ᵢₜ", "sequence_mean": "ᵢ", "sequence_sum": "ᵢ"}
 RATIO = {

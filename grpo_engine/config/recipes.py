@@ -9,8 +9,7 @@ import difflib
 from dataclasses import replace
 from typing import Any
 
-from grpo_engine.errors import RecipeError
-from grpo_engine.recipe_rules import (
+from grpo_engine.config.recipe_rules import (
     RANGES,
     Range,
     check_value,
@@ -18,7 +17,8 @@ from grpo_engine.recipe_rules import (
     refuse_unread,
     settings_read,
 )
-from grpo_engine.recipe_types import CHOICES, Recipe
+from grpo_engine.config.recipe_types import CHOICES, Recipe
+from grpo_engine.errors import RecipeError
 
 __all__ = ["CHOICES", "RANGES", "RECIPES", "Range", "Recipe", "recipe", "settings_read"]
 

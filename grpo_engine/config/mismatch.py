@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from grpo_engine.recipes import Recipe, recipe
+from grpo_engine.config.recipes import Recipe, recipe
 
 # TRL's: an answer whose probability ratio is above the cap leaves the loss
 CORRECTION: dict[str, Any] = {"importance_cap": 3.0, "importance_mode": "sequence_mask"}

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from grpo_engine.config import RunConfig, Section
+from grpo_engine.config.run_config import RunConfig, Section
 from grpo_engine.errors import ConfigError, RecipeError
 
 

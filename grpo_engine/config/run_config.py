@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from grpo_engine.recipes import RECIPES, Recipe, recipe
+from grpo_engine.config.recipes import RECIPES, Recipe, recipe
 
 
 def setting(

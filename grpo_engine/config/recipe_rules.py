@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+from grpo_engine.config.recipe_types import CHOICES, Recipe
 from grpo_engine.errors import RecipeError
-from grpo_engine.recipe_types import CHOICES, Recipe
 
 
 class Range(NamedTuple):

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
+from grpo_engine.config.trl_names import ALIASES, DEFAULTS, MACHINE, NO_CAP, PLAIN, REWARDS, UNLIKE
 from grpo_engine.errors import ConfigError
-from grpo_engine.trl_names import ALIASES, DEFAULTS, MACHINE, NO_CAP, PLAIN, REWARDS, UNLIKE
 
 Tree = dict[str, Any]
 

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from grpo_engine.recipe_rules import settings_read
-from grpo_engine.recipe_types import Recipe
+from grpo_engine.config.recipe_rules import settings_read
+from grpo_engine.config.recipe_types import Recipe
 
 
 class Answer(NamedTuple):

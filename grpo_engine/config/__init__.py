@@ -1,0 +1,1 @@
+"""The settings of a run: the tree, its recipes, and what they are called elsewhere."""
