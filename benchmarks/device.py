@@ -278,10 +278,10 @@ def parity() -> Part:
     from benchmarks.growth import sampled
     from grpo_engine.config.run_config import ModelConfig, TaskConfig
     from grpo_engine.policy.batch import micro_batches
-    from grpo_engine.policy.fast_paths import FastPaths
     from grpo_engine.policy.forward import token_scores
     from grpo_engine.policy.load import load_policy
     from grpo_engine.policy.policy import Policy
+    from grpo_engine.policy.switches import FastPaths
     from grpo_engine.prompts import PromptRenderer
     from grpo_engine.rollouts.types import PromptRows, Sampling
     from grpo_engine.tasks.base import draw, load_task

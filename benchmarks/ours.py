@@ -116,8 +116,8 @@ def _switch(changes: dict[str, Any]) -> None:
     """Load every policy with other fast paths."""
     from unittest.mock import patch
 
-    from grpo_engine.policy.fast_paths import FastPaths
     from grpo_engine.policy.load import load_policy
+    from grpo_engine.policy.switches import FastPaths
 
     def load(config: Any, **rest: Any) -> Any:
         policy = load_policy(config, **rest)

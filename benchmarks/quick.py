@@ -23,10 +23,10 @@ import mlx.nn as nn
 from grpo_engine.config.run_config import ModelConfig
 from grpo_engine.platform import blas
 from grpo_engine.policy.batch import micro_batches
-from grpo_engine.policy.fast_paths import FastPaths
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.switches import FastPaths
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling
 

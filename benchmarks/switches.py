@@ -16,9 +16,9 @@ from benchmarks.growth import sampled
 from benchmarks.quick import Row, learn, score
 from grpo_engine.config.run_config import ModelConfig
 from grpo_engine.platform import blas
-from grpo_engine.policy.fast_paths import FastPaths
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.switches import FastPaths
 from grpo_engine.rollouts.types import PromptRows, Sampling
 
 PHASES = ("rollout", "score", "update")

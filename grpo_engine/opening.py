@@ -8,7 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from grpo_engine import checkpoint, optimizer, persist, preflight
+from grpo_engine import checkpoint, persist, preflight
 from grpo_engine.alert_rules import Finding
 from grpo_engine.alerts import Alerts, Limits, raised
 from grpo_engine.config import mismatch
@@ -17,10 +17,11 @@ from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
-from grpo_engine.optimizer import Learner
 from grpo_engine.pinned import first_pins
 from grpo_engine.platform import blas
+from grpo_engine.policy import optimizer
 from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
 from grpo_engine.prompts import PromptRenderer

@@ -14,7 +14,6 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from grpo_engine import optimizer as optim
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import Event, PassFinished, PhaseAdvanced
 from grpo_engine.loss import Seen, Sums, gradient, loss, seen_of, step_targets
@@ -23,6 +22,7 @@ from grpo_engine.maths.reuse import stop_reason
 from grpo_engine.maths.target import Targets
 from grpo_engine.maths.weight import Totals, totals_of
 from grpo_engine.persist import let_go
+from grpo_engine.policy import optimizer as optim
 from grpo_engine.policy.batch import TokenBatch, micro_batches
 from grpo_engine.policy.trees import flatten
 from grpo_engine.safe_points import listen

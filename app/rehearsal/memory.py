@@ -55,10 +55,10 @@ def shapes(config: RunConfig) -> "Policy":
     from mlx_lm.utils import get_total_parameters
 
     from grpo_engine.policy import adapters
-    from grpo_engine.policy.fast_paths import FastPaths
     from grpo_engine.policy.load import context_length, end_tokens
     from grpo_engine.policy.policy import Policy, Trained
     from grpo_engine.policy.source import load_parts
+    from grpo_engine.policy.switches import FastPaths
     from grpo_engine.policy.trees import flatten
 
     model_folder(config.model.path)  # says it in its own words where there is none

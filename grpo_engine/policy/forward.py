@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from grpo_engine.policy.batch import TokenBatch
-from grpo_engine.policy.caches import Layout, PrefixCache
+from grpo_engine.policy.fast.caches import Layout, PrefixCache
 from grpo_engine.policy.head import (
     HeadScores,
     constant_scores,

@@ -9,14 +9,15 @@ from mlx_lm.utils import get_total_parameters
 
 from grpo_engine.config.run_config import ModelConfig
 from grpo_engine.errors import ModelError
-from grpo_engine.policy import adapters, attention, gates, thin
-from grpo_engine.policy.checkpointing import checkpoint_layers
+from grpo_engine.policy import adapters
 from grpo_engine.policy.critic import Critic
-from grpo_engine.policy.fast_paths import FastPaths
+from grpo_engine.policy.fast import attention, gates, thin
+from grpo_engine.policy.fast.checkpointing import checkpoint_layers
+from grpo_engine.policy.fast.probes import prefix_windows
 from grpo_engine.policy.policy import Policy, Trained
-from grpo_engine.policy.probes import prefix_windows
 from grpo_engine.policy.source import load_parts, on_cpu
 from grpo_engine.policy.structure import Structure, take_apart
+from grpo_engine.policy.switches import FastPaths
 from grpo_engine.policy.trees import flatten
 
 GPU_HEAD_CHUNK = 256  # a GPU wants larger products, a CPU arrays that stay in its cache

@@ -13,8 +13,8 @@ from grpo_engine.config.run_config import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.policy import adapters
 from grpo_engine.policy.critic import Critic
-from grpo_engine.policy.fast_paths import FastPaths
 from grpo_engine.policy.structure import Structure
+from grpo_engine.policy.switches import FastPaths
 from grpo_engine.policy.trees import flatten, nest
 
 Weights = Mapping[str, mx.array]

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from grpo_engine.policy.caches import BiasedCache, PrefixCache
+from grpo_engine.policy.fast.caches import BiasedCache, PrefixCache
 from grpo_engine.policy.load import TOLERANCE
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.structure import agrees

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from grpo_engine.config.run_config import ModelConfig
-from grpo_engine.policy.fast_paths import FastPaths
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.switches import FastPaths
 from tests.engine.tiny import write_model
 
 MakePolicy = Callable[..., Policy]

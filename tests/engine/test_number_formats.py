@@ -10,11 +10,11 @@ from mlx_lm.tuner.dora import DoRALinear
 from mlx_lm.tuner.lora import LoRALinear
 
 from benchmarks.number_formats import cosine, first_update, sum_of
-from grpo_engine import optimizer, selfcheck
+from grpo_engine import selfcheck
 from grpo_engine.collect import Collected
 from grpo_engine.config.run_config import ModelConfig, RunConfig
 from grpo_engine.events import NoteWritten, PassFinished, RunFinished, StepFinished
-from grpo_engine.policy import adapters
+from grpo_engine.policy import adapters, optimizer
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy

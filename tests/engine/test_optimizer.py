@@ -3,9 +3,9 @@
 import mlx.core as mx
 import pytest
 
-from grpo_engine import optimizer
 from grpo_engine.config.run_config import OptimizerConfig
 from grpo_engine.errors import ConfigError
+from grpo_engine.policy import optimizer
 from tests.engine.helpers_policy import largest
 
 NAMES = ["adamw", "adam", "sgd", "muon", "lion", "adafactor"]

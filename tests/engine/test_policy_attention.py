@@ -6,11 +6,11 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
-from grpo_engine.policy import attention
-from grpo_engine.policy.attention import Seen, attend, causal, powers
-from grpo_engine.policy.caches import Layout, PrefixCache
-from grpo_engine.policy.fast_paths import FastPaths
+from grpo_engine.policy.fast import attention
+from grpo_engine.policy.fast.attention import Seen, attend, causal, powers
+from grpo_engine.policy.fast.caches import Layout, PrefixCache
 from grpo_engine.policy.head import LOG2_E
+from grpo_engine.policy.switches import FastPaths
 from tests.engine.conftest import MakePolicy
 
 ROWS, HEADS, KINDS, NEW, AHEAD, WIDTH = 6, 4, 2, 3, 5, 8

@@ -5,8 +5,8 @@ import mlx.nn as nn
 import pytest
 from mlx_lm.models.activations import swiglu
 
-from grpo_engine.policy import gates
-from grpo_engine.policy.fast_paths import FastPaths
+from grpo_engine.policy.fast import gates
+from grpo_engine.policy.switches import FastPaths
 from tests.engine.conftest import MakePolicy
 
 EDGES = [-1000.0, -100.0, -88.0, -1.0, 0.0, 1e-8, 1.0, 88.0, 1000.0]

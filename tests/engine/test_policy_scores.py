@@ -10,9 +10,9 @@ import pytest
 
 from grpo_engine.config.run_config import ModelConfig
 from grpo_engine.policy.batch import make_batch, micro_batches
-from grpo_engine.policy.fast_paths import FastPaths
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.switches import FastPaths
 from tests.engine.conftest import MakePolicy
 from tests.engine.helpers_policy import (
     Ids,

@@ -5,8 +5,8 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from grpo_engine.policy.fast_paths import FastPaths
-from grpo_engine.policy.thin import ThinLoRA
+from grpo_engine.policy.fast.thin import ThinLoRA
+from grpo_engine.policy.switches import FastPaths
 from tests.engine.conftest import MakePolicy
 from tests.engine.helpers_policy import move_weights
 

@@ -14,10 +14,10 @@ from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError
 from grpo_engine.events import NoteWritten, RolloutsAdvanced, RunPaused, RunResumed
 from grpo_engine.policy.batch import micro_batches
-from grpo_engine.policy.fast_paths import FastPaths
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.switches import FastPaths
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.oracle import sample_one_by_one
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling

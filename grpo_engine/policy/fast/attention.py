@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import mlx.nn as nn
 
-from grpo_engine.policy.caches import BiasedCache, Layout, PrefixCache
+from grpo_engine.policy.fast.caches import BiasedCache, Layout, PrefixCache
 from grpo_engine.policy.head import LOG2_E
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.structure import agrees

@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from grpo_engine.policy.caches import Layout, PrefixCache
+from grpo_engine.policy.fast.caches import Layout, PrefixCache
 from grpo_engine.policy.structure import Structure, agrees, plain_windows
 
 
