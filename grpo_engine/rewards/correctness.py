@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grpo_engine.errors import MissingPackageError, RewardError
-from grpo_engine.rewards.answers import (
+from grpo_engine.tasks.answers import (
     NUMBER,
     final_answer,
     last_number,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo_engine.errors import RewardError
-from grpo_engine.rewards.answers import texts_of
+from grpo_engine.tasks.answers import texts_of
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _ALL = re.compile(r"\s*<think>(.+?)</think>\s*<answer>(.+?)</answer>\s*", re.DOTALL)

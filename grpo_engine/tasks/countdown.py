@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from grpo_engine.config.run_config import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.rewards.answers import final_answer, texts_of
+from grpo_engine.tasks.answers import final_answer, texts_of
 from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of, generated, user_message
 from grpo_engine.tasks.options import at_least, read_options
 

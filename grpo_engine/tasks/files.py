@@ -61,7 +61,7 @@ def default_rewards(examples: Sequence[Example]) -> tuple[RewardSpec, ...]:
     """Data with an `answer` can be scored: as numbers where all are, else as text."""
     if not examples or any("answer" not in example.columns for example in examples[:100]):
         return ()
-    from grpo_engine.rewards.answers import last_number, tagged_answer, to_number
+    from grpo_engine.tasks.answers import last_number, tagged_answer, to_number
 
     answers = [str(example.columns["answer"]) for example in examples[:100]]
     marked = [tagged_answer(answer) or answer for answer in answers]

@@ -9,7 +9,12 @@ import pytest
 
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards import correctness, shape
-from grpo_engine.rewards.answers import (
+from grpo_engine.rewards.builtins import BUILT_IN
+from grpo_engine.rewards.combine import process_steps, total
+from grpo_engine.rewards.endpoint import Endpoint
+from grpo_engine.rewards.load import load_reward
+from grpo_engine.rewards.scores import read_scores
+from grpo_engine.tasks.answers import (
     final_answer,
     last_boxed,
     last_number,
@@ -17,11 +22,6 @@ from grpo_engine.rewards.answers import (
     tagged_answer,
     to_number,
 )
-from grpo_engine.rewards.builtins import BUILT_IN
-from grpo_engine.rewards.combine import process_steps, total
-from grpo_engine.rewards.endpoint import Endpoint
-from grpo_engine.rewards.load import load_reward
-from grpo_engine.rewards.scores import read_scores
 
 GOOD = "<think>7+8=15</think><answer>1,085</answer>"
 

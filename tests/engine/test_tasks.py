@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from grpo_engine.config.run_config import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.rewards.answers import text_of
 from grpo_engine.tasks import gym
+from grpo_engine.tasks.answers import text_of
 from grpo_engine.tasks.base import (
     BUILT_IN,
     Example,
