@@ -282,7 +282,7 @@ def parity() -> Part:
     from grpo_engine.policy.load import load_policy
     from grpo_engine.policy.policy import Policy
     from grpo_engine.policy.switches import FastPaths
-    from grpo_engine.prompts import PromptRenderer
+    from grpo_engine.rollouts.prompts import PromptRenderer
     from grpo_engine.rollouts.types import PromptRows, Sampling
     from grpo_engine.tasks.base import draw, load_task
 

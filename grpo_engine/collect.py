@@ -11,8 +11,8 @@ from grpo_engine.events import (
     PromptsStarted,
     PromptStarted,
 )
-from grpo_engine.prompts import RenderedPrompt, prefill_of
 from grpo_engine.rollouts.decode import sample_groups
+from grpo_engine.rollouts.prompts import RenderedPrompt, prefill_of
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.safe_points import listen, relay
 from grpo_engine.samples import SampledGroup

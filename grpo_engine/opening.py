@@ -24,8 +24,8 @@ from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
-from grpo_engine.prompts import PromptRenderer
 from grpo_engine.ranks import Ranks
+from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.scorer import Scorer
 from grpo_engine.session import Run

@@ -9,7 +9,7 @@ from grpo_engine.errors import MemoryLimitError
 from grpo_engine.platform.memory import memory, on_device
 from grpo_engine.policy.memory import MemoryEstimate, choose_micro_rows, estimate_memory
 from grpo_engine.policy.policy import Policy
-from grpo_engine.prompts import PromptRenderer
+from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.tasks.base import Task, draw
 
 GIGABYTE = 1e9

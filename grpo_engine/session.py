@@ -14,8 +14,8 @@ from grpo_engine.control import Control
 from grpo_engine.platform.guard import ThreadGuard
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
-from grpo_engine.prompts import PromptRenderer
 from grpo_engine.ranks import Ranks
+from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.scorer import Scorer
 from grpo_engine.tasks.base import Example, Task

@@ -151,7 +151,7 @@ def _inputs(
     """The prompt in the form that the function gets, and the columns."""
     if task is not None:
         from grpo_engine.config.run_config import TaskConfig
-        from grpo_engine.prompts import conversation, reward_prompt
+        from grpo_engine.rollouts.prompts import conversation, reward_prompt
         from grpo_engine.tasks.base import load_task
 
         loaded = load_task(TaskConfig(name=task, held_out_size=1))

@@ -9,7 +9,7 @@ import grpo_engine
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.errors import MissingPackageError, ModelError
 from grpo_engine.platform.device import require_mlx
-from grpo_engine.prompts import PromptRenderer, RenderedPrompt, conversation
+from grpo_engine.rollouts.prompts import PromptRenderer, RenderedPrompt, conversation
 from grpo_engine.tasks.base import Example, Task, draw, load_task
 
 COUNT = 3

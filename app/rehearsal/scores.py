@@ -8,9 +8,9 @@ from typing import Any
 from app.rehearsal.examples import Examples
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.errors import EngineError
-from grpo_engine.prompts import conversation, reward_completion, reward_prompt
 from grpo_engine.rewards.combine import total
 from grpo_engine.rewards.worker import RewardWorker
+from grpo_engine.rollouts.prompts import conversation, reward_completion, reward_prompt
 
 MOST = 2_000
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from grpo_engine.config.run_config import TaskConfig
 from grpo_engine.errors import DataError
-from grpo_engine.prompts import (
+from grpo_engine.rollouts.prompts import (
     PromptRenderer,
     char_ends_to_token_ends,
     conversation,
