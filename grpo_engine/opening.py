@@ -25,9 +25,9 @@ from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
 from grpo_engine.ranks import Ranks
+from grpo_engine.rewards.scorer import Scorer
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
-from grpo_engine.scorer import Scorer
 from grpo_engine.session import Run
 from grpo_engine.tasks.base import Task, load_task
 from grpo_engine.versions import versions

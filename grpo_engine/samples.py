@@ -13,8 +13,8 @@ from grpo_engine.config.recipes import Recipe
 from grpo_engine.maths.advantage import Advantages
 from grpo_engine.maths.around import without_truncated
 from grpo_engine.policy.batch import TokenBatch
+from grpo_engine.rewards.scoring import Scores
 from grpo_engine.rollouts.types import Rollout
-from grpo_engine.scoring import Scores
 from grpo_engine.tasks.base import Example
 
 

@@ -15,9 +15,9 @@ from grpo_engine.platform.guard import ThreadGuard
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.ranks import Ranks
+from grpo_engine.rewards.scorer import Scorer
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
-from grpo_engine.scorer import Scorer
 from grpo_engine.tasks.base import Example, Task
 
 Arrays = Mapping[str, Mapping[str, mx.array]]  # by file of a checkpoint, then by name

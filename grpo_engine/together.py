@@ -11,8 +11,8 @@ from grpo_engine.events import AlertRaised
 from grpo_engine.loss import Seen
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.ranks import Ranks
+from grpo_engine.rewards.scoring import Scores
 from grpo_engine.rollouts.types import Rollout
-from grpo_engine.scoring import Scores
 
 ARRAYS = ("logprobs", "entropy", "clipped", "kl")
 

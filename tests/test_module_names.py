@@ -132,7 +132,7 @@ def test_every_module_named_in_a_string_is_there() -> None:
         "app.commands",  # a prefix
         "app.__main__",  # -m in a list of arguments
         "app.rehearsal.process",
-        "grpo_engine.rewards.worker_main:main",  # code for a child process
+        "grpo_engine.rewards.worker.main:main",  # code for a child process
         "benchmarks.quick",  # the Makefile
         "app.screens.watch:WatchScreen",
         "app.demo",  # a docstring
@@ -161,7 +161,7 @@ def test_every_module_that_is_loaded_ahead_is_there() -> None:
         '[sys.executable, "-P", "-m", "app.no_such", path]',
         '[sys.executable, "-m", "app.screens"]',  # a package without __main__
         '"import sys; from grpo_engine.no_such import main; main()"',
-        '"import sys; from grpo_engine.rewards.worker_main import no_such; no_such()"',
+        '"import sys; from grpo_engine.rewards.worker.main import no_such; no_such()"',
         '"import grpo_engine.no_such"',
         '"""`python -m app.no_such` does it."""',
     ],

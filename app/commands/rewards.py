@@ -115,8 +115,8 @@ def try_(
 
     Exit status 1 where it failed. Example: grpo-tui rewards test mine.py:brevity -c "Yes."
     """
-    from grpo_engine.rewards.outcome import ScoredRewards
-    from grpo_engine.rewards.worker import RewardWorker
+    from grpo_engine.rewards.worker.client import RewardWorker
+    from grpo_engine.rewards.worker.outcome import ScoredRewards
     from grpo_engine.tasks.base import RewardSpec
 
     prompts, columns = _inputs(prompt, _pairs(column, "--column"), task, chat)

@@ -9,7 +9,7 @@ from app.rehearsal.examples import Examples
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.errors import EngineError
 from grpo_engine.rewards.combine import total
-from grpo_engine.rewards.worker import RewardWorker
+from grpo_engine.rewards.worker.client import RewardWorker
 from grpo_engine.rollouts.prompts import conversation, reward_completion, reward_prompt
 
 MOST = 2_000
@@ -68,7 +68,7 @@ class Scores:
         return [int(i) for i in tokenizer.encode(completion, add_special_tokens=False)]
 
     def _started(self, config: RunConfig) -> RewardWorker:
-        from grpo_engine.scorer import specs_of
+        from grpo_engine.rewards.scorer import specs_of
 
         specs = specs_of(config, self._examples.task(config))
         stamps = [_stamp(spec.name) for spec in specs]

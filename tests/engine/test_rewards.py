@@ -13,7 +13,7 @@ from grpo_engine.rewards.builtins import BUILT_IN
 from grpo_engine.rewards.combine import process_steps, total
 from grpo_engine.rewards.endpoint import Endpoint
 from grpo_engine.rewards.load import load_reward
-from grpo_engine.rewards.scores import read_scores
+from grpo_engine.rewards.worker.scores import read_scores
 from grpo_engine.tasks.answers import (
     final_answer,
     last_boxed,

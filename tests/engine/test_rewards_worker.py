@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from grpo_engine.errors import RewardError
-from grpo_engine.rewards.outcome import ScoredRewards
-from grpo_engine.rewards.process import LOG_LIMIT, ScoringInterruptedError
-from grpo_engine.rewards.worker import PATIENCE, RewardWorker
+from grpo_engine.rewards.worker.client import PATIENCE, RewardWorker
+from grpo_engine.rewards.worker.outcome import ScoredRewards
+from grpo_engine.rewards.worker.process import LOG_LIMIT, ScoringInterruptedError
 from grpo_engine.tasks.base import RewardSpec
 from tests.patience import until
 
@@ -294,7 +294,7 @@ def test_no_orphan_is_left_when_the_engine_is_killed(tmp_path: Path, function: s
     code = f"""
 import sys
 from pathlib import Path
-from grpo_engine.rewards.worker import RewardWorker
+from grpo_engine.rewards.worker.client import RewardWorker
 from grpo_engine.tasks.base import RewardSpec
 from tests.patience import until
 made = RewardWorker([RewardSpec(name={f"{CASES}:{function}"!r})], Path({str(tmp_path)!r}), 600)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from grpo_engine.events import AlertRaised, Event, RunFailed, RunFinished, StepFinished
-from grpo_engine.rewards.worker import PATIENCE
+from grpo_engine.rewards.worker.client import PATIENCE
 from tests.engine.runs import events_of, settings, write_world
 
 FAULT = """

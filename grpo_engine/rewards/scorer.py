@@ -10,9 +10,10 @@ from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.events import AlertRaised
 from grpo_engine.rewards.combine import process_steps
-from grpo_engine.rewards.outcome import RewardProblem, ScoredRewards
-from grpo_engine.rewards.process import ScoringInterruptedError
-from grpo_engine.rewards.worker import RewardWorker
+from grpo_engine.rewards.scoring import Scores, Steps
+from grpo_engine.rewards.worker.client import RewardWorker
+from grpo_engine.rewards.worker.outcome import RewardProblem, ScoredRewards
+from grpo_engine.rewards.worker.process import ScoringInterruptedError
 from grpo_engine.rollouts.prompts import (
     RenderedPrompt,
     char_ends_to_token_ends,
@@ -20,7 +21,6 @@ from grpo_engine.rollouts.prompts import (
     reward_prompt,
 )
 from grpo_engine.rollouts.types import Rollout
-from grpo_engine.scoring import Scores, Steps
 from grpo_engine.tasks.base import Example, RewardSpec, Task
 
 REMEDIES = {

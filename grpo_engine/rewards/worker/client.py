@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards.load import GIVEN
-from grpo_engine.rewards.outcome import Kind, Outcome, RewardProblem, ScoredRewards
-from grpo_engine.rewards.process import DiedError, RewardProcess, TimedOutError
+from grpo_engine.rewards.worker.outcome import Kind, Outcome, RewardProblem, ScoredRewards
+from grpo_engine.rewards.worker.process import DiedError, RewardProcess, TimedOutError
 
 # Calls in a row that may fail altogether before the run ends.
 PATIENCE = 5

@@ -13,12 +13,12 @@ from typing import Any
 
 import grpo_engine
 from grpo_engine.errors import EngineError
-from grpo_engine.rewards.frames import pack, take
+from grpo_engine.rewards.worker.frames import pack, take
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BOOT = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from grpo_engine.rewards.worker_main import main; main()"
+    "from grpo_engine.rewards.worker.main import main; main()"
 )
 # Libraries in the worker get one thread each: the engine's own would wait for them.
 ONE_THREAD = (

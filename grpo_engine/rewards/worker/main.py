@@ -20,9 +20,9 @@ from typing import Any
 
 import grpo_engine
 from grpo_engine.errors import EngineError
-from grpo_engine.rewards.frames import read_frame, write_frame
 from grpo_engine.rewards.load import LoadedReward, load_reward
-from grpo_engine.rewards.scores import Scores, read_scores
+from grpo_engine.rewards.worker.frames import read_frame, write_frame
+from grpo_engine.rewards.worker.scores import Scores, read_scores
 
 HERE = str(Path(grpo_engine.__file__).parent / "rewards")
 # How long a call may go on after its limit before the process ends itself, asked or not.
