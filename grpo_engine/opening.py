@@ -9,8 +9,8 @@ from typing import Any
 import mlx.core as mx
 
 from grpo_engine import checkpoint, persist, preflight
-from grpo_engine.alert_rules import Finding
-from grpo_engine.alerts import Alerts, Limits, raised
+from grpo_engine.alerts.rules import Finding
+from grpo_engine.alerts.state import Alerts, Limits, raised
 from grpo_engine.config import mismatch
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.run_config import RunConfig

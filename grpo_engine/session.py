@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from grpo_engine.alerts import Alerts
+from grpo_engine.alerts.state import Alerts
 from grpo_engine.clock import Clock
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.run_config import RunConfig

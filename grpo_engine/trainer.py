@@ -17,8 +17,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from grpo_engine import pinned, report
-from grpo_engine.alert_rules import Finding
-from grpo_engine.alerts import raised
+from grpo_engine.alerts.rules import Finding
+from grpo_engine.alerts.state import raised
 from grpo_engine.collect import Collected, collect
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control, StopNow

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_engine.alert_rules import Finding
-from grpo_engine.alerts import raised
+from grpo_engine.alerts.rules import Finding
+from grpo_engine.alerts.state import raised
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.events import AlertRaised

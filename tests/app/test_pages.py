@@ -8,7 +8,7 @@ import pytest
 from app import picture
 from app.screens.help.topics import ALERTS, metric_part, setting_part
 from docs import screens
-from grpo_engine.alert_rules import RULES
+from grpo_engine.alerts.rules import RULES
 from grpo_engine.config.run_config import AlertsConfig
 from grpo_engine.config.settings import settings
 from grpo_engine.metrics import METRICS

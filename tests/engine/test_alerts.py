@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from grpo_engine import alert_rules
-from grpo_engine.alerts import REPEAT, Alerts, Limits
+from grpo_engine.alerts import rules as alert_rules
+from grpo_engine.alerts.state import REPEAT, Alerts, Limits
 from grpo_engine.config.mismatch import ROUNDING
 from grpo_engine.config.run_config import AlertsConfig
 from grpo_engine.events import AlertRaised, EvaluationFinished, StepFinished

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from grpo_engine.alert_rules import RULES, Facts, Finding
+from grpo_engine.alerts.rules import RULES, Facts, Finding
 from grpo_engine.config.mismatch import ROUNDING, Gap
 from grpo_engine.config.run_config import AlertsConfig
 from grpo_engine.events import AlertRaised, EvaluationFinished, Event, StepFinished
