@@ -15,6 +15,7 @@ from grpo_engine.config import mismatch
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control
+from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.errors import CheckpointError
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
 from grpo_engine.pinned import first_pins
@@ -24,7 +25,6 @@ from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
-from grpo_engine.ranks import Ranks
 from grpo_engine.rewards.scorer import Scorer
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling

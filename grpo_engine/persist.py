@@ -14,9 +14,9 @@ from grpo_engine.config import mismatch
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.config.settings import flatten
 from grpo_engine.control import StopNow
+from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.errors import CheckpointError
 from grpo_engine.events import CheckpointSaved, Event, NoteWritten, PhaseStarted
-from grpo_engine.ranks import Ranks
 from grpo_engine.session import Arrays, Progress, Run
 from grpo_engine.tasks.base import Example
 from grpo_engine.versions import versions

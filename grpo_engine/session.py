@@ -11,10 +11,10 @@ from grpo_engine.clock import Clock
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control
+from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.platform.guard import ThreadGuard
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
-from grpo_engine.ranks import Ranks
 from grpo_engine.rewards.scorer import Scorer
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling

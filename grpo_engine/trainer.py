@@ -22,6 +22,8 @@ from grpo_engine.alerts.state import raised
 from grpo_engine.collect import Collected, collect
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control, StopNow
+from grpo_engine.distributed.lifeline import Lifeline
+from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.errors import DataError, EngineError, NotFiniteError, RankLostError
 from grpo_engine.evaluation import Moment, evaluate
 from grpo_engine.events import (
@@ -33,13 +35,11 @@ from grpo_engine.events import (
     StepFinished,
     StepSkipped,
 )
-from grpo_engine.lifeline import Lifeline
 from grpo_engine.logprobs import score_tokens
 from grpo_engine.maths.around import entropy_control
 from grpo_engine.opening import load_run, open_run
 from grpo_engine.persist import keep, let_go, save_checkpoint
 from grpo_engine.platform.threads import launched_rank
-from grpo_engine.ranks import Ranks
 from grpo_engine.safe_points import listen
 from grpo_engine.samples import Samples, gather
 from grpo_engine.selfcheck import check_itself

@@ -8,9 +8,9 @@ import mlx.core as mx
 import pytest
 
 from grpo_engine.control import Control
-from grpo_engine.lifeline import Lifeline, addresses
+from grpo_engine.distributed.lifeline import Lifeline, addresses
+from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.platform.threads import launched_rank
-from grpo_engine.ranks import Ranks
 
 
 def test_one_process_keeps_what_it_has() -> None:

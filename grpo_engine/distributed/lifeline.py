@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from grpo_engine.control import Control
-from grpo_engine.ranks import Ranks
+from grpo_engine.distributed.ranks import Ranks
 
 PATIENCE: Final = 15.0  # seconds for every rank to connect
 LOOPBACK: Final = "127.0.0.1"
