@@ -59,7 +59,7 @@ def model_folder() -> Path:
         return Path(given)
     folder = CACHE / "SmolLM2-135M-Instruct"
     if not folder.is_dir():
-        from grpo_engine.models_import import import_gguf
+        from grpo_engine.models.from_gguf import import_gguf
 
         import_gguf(gguf_file(), folder)
     return folder

@@ -62,7 +62,7 @@ def import_(
 
     Example: grpo-tui models import SmolLM2-135M-Instruct.Q4_1.gguf
     """
-    from grpo_engine.models_import import import_gguf
+    from grpo_engine.models.from_gguf import import_gguf
 
     folder = out or imported_folder() / file.stem
     made = import_gguf(file, folder, dtype=dtype)

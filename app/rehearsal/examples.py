@@ -108,7 +108,7 @@ def is_online() -> bool:
 def model_folder(path: str) -> Path:
     """The model's folder; without the network only one that is on this machine."""
     if path == "starter":
-        return Path(grpo_engine.__file__).parent / "assets" / "starter"
+        return Path(grpo_engine.__file__).parent / "models" / "starter" / "model"
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder

@@ -13,7 +13,7 @@ from grpo_engine.errors import ModelError
 from grpo_engine.platform.formats import STORED, auto_format
 from grpo_engine.policy.trees import nest
 
-STARTER = Path(__file__).parents[1] / "assets" / "starter"
+STARTER = Path(__file__).parents[1] / "models" / "starter" / "model"
 FILES = (
     "*.json", "*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja",
 )  # fmt: skip

@@ -228,7 +228,7 @@ def independent(
     import mlx.core as mx
     from mlx_lm.utils import load_model
 
-    starter = ROOT / "grpo_engine/assets/starter"
+    starter = ROOT / "grpo_engine/models/starter/model"
     model, _ = load_model(starter if model_name == "starter" else Path(model_name))
     model.set_dtype(mx.float32)
     logits = model(mx.array([[*prompt, *answer[:place]]]))[0, -1]

@@ -11,7 +11,7 @@ import pytest
 from mlx_lm.sample_utils import make_sampler
 from tokenizers import Tokenizer
 
-from grpo_engine.assets import demonstrations, make_starter
+from grpo_engine.models.starter import demonstrations, make_starter
 from grpo_engine.policy.source import STARTER
 from grpo_engine.tasks.arithmetic import SYMBOLS, Problem, mixed, problems, question
 

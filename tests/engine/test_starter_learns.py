@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from experiments.presets import preset
-from grpo_engine.assets import make_starter
 from grpo_engine.config.settings import build, merge
 from grpo_engine.events import (
     EvaluationFinished,
@@ -18,6 +17,7 @@ from grpo_engine.events import (
     RunFinished,
     StepFinished,
 )
+from grpo_engine.models.starter import make_starter
 from grpo_engine.policy.trees import flatten
 from grpo_engine.tasks.arithmetic import SYMBOLS, mixed
 from tests.engine.runs import events_of

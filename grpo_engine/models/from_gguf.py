@@ -12,8 +12,8 @@ from typing import Any, Literal
 import mlx.core as mx
 
 from grpo_engine.errors import ModelError
-from grpo_engine.gguf import architectures, tokenizers
-from grpo_engine.gguf.reader import GgufFile, open_gguf
+from grpo_engine.models.gguf import architectures, tokenizers
+from grpo_engine.models.gguf.reader import GgufFile, open_gguf
 
 SHARD_BYTES = 4 << 30
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -63,7 +63,7 @@ def import_gguf(source: Path, folder: Path, *, dtype: Dtype = "float32") -> Impo
 
 
 def _formats(file: GgufFile) -> tuple[str, ...]:
-    from grpo_engine.gguf.blocks import BLOCKS
+    from grpo_engine.models.gguf.blocks import BLOCKS
 
     return tuple(sorted({BLOCKS[info.kind].name for info in file.tensors.values()}))
 

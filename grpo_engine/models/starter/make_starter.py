@@ -1,4 +1,4 @@
-"""Make the embedded starter model: `python -m grpo_engine.assets.make_starter`.
+"""Make the embedded starter model: `python -m grpo_engine.models.starter.make_starter`.
 
 The textbook teaches arithmetic until most worked answers are right; the workbooks then teach the
 pupils' habits. Their shares are steered until sampled accuracy and format, measured on problems
@@ -23,8 +23,8 @@ from mlx_lm.models import llama
 from mlx_lm.models.cache import KVCache
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from grpo_engine.assets.data_sheet import write_data_sheet
-from grpo_engine.assets.demonstrations import (
+from grpo_engine.models.starter.data_sheet import write_data_sheet
+from grpo_engine.models.starter.demonstrations import (
     CHECK,
     PUPILS,
     SPECIAL,
@@ -40,7 +40,7 @@ from grpo_engine.rewards.correctness import numeric_answer
 from grpo_engine.rewards.shape import well_formed
 from grpo_engine.tasks.arithmetic import SYMBOLS, Problem, mixed
 
-SHEET: Final = Path(__file__).parents[2] / "docs" / "starter.md"
+SHEET: Final = Path(__file__).parents[3] / "docs" / "starter.md"
 END_OF_TEXT, PAD, _, END_OF_TURN = range(len(SPECIAL))
 TEMPLATE: Final = (
     "{% for message in messages %}"

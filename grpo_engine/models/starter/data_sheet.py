@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_engine.assets.demonstrations import CHECK, PUPILS
+from grpo_engine.models.starter.demonstrations import CHECK, PUPILS
 from grpo_engine.statistics import wilson
 from grpo_engine.tasks.arithmetic import SPLITS, SYMBOLS, WORDINGS, Problem, mixed, problems
 
@@ -17,7 +17,7 @@ TEXT = """\
 # The embedded starter model
 
 `grpo-tui train --preset starter` trains this model. It is written by
-`python -m grpo_engine.assets.make_starter --seed {seed} --sheet docs/starter.md`,
+`python -m grpo_engine.models.starter.make_starter --seed {seed} --sheet docs/starter.md`,
 and so is this page. {seconds:.0f} seconds on a shared two-core machine made it.
 
 ## What it is
@@ -25,7 +25,7 @@ and so is this page. {seconds:.0f} seconds on a shared two-core machine made it.
 A llama of {parameters:,} parameters ({shape}), float32, {megabytes:.1f} MB, with a byte-level
 tokenizer of {vocabulary} tokens in which digits stand alone. Stock mlx-lm opens it:
 
-    python -m mlx_lm generate --model grpo_engine/assets/starter --prompt "What is 47 + 38?"
+    python -m mlx_lm generate --model grpo_engine/models/starter/model --prompt "What is 47 + 38?"
 
 It ends a completion with `<|im_end|>` or `<|endoftext|>`. It knows no language: only sums of two
 two-digit numbers that need a carry, differences that need a borrow, and products of a two-digit

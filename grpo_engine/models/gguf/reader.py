@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grpo_engine.errors import ModelError
-from grpo_engine.gguf.blocks import BLOCKS, dequantise
+from grpo_engine.models.gguf.blocks import BLOCKS, dequantise
 
 MAGIC: Final = b"GGUF"
 SCALARS: Final = {

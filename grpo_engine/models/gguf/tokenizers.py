@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from grpo_engine.errors import ModelError
-from grpo_engine.gguf.reader import GgufFile
+from grpo_engine.models.gguf.reader import GgufFile
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
 LLAMA3_SPLIT: Final = (

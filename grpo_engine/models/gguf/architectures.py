@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grpo_engine.errors import ModelError
-from grpo_engine.gguf.reader import GgufFile
+from grpo_engine.models.gguf.reader import GgufFile
 
 Floats = npt.NDArray[np.float32]
 

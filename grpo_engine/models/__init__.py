@@ -1,0 +1,1 @@
+"""Models that come from elsewhere, and the one that ships with the program."""
