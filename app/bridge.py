@@ -102,8 +102,8 @@ class Bridge:
         from experiments.paths import run_folder
         from experiments.reader import StoreReader
         from experiments.recorder import Recorder
-        from grpo_engine.checkpoint import newest_step
         from grpo_engine.config.settings import build
+        from grpo_engine.run.checkpoint import newest_step
 
         recorder = Recorder(self._store)
         with ExitStack() as stack:

@@ -10,12 +10,13 @@ from typing import Any
 from app import exit_codes
 from app.progress import printer
 from app.run_config import assemble
-from grpo_engine import checkpoint, errors
+from grpo_engine import errors
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.config.settings import build, merge
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, ModelError
 from grpo_engine.events import RunFailed
+from grpo_engine.run import checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,12 @@ from pathlib import Path
 from app.headless import Job
 from experiments.paths import run_folder, runs_folder, store_path
 from experiments.values import RunDetail
-from grpo_engine.checkpoint import latest, newest_step
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.config.settings import build
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError
 from grpo_engine.platform.threads import launched_rank
+from grpo_engine.run.checkpoint import latest, newest_step
 
 
 def new_job(

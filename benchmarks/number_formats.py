@@ -29,8 +29,8 @@ from grpo_engine.control import Control
 from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinished
 from grpo_engine.opening import load_run
 from grpo_engine.platform import blas
+from grpo_engine.run.session import Run
 from grpo_engine.samples import as_float, gather
-from grpo_engine.session import Run
 from grpo_engine.tasks.base import load_task
 from grpo_engine.trainer import run
 from grpo_engine.update import update

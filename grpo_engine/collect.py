@@ -15,9 +15,9 @@ from grpo_engine.rewards.scoring import Scores, with_overlong
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.prompts import RenderedPrompt, prefill_of
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
-from grpo_engine.safe_points import listen, relay
+from grpo_engine.run.requests import listen, relay
+from grpo_engine.run.session import Run
 from grpo_engine.samples import SampledGroup
-from grpo_engine.session import Run
 from grpo_engine.tasks.base import Example, draw
 from grpo_engine.together import all_alerts, all_answers
 

@@ -13,8 +13,8 @@ from grpo_engine.events import EvaluationFinished, EvaluationSample, Event, Phas
 from grpo_engine.report import group_scored
 from grpo_engine.rewards.shape import well_formed
 from grpo_engine.rollouts.types import Sampling
+from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.samples import SampledGroup
-from grpo_engine.session import Run, is_stopping
 from grpo_engine.statistics import (
     bootstrap,
     bootstrap_ratio,

@@ -10,9 +10,9 @@ from grpo_engine.events import Event, PhaseAdvanced
 from grpo_engine.policy.batch import TokenBatch, micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.rollouts.types import Rollout
-from grpo_engine.safe_points import listen
+from grpo_engine.run.requests import listen
+from grpo_engine.run.session import Run
 from grpo_engine.samples import assembled
-from grpo_engine.session import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

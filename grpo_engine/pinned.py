@@ -10,8 +10,8 @@ from grpo_engine.collect import sample_and_score
 from grpo_engine.events import Event, TokenNumbers, TokensScored
 from grpo_engine.logprobs import Numbers, score_tokens
 from grpo_engine.report import group_scored
+from grpo_engine.run.session import Run
 from grpo_engine.samples import SampledGroup
-from grpo_engine.session import Run
 from grpo_engine.tasks.base import Example
 from grpo_engine.worth import judge_alone
 

@@ -20,9 +20,9 @@ from grpo_engine.logprobs import score_tokens
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows
-from grpo_engine.safe_points import relay
+from grpo_engine.run.requests import relay
+from grpo_engine.run.session import Run
 from grpo_engine.samples import as_float, gather_rollouts
-from grpo_engine.session import Run
 from grpo_engine.tasks.base import draw
 
 PROMPTS, ROWS, TOKENS = 2, 2, 16

@@ -21,13 +21,13 @@ from grpo_engine.maths.metrics import merged
 from grpo_engine.maths.reuse import stop_reason
 from grpo_engine.maths.target import Targets
 from grpo_engine.maths.weight import Totals, totals_of
-from grpo_engine.persist import let_go
 from grpo_engine.policy import optimizer as optim
 from grpo_engine.policy.batch import TokenBatch, micro_batches
 from grpo_engine.policy.trees import flatten
-from grpo_engine.safe_points import listen
+from grpo_engine.run.persist import let_go
+from grpo_engine.run.requests import listen
+from grpo_engine.run.session import Run
 from grpo_engine.samples import Samples, as_float, assembled
-from grpo_engine.session import Run
 from grpo_engine.together import all_gradients, all_seen
 
 

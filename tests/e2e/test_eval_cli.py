@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_engine import checkpoint
+from grpo_engine.run import checkpoint
 from tests.e2e.training import events_in, grpo_tui, write_config
 from tests.engine.runs import write_world
 

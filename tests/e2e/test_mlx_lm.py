@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from grpo_engine import checkpoint
 from grpo_engine.events import EvaluationFinished, Event, Group, GroupScored, RunFinished
+from grpo_engine.run import checkpoint
 from tests.e2e.training import environment
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.tiny import SPECIAL, write_model

@@ -7,8 +7,8 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from grpo_engine import checkpoint
 from grpo_engine.errors import CheckpointError
+from grpo_engine.run import checkpoint
 
 
 def write_config(folder: Path) -> None:

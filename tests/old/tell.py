@@ -98,9 +98,10 @@ def resumed(folder: Path) -> list[Any]:
     """What happens after the newest checkpoint of a run, but for how long it took."""
     import mlx.core as mx
 
-    from grpo_engine import checkpoint, trainer
+    from grpo_engine import trainer
     from grpo_engine.config.settings import build
     from grpo_engine.control import Control
+    from grpo_engine.run import checkpoint
 
     mx.set_default_device(mx.Device(mx.cpu))
     saved, problems = checkpoint.latest(folder)

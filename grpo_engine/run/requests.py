@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from grpo_engine.control import StopNow
 from grpo_engine.events import Event, RunPaused, RunResumed
-from grpo_engine.persist import save_checkpoint
-from grpo_engine.session import Run
+from grpo_engine.run.persist import save_checkpoint
+from grpo_engine.run.session import Run
 
 Result = TypeVar("Result")
 

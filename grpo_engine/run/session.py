@@ -7,7 +7,6 @@ from pathlib import Path
 import mlx.core as mx
 
 from grpo_engine.alerts.state import Alerts
-from grpo_engine.clock import Clock
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control
@@ -18,6 +17,7 @@ from grpo_engine.policy.policy import Policy
 from grpo_engine.rewards.scorer import Scorer
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
+from grpo_engine.run.clock import Clock
 from grpo_engine.tasks.base import Example, Task
 
 Arrays = Mapping[str, Mapping[str, mx.array]]  # by file of a checkpoint, then by name

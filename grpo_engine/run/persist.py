@@ -8,8 +8,6 @@ from typing import Any
 
 import mlx.core as mx
 
-from grpo_engine import checkpoint
-from grpo_engine.checkpoint import Checkpoint
 from grpo_engine.config import mismatch
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.config.settings import flatten
@@ -17,7 +15,9 @@ from grpo_engine.control import StopNow
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.errors import CheckpointError
 from grpo_engine.events import CheckpointSaved, Event, NoteWritten, PhaseStarted
-from grpo_engine.session import Arrays, Progress, Run
+from grpo_engine.run import checkpoint
+from grpo_engine.run.checkpoint import Checkpoint
+from grpo_engine.run.session import Arrays, Progress, Run
 from grpo_engine.tasks.base import Example
 from grpo_engine.versions import versions
 
