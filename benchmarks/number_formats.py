@@ -22,7 +22,6 @@ from typing import Any
 import mlx.core as mx
 
 from experiments.presets import preset
-from grpo_engine.collect import Collected, collect
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.config.settings import build, merge
 from grpo_engine.control import Control
@@ -30,11 +29,12 @@ from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinishe
 from grpo_engine.opening import load_run
 from grpo_engine.platform import blas
 from grpo_engine.run.session import Run
-from grpo_engine.samples import as_float, gather
 from grpo_engine.tasks.base import load_task
+from grpo_engine.train.advantages import judge, rows_to_train
+from grpo_engine.train.samples import as_float, gather
+from grpo_engine.train.sampling import Collected, collect
+from grpo_engine.train.update import update
 from grpo_engine.trainer import run
-from grpo_engine.update import update
-from grpo_engine.worth import judge, rows_to_train
 
 TUNINGS = ("lora", "full")
 DTYPES = ("float32", "bfloat16", "float16")

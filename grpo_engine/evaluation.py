@@ -8,13 +8,10 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from grpo_engine.collect import sample_and_score
 from grpo_engine.events import EvaluationFinished, EvaluationSample, Event, PhaseStarted
-from grpo_engine.report import group_scored
 from grpo_engine.rewards.shape import well_formed
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run.session import Run, is_stopping
-from grpo_engine.samples import SampledGroup
 from grpo_engine.statistics import (
     bootstrap,
     bootstrap_ratio,
@@ -22,6 +19,9 @@ from grpo_engine.statistics import (
     share_with_interval,
     wilson,
 )
+from grpo_engine.train.report import group_scored
+from grpo_engine.train.samples import SampledGroup
+from grpo_engine.train.sampling import sample_and_score
 
 Moment = Literal["before", "during", "after"]
 Mode = Literal["greedy", "sampled"]

@@ -6,14 +6,14 @@ They are sampled before the step's update and scored again after it, outside the
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 
-from grpo_engine.collect import sample_and_score
 from grpo_engine.events import Event, TokenNumbers, TokensScored
-from grpo_engine.logprobs import Numbers, score_tokens
-from grpo_engine.report import group_scored
 from grpo_engine.run.session import Run
-from grpo_engine.samples import SampledGroup
 from grpo_engine.tasks.base import Example
-from grpo_engine.worth import judge_alone
+from grpo_engine.train.advantages import judge_alone
+from grpo_engine.train.logprobs import Numbers, score_tokens
+from grpo_engine.train.report import group_scored
+from grpo_engine.train.samples import SampledGroup
+from grpo_engine.train.sampling import sample_and_score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,18 +12,18 @@ from dataclasses import replace
 
 import mlx.core as mx
 
-from grpo_engine.collect import FIXED_STEP
 from grpo_engine.config.mismatch import Gap
 from grpo_engine.errors import SelfCheckError
 from grpo_engine.events import Event, NoteWritten, PhaseStarted
-from grpo_engine.logprobs import score_tokens
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows
 from grpo_engine.run.requests import relay
 from grpo_engine.run.session import Run
-from grpo_engine.samples import as_float, gather_rollouts
 from grpo_engine.tasks.base import draw
+from grpo_engine.train.logprobs import score_tokens
+from grpo_engine.train.samples import as_float, gather_rollouts
+from grpo_engine.train.sampling import FIXED_STEP
 
 PROMPTS, ROWS, TOKENS = 2, 2, 16
 MOVED = 0.05  # standard deviation of what the check adds to scale * B

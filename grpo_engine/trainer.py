@@ -16,10 +16,9 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from grpo_engine import pinned, report
+from grpo_engine import pinned
 from grpo_engine.alerts.rules import Finding
 from grpo_engine.alerts.state import raised
-from grpo_engine.collect import Collected, collect
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.distributed.lifeline import Lifeline
@@ -35,18 +34,20 @@ from grpo_engine.events import (
     StepFinished,
     StepSkipped,
 )
-from grpo_engine.logprobs import score_tokens
 from grpo_engine.maths.around import entropy_control
 from grpo_engine.opening import load_run, open_run
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.run.persist import keep, let_go, save_checkpoint
 from grpo_engine.run.requests import listen
 from grpo_engine.run.session import Run, is_stopping
-from grpo_engine.samples import Samples, gather
 from grpo_engine.selfcheck import check_itself
 from grpo_engine.tasks.base import Task, load_task
-from grpo_engine.update import Outcome, measure_after, update
-from grpo_engine.worth import judge, reads_old_first, reads_tokens, rows_to_train
+from grpo_engine.train import report
+from grpo_engine.train.advantages import judge, reads_old_first, reads_tokens, rows_to_train
+from grpo_engine.train.logprobs import score_tokens
+from grpo_engine.train.samples import Samples, gather
+from grpo_engine.train.sampling import Collected, collect
+from grpo_engine.train.update import Outcome, measure_after, update
 
 BAD_UPDATES = 3  # in a row, after which a run ends
 

@@ -11,7 +11,6 @@ from mlx_lm.tuner.lora import LoRALinear
 
 from benchmarks.number_formats import cosine, first_update, sum_of
 from grpo_engine import selfcheck
-from grpo_engine.collect import Collected
 from grpo_engine.config.run_config import ModelConfig, RunConfig
 from grpo_engine.events import NoteWritten, PassFinished, RunFinished, StepFinished
 from grpo_engine.policy import adapters, optimizer
@@ -21,6 +20,7 @@ from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import estimate_memory
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
+from grpo_engine.train.sampling import Collected
 from tests.engine.conftest import MakePolicy
 from tests.engine.helpers_policy import largest, made_up_rows, move_weights
 from tests.engine.runs import events_of, settings, write_world
@@ -232,7 +232,7 @@ def test_a_model_too_large_for_float16_is_told_to_use_bfloat16(world: Path, tmp_
 def test_updates_that_float16_cannot_hold_end_with_that_remedy(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_engine.update.optim.global_norm", lambda _: mx.array(mx.inf))
+    monkeypatch.setattr("grpo_engine.train.update.optim.global_norm", lambda _: mx.array(mx.inf))
     events = events_of(settings(world, model={"dtype": "float16"}), tmp_path)
     assert "Set model.dtype to bfloat16" in getattr(events[-1], "message", ""), events[-1]
 

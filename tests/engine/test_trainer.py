@@ -294,8 +294,8 @@ def test_a_gradient_that_is_not_finite_is_left_out_and_its_group_named(
 ) -> None:
     import mlx.core as mx
 
-    from grpo_engine import loss as loss_module
     from grpo_engine.maths.loss import policy_loss as plain
+    from grpo_engine.train import loss as loss_module
 
     def poisoned(new: mx.array, *rest: object, **named: object) -> object:
         ids = named["group_ids"]

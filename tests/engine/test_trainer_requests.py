@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from grpo_engine import trainer, update
+from grpo_engine import trainer
 from grpo_engine.control import Control, Verb
 from grpo_engine.events import CheckpointSaved, Event, RunFinished, RunPaused, RunStarted
 from grpo_engine.rollouts import decode
+from grpo_engine.train import update
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.test_trainer_resume import facts
 

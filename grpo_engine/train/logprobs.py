@@ -12,7 +12,7 @@ from grpo_engine.policy.forward import token_scores
 from grpo_engine.rollouts.types import Rollout
 from grpo_engine.run.requests import listen
 from grpo_engine.run.session import Run
-from grpo_engine.samples import assembled
+from grpo_engine.train.samples import assembled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

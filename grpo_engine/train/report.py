@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 import mlx.core as mx
 import numpy as np
 
-from grpo_engine.collect import Collected
 from grpo_engine.events import (
     Completion,
     Group,
@@ -18,9 +17,10 @@ from grpo_engine.events import (
 )
 from grpo_engine.maths.advantage import reward_metrics
 from grpo_engine.rollouts.types import Rollout, Sampling
-from grpo_engine.samples import SampledGroup, Samples, by_row
 from grpo_engine.tasks.base import prompt_hash
-from grpo_engine.update import Outcome, mean
+from grpo_engine.train.samples import SampledGroup, Samples, by_row
+from grpo_engine.train.sampling import Collected
+from grpo_engine.train.update import Outcome, mean
 
 GIGABYTE = 1e9
 

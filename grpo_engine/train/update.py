@@ -16,7 +16,6 @@ from mlx.utils import tree_map
 
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import Event, PassFinished, PhaseAdvanced
-from grpo_engine.loss import Seen, Sums, gradient, loss, seen_of, step_targets
 from grpo_engine.maths.metrics import merged
 from grpo_engine.maths.reuse import stop_reason
 from grpo_engine.maths.target import Targets
@@ -27,8 +26,9 @@ from grpo_engine.policy.trees import flatten
 from grpo_engine.run.persist import let_go
 from grpo_engine.run.requests import listen
 from grpo_engine.run.session import Run
-from grpo_engine.samples import Samples, as_float, assembled
-from grpo_engine.together import all_gradients, all_seen
+from grpo_engine.train.gather import all_gradients, all_seen
+from grpo_engine.train.loss import Seen, Sums, gradient, loss, seen_of, step_targets
+from grpo_engine.train.samples import Samples, as_float, assembled
 
 
 @dataclass(slots=True, kw_only=True)

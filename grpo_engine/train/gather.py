@@ -9,10 +9,10 @@ from mlx.utils import tree_map
 
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.events import AlertRaised
-from grpo_engine.loss import Seen
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.rewards.scoring import Scores
 from grpo_engine.rollouts.types import Rollout
+from grpo_engine.train.loss import Seen
 
 ARRAYS = ("logprobs", "entropy", "clipped", "kl")
 

@@ -17,7 +17,7 @@ from grpo_engine.maths.weight import Totals
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.run.session import Run
-from grpo_engine.samples import Samples, as_float, fitted, part
+from grpo_engine.train.samples import Samples, as_float, fitted, part
 
 Sums = dict[str, tuple[float, float]]
 

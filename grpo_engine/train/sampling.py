@@ -17,9 +17,9 @@ from grpo_engine.rollouts.prompts import RenderedPrompt, prefill_of
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.run.requests import listen, relay
 from grpo_engine.run.session import Run
-from grpo_engine.samples import SampledGroup
 from grpo_engine.tasks.base import Example, draw
-from grpo_engine.together import all_alerts, all_answers
+from grpo_engine.train.gather import all_alerts, all_answers
+from grpo_engine.train.samples import SampledGroup
 
 FIXED_STEP = 0  # the step that pinned prompts and evaluations draw their noise from, every time
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe
 from grpo_engine.maths.advantage import Advantages, advantages
-from grpo_engine.samples import SampledGroup, Samples
+from grpo_engine.train.samples import SampledGroup, Samples
 
 GROUP_SIGNALS = ("group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign")
 
