@@ -103,7 +103,7 @@ def run_evaluations(target: Target, *, base: bool, as_json: bool) -> int:
     from grpo_engine.platform import enter_engine
 
     enter_engine(0)
-    from grpo_engine.evaluation import Moment
+    from grpo_engine.evaluation.held_out import Moment
     from grpo_engine.trainer import evaluate_only
 
     show = printer(as_json=as_json)

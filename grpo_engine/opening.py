@@ -17,8 +17,8 @@ from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.errors import CheckpointError
+from grpo_engine.evaluation.pinned import first_pins
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
-from grpo_engine.pinned import first_pins
 from grpo_engine.platform import blas
 from grpo_engine.policy import optimizer
 from grpo_engine.policy.load import load_policy

@@ -16,7 +16,6 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from grpo_engine import pinned
 from grpo_engine.alerts.rules import Finding
 from grpo_engine.alerts.state import raised
 from grpo_engine.config.run_config import RunConfig
@@ -24,7 +23,8 @@ from grpo_engine.control import Control, StopNow
 from grpo_engine.distributed.lifeline import Lifeline
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.errors import DataError, EngineError, NotFiniteError, RankLostError
-from grpo_engine.evaluation import Moment, evaluate
+from grpo_engine.evaluation import pinned
+from grpo_engine.evaluation.held_out import Moment, evaluate
 from grpo_engine.events import (
     Event,
     NoteWritten,

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from grpo_engine.statistics import (
+from grpo_engine.evaluation.statistics import (
     bootstrap,
     pass_at_k,
     pass_at_ks,

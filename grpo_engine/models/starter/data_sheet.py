@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from grpo_engine.evaluation.statistics import wilson
 from grpo_engine.models.starter.demonstrations import CHECK, PUPILS
-from grpo_engine.statistics import wilson
 from grpo_engine.tasks.arithmetic import SPLITS, SYMBOLS, WORDINGS, Problem, mixed, problems
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]

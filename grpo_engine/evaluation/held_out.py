@@ -8,17 +8,17 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from grpo_engine.events import EvaluationFinished, EvaluationSample, Event, PhaseStarted
-from grpo_engine.rewards.shape import well_formed
-from grpo_engine.rollouts.types import Sampling
-from grpo_engine.run.session import Run, is_stopping
-from grpo_engine.statistics import (
+from grpo_engine.evaluation.statistics import (
     bootstrap,
     bootstrap_ratio,
     pass_at_ks,
     share_with_interval,
     wilson,
 )
+from grpo_engine.events import EvaluationFinished, EvaluationSample, Event, PhaseStarted
+from grpo_engine.rewards.shape import well_formed
+from grpo_engine.rollouts.types import Sampling
+from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.train.report import group_scored
 from grpo_engine.train.samples import SampledGroup
 from grpo_engine.train.sampling import sample_and_score

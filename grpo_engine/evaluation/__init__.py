@@ -1,0 +1,1 @@
+"""Held-out evaluation and the prompts that are followed through a run."""
