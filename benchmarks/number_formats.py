@@ -26,9 +26,9 @@ from grpo_engine.config.run_config import RunConfig
 from grpo_engine.config.settings import build, merge
 from grpo_engine.control import Control
 from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinished
-from grpo_engine.opening import load_run
 from grpo_engine.platform import blas
 from grpo_engine.run.session import Run
+from grpo_engine.setup.opening import load_run
 from grpo_engine.tasks.base import load_task
 from grpo_engine.train.advantages import judge, rows_to_train
 from grpo_engine.train.samples import as_float, gather

@@ -124,7 +124,7 @@ def _switch(changes: dict[str, Any]) -> None:
         policy.fast = replace(FastPaths(), **changes)
         return policy
 
-    patch("grpo_engine.opening.load_policy", load).start()
+    patch("grpo_engine.setup.opening.load_policy", load).start()
 
 
 if __name__ == "__main__":

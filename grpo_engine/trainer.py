@@ -35,12 +35,12 @@ from grpo_engine.events import (
     StepSkipped,
 )
 from grpo_engine.maths.around import entropy_control
-from grpo_engine.opening import load_run, open_run
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.run.persist import keep, let_go, save_checkpoint
 from grpo_engine.run.requests import listen
 from grpo_engine.run.session import Run, is_stopping
-from grpo_engine.selfcheck import check_itself
+from grpo_engine.setup.opening import load_run, open_run
+from grpo_engine.setup.self_check import check_itself
 from grpo_engine.tasks.base import Task, load_task
 from grpo_engine.train import report
 from grpo_engine.train.advantages import judge, reads_old_first, reads_tokens, rows_to_train

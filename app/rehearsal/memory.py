@@ -22,7 +22,7 @@ class Estimates:
 
     def estimate(self, config: RunConfig) -> dict[str, Any]:
         """Bytes by purpose, the limit, and how many answers go through one backward pass."""
-        from grpo_engine import preflight
+        from grpo_engine.setup import preflight
 
         policy = self._shapes(config)
         task, render = self._examples.task(config), self._examples.renderer(config)

@@ -10,7 +10,6 @@ from mlx_lm.tuner.dora import DoRALinear
 from mlx_lm.tuner.lora import LoRALinear
 
 from benchmarks.number_formats import cosine, first_update, sum_of
-from grpo_engine import selfcheck
 from grpo_engine.config.run_config import ModelConfig, RunConfig
 from grpo_engine.events import NoteWritten, PassFinished, RunFinished, StepFinished
 from grpo_engine.policy import adapters, optimizer
@@ -20,6 +19,7 @@ from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.memory import estimate_memory
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
+from grpo_engine.setup import self_check
 from grpo_engine.train.sampling import Collected
 from tests.engine.conftest import MakePolicy
 from tests.engine.helpers_policy import largest, made_up_rows, move_weights
@@ -202,7 +202,7 @@ def test_the_self_check_passes_with_an_adapter_that_is_not_zero_and_leaves_it_as
     world: Path, tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[Policy, dict[str, mx.array]]] = []
-    plain = selfcheck.moved_adapter
+    plain = self_check.moved_adapter
 
     def moved(policy: Policy) -> dict[str, mx.array] | None:
         seen.append((policy, policy.snapshot()))
@@ -211,7 +211,7 @@ def test_the_self_check_passes_with_an_adapter_that_is_not_zero_and_leaves_it_as
         assert max(largest(v) for n, v in found.items() if n.endswith("lora_b")) > 0.01
         return found
 
-    monkeypatch.setattr(selfcheck, "moved_adapter", moved)
+    monkeypatch.setattr(self_check, "moved_adapter", moved)
     config = settings(world, steps=1, model={"dtype": dtype},
                       optimizer={"learning_rate": 0.0})  # fmt: skip
     events = events_of(config, tmp_path)

@@ -10,7 +10,6 @@ import mlx.core as mx
 import pytest
 from mlx import nn
 
-from grpo_engine import preflight
 from grpo_engine.config.run_config import ModelConfig
 from grpo_engine.errors import MemoryLimitError
 from grpo_engine.policy.batch import micro_batches
@@ -20,6 +19,7 @@ from grpo_engine.policy.memory import choose_micro_rows, estimate_memory
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling
+from grpo_engine.setup import preflight
 from tests.engine.helpers_policy import drain, made_up_rows
 from tests.engine.runs import settings, write_world
 from tests.engine.tiny import write_model

@@ -8,7 +8,6 @@ from typing import Any
 
 import mlx.core as mx
 
-from grpo_engine import preflight
 from grpo_engine.alerts.rules import Finding
 from grpo_engine.alerts.state import Alerts, Limits, raised
 from grpo_engine.config import mismatch
@@ -30,6 +29,7 @@ from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run import checkpoint, persist
 from grpo_engine.run.session import Run
+from grpo_engine.setup import preflight
 from grpo_engine.tasks.base import Task, load_task
 from grpo_engine.versions import versions
 

@@ -1,0 +1,1 @@
+"""From settings to a run that is ready for its first step."""
