@@ -7,10 +7,12 @@ from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 
 from app.app import Workbench
+from app.messages import ExplainRequested
 from app.palette import PALETTES, hex_of
 from app.safe_text import cell_len
 from app.screens.help import HelpScreen
 from app.screens.help.topics import setting_parts
+from app.widgets.curves import Curves
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import Script
@@ -84,3 +86,24 @@ async def test_words_marked_with_the_mouse_can_be_read_in_every_theme(
         await pilot.click(offset=(x, y), times=2)
         assert looks_of(app, "Higher is better.") == look
         frames.check(app)
+
+
+async def test_a_panel_asks_for_help_on_what_it_shows_unless_a_question_is_open(
+    tmp_path: Path,
+) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        walk = Walk(app, pilot)
+        await walk.see("reward")
+        curves = app.screen.query_one(Curves)
+        await walk.press("ctrl+c")
+        assert app.screen.is_modal
+        asking = app.screen
+        curves.post_message(ExplainRequested("metric:reward"))  # it came late
+        await pilot.pause()
+        assert app.screen is asking
+        await walk.press("n")
+        curves.focus()
+        await walk.press("enter")
+        await until(app, lambda: isinstance(app.screen, HelpScreen))
+        await walk.see("help", "reward")

@@ -1,5 +1,6 @@
 """Runs on real stores: the table, filters, marks, groups, writing, and the empty card."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from app.screens.runs.texts import as_csv, records
 from experiments.reader import StoreReader
 from experiments.store import ExperimentStore
 from tests.app import frames
+from tests.app.rest import until
 from tests.app.script import algorithm
 from tests.app.stored import record, run_events
 
@@ -197,3 +199,28 @@ async def test_sorting_works_while_the_table_has_no_room(store: Path) -> None:
         before = screen.view.sort
         await pilot.press("o")
         assert screen.view.sort not in (before, "")
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_worker_of_the_queue_is_a_process_of_its_own(
+    read_only: bool, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr("app.launch.subprocess.Popen", lambda words, **_: started.append(words))
+    app = workbench(store, read_only=read_only)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app, pilot)
+        await pilot.press("Q", "enter")
+    wanted = ["-P", "-m", "app", "sweep", "--queue", "--db", str(store)]
+    assert [words[1:] for words in started] == ([] if read_only else [wanted])
+
+
+async def test_only_a_view_that_may_write_asks_for_a_file(store: Path) -> None:
+    for read_only in (False, True):
+        app = workbench(store, read_only=read_only)
+        async with app.run_test(size=(120, 40), notifications=True) as pilot:
+            await ready(app, pilot)
+            await pilot.press("e")
+            told = "This view is read-only." if read_only else "Write what is shown to"
+            await until(app, partial(lambda app, told: told in frames.text(app), app, told))
+            assert app.screen.is_modal is not read_only
