@@ -29,7 +29,7 @@ from app.safe_text import safe
 from app.screens.base import WorkbenchScreen
 from app.themes import THEMES
 from app.tidying import Tidying
-from experiments.paths import store_path
+from experiments.db.paths import store_path
 
 SCREENS = {
     "runs": "app.screens.runs:RunsScreen",

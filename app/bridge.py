@@ -99,7 +99,7 @@ class Bridge:
         self._train(config, handle, recorder, control, resume=False)
 
     def _begin_again(self, ref: str, control: Control) -> None:
-        from experiments.paths import run_folder
+        from experiments.db.paths import run_folder
         from experiments.reader import StoreReader
         from experiments.recorder import Recorder
         from grpo_engine.config.settings import build

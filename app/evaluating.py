@@ -42,7 +42,7 @@ def find_target(
         return of_adapter(place, file, preset, sets, over)
     if place.is_dir() or "/" in target or target == "starter":
         return of_model(target, file, preset, sets, over)
-    from experiments.paths import run_folder, store_path
+    from experiments.db.paths import run_folder, store_path
     from experiments.reader import StoreReader
 
     path = store_path(db)

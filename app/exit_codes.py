@@ -2,7 +2,7 @@
 
 from typing import Final, TextIO
 
-from experiments.texts import visible
+from experiments.db.texts import visible
 
 OK: Final = 0
 FAILED: Final = 1

@@ -340,7 +340,7 @@ class BusyDialog(Choice[str]):
     """What to do with a new run while one goes on."""
 
     def __init__(self, name: str) -> None:
-        from experiments.machine import memory_now
+        from experiments.db.machine import memory_now
 
         held, free = memory_now()
         super().__init__(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
 from experiments.csv_files import json_text, write_csv
-from experiments.texts import visible
+from experiments.db.texts import visible
 
 Row = Mapping[str, Any]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from app.stderr import say
 
 if TYPE_CHECKING:
+    from experiments.db.tables import QueueItemRow
     from experiments.queue import RunQueue
-    from experiments.tables import QueueItemRow
 
 RENEW_S = 15.0
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from app.progress import Tally, sentence, visible
-from experiments.paths import fault_file, log_file
+from experiments.db.paths import fault_file, log_file
 from grpo_engine.events import Event, RunFailed
 
 

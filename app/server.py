@@ -15,7 +15,7 @@ from textual_serve.server import Server
 
 from app import exit_codes
 from app.detach import environment
-from experiments.paths import store_path
+from experiments.db.paths import store_path
 from experiments.reader import StoreReader
 
 COOKIE, PARAMETER = "grpo_tui_token", "token"

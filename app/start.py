@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.headless import Job
-from experiments.paths import run_folder, runs_folder, store_path
+from experiments.db.paths import run_folder, runs_folder, store_path
 from experiments.values import RunDetail
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.config.settings import build

@@ -2,7 +2,7 @@
 
 import sys
 
-from experiments.texts import visible
+from experiments.db.texts import visible
 
 
 def say(text: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.stderr import say
-from experiments.paths import store_path
+from experiments.db.paths import store_path
 
 if TYPE_CHECKING:
     from experiments.reader import StoreReader
@@ -29,7 +29,7 @@ RunRef = Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @
 @contextmanager
 def reading(db: str | None) -> Iterator["StoreReader"]:
     """The store to read; one of an older program is upgraded first."""
-    from experiments.migrations import CURRENT
+    from experiments.db.migrations import CURRENT
     from experiments.reader import StoreReader
 
     path = store_path(db)

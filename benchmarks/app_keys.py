@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks import app_tour as tour
 from benchmarks import store_data as data
-from experiments.texts import iso
+from experiments.db.texts import iso
 from grpo_engine import events as ev
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control

@@ -21,7 +21,8 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks import store_data as data
-from experiments import connect, recording, writer
+from experiments import recording, writer
+from experiments.db import connection
 from experiments.reader import StoreReader
 from experiments.recorder import Recorder
 from experiments.rows import Item
@@ -48,7 +49,7 @@ class Hold:
     def begin(self, conn: sqlite3.Connection, limit: float = 5.0) -> float:
         """Take the lock as the writer would."""
         before = starved()
-        waited = connect.begin(conn, limit)
+        waited = connection.begin(conn, limit)
         self._began, self._starved = time.perf_counter(), starved()
         self.waited.append(1e3 * waited)
         self.waited_starved.append(self._starved - before)

@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from sqlmodel import SQLModel
 
-from experiments import tables
-from experiments.connect import open_writer
-from experiments.migrations import MIGRATIONS, migrate
-from experiments.tokens import CODEC, FIELDS, TokenFile
+from experiments.db import tables
+from experiments.db.connection import open_writer
+from experiments.db.migrations import MIGRATIONS, migrate
+from experiments.db.tokens import CODEC, FIELDS, TokenFile
 
 PAGE = Path(__file__).with_name("schema.md")
 

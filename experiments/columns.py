@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from experiments.db.texts import escape
 from experiments.errors import QueryError
-from experiments.texts import escape
 from grpo_engine.metrics import METRICS, spec
 
 STATS = ("best", "last", "first", "min", "max", "mean", "count")

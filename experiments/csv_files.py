@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from experiments.texts import escape, guard, unescape, unguard
+from experiments.db.texts import escape, guard, unescape, unguard
 
 # DEL and C1 controls, line separators, bidirectional marks, lone surrogates
 _UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from experiments.csv_files import cell, json_text, plain, write_csv
+from experiments.db.texts import escape, iso, visible
 from experiments.errors import ExportError, StoreError
 from experiments.reader import StoreReader
-from experiments.texts import escape, iso, visible
 from experiments.values import GroupView, RolloutView, RunSummary
 
 Row = dict[str, Any]

@@ -6,11 +6,11 @@ import threading
 import time
 from contextlib import closing
 
-from experiments.connect import begin, open_writer
+from experiments.db.connection import begin, open_writer
+from experiments.db.machine import memory_now
+from experiments.db.texts import iso
 from experiments.errors import StoreError
-from experiments.machine import memory_now
 from experiments.store import ExperimentStore
-from experiments.texts import iso
 
 PERIOD_S = 2.0
 

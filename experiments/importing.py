@@ -9,17 +9,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from experiments.connect import open_writer
+from experiments.db.connection import open_writer
+from experiments.db.paths import log_file, run_folder
+from experiments.db.tables import AttemptRow, RunRow
+from experiments.db.texts import escape, now_iso
 from experiments.errors import ImportRefusedError, StoreError
 from experiments.leftovers import wanted_of
-from experiments.paths import log_file, run_folder
 from experiments.purge import purge
 from experiments.reader import StoreReader
 from experiments.rows import Item
 from experiments.stats import mean_and_std
 from experiments.store import ExperimentStore
-from experiments.tables import AttemptRow, RunRow
-from experiments.texts import escape, now_iso
 from experiments.values import RunDetail, RunSummary
 from experiments.writer import RunWriter
 from grpo_engine import events as ev

@@ -6,10 +6,10 @@ import sqlite3
 from contextlib import closing
 from typing import Any
 
-from experiments.connect import open_writer
+from experiments.db.connection import open_writer
+from experiments.db.machine import host_name, is_alive
+from experiments.db.paths import run_folder
 from experiments.errors import RunNotFoundError
-from experiments.machine import host_name, is_alive
-from experiments.paths import run_folder
 from experiments.rows import Wanted
 from experiments.spill import Spill
 from experiments.store import ExperimentStore

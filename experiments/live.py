@@ -5,8 +5,8 @@ import sqlite3
 import time
 
 from experiments.board import Board, board_json
-from experiments.connect import begin
-from experiments.texts import now_iso, seconds, unescape
+from experiments.db.connection import begin
+from experiments.db.texts import now_iso, seconds, unescape
 from grpo_engine import events as ev
 from grpo_engine.control import Control
 

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 from experiments import values as v
-from experiments.machine import boot_id, host_name
-from experiments.paths import fault_file, log_file, run_folder
+from experiments.db.machine import boot_id, host_name
+from experiments.db.paths import fault_file, log_file, run_folder
+from experiments.db.texts import ago, iso, seconds
 from experiments.read_metrics import MetricQuestions
-from experiments.texts import ago, iso, seconds
 
 LINES = 20
 

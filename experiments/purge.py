@@ -6,8 +6,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from experiments.connect import begin, open_writer
-from experiments.paths import run_folder, spill_file
+from experiments.db.connection import begin, open_writer
+from experiments.db.paths import run_folder, spill_file
 from experiments.store import ExperimentStore
 
 GROUPS = 50

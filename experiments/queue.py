@@ -10,13 +10,13 @@ from typing import Any
 
 from sqlmodel import col, select
 
-from experiments.configs import config_hash, config_tree, json_text, verbatim
+from experiments.db.configs import config_hash, config_tree, json_text, verbatim
+from experiments.db.machine import host_name, is_alive, process_start
+from experiments.db.names import new_uid
+from experiments.db.tables import QueueItemRow, RunRow, SweepRow
+from experiments.db.texts import escape, now_iso
 from experiments.errors import QueryError
-from experiments.machine import host_name, is_alive, process_start
-from experiments.names import new_uid
 from experiments.store import ExperimentStore
-from experiments.tables import QueueItemRow, RunRow, SweepRow
-from experiments.texts import escape, now_iso
 
 LEASE_S = 60.0
 

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 
 from experiments import values as v
-from experiments.numbers import number
-from experiments.paths import run_folder, tokens_file
+from experiments.db.numbers import number
+from experiments.db.paths import run_folder, tokens_file
 from experiments.read_metrics import MetricQuestions
 from experiments.read_rollouts import RolloutQuestions
 from experiments.reading import marks, text
@@ -143,7 +143,7 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
     def _with_blobs(
         self, run: int, keys: Sequence[int]
     ) -> Iterable[tuple[int, int, v.GroupView, Blob]]:
-        from experiments.tokens import read_blobs
+        from experiments.db.tokens import read_blobs
 
         seqs = {
             key: (seq, tokens)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments import values as v
+from experiments.db.numbers import loads, number
+from experiments.db.texts import escape
 from experiments.errors import NothingStoredError
-from experiments.numbers import loads, number
 from experiments.reading import Reading, no_collection, text
-from experiments.texts import escape
 
 
 class MetricQuestions(Reading):

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from experiments import values as v
+from experiments.db.numbers import loads, maybe
+from experiments.db.paths import run_folder, tokens_file
+from experiments.db.texts import escape
 from experiments.errors import NothingStoredError
-from experiments.numbers import loads, maybe
-from experiments.paths import run_folder, tokens_file
 from experiments.reading import Reading, marks, text
-from experiments.texts import escape
 
 GROUP = (
     "id, run_id, attempt, step, idx, origin, example_key, prompt_hash, prompt_text, target, "
@@ -117,7 +117,7 @@ class RolloutQuestions(Reading):
 
     def tokens(self, run: int, group: int) -> v.TokenView | None:
         """The token numbers of a group; None where they were not recorded."""
-        from experiments.tokens import read_blob
+        from experiments.db.tokens import read_blob
 
         row = self._one(
             "SELECT seq, has_tokens FROM rollout_group WHERE id = ? AND run_id = ?", (group, run)

@@ -7,13 +7,13 @@ from typing import Any
 
 from experiments import values as v
 from experiments.columns import FIELDS, Column, Known, nearest, parse_column, parse_columns
-from experiments.configs import flat
+from experiments.db.configs import flat
+from experiments.db.paths import run_folder
+from experiments.db.texts import escape
 from experiments.errors import RunNotFoundError
 from experiments.filters import compile_filter
-from experiments.paths import run_folder
 from experiments.reading import Reading, marks, no_collection, text
 from experiments.status import Derived, LifeSigns, derive
-from experiments.texts import escape
 from grpo_engine.metrics import spec
 
 DEFAULT_METRICS = (

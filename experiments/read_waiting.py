@@ -5,10 +5,10 @@ import time
 from typing import Any
 
 from experiments.board import board_from_json
+from experiments.db.texts import seconds
 from experiments.errors import NothingStoredError
 from experiments.post_mortem import last_sign
 from experiments.reading import Reading, text
-from experiments.texts import seconds
 from experiments.values import BoardView, ControlView, QueueItemView, SweepView
 
 NO_ANSWER_S = 5.0

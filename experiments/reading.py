@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from experiments.connect import open_reader
+from experiments.db.connection import open_reader
+from experiments.db.migrations import CURRENT, too_new, version
+from experiments.db.texts import unescape
 from experiments.errors import NoStoreError, NothingStoredError, StoreUnusableError
-from experiments.migrations import CURRENT, too_new, version
-from experiments.texts import unescape
 
 
 class Reading:

@@ -11,9 +11,9 @@ from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import Any
 
+from experiments.db.machine import network_file_system
 from experiments.errors import StoreError, StoreReadOnlyError
 from experiments.leftovers import take_in_leftovers
-from experiments.machine import network_file_system
 from experiments.recording import Recording, RunHandle
 from experiments.store import ExperimentStore
 from experiments.store_file import StoreFile

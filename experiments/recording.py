@@ -10,15 +10,15 @@ from queue import Queue, SimpleQueue
 from typing import Any
 
 from experiments.board import Board
+from experiments.db.paths import run_folder
+from experiments.db.texts import iso, unescape
 from experiments.errors import StoreError
 from experiments.heartbeat import Heartbeat
 from experiments.leftovers import drain, may_pass, wanted_of
 from experiments.live import LiveBoard, Requests
-from experiments.paths import run_folder
 from experiments.rows import PROGRESS, Item
 from experiments.spill import Spill
 from experiments.store_file import StoreFile
-from experiments.texts import iso, unescape
 from experiments.writer import RunWriter
 from grpo_engine import events as ev
 from grpo_engine.control import Control

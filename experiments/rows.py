@@ -7,8 +7,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from experiments.numbers import dumps, known, nan_names
-from experiments.texts import escape
+from experiments.db.numbers import dumps, known, nan_names
+from experiments.db.texts import escape
 from grpo_engine import events as ev
 
 PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdvanced)

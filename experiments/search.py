@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from experiments import values as v
+from experiments.db.texts import escape
 from experiments.errors import QueryError
 from experiments.reading import marks, text
 from experiments.search_order import HIT, PAGE, OrderedRollouts
-from experiments.texts import escape
 
 Mode = Literal["words", "prefix", "substring"]
 MODES = ("words", "prefix", "substring")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.paths import spill_file, spill_folder
+from experiments.db.paths import spill_file, spill_folder
 from experiments.rows import Item
 from grpo_engine import events as ev
 

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.pool import NullPool
 from sqlmodel import Session, col, delete, func, select, update
 
-from experiments.configs import (
+from experiments.db.configs import (
     config_hash,
     config_tree,
     flat,
@@ -22,7 +22,14 @@ from experiments.configs import (
     promoted,
     verbatim,
 )
-from experiments.connect import begin, open_writer
+from experiments.db.connection import begin, open_writer
+from experiments.db.machine import boot_id, host_name, process_start
+from experiments.db.migrations import CURRENT, migrate, too_new, version
+from experiments.db.names import free_name, new_uid, short_id
+from experiments.db.paths import run_folder
+from experiments.db.summaries import rebuild
+from experiments.db.tables import AlertRow, AttemptRow, ControlRow, RunParamRow, RunRow, RunTagRow
+from experiments.db.texts import escape, now_iso
 from experiments.errors import (
     NothingStoredError,
     QueryError,
@@ -30,14 +37,7 @@ from experiments.errors import (
     StoreError,
     StoreReadOnlyError,
 )
-from experiments.machine import boot_id, host_name, process_start
-from experiments.migrations import CURRENT, migrate, too_new, version
-from experiments.names import free_name, new_uid, short_id
-from experiments.paths import run_folder
 from experiments.reader import StoreReader
-from experiments.summaries import rebuild
-from experiments.tables import AlertRow, AttemptRow, ControlRow, RunParamRow, RunRow, RunTagRow
-from experiments.texts import escape, now_iso
 
 VERBS = ("pause", "continue", "stop_after_step", "stop_now", "checkpoint", "pin")
 HIDING = ("event", "step", "update_pass", "rollout_group", "evaluation")

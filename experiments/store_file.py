@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from experiments.connect import open_writer
+from experiments.db.connection import open_writer
 from experiments.store import ExperimentStore
 
 

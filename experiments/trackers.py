@@ -8,11 +8,11 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from experiments.db.texts import seconds
 from experiments.errors import ExportError
 from experiments.export import metric_rows
 from experiments.reader import StoreReader
 from experiments.tensorboard import EventFile
-from experiments.texts import seconds
 from experiments.values import RunSummary
 
 NOT_METRICS = ("run", "name", "step", "at", "elapsed")

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from experiments import summaries
-from experiments.connect import begin, hurried
-from experiments.numbers import dumps, known, nan_names
-from experiments.paths import tokens_file
+from experiments.db import summaries
+from experiments.db.connection import begin, hurried
+from experiments.db.numbers import dumps, known, nan_names
+from experiments.db.paths import tokens_file
+from experiments.db.texts import escape, iso
+from experiments.db.tokens import TokenFile, encode
 from experiments.read_facts import SOURCES
 from experiments.reading import marks
 from experiments.rows import (
@@ -28,8 +30,6 @@ from experiments.rows import (
     Wanted,
     insert,
 )  # fmt: skip
-from experiments.texts import escape, iso
-from experiments.tokens import TokenFile, encode
 from experiments.values import TokenRow
 from grpo_engine import events as ev
 

@@ -135,7 +135,7 @@ def diff(
 
 def settings_of(what: str, db: str | None) -> dict[str, Any]:
     """The flat settings of a configuration, as JSON values."""
-    from experiments.configs import config_tree, flat
+    from experiments.db.configs import config_tree, flat
 
     return flat(config_tree(named(what, db)))
 

@@ -28,7 +28,7 @@ def logs(
 
     Example: grpo-tui logs @last --follow
     """
-    from experiments.paths import log_file, run_folder
+    from experiments.db.paths import log_file, run_folder
     from experiments.post_mortem import tail
 
     with reading(db) as reader:

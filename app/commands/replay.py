@@ -21,7 +21,7 @@ def replay(
 
     from app.app import open_workbench
     from app.replay import ReplayFeed
-    from experiments.paths import store_path
+    from experiments.db.paths import store_path
     from experiments.reader import StoreReader
 
     store = store_path(db)

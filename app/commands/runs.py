@@ -68,7 +68,7 @@ def runs(
 
 
 def _line(run: "RunSummary") -> dict[str, Any]:
-    from experiments.texts import ago, seconds
+    from experiments.db.texts import ago, seconds
 
     reward, kl = run.metrics.get("reward"), run.metrics.get("kl")
     clip = run.metrics.get("clip_ratio/region_mean")

@@ -66,7 +66,7 @@ def _plan(
 ) -> int:  # fmt: skip
     """Queue the grid, or find it; every point is checked before any is trained."""
     from app.run_config import assemble
-    from experiments.configs import config_tree, flat
+    from experiments.db.configs import config_tree, flat
     from experiments.queue import points
 
     texts = dict(_axis(pair) for pair in sets)

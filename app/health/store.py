@@ -7,11 +7,11 @@ from contextlib import closing
 from pathlib import Path
 
 from app.health.facts import Fact, Level, gib
-from experiments.connect import open_reader, sqlite_warnings
+from experiments.db.connection import open_reader, sqlite_warnings
+from experiments.db.machine import network_file_system
+from experiments.db.migrations import CURRENT, too_new, version
+from experiments.db.paths import runs_folder, store_path
 from experiments.errors import StoreError
-from experiments.machine import network_file_system
-from experiments.migrations import CURRENT, too_new, version
-from experiments.paths import runs_folder, store_path
 
 ENOUGH = 2 << 30
 HARDLY = 100 << 20

@@ -10,8 +10,8 @@ from app import exit_codes
 from app.commands import doctor
 from app.health import Fact, Level, machine, mlx, packages, store, terminal
 from app.main import main
-from experiments.connect import open_writer
-from experiments.migrations import CURRENT, migrate
+from experiments.db.connection import open_writer
+from experiments.db.migrations import CURRENT, migrate
 from grpo_engine.platform import blas, device, memory, speed
 
 

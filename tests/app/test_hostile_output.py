@@ -12,11 +12,11 @@ import pytest
 from app import exit_codes
 from app.output import data_stdout
 from experiments.csv_files import read_csv
+from experiments.db.texts import escape
 from experiments.export import FORMATS, WHAT, rows_of
 from experiments.reader import StoreReader
 from experiments.recorder import Recorder
 from experiments.store import ExperimentStore
-from experiments.texts import escape
 from grpo_engine import events as ev
 from tests.app.calls import Cli, caller
 from tests.app.script import HOSTILE, hostile_group

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from app.queue_worker import work
-from experiments.machine import host_name
+from experiments.db.machine import host_name
 from experiments.queue import RunQueue
 from experiments.recorder import Recorder
 from experiments.store import ExperimentStore

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.db.paths import spill_file
 from experiments.leftovers import take_in_leftovers
-from experiments.paths import spill_file
 from experiments.reader import StoreReader
 from experiments.recorder import Recorder
 from experiments.store import ExperimentStore

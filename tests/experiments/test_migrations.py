@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from sqlmodel import SQLModel
 
-from experiments import schema
-from experiments import tables as tables_module
-from experiments.connect import begin, open_writer, sqlite_warnings
+from experiments.db import schema
+from experiments.db import tables as tables_module
+from experiments.db.connection import begin, open_writer, sqlite_warnings
+from experiments.db.migrations import CURRENT, MIGRATIONS, migrate, version
 from experiments.errors import StoreReadOnlyError
-from experiments.migrations import CURRENT, MIGRATIONS, migrate, version
 from experiments.reader import StoreReader
 from experiments.recorder import Recorder
 from experiments.store import ExperimentStore

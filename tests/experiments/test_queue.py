@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from experiments.db.machine import host_name
+from experiments.db.tables import QueueItemRow
 from experiments.errors import QueryError
-from experiments.machine import host_name
 from experiments.queue import RunQueue, points
 from experiments.reader import StoreReader
 from experiments.store import ExperimentStore
-from experiments.tables import QueueItemRow
 from tests.experiments.made import config, record_run
 
 

@@ -10,7 +10,8 @@ from queue import SimpleQueue
 import pytest
 
 from experiments.board import Board
-from experiments.connect import begin
+from experiments.db.connection import begin
+from experiments.db.texts import iso
 from experiments.errors import StoreUnusableError
 from experiments.live import LiveBoard
 from experiments.reader import StoreReader
@@ -18,7 +19,6 @@ from experiments.recorder import Recorder
 from experiments.rows import insert
 from experiments.status import LifeSigns, derive
 from experiments.store import ExperimentStore
-from experiments.texts import iso
 from grpo_engine import events as ev
 from grpo_engine.control import Control
 from tests.experiments.made import (
@@ -218,7 +218,7 @@ NOW = 1_700_000_000.0
 def signs(**changes: object) -> LifeSigns:
     import os
 
-    from experiments.machine import boot_id, host_name, process_start
+    from experiments.db.machine import boot_id, host_name, process_start
 
     now = iso(NOW)
     fields: dict[str, object] = {

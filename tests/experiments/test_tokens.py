@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.tokens import TokenFile, decode, encode, read_blob
+from experiments.db.tokens import TokenFile, decode, encode, read_blob
 from experiments.values import TokenRow
 
 LOGP = st.floats(-30, 0, width=32)

@@ -104,7 +104,7 @@ def record() -> None:
 
 def spill(config: Any, events: list[Any]) -> None:
     """Record the same events while another connection holds the store."""
-    from experiments.paths import spill_file
+    from experiments.db.paths import spill_file
     from experiments.recorder import Recorder
 
     store = Path("locked", STORE)

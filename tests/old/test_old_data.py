@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from app import demo
-from experiments.machine import host_name
-from experiments.paths import spill_file
+from experiments.db.machine import host_name
+from experiments.db.paths import spill_file
 from experiments.reader import StoreReader
 from experiments.recorder import Recorder
 from grpo_engine import events as ev

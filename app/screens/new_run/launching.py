@@ -67,7 +67,7 @@ def beside(busy: str) -> str:
     """What a process of its own means now."""
     if not busy:
         return "in the background, even when this window closes"
-    from experiments.machine import memory_now
+    from experiments.db.machine import memory_now
 
     held, free = memory_now()
     return f"beside it; this process holds {held:.1f} GB, {free:.1f} GB are free"

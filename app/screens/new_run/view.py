@@ -289,7 +289,7 @@ MOST_IN_NAME = 2
 
 def suggest(view: View) -> str:
     """A name that says where the run comes from and what is changed, and is not taken."""
-    from experiments.names import free_name
+    from experiments.db.names import free_name
 
     stem = view.form.base.name or view.origin.name
     changed = [path for path in view.checked.changed if path != "name"]

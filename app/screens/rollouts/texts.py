@@ -15,7 +15,7 @@ from textual.app import App, SuspendNotSupported
 from app.inspector.groups import letter
 from app.safe_text import safe
 from app.screens.rollouts.view import View
-from experiments.texts import escape, guard
+from experiments.db.texts import escape, guard
 
 
 def as_csv(view: View) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from app.safe_text import safe
 from app.screens.runs.columns import metric_of
 from app.screens.runs.view import View
-from experiments.texts import escape, guard
+from experiments.db.texts import escape, guard
 from experiments.values import RunSummary
 
 METRICS = ("reward", "eval/accuracy", "kl", "clip_ratio/region_mean", "tokens_per_second")

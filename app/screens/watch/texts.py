@@ -8,7 +8,7 @@ from typing import Any
 
 from app.run_state import Card, Snapshot
 from app.safe_text import safe
-from experiments.texts import escape, guard
+from experiments.db.texts import escape, guard
 from grpo_engine.metrics import spec
 
 ANSWER = ("prompt", "answer", "reward", "advantage", "tokens", "finish", "text")

@@ -8,11 +8,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments import schema
-from experiments.connect import APPLICATION_ID, begin
+from experiments.db import schema
+from experiments.db.connection import APPLICATION_ID, begin
+from experiments.db.machine import host_name, is_alive
+from experiments.db.texts import iso, now_iso, seconds
 from experiments.errors import StoreReadOnlyError
-from experiments.machine import host_name, is_alive
-from experiments.texts import iso, now_iso, seconds
 
 FRESH_S = 30.0
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.texts import escape
+from experiments.db.texts import escape
 
 
 def config_tree(config: Any) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""The file: tables, migrations, connections, and how values are stored."""
