@@ -1,10 +1,10 @@
 """StoreReader: plain sqlite3 for the command line, the first paint and hot reads."""
 
-from experiments.post_mortem import PostMortemQuestions
-from experiments.read_facts import FactQuestions
-from experiments.read_runs import RunQuestions
-from experiments.read_waiting import WaitingQuestions
-from experiments.search import SearchQuestions
+from experiments.read.facts import FactQuestions
+from experiments.read.post_mortem import PostMortemQuestions
+from experiments.read.runs import RunQuestions
+from experiments.read.search import SearchQuestions
+from experiments.read.waiting import WaitingQuestions
 
 
 class StoreReader(

@@ -13,8 +13,8 @@ from experiments.db.numbers import dumps, known, nan_names
 from experiments.db.paths import tokens_file
 from experiments.db.texts import escape, iso
 from experiments.db.tokens import TokenFile, encode
-from experiments.read_facts import SOURCES
-from experiments.reading import marks
+from experiments.read.connection import marks
+from experiments.read.facts import SOURCES
 from experiments.rows import (
     EVENT_SQL,
     GROUP_SQL,

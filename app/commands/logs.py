@@ -29,7 +29,7 @@ def logs(
     Example: grpo-tui logs @last --follow
     """
     from experiments.db.paths import log_file, run_folder
-    from experiments.post_mortem import tail
+    from experiments.read.post_mortem import tail
 
     with reading(db) as reader:
         found = reader.resolve(run)

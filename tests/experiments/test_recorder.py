@@ -14,10 +14,10 @@ from experiments.db.connection import begin
 from experiments.db.texts import iso
 from experiments.errors import StoreUnusableError
 from experiments.live import LiveBoard
+from experiments.read.status import LifeSigns, derive
 from experiments.reader import StoreReader
 from experiments.recorder import Recorder
 from experiments.rows import insert
-from experiments.status import LifeSigns, derive
 from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from grpo_engine.control import Control

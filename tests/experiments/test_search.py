@@ -95,7 +95,7 @@ def test_walking_the_sorted_rollouts_gives_what_sorting_the_hits_gives(
     reader: StoreReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = found(reader, "problem", sort="reward")
-    monkeypatch.setattr("experiments.search.FEW", 1)
+    monkeypatch.setattr("experiments.read.search.FEW", 1)
     assert found(reader, "problem", sort="reward") == wanted
     by_length = found(reader, "problem", sort="length")
     assert sorted(by_length) == sorted(wanted)
@@ -178,8 +178,8 @@ def recorded(folder: Path, *events: ev.Event) -> Path:
 def test_every_order_gives_each_hit_once_over_all_pages(
     tmp_path: Path, sort: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.search.FEW", 0)
-    monkeypatch.setattr("experiments.search_order.FIRST_PAGE", 2)
+    monkeypatch.setattr("experiments.read.search.FEW", 0)
+    monkeypatch.setattr("experiments.read.search_order.FIRST_PAGE", 2)
     last = ev.GroupScored(step=3, group=group(0, ("yes", "yes", "no")))
     path = recorded(tmp_path, *step_events(1), *step_events(2), last, finished(3))
     with closing(StoreReader(path)) as reader:
@@ -194,8 +194,8 @@ def test_every_order_gives_each_hit_once_over_all_pages(
 def test_the_highest_come_first_whether_they_are_old_or_new_and_the_newer_of_equals(
     tmp_path: Path, column: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.search.FEW", 0)
-    monkeypatch.setattr("experiments.search_order.FIRST_PAGE", 3)
+    monkeypatch.setattr("experiments.read.search.FEW", 0)
+    monkeypatch.setattr("experiments.read.search_order.FIRST_PAGE", 3)
     path = recorded(tmp_path, *(event for step in range(1, 41) for event in step_events(step)))
     with closing(sqlite3.connect(path)) as file, file:
         # Five values, each in old and in new groups.

@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass
 from typing import get_args
 
-from experiments.columns import Known, nearest, parse_column
 from experiments.db.texts import escape
 from experiments.errors import QueryError
+from experiments.read.columns import Known, nearest, parse_column
 from experiments.values import Status
 
 _TOKEN = re.compile(

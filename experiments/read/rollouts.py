@@ -8,7 +8,7 @@ from experiments.db.numbers import loads, maybe
 from experiments.db.paths import run_folder, tokens_file
 from experiments.db.texts import escape
 from experiments.errors import NothingStoredError
-from experiments.reading import Reading, marks, text
+from experiments.read.connection import Reading, marks, text
 
 GROUP = (
     "id, run_id, attempt, step, idx, origin, example_key, prompt_hash, prompt_text, target, "

@@ -10,7 +10,7 @@ from experiments import values as v
 from experiments.db.numbers import loads, number
 from experiments.db.texts import escape
 from experiments.errors import NothingStoredError
-from experiments.reading import Reading, no_collection, text
+from experiments.read.connection import Reading, no_collection, text
 
 
 class MetricQuestions(Reading):

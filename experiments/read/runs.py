@@ -6,14 +6,14 @@ from types import MappingProxyType
 from typing import Any
 
 from experiments import values as v
-from experiments.columns import FIELDS, Column, Known, nearest, parse_column, parse_columns
 from experiments.db.configs import flat
 from experiments.db.paths import run_folder
 from experiments.db.texts import escape
 from experiments.errors import RunNotFoundError
-from experiments.filters import compile_filter
-from experiments.reading import Reading, marks, no_collection, text
-from experiments.status import Derived, LifeSigns, derive
+from experiments.read.columns import FIELDS, Column, Known, nearest, parse_column, parse_columns
+from experiments.read.connection import Reading, marks, no_collection, text
+from experiments.read.filters import compile_filter
+from experiments.read.status import Derived, LifeSigns, derive
 from grpo_engine.metrics import spec
 
 DEFAULT_METRICS = (

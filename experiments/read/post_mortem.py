@@ -7,7 +7,7 @@ from experiments import values as v
 from experiments.db.machine import boot_id, host_name
 from experiments.db.paths import fault_file, log_file, run_folder
 from experiments.db.texts import ago, iso, seconds
-from experiments.read_metrics import MetricQuestions
+from experiments.read.metrics import MetricQuestions
 
 LINES = 20
 

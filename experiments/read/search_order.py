@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.reading import Reading, marks
+from experiments.read.connection import Reading, marks
 
 PAGE = 500
 FIRST_PAGE = 200

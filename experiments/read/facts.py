@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from experiments import values as v
 from experiments.db.numbers import number
 from experiments.db.paths import run_folder, tokens_file
-from experiments.read_metrics import MetricQuestions
-from experiments.read_rollouts import RolloutQuestions
-from experiments.reading import marks, text
+from experiments.read.connection import marks, text
+from experiments.read.metrics import MetricQuestions
+from experiments.read.rollouts import RolloutQuestions
 from grpo_engine import events as ev
 
 Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]

@@ -7,8 +7,8 @@ from typing import Any
 from experiments.board import board_from_json
 from experiments.db.texts import seconds
 from experiments.errors import NothingStoredError
-from experiments.post_mortem import last_sign
-from experiments.reading import Reading, text
+from experiments.read.connection import Reading, text
+from experiments.read.post_mortem import last_sign
 from experiments.values import BoardView, ControlView, QueueItemView, SweepView
 
 NO_ANSWER_S = 5.0

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from experiments import values as v
 from experiments.db.texts import escape
 from experiments.errors import QueryError
-from experiments.reading import marks, text
-from experiments.search_order import HIT, PAGE, OrderedRollouts
+from experiments.read.connection import marks, text
+from experiments.read.search_order import HIT, PAGE, OrderedRollouts
 
 Mode = Literal["words", "prefix", "substring"]
 MODES = ("words", "prefix", "substring")
