@@ -19,8 +19,8 @@ from grpo_engine import events as ev
 from grpo_engine.control import Control
 
 if TYPE_CHECKING:
-    from experiments.recorder import Recorder
-    from experiments.recording import RunHandle
+    from experiments.record.recorder import Recorder
+    from experiments.record.recording import RunHandle
 
 NICENESS = 10
 
@@ -83,7 +83,7 @@ class Bridge:
             raise
 
     def _begin(self, config: Any, parent: str, control: Control) -> None:
-        from experiments.recorder import Recorder
+        from experiments.record.recorder import Recorder
         from grpo_engine.config.settings import build
         from grpo_engine.versions import versions
 
@@ -101,7 +101,7 @@ class Bridge:
     def _begin_again(self, ref: str, control: Control) -> None:
         from experiments.db.paths import run_folder
         from experiments.reader import StoreReader
-        from experiments.recorder import Recorder
+        from experiments.record.recorder import Recorder
         from grpo_engine.config.settings import build
         from grpo_engine.run.checkpoint import newest_step
 

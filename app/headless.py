@@ -29,8 +29,8 @@ from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control
 
 if TYPE_CHECKING:
-    from experiments.recorder import Recorder
-    from experiments.recording import RunHandle
+    from experiments.record.recorder import Recorder
+    from experiments.record.recording import RunHandle
 
 PROGRESS = ev.PhaseStarted | ev.PhaseAdvanced | ev.PromptsStarted | ev.RolloutsAdvanced
 # facts that the recorder commits as soon as they come; others wait for the end of their step

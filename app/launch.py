@@ -33,7 +33,7 @@ def resume_detached(ref: str, store: Path) -> str:
 
 
 def _start(arguments: list[str], store: Path, parent: str = "") -> str:
-    from experiments.recorder import PARENT
+    from experiments.record.recorder import PARENT
 
     command = [sys.executable, "-P", "-m", "app", *arguments, "--detach", "--json"]
     done = subprocess.run(

@@ -25,7 +25,7 @@ def new_job(
         return follower(config, resume=False)
     if not store:
         return Job(config=config, folder=folder or loose_folder(config, db), resume=False)
-    from experiments.recorder import Recorder
+    from experiments.record.recorder import Recorder
     from grpo_engine.versions import versions
 
     control = Control()
@@ -53,7 +53,7 @@ def resumed_job(run: str, *, db: Path | None, folder: Path | None) -> Job:
         if saved is None:
             raise CheckpointError(f"{folder} holds no checkpoint to resume from; train anew")
         return Job(config=build(saved.state["config"], str(folder)), folder=folder, resume=True)
-    from experiments.recorder import Recorder
+    from experiments.record.recorder import Recorder
 
     control, path = Control(), store_path(db)
     found = find_run(run, path)

@@ -51,7 +51,7 @@ def reading(db: str | None) -> Iterator["StoreReader"]:
 def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]:
     """The store to change; takes in what earlier processes could not write."""
     from experiments.errors import StoreReadOnlyError
-    from experiments.leftovers import take_in_leftovers
+    from experiments.record.leftovers import take_in_leftovers
     from experiments.store import ExperimentStore
 
     store = ExperimentStore(store_path(db))

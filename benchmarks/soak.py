@@ -21,11 +21,11 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks import store_data as data
-from experiments import recording, writer
 from experiments.db import connection
 from experiments.reader import StoreReader
-from experiments.recorder import Recorder
-from experiments.rows import Item
+from experiments.record import recording, writer
+from experiments.record.recorder import Recorder
+from experiments.record.rows import Item
 from grpo_engine import events as ev
 
 LIMIT_MS = 20.0

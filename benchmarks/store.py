@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks import store_data as data
 from experiments.compare import compare
 from experiments.reader import StoreReader
-from experiments.recorder import Recorder
+from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
 
 RUNS, STEPS, ROLLOUTS, STARTER = 10_000, 100_000, 1_000_000, 100

@@ -14,14 +14,14 @@ from experiments.db.paths import log_file, run_folder
 from experiments.db.tables import AttemptRow, RunRow
 from experiments.db.texts import escape, now_iso
 from experiments.errors import ImportRefusedError, StoreError
-from experiments.leftovers import wanted_of
 from experiments.purge import purge
 from experiments.reader import StoreReader
-from experiments.rows import Item
+from experiments.record.leftovers import wanted_of
+from experiments.record.rows import Item
+from experiments.record.writer import RunWriter
 from experiments.stats import mean_and_std
 from experiments.store import ExperimentStore
 from experiments.values import RunDetail, RunSummary
-from experiments.writer import RunWriter
 from grpo_engine import events as ev
 
 Taken = list[tuple[str, str]]

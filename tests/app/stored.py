@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.recorder import Recorder
+from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
 from grpo_engine.config.settings import build
 from tests.app.script import CONFIG, Script, answer, scored, skill_at

@@ -16,7 +16,7 @@ from app.screens.compare.pick import Picker
 from app.screens.compare.view import View
 from app.screens.runs import RunsScreen
 from experiments.reader import StoreReader
-from experiments.recorder import Recorder
+from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
 from grpo_engine.config.settings import build
 from tests.app import frames

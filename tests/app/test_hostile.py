@@ -14,7 +14,7 @@ from app.app import Workbench
 from app.preferences import Preferences
 from app.screens.runs import RunsScreen
 from app.screens.runs.texts import as_csv, as_json, as_markdown
-from experiments.recorder import Recorder
+from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from grpo_engine.config.settings import build

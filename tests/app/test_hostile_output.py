@@ -15,7 +15,7 @@ from experiments.csv_files import read_csv
 from experiments.db.texts import escape
 from experiments.export import FORMATS, WHAT, rows_of
 from experiments.reader import StoreReader
-from experiments.recorder import Recorder
+from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from tests.app.calls import Cli, caller

@@ -15,7 +15,7 @@ from app.session import Session
 from app.store_feed import StoreFeed
 from app.widgets.alerts_log import AlertsLog
 from experiments.reader import StoreReader
-from experiments.recorder import Recorder
+from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from grpo_engine.config.settings import build

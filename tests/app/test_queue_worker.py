@@ -12,7 +12,7 @@ import pytest
 from app.queue_worker import work
 from experiments.db.machine import host_name
 from experiments.queue import RunQueue
-from experiments.recorder import Recorder
+from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, ended, finished, put_all, started
 from tests.patience import PATIENCE

@@ -8,7 +8,7 @@ import pytest
 
 from app.screens.rollouts.load import load_group, load_step, run_facts
 from experiments.reader import StoreReader
-from experiments.recorder import Recorder
+from experiments.record.recorder import Recorder
 from grpo_engine.config.mismatch import can_agree, is_quantized
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.events import AlertRaised, Event, ModelLoaded, NoteWritten, StepFinished

@@ -15,7 +15,7 @@ from app.screens.runs import RunsScreen
 from app.widgets.key_bar import KeyBar
 from experiments.queue import RunQueue
 from experiments.reader import StoreReader
-from experiments.recorder import PARENT, Recorder
+from experiments.record.recorder import PARENT, Recorder
 from experiments.store import ExperimentStore
 from grpo_engine.config.settings import build
 from grpo_engine.control import Control

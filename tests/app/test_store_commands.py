@@ -11,7 +11,7 @@ import pytest
 
 from app import exit_codes
 from experiments.reader import StoreReader
-from experiments.recorder import Recorder
+from experiments.record.recorder import Recorder
 from grpo_engine.control import Control
 from tests.app.calls import Cli, caller
 from tests.experiments.made import config, evaluated, finished, record_run, started

@@ -31,7 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
 KILLED = """
 import os, signal, sys, threading
 from app.main import main
-from experiments.recording import RunHandle
+from experiments.record.recording import RunHandle
 
 phase, times, delay = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 put = RunHandle.put

@@ -21,8 +21,8 @@ from aiohttp import ClientSession, ClientWebSocketResponse, WSServerHandshakeErr
 
 from app.detach import environment
 from app.server import COOKIE
-from experiments.recorder import Recorder
-from experiments.recording import RunHandle
+from experiments.record.recorder import Recorder
+from experiments.record.recording import RunHandle
 from grpo_engine.config.settings import build
 from tests.app.script import CONFIG, Script
 from tests.app.test_server import free_port

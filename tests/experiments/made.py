@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.recorder import Recorder
-from experiments.recording import RunHandle
+from experiments.record.recorder import Recorder
+from experiments.record.recording import RunHandle
 from grpo_engine import events as ev
 
 CONFIG = {

@@ -12,7 +12,7 @@ from experiments.compare import compare, grid, paired_tests, side_by_side
 from experiments.comparison import MetricCell
 from experiments.errors import CompareError
 from experiments.reader import StoreReader
-from experiments.recorder import Recorder
+from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
 from tests.experiments.made import (
     config,

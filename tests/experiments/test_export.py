@@ -18,7 +18,7 @@ from experiments.csv_files import json_text, read_csv
 from experiments.errors import ExportError
 from experiments.export import FORMATS, WHAT, header_for, rows_of, write_rows
 from experiments.reader import StoreReader
-from experiments.recorder import Recorder
+from experiments.record.recorder import Recorder
 from experiments.tensorboard import crc32c
 from experiments.trackers import export_to
 from grpo_engine import events as ev

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from experiments.db.paths import spill_file
-from experiments.leftovers import take_in_leftovers
 from experiments.reader import StoreReader
-from experiments.recorder import Recorder
+from experiments.record.leftovers import take_in_leftovers
+from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
 from experiments.values import AttemptView
 from grpo_engine import events as ev
@@ -37,10 +37,10 @@ from tests.patience import PATIENCE, until
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give up on the store after 0.3 s and try again every 0.1 s; nobody else writes to it."""
-    monkeypatch.setattr("experiments.recording.SPILL_AFTER_S", 0.3)
-    monkeypatch.setattr("experiments.recording.RETRY_S", 0.1)
-    monkeypatch.setattr("experiments.recording.LOCK_LIMIT_S", 0.05)
-    monkeypatch.setattr("experiments.heartbeat.PERIOD_S", 3600.0)
+    monkeypatch.setattr("experiments.record.recording.SPILL_AFTER_S", 0.3)
+    monkeypatch.setattr("experiments.record.recording.RETRY_S", 0.1)
+    monkeypatch.setattr("experiments.record.recording.LOCK_LIMIT_S", 0.05)
+    monkeypatch.setattr("experiments.record.heartbeat.PERIOD_S", 3600.0)
 
 
 def wait_until_stored(path: Path, step: int) -> None:
@@ -123,7 +123,7 @@ def test_a_store_locked_by_another_process_spills_and_is_caught_up(
 def test_a_run_never_waits_for_a_store_that_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.recording.LOCK_LIMIT_S", PATIENCE)
+    monkeypatch.setattr("experiments.record.recording.LOCK_LIMIT_S", PATIENCE)
     path = tmp_path / "s.db"
     recorder = Recorder(path)
     handle = recorder.start_run(CONFIG)
@@ -201,7 +201,7 @@ def _fill(ballast: Path) -> None:
 def test_a_deleted_store_is_written_again(
     tmp_path: Path, tails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.recorder.FILE_CHECK_S", 0.1)
+    monkeypatch.setattr("experiments.record.recorder.FILE_CHECK_S", 0.1)
     path = tmp_path / "s.db"
     before = record_run(path, steps=2)
     recorder = Recorder(path)
@@ -228,7 +228,7 @@ def test_a_deleted_store_is_written_again(
 def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.recorder.FILE_CHECK_S", 0.1)
+    monkeypatch.setattr("experiments.record.recorder.FILE_CHECK_S", 0.1)
     path, other = tmp_path / "s.db", tmp_path / "other" / "s.db"
     record_run(other, name="theirs")
     recorder = Recorder(path)
@@ -395,7 +395,7 @@ def test_a_spilled_line_that_is_no_event_is_kept_and_the_rest_taken_in(
 def test_a_run_on_a_network_file_system_says_in_its_log_what_that_means(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.recorder.network_file_system", lambda _: "nfs4")
+    monkeypatch.setattr("experiments.record.recorder.network_file_system", lambda _: "nfs4")
     path = tmp_path / "s.db"
     short = record_run(path)
     with closing(StoreReader(path)) as reader:

@@ -14,7 +14,7 @@ from experiments.db.connection import begin, open_writer, sqlite_warnings
 from experiments.db.migrations import CURRENT, MIGRATIONS, migrate, version
 from experiments.errors import StoreReadOnlyError
 from experiments.reader import StoreReader
-from experiments.recorder import Recorder
+from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, finished, put_all, record_run, started
 

@@ -13,11 +13,11 @@ from experiments.board import Board
 from experiments.db.connection import begin
 from experiments.db.texts import iso
 from experiments.errors import StoreUnusableError
-from experiments.live import LiveBoard
 from experiments.read.status import LifeSigns, derive
 from experiments.reader import StoreReader
-from experiments.recorder import Recorder
-from experiments.rows import insert
+from experiments.record.live import LiveBoard
+from experiments.record.recorder import Recorder
+from experiments.record.rows import insert
 from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from grpo_engine.control import Control
@@ -248,7 +248,7 @@ def test_status_never_lies() -> None:
 def test_the_heartbeat_goes_on_while_nothing_is_put(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.heartbeat.PERIOD_S", 0.05)
+    monkeypatch.setattr("experiments.record.heartbeat.PERIOD_S", 0.05)
     handle = recorder.start_run(CONFIG)
     with closing(StoreReader(recorder.path)) as reader:
         first = reader.attempts(handle.key)[0]
@@ -367,7 +367,7 @@ def test_rows_made_ready_before_another_recorder_wrote_get_ids_of_their_own(
         assert not events or second.flush(PATIENCE)
         return begin(conn, limit)
 
-    monkeypatch.setattr("experiments.writer.begin", late)
+    monkeypatch.setattr("experiments.record.writer.begin", late)
     put_all(first, *step_events(2))
     assert first.close()
     assert second.close()

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.errors import QueryError
 from experiments.reader import StoreReader
-from experiments.recorder import Recorder
+from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
 from tests.experiments.made import CONFIG, finished, group, put_all, started, step_events
 

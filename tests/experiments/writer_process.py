@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from experiments.reader import StoreReader
-from experiments.recorder import Recorder
+from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
 from tests.experiments.made import CONFIG, ended, started, step_events
 

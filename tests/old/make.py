@@ -66,7 +66,7 @@ def main(target: Path) -> None:
 
 def record() -> None:
     """Train both runs into a store in this folder, and one into a store that is locked."""
-    from experiments.recorder import Recorder
+    from experiments.record.recorder import Recorder
     from grpo_engine.config.settings import build, merge
     from grpo_engine.control import Control
     from grpo_engine.trainer import run
@@ -105,7 +105,7 @@ def record() -> None:
 def spill(config: Any, events: list[Any]) -> None:
     """Record the same events while another connection holds the store."""
     from experiments.db.paths import spill_file
-    from experiments.recorder import Recorder
+    from experiments.record.recorder import Recorder
 
     store = Path("locked", STORE)
     store.parent.mkdir()

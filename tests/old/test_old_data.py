@@ -16,7 +16,7 @@ from app import demo
 from experiments.db.machine import host_name
 from experiments.db.paths import spill_file
 from experiments.reader import StoreReader
-from experiments.recorder import Recorder
+from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
 from tests.e2e.test_processors import CPUS, EMULATOR, HERE, emulated
 from tests.old.tell import EXPECTED, FIRST, SPILL, SPILLED, STORE, told, unpack

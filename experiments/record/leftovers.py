@@ -10,10 +10,10 @@ from experiments.db.connection import open_writer
 from experiments.db.machine import host_name, is_alive
 from experiments.db.paths import run_folder
 from experiments.errors import RunNotFoundError
-from experiments.rows import Wanted
-from experiments.spill import Spill
+from experiments.record.rows import Wanted
+from experiments.record.spill import Spill
+from experiments.record.writer import RunWriter
 from experiments.store import ExperimentStore
-from experiments.writer import RunWriter
 
 LOCK_LIMIT_S = 2.0
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from experiments.db.machine import network_file_system
 from experiments.errors import StoreError, StoreReadOnlyError
-from experiments.leftovers import take_in_leftovers
-from experiments.recording import Recording, RunHandle
+from experiments.record.leftovers import take_in_leftovers
+from experiments.record.recording import Recording, RunHandle
+from experiments.record.store_file import StoreFile
 from experiments.store import ExperimentStore
-from experiments.store_file import StoreFile
 from grpo_engine import events as ev
 from grpo_engine.control import Control
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.db.paths import spill_file, spill_folder
-from experiments.rows import Item
+from experiments.record.rows import Item
 from grpo_engine import events as ev
 
 CHUNK = 200

@@ -13,13 +13,13 @@ from experiments.board import Board
 from experiments.db.paths import run_folder
 from experiments.db.texts import iso, unescape
 from experiments.errors import StoreError
-from experiments.heartbeat import Heartbeat
-from experiments.leftovers import drain, may_pass, wanted_of
-from experiments.live import LiveBoard, Requests
-from experiments.rows import PROGRESS, Item
-from experiments.spill import Spill
-from experiments.store_file import StoreFile
-from experiments.writer import RunWriter
+from experiments.record.heartbeat import Heartbeat
+from experiments.record.leftovers import drain, may_pass, wanted_of
+from experiments.record.live import LiveBoard, Requests
+from experiments.record.rows import PROGRESS, Item
+from experiments.record.spill import Spill
+from experiments.record.store_file import StoreFile
+from experiments.record.writer import RunWriter
 from grpo_engine import events as ev
 from grpo_engine.control import Control
 

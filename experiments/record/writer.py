@@ -15,7 +15,7 @@ from experiments.db.texts import escape, iso
 from experiments.db.tokens import TokenFile, encode
 from experiments.read.connection import marks
 from experiments.read.facts import SOURCES
-from experiments.rows import (
+from experiments.record.rows import (  # fmt: skip
     EVENT_SQL,
     GROUP_SQL,
     METRIC_SQL,
@@ -29,7 +29,7 @@ from experiments.rows import (
     Scored,
     Wanted,
     insert,
-)  # fmt: skip
+)
 from experiments.values import TokenRow
 from grpo_engine import events as ev
 

@@ -1,0 +1,1 @@
+"""Writing a run into the store while it happens."""
