@@ -4,7 +4,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from experiments.comparison import Comparison
+    from experiments.compare.values import Comparison
 
 
 def comparison_json(result: "Comparison", all_settings: bool = False) -> dict[str, Any]:

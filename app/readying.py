@@ -27,7 +27,7 @@ MODULES = (
     "app.screens.jump",
     "app.screens.runs.queue",
     "numpy",
-    "experiments.comparison",
+    "experiments.compare.values",
     "app.screens.compare",
     "grpo_engine.config.settings",
     "app.screens.new_run",

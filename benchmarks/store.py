@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import store_data as data
-from experiments.compare import compare
+from experiments.compare.runs import compare
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from grpo_engine import events as ev

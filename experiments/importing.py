@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from experiments.compare.statistics import mean_and_std
 from experiments.db.connection import open_writer
 from experiments.db.paths import log_file, run_folder
 from experiments.db.tables import AttemptRow, RunRow
@@ -19,7 +20,6 @@ from experiments.reader import StoreReader
 from experiments.record.leftovers import wanted_of
 from experiments.record.rows import Item
 from experiments.record.writer import RunWriter
-from experiments.stats import mean_and_std
 from experiments.store import ExperimentStore
 from experiments.values import RunDetail, RunSummary
 from grpo_engine import events as ev

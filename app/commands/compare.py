@@ -12,7 +12,7 @@ from app.stderr import say
 from app.store_access import Csv, Db, Json, Raw, reading, resolve_all
 
 if TYPE_CHECKING:
-    from experiments.comparison import Comparison
+    from experiments.compare.values import Comparison
     from experiments.reader import StoreReader
     from experiments.values import RunSummary
 
@@ -39,7 +39,7 @@ def compare(
 
     Example: grpo-tui compare calm-otter brave-fox --baseline calm-otter --at tokens
     """
-    from experiments.compare import compare as put_side_by_side
+    from experiments.compare.runs import compare as put_side_by_side
 
     axis, value = _equal_work(at)
     with reading(db) as reader:
@@ -142,7 +142,7 @@ def _names(runs: "tuple[RunSummary, ...] | list[RunSummary]") -> list[str]:
 def _print_example(
     reader: "StoreReader", runs: "list[RunSummary]", example: str, *, as_json: bool
 ) -> None:
-    from experiments.compare import side_by_side
+    from experiments.compare.runs import side_by_side
 
     view = side_by_side(reader, runs, example)
     if as_json:
@@ -160,7 +160,7 @@ def _print_grid(
     reader: "StoreReader", runs: "list[RunSummary]", paths: list[str], metric: list[str] | None,
     *, as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
-    from experiments.compare import grid
+    from experiments.compare.runs import grid
 
     if len(paths) != 2:
         raise typer.BadParameter("--grid is given twice: one setting down, one across")

@@ -158,7 +158,7 @@ def _rows(
 
 def _points(rows: list[dict[str, Any]], view: "SweepView") -> list[dict[str, Any]]:
     """Each point of the grid over its seeds: mean of the best, standard deviation, interval."""
-    from experiments.stats import mean_and_std, mean_interval
+    from experiments.compare.statistics import mean_and_std, mean_interval
 
     axes = [path for path in view.axes if path != "seed"]
     points: dict[str, tuple[dict[str, Any], list[float]]] = {}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from experiments import stats
-from experiments.compare import compare, grid, paired_tests, side_by_side
-from experiments.comparison import MetricCell
+from experiments.compare import statistics
+from experiments.compare.runs import compare, grid, paired_tests, side_by_side
+from experiments.compare.values import MetricCell
 from experiments.errors import CompareError
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
@@ -202,4 +202,4 @@ def test_the_answers_to_one_example_stand_side_by_side(tmp_path: Path) -> None:
     [(2.0, 1, 0.29516724), (4.302653, 2, 0.05), (1.0, 10, 0.34089313), (0.0, 5, 1.0)],
 )
 def test_students_t_agrees_with_the_tables(t: float, freedom: int, p: float) -> None:
-    assert stats.t_two_sided(t, freedom) == pytest.approx(p, rel=1e-6)
+    assert statistics.t_two_sided(t, freedom) == pytest.approx(p, rel=1e-6)

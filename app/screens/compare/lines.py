@@ -11,7 +11,7 @@ from app.screens.compare.verdict import place_text, value_text
 from app.screens.compare.view import Stat, View
 from app.widgets.panel import Line
 from app.widgets.top_bar import status_mark
-from experiments.comparison import MetricCell
+from experiments.compare.values import MetricCell
 from experiments.values import RunSummary
 from grpo_engine.metrics import spec
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from app.screens.compare.tracks import Shape, Track, Work, alike, band, shape, track
-from experiments.compare import compare, side_by_side
-from experiments.comparison import Comparison, MetricCell, MetricComparison
+from experiments.compare.runs import compare, side_by_side
+from experiments.compare.values import Comparison, MetricCell, MetricComparison
 from experiments.errors import CompareError, RunNotFoundError
 from experiments.reader import StoreReader
 from experiments.values import GroupView, RunSummary

@@ -12,7 +12,7 @@ from app.screens.compare.lines import column_window
 from app.screens.compare.verdict import value_text
 from app.screens.compare.view import View
 from app.widgets.panel import Line
-from experiments.comparison import GridView, SeedGroup, SeedStatistics
+from experiments.compare.values import GridView, SeedGroup, SeedStatistics
 from experiments.values import GroupView, RolloutView, RunSummary
 from grpo_engine.metrics import spec
 

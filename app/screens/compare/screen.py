@@ -41,7 +41,7 @@ from app.screens.compare.pick import Item, Picked, Picker
 from app.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
 from app.screens.compare.tracks import SMOOTHINGS
 from app.screens.compare.view import AXES, PAGES, STATS, Page, View
-from experiments.compare import grid
+from experiments.compare.runs import grid
 from experiments.errors import StoreError
 from experiments.values import RunSummary
 from grpo_engine.metrics import spec

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.series import SeriesView
-from experiments import stats
+from experiments.compare import statistics
 
 SMOOTHINGS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 SPARSE = 4
@@ -206,7 +206,7 @@ def logarithmic(curve: Shape) -> Shape:
 
 @lru_cache(maxsize=64)
 def _t(freedom: int) -> float:
-    return stats.t_quantile(0.95, freedom)
+    return statistics.t_quantile(0.95, freedom)
 
 
 def band(members: Sequence[Shape]) -> Shape:
@@ -221,7 +221,7 @@ def band(members: Sequence[Shape]) -> Shape:
                 by_column.setdefault(column, []).append(value)
     columns, low, high, smooth = array("q"), array("d"), array("d"), array("d")
     for column, values_there in sorted(by_column.items()):
-        mean, std = stats.mean_and_std(values_there)
+        mean, std = statistics.mean_and_std(values_there)
         count = len(values_there)
         half = _t(count - 1) * std / math.sqrt(count) if std is not None else 0.0
         columns.append(column)

@@ -5,7 +5,7 @@ import math
 
 from app.numbers import MINUS, seconds, short
 from app.screens.compare.view import View
-from experiments.comparison import PairedTest
+from experiments.compare.values import PairedTest
 from grpo_engine.metrics import spec
 
 SURE = 0.05

@@ -8,7 +8,13 @@ from typing import Literal
 from app.palette import Palette
 from app.screens.compare.load import Answers, Charts, CurveData, Prompt, common_end, end_of
 from app.screens.compare.tracks import SMOOTHINGS
-from experiments.comparison import Comparison, GridView, MetricCell, MetricComparison, PairedTest
+from experiments.compare.values import (
+    Comparison,
+    GridView,
+    MetricCell,
+    MetricComparison,
+    PairedTest,
+)
 from experiments.values import RunSummary
 
 Axis = Literal["step", "tokens", "wall"]

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from experiments import stats
-from experiments.comparison import (
+from experiments.compare import statistics
+from experiments.compare.values import (  # fmt: skip
     Comparison,
     GridView,
     MetricCell,
@@ -15,7 +15,7 @@ from experiments.comparison import (
     SeedStatistics,
     SettingDifference,
     SideBySide,
-)  # fmt: skip
+)
 from experiments.errors import CompareError
 from experiments.reader import StoreReader
 from experiments.values import EvaluationView, GroupView, RunSummary
@@ -172,8 +172,8 @@ def _statistics(
         values = [getattr(run.metrics[key], stat) for run in group if key in run.metrics]
         numbers = tuple(value for value in values if value is not None)
         if numbers:
-            mean, std = stats.mean_and_std(numbers)
-            low, high = stats.mean_interval(numbers)
+            mean, std = statistics.mean_and_std(numbers)
+            low, high = statistics.mean_interval(numbers)
             found.append(
                 SeedStatistics(key=key, values=numbers, mean=mean, std=std, low=low, high=high)
             )
@@ -216,7 +216,7 @@ def paired_tests(reader: StoreReader, run: RunSummary, base: RunSummary) -> list
         shared = sorted(left.keys() & right.keys())
         if len(shared) > 1:
             differences = [left[key] - right[key] for key in shared]
-            low, high = stats.mean_interval(differences)
+            low, high = statistics.mean_interval(differences)
             single = mine[mode].samples == theirs[mode].samples == 1
             gained = sum(difference > 0 for difference in differences)
             lost = sum(difference < 0 for difference in differences)
@@ -225,8 +225,8 @@ def paired_tests(reader: StoreReader, run: RunSummary, base: RunSummary) -> list
                     run=run.id, baseline=base.id, mode=mode, step=mine[mode].step,
                     baseline_step=theirs[mode].step, problems=len(shared),
                     difference=sum(differences) / len(shared), low=low, high=high,
-                    p_value=stats.mcnemar_exact(gained, lost) if single
-                    else stats.paired_t(differences),
+                    p_value=statistics.mcnemar_exact(gained, lost) if single
+                    else statistics.paired_t(differences),
                     method="McNemar's exact test" if single else "paired t-test",
                 )
             )  # fmt: skip
