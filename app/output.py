@@ -9,8 +9,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
-from experiments.csv_files import json_text, write_csv
 from experiments.db.texts import visible
+from experiments.export.csv import json_text, write_csv
 
 Row = Mapping[str, Any]
 

@@ -31,9 +31,9 @@ def export(
     Example: grpo-tui export @last --what rollouts --format parquet --out rollouts.parquet
     """
     from experiments.errors import ExportError
-    from experiments.export import FORMATS, WHAT, header_for, rows_of, write_rows
+    from experiments.export.rows import FORMATS, WHAT, header_for, rows_of, write_rows
+    from experiments.export.trackers import TRACKERS, export_to
     from experiments.read.columns import nearest
-    from experiments.trackers import TRACKERS, export_to
     from grpo_engine.platform.priority import lower_priority
 
     lower_priority(5)  # a run that is recorded meanwhile goes first

@@ -41,7 +41,7 @@ def report(
 
 def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
     """What the page says, as plain values."""
-    from experiments.export import run_row
+    from experiments.export.rows import run_row
     from grpo_engine.metrics import spec
 
     detail = reader.run(run.key)
@@ -88,7 +88,7 @@ def changed_settings(settings: Any) -> dict[str, Any]:
 
 def page(facts: dict[str, Any]) -> str:
     """The page in Markdown."""
-    from experiments.export import md_cell
+    from experiments.export.rows import md_cell
 
     run = facts["run"]
     lines = [
@@ -126,7 +126,7 @@ def page(facts: dict[str, Any]) -> str:
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> list[str]:
-    from experiments.export import md_cell
+    from experiments.export.rows import md_cell
 
     if not rows:
         return []

@@ -67,7 +67,7 @@ def _of_step(
     reader: "StoreReader", run: "RunSummary", step: int | None, group: int | None, origin: str
 ) -> list[dict[str, Any]]:
     from experiments.errors import NothingStoredError
-    from experiments.export import rollout_row
+    from experiments.export.rows import rollout_row
 
     if step is None:
         origins = [origin] if origin else ["train", "pinned", "eval"]
@@ -98,7 +98,7 @@ def _found(
     reader: "StoreReader", run: "RunSummary", text: str, mode: str, within: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """The hits; words first, and where they are nowhere, any part of a word."""
-    from experiments.export import rollout_row
+    from experiments.export.rows import rollout_row
 
     hits = list(reader.search(text, run=run.key, mode=mode or "words", **within))
     if not hits and not mode:

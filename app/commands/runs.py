@@ -44,7 +44,7 @@ def runs(
     if context.invoked_subcommand is not None:
         return
     from experiments.errors import NoStoreError
-    from experiments.export import RUN_FIELDS, header_of, run_row
+    from experiments.export.rows import RUN_FIELDS, header_of, run_row
 
     try:
         with reading(db) as reader:
@@ -99,7 +99,7 @@ def show(
 
     Example: grpo-tui runs show @last --json
     """
-    from experiments.export import run_row
+    from experiments.export.rows import run_row
 
     with reading(db) as reader:
         summary = reader.resolve(run)
@@ -157,7 +157,7 @@ def _print_metrics(run: "RunSummary") -> None:
 
 
 def _print_settings(settings: "Mapping[str, Any]", all_settings: bool) -> None:
-    from experiments.csv_files import json_text, plain
+    from experiments.export.csv import json_text, plain
     from grpo_engine.config.run_config import RunConfig
     from grpo_engine.config.settings import flatten
 

@@ -11,9 +11,9 @@ import pytest
 
 from app import exit_codes
 from app.output import data_stdout
-from experiments.csv_files import read_csv
 from experiments.db.texts import escape
-from experiments.export import FORMATS, WHAT, rows_of
+from experiments.export.csv import read_csv
+from experiments.export.rows import FORMATS, WHAT, rows_of
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore

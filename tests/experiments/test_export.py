@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from experiments.csv_files import json_text, read_csv
 from experiments.errors import ExportError
-from experiments.export import FORMATS, WHAT, header_for, rows_of, write_rows
+from experiments.export.csv import json_text, read_csv
+from experiments.export.rows import FORMATS, WHAT, header_for, rows_of, write_rows
+from experiments.export.tensorboard import crc32c
+from experiments.export.trackers import export_to
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
-from experiments.tensorboard import crc32c
-from experiments.trackers import export_to
 from grpo_engine import events as ev
 from tests.experiments.made import (
     CONFIG,
@@ -176,7 +176,7 @@ def test_metrics_beyond_one_window_are_all_there(
     with closing(StoreReader(path)) as reader:
         runs = reader.runs()
         wanted = list(rows_of("metrics", reader, runs))
-        monkeypatch.setattr("experiments.export.WINDOW", 1)
+        monkeypatch.setattr("experiments.export.rows.WINDOW", 1)
         assert repr(list(rows_of("metrics", reader, runs))) == repr(wanted)
     assert [row["step"] for row in wanted] == [0, 1, 3] * 2
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.csv_files import cell, json_text, read_csv, write_csv
 from experiments.db.texts import escape, guard, unescape, unguard, visible
+from experiments.export.csv import cell, json_text, read_csv, write_csv
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=40) | st.from_regex(
     r"(\\|x00|ud8[0-9a-f]{2}|\x00|[=+@'-]|\t|\r\n|\"|,|,){1,8}", fullmatch=True

@@ -10,8 +10,8 @@ from app.comparison import comparison_json, flat_rows
 from app.safe_text import safe
 from app.screens.compare.verdict import differences, verdict
 from app.screens.compare.view import View
-from experiments.csv_files import json_text
-from experiments.export import csv_string, md_cell
+from experiments.export.csv import json_text
+from experiments.export.rows import csv_string, md_cell
 
 
 def as_json(view: View) -> str:

@@ -55,7 +55,7 @@ def as_csv(view: View) -> str:
 
 def as_markdown(view: View) -> str:
     """A table of the most important columns."""
-    from experiments.export import md_cell
+    from experiments.export.rows import md_cell
 
     names = ("name", "recipe", "task", "status", "step", "best reward", "best eval/accuracy")
     lines = ["| " + " | ".join(names) + " |", "|" + " --- |" * len(names)]

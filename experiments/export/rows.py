@@ -8,9 +8,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
-from experiments.csv_files import cell, json_text, plain, write_csv
 from experiments.db.texts import escape, iso, visible
 from experiments.errors import ExportError, StoreError
+from experiments.export.csv import cell, json_text, plain, write_csv
 from experiments.reader import StoreReader
 from experiments.values import GroupView, RolloutView, RunSummary
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from experiments.db.texts import seconds
 from experiments.errors import ExportError
-from experiments.export import metric_rows
+from experiments.export.rows import metric_rows
+from experiments.export.tensorboard import EventFile
 from experiments.reader import StoreReader
-from experiments.tensorboard import EventFile
 from experiments.values import RunSummary
 
 NOT_METRICS = ("run", "name", "step", "at", "elapsed")
