@@ -25,8 +25,8 @@ from app.lifecycle import RunKeeper
 from app.preferences import Preferences, preferences_path
 from app.readying import Readying
 from app.run_state import Snapshot
-from app.safe_text import safe
 from app.screens.base import WorkbenchScreen
+from app.text.safe_text import safe
 from app.themes import THEMES
 from app.tidying import Tidying
 from experiments.db.paths import store_path

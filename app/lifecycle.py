@@ -17,12 +17,12 @@ from app.bridge import Bridge
 from app.dressing import ThemedApp
 from app.feed import Feed
 from app.leaving import LeaveDialog, Plan, QuitDialog
-from app.numbers import short
 from app.preferences import Preferences
 from app.reader import ReaderThread
 from app.run_state import Asked, Snapshot
 from app.screens.dialogs import Choice
 from app.session import Session
+from app.text.numbers import short
 
 
 class RunKeeper(ThemedApp):

@@ -1,8 +1,8 @@
 """The narrator: one plain sentence about the step, from its real numbers and nothing else."""
 
-from app.numbers import MINUS, share, short, signed
-from app.prompt_text import asked
 from app.run_state import Card, Snapshot
+from app.text.numbers import MINUS, share, short, signed
+from app.text.prompt_text import asked
 
 LONGEST_PROMPT = 28
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from rich.style import Style
 
 from app.palette import hex_of
-from app.safe_text import cell_len
 from app.screen_lines import strips_of
+from app.text.safe_text import cell_len
 
 if TYPE_CHECKING:
     from textual.app import App

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.stderr import say
+from app.text.stderr import say
 
 if TYPE_CHECKING:
     from experiments.db.tables import QueueItemRow

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.stderr import say
+from app.text.stderr import say
 from experiments.db.paths import store_path
 
 if TYPE_CHECKING:

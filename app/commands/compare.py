@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.comparison import comparison_json, flat_rows
 from app.output import print_json, print_rows, print_table, shown, tell
-from app.stderr import say
 from app.store_access import Csv, Db, Json, Raw, reading, resolve_all
+from app.text.comparison import comparison_json, flat_rows
+from app.text.stderr import say
 
 if TYPE_CHECKING:
     from experiments.compare.values import Comparison

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from app.output import data_stdout
-from app.stderr import say
 from app.store_access import Db, Raw, reading, resolve_all
+from app.text.stderr import say
 
 
 def export(

@@ -195,7 +195,7 @@ def report(scored: Any, completions: list[str], printed: str, as_json: bool) -> 
         typer.echo(json.dumps({**found, **logged}, indent=2, ensure_ascii=False))
         return
     from app.output import print_table
-    from app.safe_text import clip, safe
+    from app.text.safe_text import clip, safe
 
     table = [
         {"score": "None" if value is None else f"{value:g}", "completion": clip(text, 40),

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.output import print_rows
-from app.prompt_text import asked
-from app.stderr import say
 from app.store_access import Csv, Db, Json, Raw, RunRef, reading
+from app.text.prompt_text import asked
+from app.text.stderr import say
 
 if TYPE_CHECKING:
     from experiments.reader import StoreReader

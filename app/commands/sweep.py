@@ -7,8 +7,8 @@ import typer
 
 from app import exit_codes
 from app.output import print_json, print_rows, print_table
-from app.stderr import say
 from app.store_access import Csv, Db, Json, writing
+from app.text.stderr import say
 
 if TYPE_CHECKING:
     from experiments.queue import RunQueue

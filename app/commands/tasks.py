@@ -129,7 +129,7 @@ def as_page(task: Any, shown: Any) -> dict[str, Any]:
 def page(task: Any, shown: Any) -> list[str]:
     """The task and its examples, for people; what the model sees stands between rules."""
     from app.output import dim
-    from app.safe_text import safe
+    from app.text.safe_text import safe
 
     rewards = ", ".join(f"{s.name} x {s.weight:g}" for s in task.default_rewards) or "none"
     size = f"{len(task.train)} for training, {len(task.held_out)} held out"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from app.safe_text import NEWLINE_SIGN, cell_len, safe
+from app.text.safe_text import NEWLINE_SIGN, cell_len, safe
 
 EMPTY_SIGN = "∅"
 

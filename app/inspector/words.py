@@ -1,7 +1,7 @@
 """One token's numbers as short sentences: why the push stops, and its term written out."""
 
 from app.inspector.values import TokenTerm, UpdateTotals
-from app.numbers import MINUS, short, signed
+from app.text.numbers import MINUS, short, signed
 from grpo_engine.config.recipes import Recipe
 
 # A ratio this near to 1 is 1: float32 log-probabilities are no more exact than that.

@@ -8,8 +8,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
-from app.safe_text import safe
 from app.screens.front import Dialog
+from app.text.safe_text import safe
 from app.widgets.field import Field
 
 

@@ -9,8 +9,8 @@ from textual.content import Content
 from textual.widgets import Static
 
 from app.run_state import Snapshot, clock
-from app.safe_text import safe
 from app.screens.front import Dialog
+from app.text.safe_text import safe
 
 REMEDY = (
     "Everything recorded up to here is in the store: esc goes back to it, 1 lists all runs, and r "

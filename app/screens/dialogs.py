@@ -10,8 +10,8 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.safe_text import safe
 from app.screens.front import Dialog
+from app.text.safe_text import safe
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from textual.reactive import reactive
 from app.messages import ExplainRequested, MuteRequested
 from app.palette import Palette, style
 from app.run_state import Alert, LogLine, Snapshot, clock
-from app.safe_text import safe
+from app.text.safe_text import safe
 from app.widgets.panel import Line, Panel
 
 SIGNS = {"info": "·", "warning": "▲", "error": "✗"}

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from app.numbers import MINUS, change, short, with_unit
 from app.palette import Palette, style
 from app.run_state import Snapshot
-from app.safe_text import cell_len, clip
 from app.series import SeriesView
+from app.text.numbers import MINUS, change, short, with_unit
+from app.text.safe_text import cell_len, clip
 from app.widgets.braille import GUIDE, Canvas, Curve, Frame, draw, limits, span_of
 from app.widgets.panel import Line, Span
 from grpo_engine.config.run_config import AlertsConfig

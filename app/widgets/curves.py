@@ -9,7 +9,7 @@ from textual.reactive import reactive
 from app.messages import ExplainRequested
 from app.palette import Palette, style
 from app.run_state import Snapshot
-from app.safe_text import cell_len
+from app.text.safe_text import cell_len
 from app.widgets.chart import Chart, chart_lines, charts_of, guides_of, heights, step_axis
 from app.widgets.panel import Line, Panel
 

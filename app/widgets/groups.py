@@ -9,10 +9,10 @@ from textual.reactive import reactive
 
 from app.inspector.groups import letter
 from app.messages import PromptFocused, RolloutOpened
-from app.numbers import share, short, signed, sparkline
 from app.palette import Palette, style
 from app.run_state import Card, Snapshot
-from app.safe_text import clip, pad, wrap
+from app.text.numbers import share, short, signed, sparkline
+from app.text.safe_text import clip, pad, wrap
 from app.widgets.lanes import arrow
 from app.widgets.panel import Line, Panel, Span
 

@@ -11,7 +11,7 @@ from textual.widgets import Input, TextArea
 
 from app.keys import key_name
 from app.palette import Palette, style
-from app.safe_text import cell_len
+from app.text.safe_text import cell_len
 from app.widgets.panel import Line, Panel
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})

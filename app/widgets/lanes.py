@@ -8,11 +8,11 @@ from textual.reactive import reactive
 
 from app.inspector.groups import letter
 from app.messages import RolloutOpened
-from app.numbers import short, signed
 from app.palette import Palette, style
-from app.prompt_text import question
 from app.run_state import Card, Cell, Snapshot
-from app.safe_text import cell_len, clip, clip_start, wrap
+from app.text.numbers import short, signed
+from app.text.prompt_text import question
+from app.text.safe_text import cell_len, clip, clip_start, wrap
 from app.widgets.panel import Line, Panel
 
 LEAD = 16

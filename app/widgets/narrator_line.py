@@ -5,7 +5,7 @@ from typing import ClassVar
 from textual.reactive import reactive
 
 from app.palette import style
-from app.safe_text import wrap
+from app.text.safe_text import wrap
 from app.widgets.panel import Line, Panel
 
 

@@ -20,7 +20,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from app.palette import Palette, palette_of, style
-from app.safe_text import cell_len, clip, safe
+from app.text.safe_text import cell_len, clip, safe
 
 Span = tuple[str, Style | None]
 Line = list[Span]

@@ -4,10 +4,10 @@ from typing import ClassVar
 
 from textual.reactive import reactive
 
-from app.numbers import seconds, short, with_unit
 from app.palette import Palette, style
 from app.run_state import PHASES, Snapshot
-from app.safe_text import cell_len, clip
+from app.text.numbers import seconds, short, with_unit
+from app.text.safe_text import cell_len, clip
 from app.widgets.panel import Line, Panel
 
 BAR = 12

@@ -7,7 +7,7 @@ from textual.reactive import reactive
 
 from app.palette import Palette, style
 from app.run_state import Snapshot
-from app.safe_text import cell_len, clip
+from app.text.safe_text import cell_len, clip
 from app.widgets.panel import Line, Panel
 
 TABS = (("runs", "1", "Runs"), ("new_run", "2", "New"), ("watch", "3", "Watch"),

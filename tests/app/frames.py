@@ -20,7 +20,7 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Label, Static
 
 from app.palette import READABLE, contrast
-from app.safe_text import cell_len
+from app.text.safe_text import cell_len
 from app.themes import number_of
 
 

@@ -9,9 +9,9 @@ from textual.pilot import Pilot
 from app.app import Workbench
 from app.messages import ExplainRequested
 from app.palette import PALETTES, hex_of
-from app.safe_text import cell_len
 from app.screens.help import HelpScreen
 from app.screens.help.topics import setting_parts
+from app.text.safe_text import cell_len
 from app.widgets.curves import Curves
 from tests.app import frames
 from tests.app.rest import until

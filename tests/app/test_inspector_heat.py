@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from app.inspector.heat import heat
 from app.inspector.layout import lay_out, token_texts
-from app.safe_text import cell_len
+from app.text.safe_text import cell_len
 from experiments.values import TokenRow
 
 ROW = TokenRow(

@@ -14,8 +14,8 @@ from textual.pilot import Pilot
 
 from app.app import Workbench
 from app.messages import RunOpened
-from app.numbers import short
 from app.preferences import Preferences
+from app.text.numbers import short
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from tests.app import frames

@@ -10,8 +10,8 @@ from app import queue_worker
 from app.app import Workbench
 from app.feed import ScriptFeed
 from app.launch import enqueue
-from app.numbers import with_unit
 from app.screens.runs import RunsScreen
+from app.text.numbers import with_unit
 from app.widgets.key_bar import KeyBar
 from experiments.queue import RunQueue
 from experiments.reader import StoreReader

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import pytest
 
-from app.numbers import short
+from app.text.numbers import short
 from experiments.reader import StoreReader
 from experiments.values import RunSummary
 from grpo_engine.config.run_config import RunConfig

@@ -7,9 +7,9 @@ from textual import events
 from textual.message import Message
 
 from app.palette import style
-from app.safe_text import cell_len
 from app.screens.compare.panels import ViewPanel
 from app.screens.compare.plot import LABELS, axis_line, chart_lines, plot
+from app.text.safe_text import cell_len
 from app.widgets.panel import Line
 
 TWO_COLUMNS = 116

@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from app.numbers import MINUS, seconds, signed, tokens, with_unit
 from app.palette import Palette, style
-from app.safe_text import cell_len, clip, clip_start, pad
 from app.screens.compare.verdict import place_text, value_text
 from app.screens.compare.view import Stat, View
+from app.text.numbers import MINUS, seconds, signed, tokens, with_unit
+from app.text.safe_text import cell_len, clip, clip_start, pad
 from app.widgets.panel import Line
 from app.widgets.top_bar import status_mark
 from experiments.compare.values import MetricCell

@@ -4,13 +4,13 @@ import math
 from collections.abc import Sequence
 
 from app.inspector.groups import letter
-from app.numbers import short, signed, with_unit
 from app.palette import Palette, rgb, style
-from app.prompt_text import asked
-from app.safe_text import cell_len, clip, pad, safe, wrap
 from app.screens.compare.lines import column_window
 from app.screens.compare.verdict import value_text
 from app.screens.compare.view import View
+from app.text.numbers import short, signed, with_unit
+from app.text.prompt_text import asked
+from app.text.safe_text import cell_len, clip, pad, safe, wrap
 from app.widgets.panel import Line
 from experiments.compare.values import GridView, SeedGroup, SeedStatistics
 from experiments.values import GroupView, RolloutView, RunSummary

@@ -9,7 +9,6 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from app.palette import style
-from app.safe_text import clip, wrap
 from app.screens.compare.lines import (
     metrics_lines,
     run_notes,
@@ -20,6 +19,7 @@ from app.screens.compare.lines import (
 from app.screens.compare.pages import answers_lines, grid_lines, seeds_lines
 from app.screens.compare.verdict import differences, verdict
 from app.screens.compare.view import PAGES, Page, View
+from app.text.safe_text import clip, wrap
 from app.widgets.panel import Line, Panel
 from app.widgets.top_bar import breath
 from grpo_engine.metrics import spec

@@ -13,8 +13,8 @@ from textual.reactive import reactive
 from textual.widgets import Input
 
 from app.palette import style
-from app.safe_text import cell_len, pad
 from app.screens.front import Dialog
+from app.text.safe_text import cell_len, pad
 from app.widgets.field import Field
 from app.widgets.panel import Line, Panel
 

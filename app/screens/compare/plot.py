@@ -8,13 +8,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.numbers import short, with_unit
 from app.palette import Palette, style
-from app.safe_text import cell_len, clip
 from app.screens.compare.load import ChartData, smooth_value
 from app.screens.compare.tracks import Shape
 from app.screens.compare.verdict import place_text
 from app.screens.compare.view import Look, View
+from app.text.numbers import short, with_unit
+from app.text.safe_text import cell_len, clip
 from app.widgets.braille import GUIDE, Canvas, limits, stroke
 from app.widgets.panel import Line
 from grpo_engine.metrics import spec

@@ -6,10 +6,10 @@ The curves are a CSV of their own: the stored values of the charts, a row per ru
 import io
 from typing import Any
 
-from app.comparison import comparison_json, flat_rows
-from app.safe_text import safe
 from app.screens.compare.verdict import differences, verdict
 from app.screens.compare.view import View
+from app.text.comparison import comparison_json, flat_rows
+from app.text.safe_text import safe
 from experiments.export.csv import json_text
 from experiments.export.rows import csv_string, md_cell
 

@@ -3,8 +3,8 @@
 import json
 import math
 
-from app.numbers import MINUS, seconds, short
 from app.screens.compare.view import View
+from app.text.numbers import MINUS, seconds, short
 from experiments.compare.values import PairedTest
 from grpo_engine.metrics import spec
 

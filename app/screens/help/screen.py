@@ -12,7 +12,6 @@ from textual.widgets import Input, Static
 
 from app.keys import deeds
 from app.run_state import Snapshot
-from app.safe_text import cell_len, safe
 from app.screens.front import Dialog
 from app.screens.help.topics import (
     Part,
@@ -22,6 +21,7 @@ from app.screens.help.topics import (
     setting_parts,
     topic_parts,
 )
+from app.text.safe_text import cell_len, safe
 from app.widgets.field import Field
 
 REFERENCE = ("metrics", "alerts", "settings")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from app.numbers import with_unit
 from app.run_state import Snapshot
+from app.text.numbers import with_unit
 from grpo_engine.metrics import METRICS, MetricSpec, spec
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from app.inspector.heat import LEAST
 from app.inspector.lab import KNOBS, WhatIf, differences
 from app.inspector.layout import lay_out
 from app.inspector.values import TokenTerm
-from app.numbers import BARS, share, short, signed
 from app.palette import Palette, style
-from app.safe_text import cell_len, pad, wrap
+from app.text.numbers import BARS, share, short, signed
+from app.text.safe_text import cell_len, pad, wrap
 from app.widgets.panel import Line
 from grpo_engine.config.recipes import Recipe
 

@@ -12,12 +12,12 @@ from textual.reactive import reactive
 from app.inspector.lab import KNOBS, WhatIf, changed, turn, what_if
 from app.lifecycle import RunKeeper
 from app.palette import style
-from app.safe_text import wrap
 from app.screens.base import NARROW
 from app.screens.front import Dialog
 from app.screens.help.topics import setting_part
 from app.screens.lab.lines import answers_lines, knob_lines, legend, token_lines, value_text
 from app.screens.rollouts.view import View
+from app.text.safe_text import wrap
 from app.widgets.key_bar import KeyBar
 from app.widgets.panel import Line, Panel
 from grpo_engine.config.recipe_cards import CARDS

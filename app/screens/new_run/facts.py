@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.numbers import seconds, short, signed, tokens
 from app.palette import Palette, style
 from app.run_form import cost
-from app.safe_text import cell_len, clip, pad, wrap
 from app.screens.new_run.view import View
+from app.text.numbers import seconds, short, signed, tokens
+from app.text.safe_text import cell_len, clip, pad, wrap
 from app.widgets.panel import Line
 from grpo_engine.config.recipe_formula import formula
 from grpo_engine.config.recipe_words import answers

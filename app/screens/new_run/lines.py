@@ -2,8 +2,8 @@
 
 from app.palette import Palette, style
 from app.run_form import FormField, allowed, shown
-from app.safe_text import cell_len, clip, pad, safe, wrap
 from app.screens.new_run.view import FIRST, SECTIONS, Row, View
+from app.text.safe_text import cell_len, clip, pad, safe, wrap
 from app.widgets.panel import Line, Span
 from grpo_engine.config.mismatch import SAID, can_agree
 from grpo_engine.config.recipe_cards import CARDS

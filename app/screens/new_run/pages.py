@@ -9,11 +9,11 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from app.palette import Palette, style
-from app.safe_text import safe, wrap
 from app.screens.new_run.asides import covered
 from app.screens.new_run.facts import prompt_lines, score_lines
 from app.screens.new_run.panels import ScrolledPanel
 from app.screens.new_run.view import View
+from app.text.safe_text import safe, wrap
 from app.widgets.panel import Line
 
 ANSWER_LINES = 5

@@ -14,8 +14,8 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.palette import Palette
-from app.safe_text import cell_len, clip, safe
 from app.screens.front import Dialog
+from app.text.safe_text import cell_len, clip, safe
 from app.widgets.panel import Line, Panel
 
 Details = Callable[[str, int, Palette], list[Line]]

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from app.inspector.groups import Change, Verdict, letter
-from app.numbers import BARS, short, signed
 from app.palette import Palette, style
-from app.prompt_text import asked
-from app.safe_text import cell_len, clip, pad, safe, wrap
+from app.text.numbers import BARS, short, signed
+from app.text.prompt_text import asked
+from app.text.safe_text import cell_len, clip, pad, safe, wrap
 from app.widgets.panel import Line
 from experiments.values import GroupView, RolloutView, SearchHit
 

@@ -11,9 +11,7 @@ from app.inspector.groups import balance, letter, verdicts
 from app.inspector.heat import HEAT_MODES, HEAT_NAMES, Heat
 from app.inspector.layout import Line as TokenLine
 from app.inspector.layout import lay_out
-from app.numbers import BARS
 from app.palette import Palette, style
-from app.safe_text import safe, wrap
 from app.screens.rollouts.lines import (
     answer_line,
     diff_lines,
@@ -28,6 +26,8 @@ from app.screens.rollouts.lines import (
 )
 from app.screens.rollouts.token_lines import standouts, token_lines
 from app.screens.rollouts.view import View
+from app.text.numbers import BARS
+from app.text.safe_text import safe, wrap
 from app.widgets.panel import Line, Panel, Span
 
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."

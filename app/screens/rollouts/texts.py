@@ -13,8 +13,8 @@ from pathlib import Path
 from textual.app import App, SuspendNotSupported
 
 from app.inspector.groups import letter
-from app.safe_text import safe
 from app.screens.rollouts.view import View
+from app.text.safe_text import safe
 from experiments.db.texts import escape, guard
 
 

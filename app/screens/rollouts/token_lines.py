@@ -7,9 +7,9 @@ from rich.style import Style
 
 from app.inspector.values import TokenTerm, UpdateTotals
 from app.inspector.words import why, written_out
-from app.numbers import short
 from app.palette import Palette, style
-from app.safe_text import clip, safe, wrap
+from app.text.numbers import short
+from app.text.safe_text import clip, safe, wrap
 from app.widgets.panel import Line
 from experiments.values import TokenRow
 from grpo_engine.config.recipes import Recipe

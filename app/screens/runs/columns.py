@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from app.numbers import seconds, short, sparkline
 from app.palette import Palette, style
-from app.safe_text import pad
+from app.text.numbers import seconds, short, sparkline
+from app.text.safe_text import pad
 from app.widgets.panel import Line, Span
 from app.widgets.top_bar import status_mark
 from experiments.values import MetricSummary, RunSummary

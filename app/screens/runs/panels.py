@@ -9,10 +9,10 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from app.palette import style
-from app.safe_text import cell_len, pad, wrap
 from app.screens.runs.columns import Cell, fitting, head_line, run_line
 from app.screens.runs.preview import preview_lines
 from app.screens.runs.view import Row, View
+from app.text.safe_text import cell_len, pad, wrap
 from app.widgets.panel import Line, Panel
 from app.widgets.top_bar import breath
 

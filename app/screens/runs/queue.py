@@ -11,8 +11,8 @@ from textual.reactive import reactive
 from app.launch import start_queue_worker
 from app.lifecycle import RunKeeper
 from app.palette import style
-from app.safe_text import pad, wrap
 from app.screens.front import Dialog
+from app.text.safe_text import pad, wrap
 from app.widgets.key_bar import KeyBar
 from app.widgets.panel import Line, Panel
 from experiments.errors import StoreError

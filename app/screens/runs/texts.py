@@ -5,9 +5,9 @@ import io
 import json
 from typing import Any
 
-from app.safe_text import safe
 from app.screens.runs.columns import metric_of
 from app.screens.runs.view import View
+from app.text.safe_text import safe
 from experiments.db.texts import escape, guard
 from experiments.values import RunSummary
 

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from app.run_state import Card, Snapshot
-from app.safe_text import safe
+from app.text.safe_text import safe
 from experiments.db.texts import escape, guard
 from grpo_engine.metrics import spec
 

@@ -1,0 +1,1 @@
+"""Text and numbers made safe and readable."""
