@@ -18,13 +18,13 @@ from textual.screen import Screen
 
 from app import messages as msg
 from app import waits
-from app.feed import Feed
+from app.feed.feed import Feed
+from app.feed.run_state import Snapshot
 from app.guardian import guarded
 from app.keys import deeds
 from app.lifecycle import RunKeeper
 from app.preferences import Preferences, preferences_path
 from app.readying import Readying
-from app.run_state import Snapshot
 from app.screens.base import WorkbenchScreen
 from app.text.safe_text import safe
 from app.themes import THEMES

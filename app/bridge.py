@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from textual.message import Message
 
 from app.engine_thread import EngineThread, Training
-from app.feed import NOTHING_MUTED, LiveFeed
+from app.feed.feed import NOTHING_MUTED, LiveFeed
 from app.messages import EngineEnded, LaunchRefused, RunBegan
 from grpo_engine import events as ev
 from grpo_engine.control import Control

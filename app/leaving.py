@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from app.run_state import Snapshot
+from app.feed.run_state import Snapshot
 from app.screens.dialogs import Choice
 
 Plan = Literal["", "stay", "hand_over", "stop", "now", "leave"]

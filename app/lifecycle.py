@@ -15,13 +15,13 @@ from app import messages as msg
 from app import terminal, writes
 from app.bridge import Bridge
 from app.dressing import ThemedApp
-from app.feed import Feed
+from app.feed.feed import Feed
+from app.feed.run_state import Asked, Snapshot
+from app.feed.session import Session
 from app.leaving import LeaveDialog, Plan, QuitDialog
 from app.preferences import Preferences
 from app.reader import ReaderThread
-from app.run_state import Asked, Snapshot
 from app.screens.dialogs import Choice
-from app.session import Session
 from app.text.numbers import short
 
 
@@ -108,7 +108,7 @@ class RunKeeper(ThemedApp):
             self.frame_now()
 
     def _open(self, ref: str) -> None:
-        from app.store_feed import StoreFeed
+        from app.feed.stored import StoreFeed
 
         if self.live is not None and ref in (self.bridge.run, self.bridge.name):
             if self.session is not None and self.session is not self.live:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from textual.message import Message
 
-from app.run_state import Asked
+from app.feed.run_state import Asked
 
 
 @dataclass

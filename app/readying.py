@@ -16,7 +16,7 @@ PAUSE_S = 0.02  # for the screen, between two modules
 # and what others load by the same name: two threads that enter a ring of modules at two places
 # would meet it half loaded.
 MODULES = (
-    "app.store_feed",
+    "app.feed.stored",
     "pydantic_core",
     "annotated_types",
     "grpo_engine.config.run_config",

@@ -135,7 +135,7 @@ def test_every_module_named_in_a_string_is_there() -> None:
         "grpo_engine.rewards.worker.main:main",  # code for a child process
         "benchmarks.quick",  # the Makefile
         "app.screens.watch:WatchScreen",
-        "app.demo",  # a docstring
+        "app.feed.demo",  # a docstring
         "grpo_engine.maths",  # a contract
     } <= {name for _, name in found}
 

@@ -18,8 +18,8 @@ def demo(
     from pathlib import Path
 
     from app.app import open_workbench
-    from app.demo import RUN, unpack
-    from app.replay import ReplayFeed
+    from app.feed.demo import RUN, unpack
+    from app.feed.replay import ReplayFeed
 
     with tempfile.TemporaryDirectory(prefix="grpo-tui-demo-") as folder:
         store = unpack(Path(folder))

@@ -20,7 +20,7 @@ def replay(
     from contextlib import closing
 
     from app.app import open_workbench
-    from app.replay import ReplayFeed
+    from app.feed.replay import ReplayFeed
     from experiments.db.paths import store_path
     from experiments.reader import StoreReader
 

@@ -20,7 +20,7 @@ def watch(
     from contextlib import closing
 
     from app.app import open_workbench
-    from app.store_feed import StoreFeed
+    from app.feed.stored import StoreFeed
     from experiments.db.paths import store_path
     from experiments.reader import StoreReader
 

@@ -21,9 +21,9 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
+from app.feed.run_state import Snapshot
 from app.lifecycle import RunKeeper
 from app.messages import ExplainRequested
-from app.run_state import Snapshot
 from app.screens.front import Front
 from app.widgets.find_bar import FindBar
 from app.widgets.key_bar import KeyBar

@@ -5,7 +5,7 @@ from typing import Final
 
 from textual.binding import Binding
 
-from app.run_state import Asked, Snapshot
+from app.feed.run_state import Asked, Snapshot
 from app.screens.base import WorkbenchScreen
 from app.screens.dialogs import StopDialog
 

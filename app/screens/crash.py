@@ -8,7 +8,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from app.run_state import Snapshot, clock
+from app.feed.run_state import Snapshot, clock
 from app.screens.front import Dialog
 from app.text.safe_text import safe
 

@@ -6,9 +6,9 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
+from app.feed.run_state import Alert, LogLine, Snapshot, clock
 from app.messages import ExplainRequested, MuteRequested
 from app.palette import Palette, style
-from app.run_state import Alert, LogLine, Snapshot, clock
 from app.text.safe_text import safe
 from app.widgets.panel import Line, Panel
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from app.feed.run_state import Snapshot
+from app.feed.series import SeriesView
 from app.palette import Palette, style
-from app.run_state import Snapshot
-from app.series import SeriesView
 from app.text.numbers import MINUS, change, short, with_unit
 from app.text.safe_text import cell_len, clip
 from app.widgets.braille import GUIDE, Canvas, Curve, Frame, draw, limits, span_of

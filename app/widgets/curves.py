@@ -6,9 +6,9 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
+from app.feed.run_state import Snapshot
 from app.messages import ExplainRequested
 from app.palette import Palette, style
-from app.run_state import Snapshot
 from app.text.safe_text import cell_len
 from app.widgets.chart import Chart, chart_lines, charts_of, guides_of, heights, step_axis
 from app.widgets.panel import Line, Panel

@@ -7,10 +7,10 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
+from app.feed.run_state import Card, Snapshot
 from app.inspector.groups import letter
 from app.messages import PromptFocused, RolloutOpened
 from app.palette import Palette, style
-from app.run_state import Card, Snapshot
 from app.text.numbers import share, short, signed, sparkline
 from app.text.safe_text import clip, pad, wrap
 from app.widgets.lanes import arrow

@@ -6,10 +6,10 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
+from app.feed.run_state import Card, Cell, Snapshot
 from app.inspector.groups import letter
 from app.messages import RolloutOpened
 from app.palette import Palette, style
-from app.run_state import Card, Cell, Snapshot
 from app.text.numbers import short, signed
 from app.text.prompt_text import question
 from app.text.safe_text import cell_len, clip, clip_start, wrap

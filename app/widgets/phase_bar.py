@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from textual.reactive import reactive
 
+from app.feed.run_state import PHASES, Snapshot
 from app.palette import Palette, style
-from app.run_state import PHASES, Snapshot
 from app.text.numbers import seconds, short, with_unit
 from app.text.safe_text import cell_len, clip
 from app.widgets.panel import Line, Panel

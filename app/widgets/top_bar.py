@@ -5,8 +5,8 @@ from typing import ClassVar
 from textual import events
 from textual.reactive import reactive
 
+from app.feed.run_state import Snapshot
 from app.palette import Palette, style
-from app.run_state import Snapshot
 from app.text.safe_text import cell_len, clip
 from app.widgets.panel import Line, Panel
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.app import Workbench
-from app.feed import ScriptFeed
+from app.feed.feed import ScriptFeed
+from app.feed.series import Series, SeriesView
 from app.palette import LIGHT
-from app.series import Series, SeriesView
 from app.widgets.braille import Canvas, Curve, Frame, columns, draw, limits
 from app.widgets.chart import Chart, chart_lines
 from app.widgets.curves import Curves

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from app.feed.series import Series
 from app.screens.compare.load import Shaper, Wanted
 from app.screens.compare.tracks import Work, band, shape, track
-from app.series import Series
 from experiments.reader import StoreReader
 from tests.app.stored import record, run_events
 

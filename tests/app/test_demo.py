@@ -8,9 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 import app
-from app import demo
 from app.app import Workbench
-from app.replay import ReplayFeed
+from app.feed import demo
+from app.feed.replay import ReplayFeed
 from docs import screens
 from experiments.reader import StoreReader
 from tests.app import frames
@@ -22,11 +22,11 @@ PLAY = """
 import sys
 import time
 from pathlib import Path
-from app.demo import RUN, unpack
-from app.replay import ReplayFeed
+from app.feed.demo import RUN, unpack
+from app.feed.replay import ReplayFeed
 from docs import screens
 from experiments.reader import StoreReader
-from app.session import Session
+from app.feed.session import Session
 
 session = Session(ReplayFeed(unpack(Path(sys.argv[1])), RUN, speed=1e5))
 while (seen := session.pull()).status != "completed":

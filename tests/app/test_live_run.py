@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from app.app import Workbench
+from app.feed.replay import ReplayFeed
+from app.feed.session import Session
+from app.feed.snapshot import Snapshot
+from app.feed.stored import StoreFeed
 from app.messages import LaunchRequested, ResumeRequested
-from app.replay import ReplayFeed
-from app.session import Session
-from app.snapshot import Snapshot
-from app.store_feed import StoreFeed
 from tests import patience
 from tests.app import frames
 from tests.app.rest import until

@@ -8,8 +8,8 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color as TextualColor
 
+from app.feed.series import Series
 from app.palette import PALETTES, contrast, hex_of, readable, rgb, style
-from app.series import Series
 from app.text.numbers import change, seconds, share, short, signed, sparkline
 from app.themes import THEMES, ExactXterm
 from app.widgets.braille import Canvas, Curve, Frame, draw, limits, span_of

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from app.app import Workbench
-from app.feed import LiveFeed
-from app.run_state import RunState
+from app.feed.feed import LiveFeed
+from app.feed.run_state import RunState
+from app.feed.session import Session
+from app.feed.stored import StoreFeed
 from app.screens.runs.load import load_preview
-from app.session import Session
-from app.store_feed import StoreFeed
 from app.widgets.alerts_log import AlertsLog
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder

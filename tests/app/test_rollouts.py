@@ -9,10 +9,10 @@ import pytest
 from textual.pilot import Pilot
 
 from app.app import Workbench
+from app.feed.run_state import Snapshot
 from app.messages import RolloutOpened
 from app.palette import PALETTES
 from app.preferences import Preferences
-from app.run_state import Snapshot
 from app.screens.rollouts import RolloutsScreen
 from app.screens.rollouts.texts import as_csv, as_json, as_markdown
 from app.screens.rollouts.token_lines import probability

@@ -13,13 +13,13 @@ from textual.pilot import Pilot
 
 from app.app import SCREENS, Workbench
 from app.detach import environment
+from app.feed.stored import StoreFeed
 from app.preferences import Preferences
 from app.screens.base import WorkbenchScreen
 from app.screens.crash import CrashScreen
 from app.screens.help import HelpScreen
 from app.screens.jump import JumpScreen
 from app.screens.lab.screen import LabScreen
-from app.store_feed import StoreFeed
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import Script, algorithm

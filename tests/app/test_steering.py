@@ -8,7 +8,7 @@ import pytest
 
 from app import queue_worker
 from app.app import Workbench
-from app.feed import ScriptFeed
+from app.feed.feed import ScriptFeed
 from app.launch import enqueue
 from app.screens.runs import RunsScreen
 from app.text.numbers import with_unit

@@ -6,7 +6,7 @@ import pytest
 from textual.pilot import Pilot
 
 from app.app import Workbench
-from app.feed import ScriptFeed
+from app.feed.feed import ScriptFeed
 from app.palette import PALETTES
 from app.preferences import Preferences
 from app.widgets.curves import Curves

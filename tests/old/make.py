@@ -129,7 +129,7 @@ def spill(config: Any, events: list[Any]) -> None:
 
 def keep(place: Path, target: Path) -> None:
     """Copy what the tests need, without what would tell which machine it was."""
-    from app import demo
+    from app.feed import demo
 
     target.mkdir(parents=True)
     shutil.copytree(place / "model", target / "model")

@@ -40,7 +40,7 @@ APART = ("time/", "memory/", "step_time", "tokens_per_second", "seconds", "elaps
 
 def unpack(version: Path, folder: Path) -> Path:
     """Copy the data of a version into a new folder, with its store as a user has it."""
-    from app import demo
+    from app.feed import demo
 
     shutil.copytree(version, folder)
     demo.unpacked(folder / PACKED, folder)
@@ -74,7 +74,7 @@ def printed() -> dict[str, str]:
 
 def replayed() -> list[Any]:
     """Each moment of the replays of both runs: when, which event, its fields, and their values."""
-    from app.replay import timed
+    from app.feed.replay import timed
     from experiments.reader import StoreReader
     from grpo_engine import events as ev
 

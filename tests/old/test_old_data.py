@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app import demo
+from app.feed import demo
 from experiments.db.machine import host_name
 from experiments.db.paths import spill_file
 from experiments.reader import StoreReader

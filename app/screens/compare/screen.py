@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from app import messages as msg
-from app.run_state import Snapshot
+from app.feed.run_state import Snapshot
 from app.screens.ask import Ask
 from app.screens.base import WorkbenchScreen
 from app.screens.compare.curves import ChartPicked, CurvesPanel, CurvesResized

@@ -10,8 +10,8 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
+from app.feed.run_state import Snapshot
 from app.keys import deeds
-from app.run_state import Snapshot
 from app.screens.front import Dialog
 from app.screens.help.topics import (
     Part,

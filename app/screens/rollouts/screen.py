@@ -12,9 +12,9 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.reactive import reactive
 
+from app.feed.run_state import Snapshot
 from app.inspector.groups import SORT_KEYS
 from app.messages import RolloutOpened
-from app.run_state import Snapshot
 from app.screens.base import WorkbenchScreen
 from app.screens.rollouts.load import (
     GroupDetail,

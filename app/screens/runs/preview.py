@@ -1,8 +1,8 @@
 """The preview's lines: what a run is, its curves, its settings, its last alert."""
 
+from app.feed.series import Series
 from app.palette import Palette, style
 from app.screens.runs.load import Preview
-from app.series import Series
 from app.text.numbers import seconds, short, tokens
 from app.text.safe_text import pad, wrap
 from app.widgets.braille import Canvas, Curve, Frame, draw, limits, span_of

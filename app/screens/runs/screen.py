@@ -16,7 +16,8 @@ from textual.reactive import reactive
 
 from app import messages as msg
 from app import writes
-from app.run_state import Asked, Snapshot
+from app.feed.run_state import Asked, Snapshot
+from app.feed.session import Session
 from app.screens.ask import Ask
 from app.screens.control import CONTROL_BINDINGS, HELD, ControlScreen, Steered
 from app.screens.runs.columns import COLUMNS, METRICS
@@ -24,7 +25,6 @@ from app.screens.runs.load import load_preview, load_sparks
 from app.screens.runs.panels import PreviewPanel, RowPicked, RunsTable, ViewPanel
 from app.screens.runs.texts import as_csv, as_json, as_markdown
 from app.screens.runs.view import GROUPS, View
-from app.session import Session
 from app.widgets.key_bar import KeyBar
 from experiments.errors import NoStoreError, StoreError
 from experiments.reader import StoreReader
@@ -277,7 +277,7 @@ class RunsScreen(ControlScreen):
 
     def action_demo(self) -> None:
         """Play the bundled recording in the terminal, and come back."""
-        from app.demo import available
+        from app.feed.demo import available
 
         if not available():
             self.notify("The recording is missing; install grpo-tui again.", severity="error")

@@ -9,9 +9,9 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 
+from app.feed.narrator import narrate
+from app.feed.run_state import Snapshot
 from app.messages import PromptFocused
-from app.narrator import narrate
-from app.run_state import Snapshot
 from app.screens.control import CONTROL_BINDINGS, HELD, ControlScreen, Steered
 from app.screens.watch import texts
 from app.widgets.alerts_log import AlertsLog

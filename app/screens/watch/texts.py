@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from app.run_state import Card, Snapshot
+from app.feed.run_state import Card, Snapshot
 from app.text.safe_text import safe
 from experiments.db.texts import escape, guard
 from grpo_engine.metrics import spec

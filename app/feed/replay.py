@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Full, Queue
 
-from app.feed import NOTHING_MUTED, Fact
-from app.run_state import Asked, Head, Status
+from app.feed.feed import NOTHING_MUTED, Fact
+from app.feed.run_state import Asked, Head, Status
 from experiments.board import Board
 from experiments.errors import StoreError
 from experiments.reader import StoreReader

@@ -2,7 +2,7 @@
 
 Facts are recorded events in their order, none lost; the board is the latest progress, looked at
 as rarely as one likes. A live feed reads what the recorder of this process hands on after each
-commit; a stored feed is in `app.store_feed`; a scripted one plays a list of events.
+commit; a stored feed is in `app.feed.stored`; a scripted one plays a list of events.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from app.run_state import Asked, Head, Status
+from app.feed.run_state import Asked, Head, Status
 from experiments.board import Board
 from experiments.values import BoardView
 from grpo_engine import events as ev

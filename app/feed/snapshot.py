@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from app.series import SeriesView
+from app.feed.series import SeriesView
 from experiments.values import BoardView
 from grpo_engine import events as ev
 

@@ -1,6 +1,6 @@
 """The bundled recording: a small store, packed, that is unpacked to look at.
 
-`python -m app.demo` records it again: a real starter run on this machine.
+`python -m app.feed.demo` records it again: a real starter run on this machine.
 """
 
 import shutil

@@ -11,18 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from app.series import SMOOTHING, Series
-from app.snapshot import (
-    PHASES,
-    Alert,
-    Asked,
-    Card,
-    Cell,
-    Head,
-    LogLine,
-    Snapshot,
-    Status,
-)
+from app.feed.series import SMOOTHING, Series
+from app.feed.snapshot import PHASES, Alert, Asked, Card, Cell, Head, LogLine, Snapshot, Status
 from experiments.values import BoardView
 from grpo_engine import events as ev
 

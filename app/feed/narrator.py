@@ -1,6 +1,6 @@
 """The narrator: one plain sentence about the step, from its real numbers and nothing else."""
 
-from app.run_state import Card, Snapshot
+from app.feed.run_state import Card, Snapshot
 from app.text.numbers import MINUS, share, short, signed
 from app.text.prompt_text import asked
 

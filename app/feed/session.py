@@ -1,7 +1,7 @@
 """Session: the run on screen, its feed folded into snapshots; knows no Textual."""
 
-from app.feed import Feed
-from app.run_state import Asked, RunState, Snapshot
+from app.feed.feed import Feed
+from app.feed.run_state import Asked, RunState, Snapshot
 
 
 class Session:
