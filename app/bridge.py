@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from textual.message import Message
 
-from app.engine_thread import EngineThread, Training
 from app.feed.feed import NOTHING_MUTED, LiveFeed
+from app.jobs.engine_thread import EngineThread, Training
 from app.messages import EngineEnded, LaunchRefused, RunBegan
 from grpo_engine import events as ev
 from grpo_engine.control import Control
@@ -121,7 +121,7 @@ class Bridge:
         self, config: Any, handle: "RunHandle", recorder: "Recorder", control: Control, *,
         resume: bool, muted: frozenset[str] = NOTHING_MUTED,
     ) -> None:  # fmt: skip
-        from app.run_log import RunLog, fault_log
+        from app.jobs.run_log import RunLog, fault_log
 
         self.run, self.name = handle.id, handle.name
         log = RunLog(handle.folder)

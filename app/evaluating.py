@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app import exit_codes
-from app.progress import printer
+from app.jobs.progress import printer
 from app.run_config import assemble
 from grpo_engine import errors
 from grpo_engine.config.run_config import RunConfig

@@ -169,19 +169,19 @@ class RunKeeper(ThemedApp):
         self.run_worker(guarded, thread=True, exit_on_error=False)
 
     def _start_detached(self, message: msg.LaunchRequested) -> None:
-        from app.launch import detached
+        from app.jobs.launch import detached
         from grpo_engine.config.settings import build
 
         config = build(message.config) if isinstance(message.config, dict) else message.config
         self._tell(msg.Detached(detached(config, self.store, message.parent)))
 
     def _resume_detached(self, ref: str) -> None:
-        from app.launch import resume_detached
+        from app.jobs.launch import resume_detached
 
         self._tell(msg.Detached(resume_detached(ref, self.store)))
 
     def _enqueue(self, message: msg.LaunchRequested) -> None:
-        from app.launch import enqueue
+        from app.jobs.launch import enqueue
 
         self._tell(msg.Queued(enqueue(message.config, self.store, message.parent)))
 
@@ -239,7 +239,7 @@ class RunKeeper(ThemedApp):
             return
 
         def hand_over() -> None:
-            from app.launch import resume_detached
+            from app.jobs.launch import resume_detached
 
             try:
                 self.handed_over = resume_detached(self.bridge.run, self.store)

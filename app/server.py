@@ -14,7 +14,7 @@ from aiohttp import web
 from textual_serve.server import Server
 
 from app import exit_codes
-from app.detach import environment
+from app.jobs.detach import environment
 from experiments.db.paths import store_path
 from experiments.reader import StoreReader
 

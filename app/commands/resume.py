@@ -29,12 +29,12 @@ def resume(
     Example: grpo-tui resume @last
     """
     if detach:
-        from app.detach import start_detached
+        from app.jobs.detach import start_detached
 
         arguments = [word for word in sys.argv[1:] if word != "--detach"]
         raise typer.Exit(start_detached(arguments, as_json=as_json))
-    from app.headless import run_headless
-    from app.start import resumed_job
+    from app.jobs.headless import run_headless
+    from app.jobs.start import resumed_job
 
     job = resumed_job(run, db=db, folder=folder)
     job.as_json, job.on_end, job.ready = as_json, on_end, ready_file

@@ -43,7 +43,7 @@ def sweep(
 
     Example: grpo-tui sweep config.yaml --set algorithm.beta=0,0.04 --seeds 3
     """
-    from app.queue_worker import work
+    from app.jobs.queue_worker import work
     from experiments.queue import RunQueue
 
     with writing(db) as store:

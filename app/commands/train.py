@@ -50,12 +50,12 @@ def train(
         raise typer.BadParameter("--folder goes with --no-store: a stored run has its own folder")
     config = assemble(file, preset, sets or [], steps=steps, seed=seed, name=name)
     if detach:
-        from app.detach import start_detached
+        from app.jobs.detach import start_detached
 
         arguments = [word for word in sys.argv[1:] if word != "--detach"]
         raise typer.Exit(start_detached(arguments, as_json=as_json))
-    from app.headless import run_headless
-    from app.start import new_job
+    from app.jobs.headless import run_headless
+    from app.jobs.start import new_job
 
     job = new_job(config, db=db, folder=folder, store=not no_store, tags=tuple(tag or ()))
     job.as_json, job.on_end, job.ready = as_json, on_end, ready_file

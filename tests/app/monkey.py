@@ -171,12 +171,12 @@ async def play(
 def kept_at_home(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """No process is started and no file is written outside the folder; no thread is left."""
     patch.chdir(folder)
-    patch.setattr("app.launch._start", lambda *_: "calm-otter")
+    patch.setattr("app.jobs.launch._start", lambda *_: "calm-otter")
     stub = SimpleNamespace(
         Popen=_no_process, run=_no_process, DEVNULL=subprocess.DEVNULL,
         SubprocessError=subprocess.SubprocessError,
     )  # fmt: skip
-    for module in ("app.launch", "app.screens.runs.screen", "app.terminal"):
+    for module in ("app.jobs.launch", "app.screens.runs.screen", "app.terminal"):
         patch.setattr(f"{module}.subprocess", stub)
     before = set(threading.enumerate())
     yield

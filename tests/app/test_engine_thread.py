@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.engine_thread import EngineThread
+from app.jobs.engine_thread import EngineThread
 from grpo_engine.platform import heap
 from tests.patience import PATIENCE
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.queue_worker import work
+from app.jobs.queue_worker import work
 from experiments.db.machine import host_name
 from experiments.queue import RunQueue
 from experiments.record.recorder import Recorder
@@ -43,7 +43,7 @@ def test_a_run_that_outlived_its_worker_is_waited_for_and_taken_as_it_ends(
         handle.close()
 
     monkeypatch.setattr(
-        "app.queue_worker.time", SimpleNamespace(sleep=end, monotonic=time.monotonic)
+        "app.jobs.queue_worker.time", SimpleNamespace(sleep=end, monotonic=time.monotonic)
     )
     assert work(queue) == 0
     recorder.close()

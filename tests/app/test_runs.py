@@ -206,7 +206,9 @@ async def test_a_worker_of_the_queue_is_a_process_of_its_own(
     read_only: bool, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr("app.launch.subprocess.Popen", lambda words, **_: started.append(words))
+    monkeypatch.setattr(
+        "app.jobs.launch.subprocess.Popen", lambda words, **_: started.append(words)
+    )
     app = workbench(store, read_only=read_only)
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app, pilot)

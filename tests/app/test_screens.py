@@ -12,8 +12,8 @@ import pytest
 from textual.pilot import Pilot
 
 from app.app import SCREENS, Workbench
-from app.detach import environment
 from app.feed.stored import StoreFeed
+from app.jobs.detach import environment
 from app.preferences import Preferences
 from app.screens.base import WorkbenchScreen
 from app.screens.crash import CrashScreen

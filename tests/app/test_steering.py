@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app import queue_worker
 from app.app import Workbench
 from app.feed.feed import ScriptFeed
-from app.launch import enqueue
+from app.jobs import queue_worker
+from app.jobs.launch import enqueue
 from app.screens.runs import RunsScreen
 from app.text.numbers import with_unit
 from app.widgets.key_bar import KeyBar

@@ -19,7 +19,7 @@ pytest.importorskip("textual_serve", reason="serving is an extra")
 
 from aiohttp import ClientSession, ClientWebSocketResponse, WSServerHandshakeError
 
-from app.detach import environment
+from app.jobs.detach import environment
 from app.server import COOKIE
 from experiments.record.recorder import Recorder
 from experiments.record.recording import RunHandle

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from app.launch import start_queue_worker
+from app.jobs.launch import start_queue_worker
 from app.lifecycle import RunKeeper
 from app.palette import style
 from app.screens.front import Dialog

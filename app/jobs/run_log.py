@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from app.progress import Tally, sentence, visible
+from app.jobs.progress import Tally, sentence, visible
 from experiments.db.paths import fault_file, log_file
 from grpo_engine.events import Event, RunFailed
 

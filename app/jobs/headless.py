@@ -20,9 +20,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from app import exit_codes
-from app.engine_thread import EngineThread, Training
-from app.progress import Printer, printer
-from app.run_log import RunLog, fault_log
+from app.jobs.engine_thread import EngineThread, Training
+from app.jobs.progress import Printer, printer
+from app.jobs.run_log import RunLog, fault_log
 from grpo_engine import errors
 from grpo_engine import events as ev
 from grpo_engine.config.run_config import RunConfig

@@ -44,7 +44,7 @@ def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool =
 
 def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
     """Train one item in another process and judge it by what is stored."""
-    from app.launch import CLONE_OF
+    from app.jobs.launch import CLONE_OF
     from experiments.record.recorder import PARENT, QUEUE_ITEM
 
     assert item.id is not None

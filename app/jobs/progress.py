@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from app.report_table import before_and_after
+from app.jobs.report_table import before_and_after
 from grpo_engine import events as ev
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.headless import Job
+from app.jobs.headless import Job
 from experiments.db.paths import run_folder, runs_folder, store_path
 from experiments.values import RunDetail
 from grpo_engine.config.run_config import RunConfig

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from app.detach import environment
+from app.jobs.detach import environment
 
 PATIENCE = 600.0
 CLONE_OF = "clone of"  # the setting of a waiting run that names its parent

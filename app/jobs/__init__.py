@@ -1,0 +1,1 @@
+"""How a run is started and carried out; knows no Textual."""
