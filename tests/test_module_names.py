@@ -131,7 +131,7 @@ def test_every_module_named_in_a_string_is_there() -> None:
         "app.entry:main",  # the command
         "app.commands",  # a prefix
         "app.__main__",  # -m in a list of arguments
-        "app.rehearsal.process",
+        "app.trial.process",
         "grpo_engine.rewards.worker.main:main",  # code for a child process
         "benchmarks.quick",  # the Makefile
         "app.screens.watch:WatchScreen",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.rehearsal import Rehearsal
+from app.trial import Rehearsal
 from grpo_engine.config.run_config import RunConfig
 from tests.engine.runs import settings, write_world
 

@@ -18,7 +18,6 @@ from textual.widgets import Input, TextArea
 
 from app.messages import LaunchRequested, NewRunRequested
 from app.palette import Palette, style
-from app.rehearsal import Rehearsal, RehearsalError
 from app.run_form import FormField, RunForm
 from app.screens.ask import Ask
 from app.screens.base import WorkbenchScreen
@@ -52,6 +51,7 @@ from app.screens.new_run.picks import Entry, Pick
 from app.screens.new_run.texts import as_json, as_markdown
 from app.screens.new_run.view import PAGES, Origin, Page, View, check
 from app.text.safe_text import wrap
+from app.trial import Rehearsal, RehearsalError
 from app.widgets.find_bar import FindBar
 from app.widgets.panel import Line, Panel
 from experiments.errors import StoreError

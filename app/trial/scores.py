@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from app.rehearsal.examples import Examples
+from app.trial.examples import Examples
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.errors import EngineError
 from grpo_engine.rewards.combine import total

@@ -4,6 +4,6 @@ Tokenizers, data sets, MLX and users' reward files are loaded there, so that the
 waits for them nor falls with them.
 """
 
-from app.rehearsal.client import Rehearsal, RehearsalError
+from app.trial.client import Rehearsal, RehearsalError
 
 __all__ = ["Rehearsal", "RehearsalError"]

@@ -123,7 +123,7 @@ class Rehearsal:
         if self._process is None:
             self._online = online
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "app.rehearsal.process"],
+                [sys.executable, "-P", "-m", "app.trial.process"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 start_new_session=True, env=environment() | ({} if online else OFFLINE),
             )  # fmt: skip

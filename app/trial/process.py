@@ -37,9 +37,9 @@ class Bench:
     """What was loaded is kept for the next question."""
 
     def __init__(self, stack: ExitStack) -> None:
-        from app.rehearsal.examples import Examples
-        from app.rehearsal.memory import Estimates
-        from app.rehearsal.scores import Scores
+        from app.trial.examples import Examples
+        from app.trial.memory import Estimates
+        from app.trial.scores import Scores
 
         self._examples = Examples()
         self._estimates = Estimates(self._examples)
