@@ -10,14 +10,14 @@ from importlib import import_module
 from pathlib import Path
 
 from app import exit_codes
-from app.startup import name_store, open_workbench, plain_warning
+from app.cli.startup import name_store, open_workbench, plain_warning
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     words = list(sys.argv[1:] if args is None else args)
     if words and not (len(words) == 2 and words[0] == "--db" and not words[1].startswith("-")):
-        return int(import_module("app.main").main(words))
+        return int(import_module("app.cli.main").main(words))
     warnings.formatwarning = plain_warning
     if words:
         name_store(Path(words[1]))

@@ -107,7 +107,7 @@ def bindings() -> dict[str, tuple[str, frozenset[str]]]:
     """Every named binding of the app: its name, its class and its keys."""
     found = {}
     for info in pkgutil.walk_packages(app.__path__, "app."):
-        if info.name.startswith("app.commands") or info.name == "app.__main__":
+        if info.name.startswith("app.cli.verbs") or info.name == "app.__main__":
             continue
         module = importlib.import_module(info.name)
         for name, cls in inspect.getmembers(module, inspect.isclass):

@@ -46,7 +46,7 @@ def classes() -> dict[str, list[Binding]]:
     """Every class of the app that declares bindings, by its name."""
     found: dict[str, list[Binding]] = {}
     for info in pkgutil.walk_packages(app.__path__, "app."):
-        if info.name.startswith("app.commands") or info.name == "app.__main__":
+        if info.name.startswith("app.cli.verbs") or info.name == "app.__main__":
             continue
         module = importlib.import_module(info.name)
         for name, cls in inspect.getmembers(module, inspect.isclass):

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from app.app import SCREENS, Workbench
+from app.cli.verb_table import VERBS
 from app.readying import MODULES
-from app.verbs import VERBS
 from grpo_engine.rewards.builtins import BUILT_IN as REWARDS
 from grpo_engine.tasks.base import BUILT_IN as TASKS
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("app", "experiments", "grpo_engine", "benchmarks", "tests")
 NAME = rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)*"
 WHOLE = re.compile(rf"(?=\w+[.:]){NAME}(?::\w+)?")  # module, module.attribute, module:attribute
-PREFIX = re.compile(rf"({NAME})\.")  # what an f-string begins with: f"app.commands.{name}"
+PREFIX = re.compile(rf"({NAME})\.")  # what an f-string begins with: f"app.cli.verbs.{name}"
 RUN = re.compile(rf"(?<!\w)-m ({NAME})(?![\w/])")
 IMPORTED = re.compile(rf"\bfrom ({NAME}) import (\w+(?:, ?\w+)*)|\bimport ({NAME})(?!\w)")
 TEXTS = ("Makefile", "grpo-tui", ".ci/run", ".github/workflows/*.yml", "tools/*", "*.md",
@@ -129,7 +129,7 @@ def test_every_module_named_in_a_string_is_there() -> None:
     assert [f"{place}: {name}" for place, name in found if not resolves(name)] == []
     assert {
         "app.entry:main",  # the command
-        "app.commands",  # a prefix
+        "app.cli.verbs",  # a prefix
         "app.__main__",  # -m in a list of arguments
         "app.trial.process",
         "grpo_engine.rewards.worker.main:main",  # code for a child process

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from app.main import main
+from app.cli.main import main
 
 
 class Done(NamedTuple):

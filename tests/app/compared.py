@@ -6,7 +6,7 @@ import pytest
 from textual.pilot import Pilot
 
 from app.app import Workbench
-from app.main import main
+from app.cli.main import main
 from app.messages import CompareRequested
 from app.preferences import Preferences
 from app.screens.compare import CompareScreen

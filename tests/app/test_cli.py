@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from app import exit_codes
-from app.main import load, main
-from app.verbs import VERBS
+from app.cli.main import load, main
+from app.cli.verb_table import VERBS
 from grpo_engine.errors import ConfigError, EngineError
 
 HEAVY = ("mlx", "mlx_lm", "textual", "sqlmodel", "sqlalchemy", "pydantic", "numpy", "rich")
@@ -79,7 +79,7 @@ def failing_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> 
     monkeypatch.syspath_prepend(tmp_path)
     sys.modules.pop("failing_verb", None)
     verb = next(v for v in VERBS if v.name == "doctor")._replace(target="failing_verb:doctor")
-    monkeypatch.setattr("app.main.VERBS", (verb,))
+    monkeypatch.setattr("app.cli.main.VERBS", (verb,))
 
 
 def test_our_errors_become_one_line_without_a_traceback(
@@ -119,7 +119,7 @@ def test_a_verb_is_not_imported_before_it_is_called(
 def test_the_table_names_modules_inside_the_commands_package() -> None:
     for verb in VERBS:
         module, _, attribute = verb.target.partition(":")
-        assert module.startswith("app.commands.")
+        assert module.startswith("app.cli.verbs.")
         assert attribute.isidentifier()
         assert load(verb).name == verb.name
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from app import exit_codes
-from app.commands import doctor
+from app.cli.main import main
+from app.cli.verbs import doctor
 from app.health import Fact, Level, machine, mlx, packages, store, terminal
-from app.main import main
 from experiments.db.connection import open_writer
 from experiments.db.migrations import CURRENT, migrate
 from grpo_engine.platform import blas, device, memory, speed

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app import exit_codes
-from app.output import data_stdout
+from app.cli.output import data_stdout
 from experiments.db.texts import escape
 from experiments.export.csv import read_csv
 from experiments.export.rows import FORMATS, WHAT, rows_of

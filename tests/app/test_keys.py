@@ -22,7 +22,7 @@ def own_bindings() -> list[tuple[type, Binding]]:
     """Every binding that a class of the app declares, made whole."""
     found = []
     for info in pkgutil.walk_packages(app.__path__, "app."):
-        if info.name.startswith("app.commands") or info.name == "app.__main__":
+        if info.name.startswith("app.cli.verbs") or info.name == "app.__main__":
             continue
         module = importlib.import_module(info.name)
         for _, cls in inspect.getmembers(module, inspect.isclass):

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from app.commands.recipes import app
+from app.cli.verbs.recipes import app
 from grpo_engine.config.recipe_cards import CARDS
 from grpo_engine.config.recipes import RECIPES, settings_read
 

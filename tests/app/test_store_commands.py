@@ -259,7 +259,7 @@ def test_logs_are_followed_until_the_run_ends(
             with closing(sqlite3.connect(store)) as conn, conn:
                 conn.execute("UPDATE run SET status = 'completed'")
 
-    monkeypatch.setattr("app.commands.logs.time", SimpleNamespace(sleep=grow))
+    monkeypatch.setattr("app.cli.verbs.logs.time", SimpleNamespace(sleep=grow))
     log.write_text("first\nsecond\n", encoding="utf-8")
     done = cli("logs", live[0], "--lines", "1", "--follow")
     assert done.out.splitlines() == ["second", "begun and done", "\\x1b[2Jno line end"]

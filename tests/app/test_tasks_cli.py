@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from app.main import main
+from app.cli.main import main
 from tests.engine.byte_tokenizer import byte_tokenizer
 
 CASES = Path(__file__).parents[1] / "engine" / "rewards_cases.py"

@@ -30,7 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
 # `python -m app` that kills itself a moment after a phase has begun so many times.
 KILLED = """
 import os, signal, sys, threading
-from app.main import main
+from app.cli.main import main
 from experiments.record.recording import RunHandle
 
 phase, times, delay = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])

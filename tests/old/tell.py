@@ -62,7 +62,7 @@ def told(folder: Path, *words: str, python: str = sys.executable) -> dict[str, A
 
 def printed() -> dict[str, str]:
     """What the commands print about the store in this folder."""
-    from app.main import main
+    from app.cli.main import main
 
     found = {}
     for name, words in COMMANDS.items():

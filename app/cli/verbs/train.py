@@ -44,7 +44,7 @@ def train(
 
     Example: grpo-tui train --preset starter --steps 20 --set optimizer.learning_rate=3e-4
     """
-    from app.run_config import assemble
+    from app.cli.run_config import assemble
 
     if folder is not None and not no_store:
         raise typer.BadParameter("--folder goes with --no-store: a stored run has its own folder")

@@ -12,8 +12,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from app import exit_codes
-from app.startup import name_store, open_workbench, plain_warning
-from app.verbs import VERBS, Verb
+from app.cli.startup import name_store, open_workbench, plain_warning
+from app.cli.verb_table import VERBS, Verb
 
 # Plain help, because loading rich would double the time that `--help` takes.
 STYLE: Any = {"rich_markup_mode": None, "add_completion": False, "pretty_exceptions_enable": False}

@@ -3,8 +3,8 @@
 import time
 
 from app import exit_codes
-from app.output import print_json
-from app.store_access import reading, writing
+from app.cli.output import print_json
+from app.cli.store_access import reading, writing
 from app.text.stderr import say
 
 WAIT_S = 5.0

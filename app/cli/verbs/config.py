@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from app import exit_codes
-from app.store_access import Csv, Db, Json, reading
+from app.cli.store_access import Csv, Db, Json, reading
 
 app = typer.Typer(no_args_is_help=True, help="Write, check and compare configuration files.")
 
@@ -31,7 +31,7 @@ def init(
 
     Example: grpo-tui config init mine.yaml --preset starter --full
     """
-    from app.run_config import assemble
+    from app.cli.run_config import assemble
     from grpo_engine.config.settings import build, merge, parse_sets, write_yaml
     from grpo_engine.errors import ConfigError
 
@@ -85,7 +85,7 @@ def check(
 
     Example: grpo-tui config check mine.yaml
     """
-    from app.run_config import assemble
+    from app.cli.run_config import assemble
     from grpo_engine.config.run_config import RunConfig
     from grpo_engine.config.settings import flatten
 
@@ -112,7 +112,7 @@ def diff(
 
     Example: grpo-tui config diff mine.yaml starter
     """
-    from app.output import print_rows
+    from app.cli.output import print_rows
 
     left, right = settings_of(one, db), settings_of(other, db)
     paths = [*left, *(path for path in right if path not in left)]
@@ -142,7 +142,7 @@ def settings_of(what: str, db: str | None) -> dict[str, Any]:
 
 def named(what: str, db: str | None = None) -> Any:
     """A configuration by file, by preset, by run, or the defaults."""
-    from app.run_config import assemble
+    from app.cli.run_config import assemble
     from experiments.errors import NoStoreError, RunNotFoundError
     from experiments.presets import names, preset
     from grpo_engine.config.run_config import RunConfig

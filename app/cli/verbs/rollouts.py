@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.output import print_rows
-from app.store_access import Csv, Db, Json, Raw, RunRef, reading
+from app.cli.output import print_rows
+from app.cli.store_access import Csv, Db, Json, Raw, RunRef, reading
 from app.text.prompt_text import asked
 from app.text.stderr import say
 

@@ -33,7 +33,7 @@ def list_(as_json: AsJson = False) -> None:
 
     Example: grpo-tui rewards list --json
     """
-    from app.output import print_rows
+    from app.cli.output import print_rows
     from grpo_engine.rewards.builtins import BUILT_IN
 
     rows = [
@@ -194,7 +194,7 @@ def report(scored: Any, completions: list[str], printed: str, as_json: bool) -> 
         logged = {"extras": scored.extras, "metrics": scored.metrics, "printed": printed}
         typer.echo(json.dumps({**found, **logged}, indent=2, ensure_ascii=False))
         return
-    from app.output import print_table
+    from app.cli.output import print_table
     from app.text.safe_text import clip, safe
 
     table = [

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from app import exit_codes
+from app.cli.run_config import assemble
 from app.jobs.progress import printer
-from app.run_config import assemble
 from grpo_engine import errors
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.config.settings import build, merge

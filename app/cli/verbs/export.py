@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from app.output import data_stdout
-from app.store_access import Db, Raw, reading, resolve_all
+from app.cli.output import data_stdout
+from app.cli.store_access import Db, Raw, reading, resolve_all
 from app.text.stderr import say
 
 

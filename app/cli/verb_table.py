@@ -21,7 +21,7 @@ NEEDS_ENGINE: Final = frozenset({"train", "resume", "sweep", "eval"})
 TRAIN, LOOK, KEEP, KNOW = "Train", "Look", "Keep", "Know"
 
 VERBS: Final = tuple(
-    Verb(name, f"app.commands.{target}", help_, section)
+    Verb(name, f"app.cli.verbs.{target}", help_, section)
     for section, name, target, help_ in (
         (TRAIN, "train", "train:train", "Train with GRPO, without a screen."),
         (TRAIN, "resume", "resume:resume", "Go on with a run from its last checkpoint."),

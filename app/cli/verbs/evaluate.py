@@ -29,7 +29,7 @@ def evaluate(
 
     Example: grpo-tui eval @last --problems 500 --samples 4
     """
-    from app.evaluating import find_target, run_evaluations
+    from app.cli.evaluating import find_target, run_evaluations
 
     changes: dict[str, Any] = {}
     if task is not None:

@@ -34,7 +34,7 @@ def list_(
 
     Example: grpo-tui tasks list --gym
     """
-    from app.output import print_rows
+    from app.cli.output import print_rows
     from grpo_engine.tasks.base import BUILT_IN
 
     if gym:
@@ -128,7 +128,7 @@ def as_page(task: Any, shown: Any) -> dict[str, Any]:
 
 def page(task: Any, shown: Any) -> list[str]:
     """The task and its examples, for people; what the model sees stands between rules."""
-    from app.output import dim
+    from app.cli.output import dim
     from app.text.safe_text import safe
 
     rewards = ", ".join(f"{s.name} x {s.weight:g}" for s in task.default_rewards) or "none"

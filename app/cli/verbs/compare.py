@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.output import print_json, print_rows, print_table, shown, tell
-from app.store_access import Csv, Db, Json, Raw, reading, resolve_all
+from app.cli.output import print_json, print_rows, print_table, shown, tell
+from app.cli.store_access import Csv, Db, Json, Raw, reading, resolve_all
 from app.text.comparison import comparison_json, flat_rows
 from app.text.stderr import say
 

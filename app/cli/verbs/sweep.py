@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app import exit_codes
-from app.output import print_json, print_rows, print_table
-from app.store_access import Csv, Db, Json, writing
+from app.cli.output import print_json, print_rows, print_table
+from app.cli.store_access import Csv, Db, Json, writing
 from app.text.stderr import say
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _plan(
     steps: int | None, name: str,
 ) -> int:  # fmt: skip
     """Queue the grid, or find it; every point is checked before any is trained."""
-    from app.run_config import assemble
+    from app.cli.run_config import assemble
     from experiments.db.configs import config_tree, flat
     from experiments.queue import points
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.output import print_json, print_rows, print_table, tell
-from app.store_access import Csv, Db, Json, Raw, RunRef, reading, resolve_all, writing
+from app.cli.output import print_json, print_rows, print_table, tell
+from app.cli.store_access import Csv, Db, Json, Raw, RunRef, reading, resolve_all, writing
 from app.text.stderr import say
 
 if TYPE_CHECKING:
