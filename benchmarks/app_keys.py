@@ -39,8 +39,8 @@ FLOOD = 1000  # events a second
 PROGRAM = """
 import json, sys, time
 from pathlib import Path
-from app import app as workbench
-from app.messages import LaunchRequested
+from app.tui import app as workbench
+from app.tui.messages import LaunchRequested
 from grpo_engine.config.settings import build
 
 store, tree, engine = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]

@@ -24,15 +24,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from textual.pilot import Pilot
 
-from app.app import Workbench
 from app.feed import demo
 from app.feed.feed import Feed
 from app.feed.replay import ReplayFeed
 from app.feed.stored import StoreFeed
-from app.messages import RolloutOpened
-from app.palette import DARK, PALETTES
-from app.picture import Row, document, drawn, paper_of, picture, rows_of
-from app.preferences import Preferences
+from app.tui.app import Workbench
+from app.tui.looks.palette import DARK, PALETTES
+from app.tui.messages import RolloutOpened
+from app.tui.picture import Row, document, drawn, paper_of, picture, rows_of
+from app.tui.preferences import Preferences
 from tests.app.script import FIRST_WALL_TIME
 
 SECONDS = 6.0  # of a replay that are shown at their own pace before a picture is taken

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from app.app import SCREENS, Workbench
 from app.cli.verb_table import VERBS
-from app.readying import MODULES
+from app.tui.app import SCREENS, Workbench
+from app.tui.idle.readying import MODULES
 from grpo_engine.rewards.builtins import BUILT_IN as REWARDS
 from grpo_engine.tasks.base import BUILT_IN as TASKS
 
@@ -134,7 +134,7 @@ def test_every_module_named_in_a_string_is_there() -> None:
         "app.trial.process",
         "grpo_engine.rewards.worker.main:main",  # code for a child process
         "benchmarks.quick",  # the Makefile
-        "app.screens.watch:WatchScreen",
+        "app.tui.screens.watch:WatchScreen",
         "app.feed.demo",  # a docstring
         "grpo_engine.maths",  # a contract
     } <= {name for _, name in found}
@@ -155,11 +155,11 @@ def test_every_module_that_is_loaded_ahead_is_there() -> None:
     [
         'import_module("app.no_such")',
         'find_spec("grpo_engine.no.such")',
-        'TARGET = "app.app:NoSuchScreen"',
-        'monkeypatch.setattr("app.app.no_such", 1)',
+        'TARGET = "app.tui.app:NoSuchScreen"',
+        'monkeypatch.setattr("app.tui.app.no_such", 1)',
         'f"app.no_such.{name}"',
         '[sys.executable, "-P", "-m", "app.no_such", path]',
-        '[sys.executable, "-m", "app.screens"]',  # a package without __main__
+        '[sys.executable, "-m", "app.tui.screens"]',  # a package without __main__
         '"import sys; from grpo_engine.no_such import main; main()"',
         '"import sys; from grpo_engine.rewards.worker.main import no_such; no_such()"',
         '"import grpo_engine.no_such"',

@@ -26,6 +26,6 @@ def open_workbench() -> int:
         return exit_codes.USAGE
     gc.disable()  # nothing of what is loaded now goes again; `Tidying` collects from then on
     try:
-        return int(import_module("app.app").main() or exit_codes.OK)
+        return int(import_module("app.tui.app").main() or exit_codes.OK)
     finally:
         gc.enable()

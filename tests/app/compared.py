@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.app import Workbench
 from app.cli.main import main
-from app.messages import CompareRequested
-from app.preferences import Preferences
-from app.screens.compare import CompareScreen
+from app.tui.app import Workbench
+from app.tui.messages import CompareRequested
+from app.tui.preferences import Preferences
+from app.tui.screens.compare import CompareScreen
 from experiments.reader import StoreReader
 from tests.app.script import algorithm
 from tests.app.stored import record, run_events

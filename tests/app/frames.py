@@ -19,9 +19,9 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import DataTable, Label, Static
 
-from app.palette import READABLE, contrast
 from app.text.safe_text import cell_len
-from app.themes import number_of
+from app.tui.looks.palette import READABLE, contrast
+from app.tui.looks.themes import number_of
 
 
 def frame(app: App[Any]) -> list[str]:

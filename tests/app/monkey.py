@@ -20,10 +20,10 @@ from types import SimpleNamespace
 import pytest
 from textual.pilot import Pilot
 
-from app.app import Workbench
-from app.messages import LaunchRequested
-from app.palette import PALETTES
-from app.preferences import Preferences
+from app.tui.app import Workbench
+from app.tui.looks.palette import PALETTES
+from app.tui.messages import LaunchRequested
+from app.tui.preferences import Preferences
 from grpo_engine.config.run_config import RunConfig
 from tests.app import frames
 from tests.patience import PATIENCE
@@ -176,7 +176,7 @@ def kept_at_home(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
         Popen=_no_process, run=_no_process, DEVNULL=subprocess.DEVNULL,
         SubprocessError=subprocess.SubprocessError,
     )  # fmt: skip
-    for module in ("app.jobs.launch", "app.screens.runs.screen", "app.terminal"):
+    for module in ("app.jobs.launch", "app.tui.screens.runs.screen", "app.tui.terminal"):
         patch.setattr(f"{module}.subprocess", stub)
     before = set(threading.enumerate())
     yield

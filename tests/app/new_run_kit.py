@@ -5,10 +5,10 @@ from pathlib import Path
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
-from app.app import Workbench
-from app.messages import NewRunRequested
-from app.preferences import Preferences
-from app.screens.new_run import NewRunScreen
+from app.tui.app import Workbench
+from app.tui.messages import NewRunRequested
+from app.tui.preferences import Preferences
+from app.tui.screens.new_run import NewRunScreen
 from tests.app import frames
 
 

@@ -13,7 +13,7 @@ import pytest
 from textual._context import active_app
 from textual.app import App
 
-from app.reader import ReaderThread
+from app.tui.store.reader import ReaderThread
 from tests.app import frames
 from tests.patience import PATIENCE
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.app import Workbench
 from app.feed.feed import ScriptFeed
 from app.feed.series import Series, SeriesView
-from app.palette import LIGHT
-from app.widgets.braille import Canvas, Curve, Frame, columns, draw, limits
-from app.widgets.chart import Chart, chart_lines
-from app.widgets.curves import Curves
+from app.tui.app import Workbench
+from app.tui.looks.palette import LIGHT
+from app.tui.widgets.charts.braille import Canvas, Curve, Frame, columns, draw, limits
+from app.tui.widgets.charts.chart import Chart, chart_lines
+from app.tui.widgets.charts.curves import Curves
 from tests.app.stored import run_events
 
 LINE, RAW = 1, 2
@@ -126,7 +126,7 @@ async def test_charts_are_drawn_again_only_where_they_change(
         drawn.append(chart.title)
         return chart_lines(chart, *args)
 
-    monkeypatch.setattr("app.widgets.curves.chart_lines", noted)
+    monkeypatch.setattr("app.tui.widgets.charts.curves.chart_lines", noted)
     app = Workbench(feed=ScriptFeed(run_events(steps=6)), mode="watch", store=tmp_path / "store.db")
     async with app.run_test(size=(120, 40)) as pilot:
         app.frame_now()

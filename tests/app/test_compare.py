@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from app.palette import PALETTES
-from app.screens.compare import CompareScreen
-from app.screens.compare.pick import Picker
-from app.screens.compare.view import View
-from app.screens.runs import RunsScreen
 from app.text.numbers import short
+from app.tui.looks.palette import PALETTES
+from app.tui.screens.compare import CompareScreen
+from app.tui.screens.compare.pick import Picker
+from app.tui.screens.compare.view import View
+from app.tui.screens.runs import RunsScreen
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from grpo_engine import events as ev

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from app.app import Workbench
-from app.palette import PALETTES
-from app.screens.compare.curves import CurvesPanel
-from app.screens.compare.panels import PagePanel, RunsPanel
-from app.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
 from app.text.numbers import with_unit
 from app.text.safe_text import safe
+from app.tui.app import Workbench
+from app.tui.looks.palette import PALETTES
+from app.tui.screens.compare.curves import CurvesPanel
+from app.tui.screens.compare.panels import PagePanel, RunsPanel
+from app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from grpo_engine.metrics import spec

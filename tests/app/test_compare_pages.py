@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from app.screens.compare.panels import PagePanel
-from app.screens.compare.pick import Picker, PickList
-from app.screens.compare.verdict import verdict
-from app.screens.rollouts import RolloutsScreen
 from app.text.numbers import short
+from app.tui.screens.compare.panels import PagePanel
+from app.tui.screens.compare.pick import Picker, PickList
+from app.tui.screens.compare.verdict import verdict
+from app.tui.screens.rollouts import RolloutsScreen
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from tests.app import frames

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.feed.series import Series
-from app.screens.compare.load import Shaper, Wanted
-from app.screens.compare.tracks import Work, band, shape, track
+from app.tui.screens.compare.load import Shaper, Wanted
+from app.tui.screens.compare.tracks import Work, band, shape, track
 from experiments.reader import StoreReader
 from tests.app.stored import record, run_events
 

@@ -8,9 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 import app
-from app.app import Workbench
 from app.feed import demo
 from app.feed.replay import ReplayFeed
+from app.tui.app import Workbench
 from docs import screens
 from experiments.reader import StoreReader
 from tests.app import frames

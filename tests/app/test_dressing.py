@@ -10,10 +10,10 @@ from textual.color import Color
 from textual.css.stylesheet import Stylesheet
 from textual.renderables.background_screen import BackgroundScreen
 
-from app.app import Workbench
-from app.palette import DARK, LIGHT
-from app.preferences import Preferences
-from app.screens.ask import Ask
+from app.tui.app import Workbench
+from app.tui.dialogs.ask import Ask
+from app.tui.looks.palette import DARK, LIGHT
+from app.tui.preferences import Preferences
 
 MODES = "24351"
 

@@ -6,8 +6,8 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.widgets import Input
 
-from app.app import SCREENS
-from app.widgets.field import Field
+from app.tui.app import SCREENS
+from app.tui.widgets.field import Field
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import Script

@@ -6,13 +6,13 @@ import pytest
 from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 
-from app.app import Workbench
-from app.messages import ExplainRequested
-from app.palette import PALETTES, hex_of
-from app.screens.help import HelpScreen
-from app.screens.help.topics import setting_parts
 from app.text.safe_text import cell_len
-from app.widgets.curves import Curves
+from app.tui.app import Workbench
+from app.tui.dialogs.help import HelpScreen
+from app.tui.dialogs.help.topics import setting_parts
+from app.tui.looks.palette import PALETTES, hex_of
+from app.tui.messages import ExplainRequested
+from app.tui.widgets.charts.curves import Curves
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import Script

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from app.app import Workbench
-from app.preferences import Preferences
-from app.screens.runs import RunsScreen
-from app.screens.runs.texts import as_csv, as_json, as_markdown
+from app.tui.app import Workbench
+from app.tui.preferences import Preferences
+from app.tui.screens.runs import RunsScreen
+from app.tui.screens.runs.texts import as_csv, as_json, as_markdown
 from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
 from grpo_engine import events as ev

@@ -12,8 +12,8 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 import app
-from app.app import SCREENS, Workbench, load
-from app.widgets.find_bar import FindBar
+from app.tui.app import SCREENS, Workbench, load
+from app.tui.widgets.find_bar import FindBar
 from docs import keys_page
 from tests.app.test_watch import SHORT, settle, workbench
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from app.app import Workbench
 from app.feed.replay import ReplayFeed
 from app.feed.session import Session
 from app.feed.snapshot import Snapshot
 from app.feed.stored import StoreFeed
-from app.messages import LaunchRequested, ResumeRequested
+from app.tui.app import Workbench
+from app.tui.messages import LaunchRequested, ResumeRequested
 from tests import patience
 from tests.app import frames
 from tests.app.rest import until

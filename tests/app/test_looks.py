@@ -9,10 +9,10 @@ from rich.style import Style
 from textual.color import Color as TextualColor
 
 from app.feed.series import Series
-from app.palette import PALETTES, contrast, hex_of, readable, rgb, style
 from app.text.numbers import change, seconds, share, short, signed, sparkline
-from app.themes import THEMES, ExactXterm
-from app.widgets.braille import Canvas, Curve, Frame, draw, limits, span_of
+from app.tui.looks.palette import PALETTES, contrast, hex_of, readable, rgb, style
+from app.tui.looks.themes import THEMES, ExactXterm
+from app.tui.widgets.charts.braille import Canvas, Curve, Frame, draw, limits, span_of
 
 # Machado, Oliveira and Fernandes 2009, severity 1: protanopia, deuteranopia, tritanopia
 SIMULATIONS = {

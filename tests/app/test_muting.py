@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from app.app import Workbench
 from app.feed.feed import LiveFeed
 from app.feed.run_state import RunState
 from app.feed.session import Session
 from app.feed.stored import StoreFeed
-from app.screens.runs.load import load_preview
-from app.widgets.alerts_log import AlertsLog
+from app.tui.app import Workbench
+from app.tui.screens.runs.load import load_preview
+from app.tui.widgets.alerts_log import AlertsLog
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore

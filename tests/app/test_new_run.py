@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from app.app import Workbench
-from app.palette import PALETTES
-from app.screens.new_run import NewRunScreen
-from app.screens.new_run.pages import YamlPanel
-from app.screens.new_run.panels import SettingsPanel, Typed
-from app.screens.new_run.picks import Pick
+from app.tui.app import Workbench
+from app.tui.looks.palette import PALETTES
+from app.tui.screens.new_run import NewRunScreen
+from app.tui.screens.new_run.pages import YamlPanel
+from app.tui.screens.new_run.panels import SettingsPanel, Typed
+from app.tui.screens.new_run.picks import Pick
 from experiments.reader import StoreReader
 from grpo_engine.config.settings import read_yaml
 from tests.app import frames

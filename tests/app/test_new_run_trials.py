@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.screens.new_run import NewRunScreen
-from app.screens.new_run.pages import TryPanel
+from app.tui.screens.new_run import NewRunScreen
+from app.tui.screens.new_run.pages import TryPanel
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.config.settings import build
 from grpo_engine.errors import MissingPackageError
@@ -154,7 +154,7 @@ def test_the_form_and_its_trials_load_no_mlx_in_the_workbench() -> None:
     code = """
 import asyncio, sys
 from pathlib import Path
-from app.app import Workbench
+from app.tui.app import Workbench
 from tests.app.rest import until
 
 async def main():
@@ -177,7 +177,7 @@ asyncio.run(main())
 def test_a_typed_setting_is_checked_with_one_look_at_each_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from app.screens.new_run.screen import preset_view
+    from app.tui.screens.new_run.screen import preset_view
 
     view = preset_view("starter")
     form = view.form
@@ -190,7 +190,7 @@ def test_a_typed_setting_is_checked_with_one_look_at_each_change(
         checked.append(tree)
         return build(tree, **where)
 
-    monkeypatch.setattr("app.run_form.build", noted)
+    monkeypatch.setattr("app.tui.screens.new_run.form.build", noted)
     monkeypatch.delattr("grpo_engine.config.settings._info")  # what a setting is does not change
     view = view.with_form(view.form.type("optimizer.warmup_steps", "12"))
     assert view.rows

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from app.palette import PALETTES
-from app.run_form import RunForm
-from app.screens.new_run import lines
-from app.screens.new_run.choices import choices_of, with_recipe
-from app.screens.new_run.facts import cost_lines, recipe_lines, size
-from app.screens.new_run.lines import about_lines, is_unread, setting_lines
-from app.screens.new_run.load import known_only
-from app.screens.new_run.screen import preset_view
-from app.screens.new_run.view import INFO, Origin, View, check, members_of
-from app.widgets.panel import Line
+from app.tui.looks.palette import PALETTES
+from app.tui.screens.new_run import lines
+from app.tui.screens.new_run.choices import choices_of, with_recipe
+from app.tui.screens.new_run.facts import cost_lines, recipe_lines, size
+from app.tui.screens.new_run.form import RunForm
+from app.tui.screens.new_run.lines import about_lines, is_unread, setting_lines
+from app.tui.screens.new_run.load import known_only
+from app.tui.screens.new_run.screen import preset_view
+from app.tui.screens.new_run.view import INFO, Origin, View, check, members_of
+from app.tui.widgets.panel import Line
 from experiments.presets import names
 from grpo_engine.config.recipe_rules import EXCLUSIONS
 from grpo_engine.config.recipes import RECIPES

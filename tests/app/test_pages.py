@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app import picture
-from app.screens.help.topics import ALERTS, metric_part, setting_part
+from app.tui import picture
+from app.tui.dialogs.help.topics import ALERTS, metric_part, setting_part
 from docs import screens
 from grpo_engine.alerts.rules import RULES
 from grpo_engine.config.run_config import AlertsConfig

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.app import Workbench
-from app.messages import RunOpened
-from app.preferences import Preferences
 from app.text.numbers import short
+from app.tui.app import Workbench
+from app.tui.messages import RunOpened
+from app.tui.preferences import Preferences
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from tests.app import frames

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from app import messages as msg
-from app.app import SCREENS, Workbench
-from app.readying import MODULES, QUIET_S, Readying
-from app.screens.compare import CompareScreen
-from app.screens.new_run import NewRunScreen
+from app.tui import messages as msg
+from app.tui.app import SCREENS, Workbench
+from app.tui.idle.readying import MODULES, QUIET_S, Readying
+from app.tui.screens.compare import CompareScreen
+from app.tui.screens.new_run import NewRunScreen
 from tests.app import frames
 from tests.app.stored import record, run_events
 from tests.patience import until

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 from textual.pilot import Pilot
 
-from app.app import Workbench
 from app.feed.run_state import Snapshot
-from app.messages import RolloutOpened
-from app.palette import PALETTES
-from app.preferences import Preferences
-from app.screens.rollouts import RolloutsScreen
-from app.screens.rollouts.texts import as_csv, as_json, as_markdown
-from app.screens.rollouts.token_lines import probability
+from app.tui.app import Workbench
+from app.tui.looks.palette import PALETTES
+from app.tui.messages import RolloutOpened
+from app.tui.preferences import Preferences
+from app.tui.screens.rollouts import RolloutsScreen
+from app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown
+from app.tui.screens.rollouts.token_lines import probability
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from tests.app import frames

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.run_form import RunForm, allowed, cost, shown
+from app.tui.screens.new_run.form import RunForm, allowed, cost, shown
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.config.settings import build, flatten, settings
 from grpo_engine.errors import ConfigError

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app import messages as msg
-from app.app import Workbench
-from app.palette import PALETTES
-from app.preferences import Preferences
-from app.screens.runs import RunsScreen
-from app.screens.runs.columns import fitting
-from app.screens.runs.panels import PreviewPanel, RunsTable
-from app.screens.runs.texts import as_csv, records
+from app.tui import messages as msg
+from app.tui.app import Workbench
+from app.tui.looks.palette import PALETTES
+from app.tui.preferences import Preferences
+from app.tui.screens.runs import RunsScreen
+from app.tui.screens.runs.columns import fitting
+from app.tui.screens.runs.panels import PreviewPanel, RunsTable
+from app.tui.screens.runs.texts import as_csv, records
 from experiments.reader import StoreReader
 from experiments.store import ExperimentStore
 from tests.app import frames
@@ -177,7 +177,7 @@ def test_columns_fit_their_room(width: int) -> None:
 
 
 def test_csv_guards_names_that_look_like_formulas(tmp_path: Path) -> None:
-    from app.screens.runs.view import View
+    from app.tui.screens.runs.view import View
 
     path = tmp_path / "runs.db"
     record(path, run_events(steps=1), name="=1+1")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.screens.rollouts.load import load_group, load_step, run_facts
+from app.tui.screens.rollouts.load import load_group, load_step, run_facts
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from grpo_engine.config.mismatch import can_agree, is_quantized

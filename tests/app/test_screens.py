@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.app import SCREENS, Workbench
 from app.feed.stored import StoreFeed
 from app.jobs.detach import environment
-from app.preferences import Preferences
-from app.screens.base import WorkbenchScreen
-from app.screens.crash import CrashScreen
-from app.screens.help import HelpScreen
-from app.screens.jump import JumpScreen
-from app.screens.lab.screen import LabScreen
+from app.tui.app import SCREENS, Workbench
+from app.tui.dialogs.crash import CrashScreen
+from app.tui.dialogs.help import HelpScreen
+from app.tui.dialogs.jump import JumpScreen
+from app.tui.preferences import Preferences
+from app.tui.screens.base import WorkbenchScreen
+from app.tui.screens.rollouts.lab.screen import LabScreen
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import Script, algorithm
@@ -211,7 +211,7 @@ async def test_help_finds_metrics_alerts_and_settings(store: Path) -> None:
 
 def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> None:
     code = (
-        "import sys, app.app, app.screens.runs\n"
+        "import sys, app.tui.app, app.tui.screens.runs\n"
         "slow = {'pydantic', 'sqlmodel', 'sqlalchemy', 'mlx', 'numpy', 'yaml'}\n"
         "sys.exit(repr(slow & set(sys.modules)) if slow & set(sys.modules) else 0)"
     )

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from app.app import Workbench
 from app.feed.feed import ScriptFeed
 from app.jobs import queue_worker
 from app.jobs.launch import enqueue
-from app.screens.runs import RunsScreen
 from app.text.numbers import with_unit
-from app.widgets.key_bar import KeyBar
+from app.tui.app import Workbench
+from app.tui.screens.runs import RunsScreen
+from app.tui.widgets.key_bar import KeyBar
 from experiments.queue import RunQueue
 from experiments.reader import StoreReader
 from experiments.record.recorder import PARENT, Recorder

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.tidying import EVERY_S, LATEST_S, NEVER, QUIET_S, Tidying
+from app.tui.idle.tidying import EVERY_S, LATEST_S, NEVER, QUIET_S, Tidying
 
 
 class Clock:

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.app import Workbench
 from app.feed.feed import ScriptFeed
-from app.palette import PALETTES
-from app.preferences import Preferences
-from app.widgets.curves import Curves
-from app.widgets.lanes import Lanes
+from app.tui.app import Workbench
+from app.tui.looks.palette import PALETTES
+from app.tui.preferences import Preferences
+from app.tui.widgets.charts.curves import Curves
+from app.tui.widgets.lanes import Lanes
 from tests.app import frames
 from tests.app.script import FIRST_WALL_TIME, Script, hostile_group, started
 

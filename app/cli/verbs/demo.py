@@ -17,9 +17,9 @@ def demo(
     import tempfile
     from pathlib import Path
 
-    from app.app import open_workbench
     from app.feed.demo import RUN, unpack
     from app.feed.replay import ReplayFeed
+    from app.tui.app import open_workbench
 
     with tempfile.TemporaryDirectory(prefix="grpo-tui-demo-") as folder:
         store = unpack(Path(folder))

@@ -19,8 +19,8 @@ def replay(
     """
     from contextlib import closing
 
-    from app.app import open_workbench
     from app.feed.replay import ReplayFeed
+    from app.tui.app import open_workbench
     from experiments.db.paths import store_path
     from experiments.reader import StoreReader
 

@@ -19,8 +19,8 @@ def watch(
     """
     from contextlib import closing
 
-    from app.app import open_workbench
     from app.feed.stored import StoreFeed
+    from app.tui.app import open_workbench
     from experiments.db.paths import store_path
     from experiments.reader import StoreReader
 

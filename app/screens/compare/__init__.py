@@ -1,5 +1,0 @@
-"""Compare."""
-
-from app.screens.compare.screen import CompareScreen
-
-__all__ = ["CompareScreen"]

@@ -1,5 +1,0 @@
-"""New run: settings as a form, checked, tried, priced, launched."""
-
-from app.screens.new_run.screen import NewRunScreen
-
-__all__ = ["NewRunScreen"]

@@ -1,5 +1,0 @@
-"""Runs: every run kept; find, mark, open, steer."""
-
-from app.screens.runs.screen import RunsScreen
-
-__all__ = ["RunsScreen"]

@@ -1,5 +1,0 @@
-"""Watch: the run as it goes on, and why the numbers move."""
-
-from app.screens.watch.screen import WatchScreen
-
-__all__ = ["WatchScreen"]

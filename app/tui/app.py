@@ -1,0 +1,272 @@
+"""The workbench: five screens as modes, one shown run, a governed refresh, and the wiring."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+from textual import events, on
+from textual.app import SystemCommand
+from textual.binding import Binding, BindingType
+from textual.driver import Driver
+from textual.message import Message
+from textual.notifications import SeverityLevel
+from textual.screen import Screen
+
+from app.feed.feed import Feed
+from app.feed.run_state import Snapshot
+from app.guardian import guarded
+from app.text.safe_text import safe
+from app.tui import messages as msg
+from app.tui.idle.readying import Readying
+from app.tui.idle.tidying import Tidying
+from app.tui.keys import deeds
+from app.tui.lifecycle import RunKeeper
+from app.tui.looks.themes import THEMES
+from app.tui.preferences import Preferences, preferences_path
+from app.tui.screens.base import WorkbenchScreen
+from app.tui.textual_private import waits
+from experiments.db.paths import store_path
+
+SCREENS = {
+    "runs": "app.tui.screens.runs:RunsScreen",
+    "new_run": "app.tui.screens.new_run:NewRunScreen",
+    "watch": "app.tui.screens.watch:WatchScreen",
+    "rollouts": "app.tui.screens.rollouts:RolloutsScreen",
+    "compare": "app.tui.screens.compare:CompareScreen",
+}
+FAST, SLOW, KEY_GLOW = 1 / 12, 1 / 4, 2.0
+FRAMES_SHARE = 1 / 8  # of the time, which leaves the rest to keys
+
+
+def load(target: str) -> Screen[Any]:
+    """Make the screen of a mode, importing its package only when it is first shown."""
+    module, _, name = target.partition(":")
+    return cast(Screen[Any], getattr(import_module(module), name)())
+
+
+class Workbench(RunKeeper):
+    """grpo-tui on a terminal."""
+
+    TITLE = "grpo-tui"
+    CSS_PATH = "workbench.tcss"
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
+        mode: partial(load, target) for mode, target in SCREENS.items()
+    }
+    DEFAULT_MODE = "runs"
+    ESCAPE_TO_MINIMIZE = False
+    COMMAND_PALETTE_BINDING = "ctrl+p"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("1", "mode('runs')", "Runs", id="mode.runs", show=False, tooltip="All runs"),
+        Binding("2", "mode('new_run')", "New run", id="mode.new_run", show=False,
+                tooltip="Settings of a new run, and start"),
+        Binding("3", "mode('watch')", "Watch", id="mode.watch", show=False,
+                tooltip="The run as it goes on"),
+        Binding("4", "mode('rollouts')", "Rollouts", id="mode.rollouts", show=False,
+                tooltip="Every answer, down to the token"),
+        Binding("5", "mode('compare')", "Compare", id="mode.compare", show=False,
+                tooltip="Runs side by side"),
+        Binding("ctrl+o", "jump", "jump to a panel", id="jump", show=False,
+                tooltip="Letters on every panel and field: press one to go there"),
+        Binding("ctrl+c", "ask_quit", "copy, or quit", id="quit", show=False,
+                tooltip="Copy the selection; without one, ask whether to quit"),
+    ]  # fmt: skip
+
+    def get_driver_class(self) -> type[Driver]:
+        """The driver that survives the loss of its terminal, unless the environment names one."""
+        found = super().get_driver_class()
+        if found.__name__ != "LinuxDriver":
+            return found
+        from app.tui.textual_private.steady_driver import SteadyDriver
+
+        return SteadyDriver
+
+    def __init__(
+        self, store: Path | None = None, *, feed: Feed | None = None, mode: str = "runs",
+        read_only: bool = False, preferences: Preferences | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            store or store_path(), feed, preferences or Preferences(), read_only=read_only
+        )
+        self.clock = clock
+        self._first_mode = mode
+        self._last_key = 0.0
+        self._last_frame = self._frame_cost = 0.0
+        self._idle = Snapshot()
+        self._tidying = Tidying()
+        self._readying = Readying(self.build, SCREENS, read_only=read_only)
+
+    # -- life -------------------------------------------------------------------------------
+
+    def on_load(self) -> None:
+        """Start tasks in their turn, as Python 3.11 does.
+
+        From 3.12 on Textual starts each within the call that makes it, so that fields of the first
+        screen would be mounted before the screen is the app's.
+        """
+        asyncio.get_running_loop().set_task_factory(None)
+
+    async def on_mount(self) -> None:
+        """Take the user's keys, show the first screen, and start the frames."""
+        self.set_keymap(self.preferences.keymap)
+        if self.abilities.ssh:
+            self.animation_level = "none"
+        if self._first_mode != "runs":
+            await self.bring(self._first_mode)
+        if not self.is_headless:
+            self.obey_signals()
+            self.begin_capture_print(self)
+            self._tidying.start()
+            self.call_after_refresh(self._readying.start)
+        self.set_interval(FAST, self._governor, name="frames")
+
+    def on_unmount(self) -> None:
+        """Let go of the store and the run."""
+        self._tidying.stop()
+        self._readying.stop()
+        if self.session is not None:
+            self.session.close()
+        self.reader.close()
+
+    async def on_event(self, event: events.Event) -> None:
+        """Note when a key or the mouse was last used: frames are quicker then."""
+        if isinstance(event, events.Key | events.MouseDown | events.MouseScrollUp):
+            self._last_key = self.clock()
+        await super().on_event(event)
+
+    # -- frames -----------------------------------------------------------------------------
+
+    def _governor(self) -> None:
+        now = self.clock()
+        pace = FAST if now - self._last_key < KEY_GLOW else SLOW
+        pace = max(pace, self._frame_cost / FRAMES_SHARE)
+        if now - self._last_frame >= pace - FAST / 2:
+            self.frame_now()
+        quiet = now - self._last_key
+        self._readying.look(quiet)
+        self._tidying.look(quiet)
+
+    def frame_now(self) -> None:
+        """Draw what is new on the screen in front."""
+        if self.is_exiting or not self.screen_stack:
+            return
+        now = self._last_frame = self.clock()
+        begun = time.perf_counter()
+        snapshot = self.session.pull() if self.session is not None else self._idle
+        if self.live is not None and self.live is not self.session:
+            self.live.pull()
+        screen = self.screen
+        if isinstance(screen, WorkbenchScreen) and screen.is_mounted:
+            with self.batch_update():
+                screen.frame(snapshot, now, self.session.feed.mark if self.session else "")
+        self._frame_cost = time.perf_counter() - begun
+
+    # -- actions ----------------------------------------------------------------------------
+
+    async def action_mode(self, mode: str) -> None:
+        """Change to one of the five screens."""
+        if self.read_only and mode == "new_run":
+            self.notify("This view is read-only.", severity="warning")
+            return
+        if isinstance(self.screen, WorkbenchScreen):
+            await self.bring(mode)
+
+    def action_jump(self) -> None:
+        """Letters on every panel and field."""
+        from app.tui.dialogs.jump import JumpScreen
+
+        if isinstance(self.screen, WorkbenchScreen):
+            self.push_screen(JumpScreen(self.screen))
+
+    async def action_quit(self) -> None:
+        """Textual's own key for quitting asks as well."""
+        self.action_ask_quit()
+
+    def action_command_palette(self) -> None:
+        """All actions by name, in a field that keeps what is pasted on its line."""
+        from app.tui.textual_private.action_palette import ActionPalette
+
+        if not isinstance(self.screen, ActionPalette):
+            self.push_screen(ActionPalette(id="--command-palette"))
+
+    def notify(
+        self, message: str, *, title: str = "", severity: SeverityLevel = "information",
+        timeout: float | None = None, markup: bool = False,  # noqa: ARG002 - never
+    ) -> None:  # fmt: skip
+        """Show a message for a while; it may hold names and texts from elsewhere, never markup."""
+        super().notify(safe(message, "\n"), title=title, severity=severity, timeout=timeout,
+                       markup=False)  # fmt: skip
+
+    def get_system_commands(self, screen: Screen[Any]) -> Any:
+        """Every action of the screen, then themes, for the palette."""
+        for deed in deeds(screen):
+            run = partial(self.run_action, deed.action, deed.node)
+            name = deed.name[:1].upper() + deed.name[1:]
+            yield SystemCommand(name, f"{deed.help}  ({deed.written})", run)
+        for theme in THEMES:
+            yield SystemCommand(f"Theme: {theme.name}", "Colours of the whole workbench",
+                                partial(self.change_theme, theme.name))  # fmt: skip
+
+    def change_theme(self, name: str) -> None:
+        """Use another theme, and remember it."""
+        self.theme = name
+        self.preferences.remember(theme=name)
+
+    # -- requests from screens --------------------------------------------------------------
+
+    @on(msg.ControlRequested)
+    def pass_on_control(self, message: msg.ControlRequested) -> None:
+        """A screen asks something of the shown run."""
+        self.control(message.verb)
+
+    @on(msg.RolloutOpened)
+    async def show_rollout(self, message: msg.RolloutOpened) -> None:
+        """Show an answer token by token."""
+        if not message.run and self.session is not None:
+            message.run = self.session.run
+        await self.hand_over("rollouts", message)
+
+    @on(msg.CompareRequested)
+    async def show_comparison(self, message: msg.CompareRequested) -> None:
+        """Put runs side by side."""
+        await self.hand_over("compare", message)
+
+    @on(msg.NewRunRequested)
+    async def show_form(self, message: msg.NewRunRequested) -> None:
+        """Open the form of a new run."""
+        await self.hand_over("new_run", message)
+
+    async def hand_over(self, mode: str, message: Message) -> None:
+        """Bring a screen to the front and give it a request."""
+        await self.action_mode(mode)
+        screen = self.screen
+        if isinstance(screen, WorkbenchScreen) and screen.mode == mode:
+            screen.receive(message)
+
+
+def open_workbench(
+    store: Path | None = None, *, feed: Callable[[], Feed] | None = None, mode: str = "runs",
+    read_only: bool = False,
+) -> int:  # fmt: skip
+    """Run the workbench on this terminal, with a parent that repairs it after a native crash."""
+
+    def work() -> int:
+        app = Workbench(
+            store, feed=feed() if feed is not None else None, mode=mode, read_only=read_only,
+            preferences=Preferences(preferences_path()),
+        )  # fmt: skip
+        waits.shorten(over_ssh=app.abilities.ssh)
+        code = app.run()
+        app.finish_run()
+        return code or 0
+
+    return guarded(work)
+
+
+def main() -> int:
+    """Open the workbench, as `grpo-tui` without a verb does."""
+    return open_workbench()

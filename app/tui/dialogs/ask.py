@@ -1,0 +1,51 @@
+"""One question with one line of text as its answer."""
+
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.widgets import Input, Static
+
+from app.text.safe_text import safe
+from app.tui.textual_private.front import Dialog
+from app.tui.widgets.field import Field
+
+
+class Ask(Dialog[str | None]):
+    """Gives the text that was typed; None where the question was left."""
+
+    DEFAULT_CSS = """
+    Ask { align: center middle; }
+    Ask > Vertical {
+        width: 72; max-width: 96%; height: auto; padding: 1 2;
+        border: round $border; background: $background; border-title-color: $headline;
+    }
+    Ask Static { color: $text-muted; margin-bottom: 1; }
+    Ask Input { border: none; height: 1; padding: 0; background: $panel; }
+    Ask Input:focus { border: none; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "leave it", id="ask.cancel", tooltip="Change nothing"),
+    ]
+
+    def __init__(self, title: str, hint: str, text: str = "") -> None:
+        super().__init__()
+        self._title, self._hint, self._text = title, hint, text
+
+    def compose(self) -> ComposeResult:
+        """The hint over the field."""
+        with Vertical() as box:
+            box.border_title = self._title
+            yield Static(safe(self._hint, "\n"), markup=False)
+            yield Field(self._text)
+
+    @on(Input.Submitted)
+    def answer(self, event: Input.Submitted) -> None:
+        """Give what was typed."""
+        self.dismiss(event.value)
+
+    def action_cancel(self) -> None:
+        """Give nothing."""
+        self.dismiss(None)

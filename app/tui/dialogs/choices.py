@@ -1,0 +1,91 @@
+"""Small questions with one key per answer."""
+
+from typing import ClassVar, Generic, TypeVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from app.text.safe_text import safe
+from app.tui.textual_private.front import Dialog
+
+T = TypeVar("T")
+
+
+class Choice(Dialog[T | None], Generic[T]):
+    """A question, and answers to choose from by arrows, by their first key, or by mouse."""
+
+    DEFAULT_CSS = """
+    Choice { align: center middle; }
+    Choice > Vertical {
+        width: 72; max-width: 96%; height: auto; max-height: 90%; padding: 1 2;
+        border: round $border; background: $background; border-title-color: $headline;
+    }
+    Choice Static { color: $foreground; margin-bottom: 1; }
+    Choice OptionList { height: auto; border: none; background: $background; padding: 0; }
+    Choice OptionList:focus { border: none; background-tint: $background 0%; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "cancel", "leave it", id="choice.cancel", tooltip="Change nothing"),
+    ]
+
+    def __init__(self, title: str, question: str, answers: list[tuple[T, str, str, str]]) -> None:
+        super().__init__()
+        self._title = title
+        self._question = question
+        self._answers = answers
+
+    def compose(self) -> ComposeResult:
+        """The question over its answers."""
+        with Vertical() as box:
+            box.border_title = self._title
+            yield Static(safe(self._question, "\n"), markup=False)
+            yield OptionList(
+                *(Option(self._line(key, name, why)) for _, key, name, why in self._answers)
+            )
+
+    @staticmethod
+    def _line(key: str, name: str, why: str) -> Content:
+        return Content.assemble((f" {key} ", "bold $accent"), (f" {name}  ", "$headline"),
+                                (why, "$foreground"))  # fmt: skip
+
+    def on_mount(self) -> None:
+        """Arrows work at once."""
+        self.query_one(OptionList).focus()
+
+    def on_key(self, event: events.Key) -> None:
+        """The first key of an answer chooses it."""
+        for value, key, _, _ in self._answers:
+            if event.character == key:
+                event.stop()
+                event.prevent_default()
+                self.dismiss(value)
+                return
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """⏎ or a click chooses."""
+        self.dismiss(self._answers[event.option_index][0])
+
+    def action_cancel(self) -> None:
+        """Leave all as it is."""
+        self.dismiss(None)
+
+
+class StopDialog(Choice[str]):
+    """How a run is to be stopped."""
+
+    def __init__(self, name: str, step: int, total: int) -> None:
+        super().__init__(
+            "stop the run",
+            f"{name or 'The run'} is at step {step} of {total}. "
+            "A checkpoint is saved either way, and r on Runs goes on from it.",
+            [
+                ("stop_after_step", "s", "after this step", f"finish step {step} first"),
+                ("stop_now", "x", "now", f"drop step {step}; go on later from step {step - 1}"),
+                ("", "n", "go on", "change nothing"),
+            ],
+        )

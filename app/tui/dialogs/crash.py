@@ -1,0 +1,77 @@
+"""The error screen: the engine is gone, the message, what to do, and the log."""
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from app.feed.run_state import Snapshot, clock
+from app.text.safe_text import safe
+from app.tui.textual_private.front import Dialog
+
+REMEDY = (
+    "Everything recorded up to here is in the store: esc goes back to it, 1 lists all runs, and r "
+    "there goes on from the last checkpoint."
+)
+
+
+def crash_text(snapshot: Snapshot, message: str, traceback: str) -> Content:
+    """The screen's text, made safe."""
+    parts = [
+        Content.styled(safe(message, "\n") or "The engine ended without a message.",
+                       "bold $error"),
+        Content("\n\n"),
+        Content.styled(f"{snapshot.head.name or 'The run'} at step {snapshot.step}. {REMEDY}",
+                       "$foreground"),
+        Content("\n\n"),
+    ]  # fmt: skip
+    if traceback:
+        parts += [Content.styled(safe(traceback.rstrip(), "\n"), "$text-muted"), Content("\n\n")]
+    parts.append(Content.styled("last lines of the log\n", "$headline"))
+    for line in snapshot.log[-12:]:
+        parts.append(Content(f"{clock(line.at)}  step {line.step}  {safe(line.text, ' ')}\n"))
+    return Content("").join(parts)
+
+
+class CrashScreen(Dialog[None]):
+    """Shown once, when a run that was on screen failed."""
+
+    DEFAULT_CSS = """
+    CrashScreen { align: center middle; }
+    CrashScreen > Vertical {
+        width: 100; max-width: 98%; height: auto; max-height: 90%; padding: 0 1;
+        border: round $error; background: $background; border-title-color: $headline;
+        border-subtitle-color: $text-muted;
+    }
+    CrashScreen VerticalScroll { height: auto; max-height: 100%; background: $background; }
+    CrashScreen Static { width: 100%; height: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter", "dismiss", "back", id="crash.close",
+                tooltip="Back to what was recorded"),
+        Binding("y", "copy", "copy", id="crash.copy", tooltip="Copy message and traceback"),
+    ]  # fmt: skip
+
+    def __init__(self, snapshot: Snapshot, message: str, traceback: str) -> None:
+        super().__init__()
+        self._text = crash_text(snapshot, message, traceback)
+
+    def compose(self) -> ComposeResult:
+        """The text in a box that scrolls."""
+        with Vertical() as box:
+            box.border_title = "the run failed"
+            box.border_subtitle = "y copy   esc back"
+            with VerticalScroll():
+                yield Static(self._text)
+
+    def on_mount(self) -> None:
+        """Arrows scroll at once."""
+        self.query_one(VerticalScroll).focus()
+
+    def action_copy(self) -> None:
+        """Copy all of it."""
+        self.app.copy_to_clipboard(self._text.plain)
+        self.notify("Sent the error to the terminal's clipboard.")

@@ -1,0 +1,59 @@
+"""The export dialog: what of a screen to write, and where to."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from textual.app import App
+
+from app.tui.dialogs.choices import Choice
+from app.tui.picture import paper_of, rows_of, svg
+
+WORDS = {
+    "csv": ("c", "CSV", "for spreadsheets and pandas"),
+    "yaml": ("y", "YAML", "for `grpo-tui train` and New run"),
+    "json": ("j", "JSON", "for programs"),
+    "md": ("m", "Markdown", "for notes and pull requests"),
+    "curves.csv": ("v", "curves as CSV", "every step's value behind the charts"),
+    "svg": ("s", "SVG", "a picture of the screen"),
+}
+
+
+def free_path(folder: Path, stem: str, ending: str) -> Path:
+    """A file name in the folder that is not taken."""
+    path = folder / f"{stem}.{ending}"
+    count = 2
+    while path.exists():
+        path = folder / f"{stem}-{count}.{ending}"
+        count += 1
+    return path
+
+
+class ExportScreen(Choice[str]):
+    """Formats of what is shown; the file goes to the folder the program was started in."""
+
+    def __init__(self, app: App[Any], name: str, makers: Mapping[str, Callable[[], str]]) -> None:
+        self._stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
+        self._makers = dict(makers)
+        # what is in front now, before the dialog is; made a picture only where that is chosen
+        self._makers["svg"] = partial(svg, rows_of(app), *app.size, paper_of(app))
+        answers = [(kind, *WORDS[kind]) for kind in self._makers if kind in WORDS]
+        super().__init__("export", f"Write what is shown to {Path.cwd()}", answers)
+
+    def dismiss(self, result: str | None = None) -> object:  # type: ignore[override]
+        """Write the file before closing."""
+        if result:
+            self._write(result)
+        return super().dismiss(result)
+
+    def _write(self, kind: str) -> None:
+        path = free_path(Path.cwd(), self._stem, kind)
+        try:
+            text = self._makers[kind]()
+            path.write_text(text, encoding="utf-8", newline="")
+        except Exception as error:
+            self.app.notify(f"{path.name} was not written: {error}", severity="error",
+                            markup=False)  # fmt: skip
+        else:
+            self.app.notify(f"Wrote {path.name}, {len(text):,} characters.", markup=False)

@@ -1,0 +1,153 @@
+"""The help screen: the topic asked about, the keys of the screen, every metric and setting."""
+
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Input, Static
+
+from app.feed.run_state import Snapshot
+from app.text.safe_text import cell_len, safe
+from app.tui.dialogs.help.topics import (
+    Part,
+    alert_parts,
+    metric_parts,
+    panel_parts,
+    setting_parts,
+    topic_parts,
+)
+from app.tui.keys import deeds
+from app.tui.textual_private.front import Dialog
+from app.tui.widgets.field import Field
+
+REFERENCE = ("metrics", "alerts", "settings")
+NOTHING = "Nothing holds this text."
+FOLLOWS_S = 0.05
+FIRST = 12  # parts of the reference that fill a page before anyone scrolls
+
+
+def content_of(part: Part) -> Content:
+    """A part as it is shown, bright words in a column of their own; texts are made safe."""
+    pieces: list[Content] = [Content.styled(safe(part.heading), "bold $headline"), Content("\n")]
+    column = max((cell_len(safe(word)) for word, _ in part.paragraphs), default=0)
+    for word, text in part.paragraphs:
+        if word:
+            shown = safe(word)
+            gap = " " * (column - cell_len(shown) if part.aligned else 0)
+            pieces.append(Content.styled(f"{shown}{gap}  ", "$accent"))
+        pieces += [Content.styled(safe(text, "\n"), "$foreground"), Content("\n")]
+    return Content("").join(pieces)
+
+
+def reference(snapshot: Snapshot, needle: str = "", most: int | None = None) -> Content:
+    """Every metric, alert and setting whose text holds the needle, or the first of them."""
+    pieces: list[Content] = []
+    lists = (metric_parts(snapshot), alert_parts(), setting_parts())
+    for name, parts in zip(REFERENCE, lists, strict=True):
+        kept = [part for part in parts if needle.casefold() in haystack(part)][:most]
+        if kept and (most is None or not pieces):
+            pieces.append(Content.styled(f"every one of the {name}\n", "$text-muted"))
+            pieces += [content_of(part) for part in kept]
+    return Content("\n").join(pieces) if pieces else Content.styled(NOTHING, "$text-muted")
+
+
+def haystack(part: Part) -> str:
+    """All words of a part, for the filter."""
+    words = (text for paragraph in part.paragraphs for text in paragraph)
+    return " ".join((part.heading, *words)).casefold()
+
+
+class HelpScreen(Dialog[None]):
+    """Explains; typing filters metrics, alerts and settings."""
+
+    DEFAULT_CSS = """
+    HelpScreen { align: center middle; }
+    HelpScreen > Vertical {
+        width: 92; max-width: 98%; height: 90%; border: round $border; background: $background;
+        border-title-color: $headline; border-subtitle-color: $text-muted; padding: 0 1;
+    }
+    HelpScreen VerticalScroll { height: 1fr; background: $background; scrollbar-size-vertical: 1; }
+    HelpScreen Static { width: 100%; height: auto; padding-right: 1; }
+    HelpScreen Input { border: none; height: 1; padding: 0; background: $panel; }
+    HelpScreen Input:focus { border: none; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark,f1", "close", "close", id="help.close",
+                tooltip="Back to where you were"),
+        Binding("slash", "filter", "filter", id="help.filter",
+                tooltip="Find a metric, an alert or a setting"),
+    ]  # fmt: skip
+
+    def __init__(self, topic: str, base: Screen[Any], mode: str, snapshot: Snapshot) -> None:
+        super().__init__()
+        keys = tuple((deed.written, deed.help) for deed in deeds(base))
+        self._parts = [*topic_parts(topic, snapshot)]
+        if not topic.startswith("screen:"):
+            self._parts += topic_parts(f"screen:{mode}", snapshot)
+        self._parts += [part for part in panel_parts(mode) if part not in self._parts]
+        self._parts.append(Part("keys", keys, aligned=True))
+        self._snapshot = snapshot
+        self._whole = False  # the whole reference is drawn once somebody scrolls or searches
+
+    def compose(self) -> ComposeResult:
+        """Topic, keys, panels, then everything that can be looked up."""
+        with Vertical() as box:
+            box.border_title = "help"
+            box.border_subtitle = "↑↓ scroll   / find   esc close"
+            with VerticalScroll():
+                for part in self._parts:
+                    yield Static(content_of(part), classes="topic")
+                yield Static(id="reference")
+            yield Field(placeholder="/ finds a metric, an alert or a setting")
+
+    def on_mount(self) -> None:
+        """Arrows scroll at once; what can be looked up follows the first picture."""
+        scroll = self.query_one(VerticalScroll)
+        scroll.focus()
+        self.watch(scroll, "scroll_y", self._refer_to_all, init=False)
+        self.set_timer(FOLLOWS_S, self._refer)
+
+    def _refer(self) -> None:
+        if self.is_attached and not self._whole and not self.query_one(Input).value:
+            found = reference(self._snapshot, most=FIRST)
+            self.query_one("#reference", Static).update(found)
+
+    def _refer_to_all(self) -> None:
+        if not self._whole and not self.query_one(Input).value:
+            self._whole = True
+            scroll = self.query_one(VerticalScroll)
+            to_the_end = scroll.scroll_target_y >= scroll.max_scroll_y
+            self.query_one("#reference", Static).update(reference(self._snapshot))
+            if to_the_end:  # of what was there, and there is more now
+                self.call_after_refresh(scroll.scroll_end, animate=False)
+
+    def action_close(self) -> None:
+        """Leave the filter first, then the help."""
+        field = self.query_one(Input)
+        if field.has_focus or field.value:
+            field.value = ""
+            self.query_one(VerticalScroll).focus()
+        else:
+            self.dismiss()
+
+    def action_filter(self) -> None:
+        """Type into the filter."""
+        self.query_one(Input).focus()
+
+    @on(Input.Submitted)
+    def read_on(self) -> None:
+        """⏎ goes from the filter to what it found."""
+        self.query_one(VerticalScroll).focus()
+
+    @on(Input.Changed)
+    def find(self, event: Input.Changed) -> None:
+        """Keep what holds the text."""
+        for item in self.query(".topic"):
+            item.display = not event.value
+        self._whole = True
+        self.query_one("#reference", Static).update(reference(self._snapshot, event.value))
+        self.query_one(VerticalScroll).scroll_home(animate=False)

@@ -1,0 +1,56 @@
+"""Jump mode: a letter on every panel and field; pressing it moves the focus there."""
+
+from typing import Any
+
+from textual import events
+from textual.app import ComposeResult
+from textual.geometry import Offset
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Static
+
+from app.tui.textual_private.front import Dialog
+
+LETTERS = "asdfghjklqwertyuiopzxcvbnm"
+
+
+def targets(screen: Screen[Any]) -> list[Widget]:
+    """What can have the focus and is seen, from the top left on."""
+    found = [w for w in screen.focus_chain if w.region and w.display]
+    return sorted(found, key=lambda w: (w.region.y, w.region.x))[: len(LETTERS)]
+
+
+class JumpScreen(Dialog[None]):
+    """The letters over the screen below."""
+
+    DEFAULT_CSS = """
+    JumpScreen { background: $background 40%; layers: letters; }
+    JumpScreen Static {
+        layer: letters; position: absolute; width: 3; height: 1;
+        background: $accent; color: $background; text-style: bold;
+    }
+    """
+
+    def __init__(self, base: Screen[Any]) -> None:
+        super().__init__()
+        self._base = base
+        self._targets = dict(zip(LETTERS, targets(base), strict=False))
+
+    def compose(self) -> ComposeResult:
+        """One label per target."""
+        for letter, widget in self._targets.items():
+            label = Static(f" {letter} ", markup=False)
+            label.styles.offset = Offset(widget.region.x + 1, widget.region.y)
+            yield label
+
+    def on_key(self, event: events.Key) -> None:
+        """Go there; any other key closes."""
+        event.stop()
+        widget = self._targets.get(event.character or "")
+        self.dismiss()
+        if widget is not None:
+            self._base.set_focus(widget)
+
+    def on_click(self) -> None:
+        """A click closes."""
+        self.dismiss()

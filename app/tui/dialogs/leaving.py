@@ -1,0 +1,42 @@
+"""The questions before the workbench is left: what becomes of its run, or just whether."""
+
+from typing import Literal
+
+from app.feed.run_state import Snapshot
+from app.tui.dialogs.choices import Choice
+
+Plan = Literal["", "stay", "hand_over", "stop", "now", "leave"]
+
+
+class QuitDialog(Choice[Plan]):
+    """What is to become of the run in this process."""
+
+    def __init__(self, snapshot: Snapshot, name: str, waiting: Plan) -> None:
+        step = snapshot.current_step
+        if waiting:
+            question = f"{name} finishes step {step} first. That takes a moment."
+            answers: list[tuple[Plan, str, str, str]] = [
+                ("stay", "w", "wait", "for the step and its checkpoint"),
+                ("now", "x", "do not wait", f"drop step {step}"),
+            ]
+        else:
+            question = f"{name} trains in this process, at step {step} of " \
+                f"{snapshot.head.total_steps}."  # fmt: skip
+            answers = [
+                ("stay", "n", "stay", "change nothing"),
+                ("hand_over", "h", "hand over and leave", "it goes on in the background"),
+                ("stop", "s", "checkpoint, stop and leave", "resume goes on from there"),
+            ]
+        super().__init__("leave the workbench", question, answers)
+
+
+class LeaveDialog(Choice[Plan]):
+    """Whether to leave where no run would be lost sight of."""
+
+    def __init__(self, watching: str) -> None:
+        question = "Leave the workbench?"
+        if watching:
+            question += f" {watching} goes on without it; `grpo-tui watch` shows it again."
+        super().__init__("leave the workbench", question, [
+            ("leave", "y", "leave", ""), ("stay", "n", "stay", ""),
+        ])  # fmt: skip

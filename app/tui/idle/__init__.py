@@ -1,0 +1,1 @@
+"""Work for the moments when nobody types."""

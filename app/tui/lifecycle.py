@@ -1,0 +1,356 @@
+"""What becomes of runs: started, watched, ended, handed over, and not lost when the app is left."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from textual import events, on
+from textual.message import Message
+
+from app.feed.feed import Feed
+from app.feed.run_state import Asked, Snapshot
+from app.feed.session import Session
+from app.text.numbers import short
+from app.tui import messages as msg
+from app.tui import terminal
+from app.tui.bridge import Bridge
+from app.tui.dialogs.choices import Choice
+from app.tui.dialogs.leaving import LeaveDialog, Plan, QuitDialog
+from app.tui.preferences import Preferences
+from app.tui.store import writes
+from app.tui.store.reader import ReaderThread
+from app.tui.textual_private.themed_app import ThemedApp
+
+
+class RunKeeper(ThemedApp):
+    """The app as its screens see it: the store, the run on screen, and the one of this process.
+
+    No thread is started before it has something to do.
+    """
+
+    def __init__(
+        self, store: Path, feed: Feed | None, preferences: Preferences, *, read_only: bool
+    ) -> None:
+        super().__init__(preferences.theme)
+        self.store = store
+        self.reader = ReaderThread(store)
+        self.preferences = preferences
+        self.read_only = read_only
+        self.bridge = Bridge(store, self._tell)
+        self.session = Session(feed) if feed is not None else None
+        self.live: Session | None = None
+        self.plan: Plan = ""
+        self.handed_over = ""
+        self.dark = False
+        self.abilities = terminal.abilities()
+
+    def _tell(self, message: Message) -> None:
+        """Take a message from the engine thread."""
+        if self.is_running:
+            self.post_message(message)
+
+    # -- the shown run ----------------------------------------------------------------------
+
+    def frame_now(self) -> None:
+        """Draw what is new; the workbench says how."""
+        raise NotImplementedError
+
+    def show_feed(self, feed: Feed) -> Session:
+        """Show this run from now on; a run of this process is kept up to date behind it."""
+        if self.session is not None and self.session is not self.live:
+            self.session.close()
+        self.session = Session(feed)
+        self.frame_now()
+        return self.session
+
+    def control(self, verb: Asked) -> None:
+        """Ask something of the shown run; it shows at once."""
+        if self.session is None:
+            self.notify("No run is open. Choose one on Runs.", severity="warning")
+        elif self.read_only or not self.session.feed.may_control:
+            self.notify("This view is read-only.", severity="warning")
+        elif not self.session.state.snapshot().active:
+            self.notify("This run has ended.", severity="warning")
+        else:
+            self.session.ask(verb)
+            self.frame_now()
+
+    @on(msg.MuteRequested)
+    def mute(self, message: msg.MuteRequested) -> None:
+        """Mute a kind of alert in the shown run, or let it speak again; it shows at once."""
+        session = self.session
+        if self.read_only:
+            self.notify("This view is read-only.", severity="warning")
+        elif session is not None:
+            session.mute(message.rule, message.muted)
+            self.frame_now()
+            self.run_worker(partial(self._write_mute, session, message), thread=True)
+
+    def _write_mute(self, session: Session, message: msg.MuteRequested) -> None:
+        from experiments.errors import StoreError
+
+        try:
+            writes.mute(self.store, session.run, message.rule, message.muted)
+        except StoreError as error:
+            self.call_from_thread(session.mute, message.rule, not message.muted)
+            self.call_from_thread(self.notify, str(error), severity="error")
+
+    def ask_engine(self, verb: Asked) -> None:
+        """Ask something of the run in this process, shown or not."""
+        if self.live is not None:
+            self.live.ask(verb)
+        elif self.bridge.control is not None and verb:
+            self.bridge.control.ask(verb)
+        if self.is_running:
+            self.frame_now()
+
+    def _open(self, ref: str) -> None:
+        from app.feed.stored import StoreFeed
+
+        if self.live is not None and ref in (self.bridge.run, self.bridge.name):
+            if self.session is not None and self.session is not self.live:
+                self.session.close()
+            self.session = self.live
+        else:
+            self.show_feed(StoreFeed(self.store, ref, may_control=not self.read_only))
+
+    @on(msg.RunOpened)
+    async def open_run(self, message: msg.RunOpened) -> None:
+        """Show a stored run, or the one of this process."""
+        self._open(message.ref)
+        if message.screen:
+            await self.run_action(f"mode('{message.screen}')")
+
+    def copy(self, text: str) -> None:
+        """Copy text, and say how it went."""
+        self.notify(terminal.copy(self, text, self.abilities))
+
+    # -- starting ---------------------------------------------------------------------------
+
+    @on(msg.LaunchRequested)
+    def launch(self, message: msg.LaunchRequested) -> None:
+        """Start a run here, detached or in the queue; ask where one goes on already."""
+        if self.read_only:
+            self.notify("This view is read-only.", severity="warning")
+        elif message.where == "detached":
+            self._in_background(lambda: self._start_detached(message))
+        elif message.where == "queue":
+            self._in_background(lambda: self._enqueue(message))
+        elif self.bridge.running:
+            self.push_screen(BusyDialog(self.bridge.name), partial(self._launch_elsewhere, message))
+        else:
+            self.bridge.launch(message.config, message.parent)
+
+    def _launch_elsewhere(self, message: msg.LaunchRequested, where: str | None) -> None:
+        if where in ("detached", "queue"):
+            message = msg.LaunchRequested(message.config, where, message.parent)  # type: ignore[arg-type]
+            self.launch(message)
+
+    @on(msg.ResumeRequested)
+    def resume(self, message: msg.ResumeRequested) -> None:
+        """Go on with a stored run, here or detached."""
+        if self.read_only:
+            self.notify("This view is read-only.", severity="warning")
+        elif message.where == "detached" or self.bridge.running:
+            self._in_background(lambda: self._resume_detached(message.ref))
+        else:
+            self.bridge.resume(message.ref)
+
+    def _in_background(self, work: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as error:
+                self._tell(msg.LaunchRefused(" ".join(str(error).split()) or repr(error)))
+
+        self.run_worker(guarded, thread=True, exit_on_error=False)
+
+    def _start_detached(self, message: msg.LaunchRequested) -> None:
+        from app.jobs.launch import detached
+        from grpo_engine.config.settings import build
+
+        config = build(message.config) if isinstance(message.config, dict) else message.config
+        self._tell(msg.Detached(detached(config, self.store, message.parent)))
+
+    def _resume_detached(self, ref: str) -> None:
+        from app.jobs.launch import resume_detached
+
+        self._tell(msg.Detached(resume_detached(ref, self.store)))
+
+    def _enqueue(self, message: msg.LaunchRequested) -> None:
+        from app.jobs.launch import enqueue
+
+        self._tell(msg.Queued(enqueue(message.config, self.store, message.parent)))
+
+    @on(msg.RunBegan)
+    async def show_live(self, message: msg.RunBegan) -> None:
+        """A run began in this process: watch it."""
+        self.live = self.show_feed(message.feed)
+        await self.run_action("mode('watch')")
+
+    @on(msg.Detached)
+    async def show_detached(self, message: msg.Detached) -> None:
+        """A run began in a process of its own: watch it."""
+        self.notify(f"{message.name} runs in the background.", markup=False)
+        await self.open_run(msg.RunOpened(message.name))
+
+    @on(msg.Queued)
+    def say_queued(self, message: msg.Queued) -> None:
+        """A run waits for its turn."""
+        self.notify(f"{message.name} waits in the queue; Q on Runs shows it.", markup=False)
+
+    @on(msg.LaunchRefused)
+    def say_refused(self, message: msg.LaunchRefused) -> None:
+        """Say why a run was not started."""
+        self.notify(message.reason, title="not started", severity="error", markup=False,
+                    timeout=12)  # fmt: skip
+
+    # -- ending -----------------------------------------------------------------------------
+
+    @on(msg.EngineEnded)
+    def end(self, message: msg.EngineEnded) -> None:
+        """The run of this process is over: say so, and leave if that was asked for."""
+        live = self.live
+        snapshot = live.pull() if live is not None else None
+        self.live = None
+        self.frame_now()
+        if self.plan in ("hand_over", "stop", "now"):
+            self._leave(snapshot.status if snapshot is not None else "")
+            return
+        name = self.bridge.name
+        if message.error and snapshot is not None:
+            from app.tui.dialogs.crash import CrashScreen
+
+            self.write_to_terminal(terminal.notification(f"{name} failed"))
+            self.push_screen(CrashScreen(snapshot, message.error, message.traceback))
+        elif snapshot is not None:
+            reward = snapshot.series.get("reward")
+            text = f"{name} {snapshot.status} at step {snapshot.step}"
+            text += f", reward {short(reward.value)}" if reward is not None else ""
+            self.write_to_terminal(terminal.notification(text))
+            self.notify(text, markup=False)
+
+    def _leave(self, status: str) -> None:
+        if self.plan != "hand_over" or status != "stopped":
+            self.exit(0)
+            return
+
+        def hand_over() -> None:
+            from app.jobs.launch import resume_detached
+
+            try:
+                self.handed_over = resume_detached(self.bridge.run, self.store)
+            except Exception as error:
+                self.plan = ""
+                self._tell(msg.LaunchRefused(str(error)))
+            else:
+                self.call_from_thread(self.exit, 0)
+
+        self.notify("Handing the run over to a process of its own.")
+        self.run_worker(hand_over, thread=True, exit_on_error=False)
+
+    # -- leaving ----------------------------------------------------------------------------
+
+    def action_ask_quit(self) -> None:
+        """Ask what to do, as far as there is something to decide."""
+        if self.screen.is_modal:
+            return
+        if self.bridge.running:
+            snapshot = self.session.state.snapshot() if self.session else Snapshot()
+            dialog: Choice[Plan] = QuitDialog(snapshot, self.bridge.name or "The run", self.plan)
+        else:
+            dialog = LeaveDialog(self._watched())
+        self.push_screen(dialog, lambda plan: self._follow(plan or ""))
+
+    def _watched(self) -> str:
+        if self.session is None:
+            return ""
+        snapshot = self.session.state.snapshot()
+        return snapshot.head.name if snapshot.active and not self.session.feed.mark else ""
+
+    def _follow(self, plan: Plan) -> None:
+        """Do what was decided; stopping and handing over end when the engine has."""
+        if plan == "leave":
+            self.exit(0)
+        elif plan == "now" and self.bridge.control is not None:
+            self.ask_engine("stop_now")
+        elif plan in ("hand_over", "stop"):
+            self.plan = plan
+            self.ask_engine("stop_after_step")
+            self.notify("Leaving when the step is done and saved. Ctrl-C again offers not to wait.")
+
+    def obey_signals(self) -> None:
+        """SIGTERM is checkpoint and stop; SIGHUP takes the screen and leaves the engine."""
+        loop = asyncio.get_running_loop()
+        for number, act in ((signal.SIGTERM, self._terminate), (signal.SIGHUP, self.lose_terminal)):
+            try:
+                loop.add_signal_handler(number, act)
+            except (RuntimeError, ValueError, NotImplementedError):
+                return
+
+    def _terminate(self) -> None:
+        """Checkpoint and stop; without a run, leave."""
+        if self.bridge.running:
+            self.plan = "stop"
+            self.ask_engine("stop_after_step")
+        else:
+            self.exit(0)
+
+    def lose_terminal(self) -> None:
+        """The terminal is gone: draw into the void, end the screen, let the engine finish."""
+        if self.dark:
+            return
+        terminal.go_dark()
+        self.dark = True
+        self.exit(0)
+
+    def finish_run(self) -> None:
+        """After the screen is gone: wait for the engine, or say that the run was handed over."""
+        if self.plan == "hand_over" and self.handed_over:
+            sys.stderr.write(f"{self.handed_over} goes on in the background; "
+                             "grpo-tui watch shows it again\n")  # fmt: skip
+            return
+        if not self.bridge.running:
+            return
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.ask_engine("stop_after_step"))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        while not self.bridge.wait(1.0):
+            pass
+
+    def panic(self, *renderables: Any) -> None:
+        """A terminal that is gone takes the screen, not the run."""
+        if not self.dark and not self.is_headless and terminal.is_lost():
+            self.lose_terminal()
+        elif not self.dark:
+            super().panic(*renderables)
+
+    def on_print(self, event: events.Print) -> None:
+        """What libraries print goes to the log of the run that is on screen."""
+        text = event.text.strip()
+        session = self.live or self.session
+        if text and session is not None:
+            session.state.note(text, at=None)
+
+
+class BusyDialog(Choice[str]):
+    """What to do with a new run while one goes on."""
+
+    def __init__(self, name: str) -> None:
+        from experiments.db.machine import memory_now
+
+        held, free = memory_now()
+        super().__init__(
+            "a run goes on",
+            f"{name} trains in this process, and one process runs one at a time.",
+            [
+                ("queue", "q", "queue it", "it starts when its turn comes"),
+                ("detached", "d", "start it beside",
+                 f"in the background; this one holds {held:.1f} GB, {free:.1f} GB are free"),
+                ("", "n", "do not start it", ""),
+            ],
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Themes, colours and how screens are styled."""

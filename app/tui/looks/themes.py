@@ -1,0 +1,106 @@
+"""Chrome for each palette as a Textual theme, and exact colours on 256-colour terminals."""
+
+from functools import lru_cache
+from itertools import product
+
+from rich.color import Color as RichColor
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.filter import LineFilter
+from textual.theme import Theme
+
+from app.tui.looks.palette import PALETTES, Palette, hex_of, rgb
+
+
+def theme_of(palette: Palette) -> Theme:
+    """The Textual theme with this palette's chrome."""
+    h = hex_of
+    return Theme(
+        name=palette.name,
+        dark=palette.dark,
+        primary=h(palette.focus),
+        secondary=h(palette.label),
+        accent=h(palette.accent),
+        warning=h(palette.warn),
+        error=h(palette.bad),
+        success=h(palette.good),
+        foreground=h(palette.text),
+        background=h(palette.paper),
+        surface=h(palette.paper),
+        panel=h(palette.raised),
+        boost=h(palette.raised),
+        text_alpha=1.0,
+        variables={
+            "border": h(palette.focus),
+            "border-blurred": h(palette.border),
+            "text-muted": h(palette.label),
+            "text-disabled": h(palette.label),
+            "headline": h(palette.headline),
+            "block-cursor-background": h(palette.cursor),
+            "block-cursor-foreground": h(palette.headline),
+            "block-cursor-text-style": "none",
+            "block-cursor-blurred-background": h(palette.raised),
+            "block-cursor-blurred-foreground": h(palette.text),
+            "block-hover-background": h(palette.raised),
+            "input-cursor-background": h(palette.text),
+            "input-cursor-foreground": h(palette.paper),
+            "input-selection-background": h(palette.cursor),
+            "screen-selection-background": h(palette.cursor),
+            "screen-selection-foreground": h(palette.headline),
+            "scrollbar": h(palette.border),
+            "scrollbar-hover": h(palette.label),
+            "scrollbar-active": h(palette.focus),
+            "scrollbar-background": h(palette.paper),
+            "scrollbar-background-hover": h(palette.paper),
+            "scrollbar-background-active": h(palette.paper),
+            "scrollbar-corner-color": h(palette.paper),
+            "footer-background": h(palette.paper),
+            "footer-key-foreground": h(palette.headline),
+            "footer-description-foreground": h(palette.label),
+        },
+    )
+
+
+THEMES: tuple[Theme, ...] = tuple(theme_of(palette) for palette in PALETTES.values())
+
+_NUMBERS = {rgb(number): number for number in range(255, 15, -1)}
+
+
+class ExactXterm(LineFilter):
+    """Sends colours of the 256 palette by their number.
+
+    rich rounds nine greys to a neighbour when it reduces true colour to 256, so that text at 251
+    would come out as 250.
+    """
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002
+        return [
+            Segment(text, _numbered(style) if style is not None else None, control)
+            for text, style, control in segments
+        ]
+
+
+@lru_cache(maxsize=4096)
+def _numbered(style: Style) -> Style:
+    front, back = _number(style.color), _number(style.bgcolor)
+    if front is style.color and back is style.bgcolor:
+        return style
+    return style + Style(color=front, bgcolor=back)
+
+
+def _number(color: RichColor | None) -> RichColor | None:
+    if color is None or color.triplet is None:
+        return color
+    red, green, blue = color.triplet
+    number = number_of(red, green, blue)
+    return color if number is None else RichColor.from_ansi(number)
+
+
+def number_of(red: int, green: int, blue: int) -> int | None:
+    """The xterm number of a colour; Textual's own arithmetic may have moved it by one."""
+    exact = _NUMBERS.get((red, green, blue))
+    if exact is not None:
+        return exact
+    near = product(*((part, part - 1, part + 1) for part in (red, green, blue)))
+    return next((_NUMBERS[colour] for colour in near if colour in _NUMBERS), None)

@@ -1,0 +1,178 @@
+"""The screen as SVG: each glyph on its cell; lines, blocks, arrows and braille dots as shapes.
+
+Shapes instead of glyphs make the picture look the same with every font.
+"""
+
+from collections.abc import Iterator
+from html import escape
+from typing import TYPE_CHECKING
+
+from rich.style import Style
+
+from app.text.safe_text import cell_len
+from app.tui.looks.palette import hex_of
+from app.tui.textual_private.screen_lines import strips_of
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+WIDE, TALL, MARGIN = 8.4, 18.0, 12.0
+FONT = "'JetBrains Mono','Fira Code','SF Mono',Menlo,'DejaVu Sans Mono',Consolas,monospace"
+BLOCKS = "▁▂▃▄▅▆▇█"
+# which of left, right, up, down a box-drawing sign reaches
+LINES = {"─": "lr", "│": "ud", "┈": "", "├": "udr", "┤": "udl", "┼": "udlr", "┬": "lrd",
+         "┴": "lru", "└": "ur", "┘": "ul", "┌": "dr", "┐": "dl"}  # fmt: skip
+ARCS = {"╭": (1, 1), "╮": (-1, 1), "╰": (1, -1), "╯": (-1, -1)}
+BRAILLE_DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
+
+Row = list[tuple[str, Style | None]]
+
+
+def picture(app: "App[int]") -> str:
+    """The screen in front as an SVG document."""
+    width, height = app.size
+    return svg(rows_of(app), width, height, paper_of(app))
+
+
+def rows_of(app: "App[int]") -> list[Row]:
+    """The screen in front as rows of styled text."""
+    return [[(s.text, s.style) for s in strip if not s.control] for strip in strips_of(app.screen)]
+
+
+def paper_of(app: "App[int]") -> str:
+    """The background of the theme in use."""
+    return str(app.current_theme.background or hex_of(233))
+
+
+def svg(rows: list[Row], width: int, height: int, paper: str) -> str:
+    """Rows of styled text as an SVG document."""
+    return document([part for y, row in enumerate(rows) for part in drawn(row, y, paper)],
+                    width, height, paper)  # fmt: skip
+
+
+def drawn(row: Row, y: int, paper: str) -> list[str]:
+    """One row of the screen as SVG elements."""
+    top = MARGIN + y * TALL
+    return [*_backgrounds(row, top, paper), *_glyphs(row, top)]
+
+
+def document(parts: list[str], width: int, height: int, paper: str, style: str = "") -> str:
+    """SVG elements of a screen of this size as a document."""
+    full_width, full_height = width * WIDE + 2 * MARGIN, height * TALL + 2 * MARGIN
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {full_width:.0f} {full_height:.0f}"'
+        f' width="{full_width:.0f}" height="{full_height:.0f}">'
+    )
+    out = [
+        head, style, f'<rect width="100%" height="100%" rx="8" fill="{paper}"/>',
+        f'<g font-family="{FONT}" font-size="14" xml:space="preserve">', *parts, "</g>", "</svg>",
+    ]  # fmt: skip
+    return "\n".join([part for part in out if part] + [""])
+
+
+def _cells(row: Row) -> Iterator[tuple[float, str, int, Style | None]]:
+    column = 0
+    for text, look in row:
+        for char in text:
+            size = cell_len(char)
+            yield MARGIN + column * WIDE, char, size, look
+            column += size
+
+
+def _backgrounds(row: Row, top: float, paper: str) -> list[str]:
+    out = []
+    left = MARGIN
+    for text, look in row:
+        wide = cell_len(text) * WIDE
+        colour = _colour(look, front=False)
+        if colour and colour != paper.lower():
+            out.append(f'<rect x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}" '
+                       f'height="{TALL:.1f}" fill="{colour}"/>')  # fmt: skip
+        left += wide
+    return out
+
+
+def _colour(look: Style | None, *, front: bool) -> str:
+    if look is None:
+        return "#c6c6c6" if front else ""
+    if look.reverse:
+        front = not front
+    colour = look.color if front else look.bgcolor
+    if colour is None or colour.is_default:
+        return "#c6c6c6" if front else ""
+    return colour.get_truecolor().hex
+
+
+def _glyphs(row: Row, top: float) -> list[str]:
+    out: list[str] = []
+    text, look = "", None
+    places: list[float] = []
+    for x, char, size, own in [*_cells(row), (0.0, " ", 1, None)]:
+        shape = _shape(char, x, top, _colour(own, front=True))
+        if text and (own != look or shape is not None or char == " "):
+            out.append(_text(text, places, top, look))
+            text, places = "", []
+        look = own
+        if shape is not None:
+            out.append(shape)
+        elif char != " " and size:
+            text += char
+            places.append(x)
+        elif text:
+            text += char
+    return out
+
+
+def _text(text: str, places: list[float], top: float, look: Style | None) -> str:
+    more = ""
+    if look is not None:
+        more += ' font-weight="bold"' if look.bold else ""
+        more += ' font-style="italic"' if look.italic else ""
+        more += ' text-decoration="underline"' if look.underline else ""
+    at = " ".join(f"{x:.1f}" for x in places)
+    return (f'<text x="{at}" y="{top + 13.5:.1f}" fill="{_colour(look, front=True)}"{more}>'
+            f"{escape(text)}</text>")  # fmt: skip
+
+
+def _shape(char: str, x: float, y: float, colour: str) -> str | None:
+    code = ord(char)
+    middle_x, middle_y = x + WIDE / 2, y + TALL / 2
+    if 0x2800 < code <= 0x28FF:
+        dots = "".join(
+            f"M{x + WIDE * (0.28 + 0.5 * dx):.1f} {y + TALL * (0.14 + 0.24 * dy):.1f}h.01"
+            for bit, (dx, dy) in enumerate(BRAILLE_DOTS) if (code - 0x2800) >> bit & 1
+        )  # fmt: skip
+        return (f'<path d="{dots}" stroke="{colour}" stroke-width="2.3" '
+                'stroke-linecap="round" fill="none"/>')  # fmt: skip
+    if char in BLOCKS:
+        tall = TALL * (BLOCKS.index(char) + 1) / 8
+        return _rect(x, y + TALL - tall, WIDE, tall, colour)
+    if char in "▌▐":
+        return _rect(x if char == "▌" else middle_x, y, WIDE / 2, TALL, colour)
+    if char in "━╸":
+        return _rect(x, middle_y - 1.2, WIDE if char == "━" else WIDE / 2, 2.4, colour)
+    if char in "▲▼":
+        tip, foot = (y + 4, y + 14) if char == "▲" else (y + 14.5, y + 4.5)
+        left, right = x + 0.4, x + WIDE - 0.4
+        outline = f"M{middle_x:.1f} {tip:.1f}L{left:.1f} {foot:.1f}H{right:.1f}Z"
+        return f'<path d="{outline}" fill="{colour}"/>'
+    path = _line(char, x, y)
+    return f'<path d="{path}" stroke="{colour}" fill="none"/>' if path else None
+
+
+def _rect(x: float, y: float, wide: float, tall: float, colour: str) -> str:
+    return (f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{tall:.1f}" '
+            f'fill="{colour}" shape-rendering="crispEdges"/>')  # fmt: skip
+
+
+def _line(char: str, x: float, y: float) -> str:
+    mx, my = x + WIDE / 2, y + TALL / 2
+    if char == "┈":
+        return "".join(f"M{x + WIDE * k:.1f} {my:.1f}h1.2" for k in (0.1, 0.43, 0.77))
+    if char in ARCS:
+        dx, dy = ARCS[char]
+        stem = f"M{mx:.1f} {my + dy * TALL / 2:.1f}V{my + dy * 4:.1f}"
+        bend = f"Q{mx:.1f} {my:.1f} {mx + dx * 4:.1f} {my:.1f}"
+        return f"{stem}{bend}H{mx + dx * WIDE / 2:.1f}"
+    ends = {"l": f"H{x:.1f}", "r": f"H{x + WIDE:.1f}", "u": f"V{y:.1f}", "d": f"V{y + TALL:.1f}"}
+    return "".join(f"M{mx:.1f} {my:.1f}{ends[way]}" for way in LINES.get(char, ""))

@@ -1,0 +1,69 @@
+"""What a person chose and wants to find again: theme, keys, columns; one small JSON file."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from app.tui.looks.palette import DARK, PALETTES
+
+
+def preferences_path() -> Path:
+    """The file in the user's configuration folder."""
+    from platformdirs import user_config_path
+
+    return user_config_path("grpo-tui", appauthor=False) / "settings.json"
+
+
+class Preferences:
+    """Settings of the workbench; without a path they live as long as the process.
+
+    `keymap` maps binding ids to keys, as in {"find": "ctrl+f"}; it is edited by hand.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._values: dict[str, Any] = {}
+        self.problem = ""
+        if path is not None and path.exists():
+            self._read(path)
+
+    def _read(self, path: Path) -> None:
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            self.problem = f"{path} is not used: {error}"
+            return
+        if isinstance(values, dict):
+            self._values = values
+        else:
+            self.problem = f"{path} is not used: it must hold an object like {{}}"
+
+    @property
+    def theme(self) -> str:
+        """The name of a theme that exists."""
+        name = self._values.get("theme")
+        return name if name in PALETTES else DARK
+
+    @property
+    def keymap(self) -> dict[str, str]:
+        """Binding ids and the keys that are to fire them."""
+        keys = self._values.get("keymap")
+        if not isinstance(keys, dict):
+            return {}
+        return {str(name): str(key) for name, key in keys.items()}
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A value that was remembered."""
+        return self._values.get(name, default)
+
+    def remember(self, **values: Any) -> None:
+        """Keep values; a folder that cannot be written is no reason to stop."""
+        self._values.update(values)
+        if self._path is None:
+            return
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            draft = self._path.with_suffix(".tmp")
+            draft.write_text(json.dumps(self._values, indent=2) + "\n", encoding="utf-8")
+            draft.replace(self._path)

@@ -1,0 +1,216 @@
+"""WorkbenchScreen: what the five screens share.
+
+A screen composes `body()` between the top bar and the key bar, and gets each new snapshot of the
+shown run in `show(snapshot)`, at most as often as the refresh governor lets through and only
+while it is in front. Requests from other screens arrive in `receive(message)`. Reading the store
+goes through `await self.workbench.reader.ask(lambda reader: …)`.
+
+What a focused panel may offer, and the common keys use: `topic()` for `?`, `copy_text()` for `y`.
+What a screen may offer: `find(text)` for `/`, `exports()` for `e`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.reactive import reactive
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Input, TextArea
+
+from app.feed.run_state import Snapshot
+from app.tui.lifecycle import RunKeeper
+from app.tui.messages import ExplainRequested
+from app.tui.textual_private.front import Front
+from app.tui.widgets.find_bar import FindBar
+from app.tui.widgets.key_bar import KeyBar
+from app.tui.widgets.panel import Panel
+from app.tui.widgets.top_bar import TopBar
+
+NARROW, SHORT, WIDE = 110, 30, 160
+
+
+class WorkbenchScreen(Front, Screen[None]):
+    """A screen of the workbench with its top bar and key bar."""
+
+    mode: ClassVar[str] = ""
+    ALLOW_IN_MAXIMIZED_VIEW = "TopBar, KeyBar, FindBar"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "find", "find", id="find", tooltip="Search on this screen"),
+        Binding("z", "zoom", "zoom", id="zoom", tooltip="Give the panel the whole screen, or back"),
+        Binding("y", "copy", "copy", id="copy", show=False, tooltip="Copy what is marked"),
+        Binding("e", "export", "export", id="export", show=False,
+                tooltip="Write what is shown to a file"),
+        Binding("question_mark,f1", "explain", "explain", id="explain",
+                tooltip="Explain what has the focus, and the keys"),
+        Binding("q", "back", "back", id="back", show=False, tooltip="Go back; on Runs, quit"),
+        Binding("escape", "escape", "leave", id="leave", show=False,
+                tooltip="Leave the field, close the search, unzoom, go back"),
+    ]  # fmt: skip
+
+    snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False)
+
+    # -- for subclasses ---------------------------------------------------------------------
+
+    def body(self) -> ComposeResult:
+        """The widgets between the two bars."""
+        raise NotImplementedError
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Take a new snapshot of the shown run; only called while the screen is in front."""
+
+    def tick(self, now: float) -> None:
+        """A frame is due: move what runs by the clock."""
+
+    def receive(self, message: Message) -> None:
+        """Take a request from another screen, which the app has brought here."""
+
+    def find(self, text: str) -> None:
+        """Search as one types; an empty text ends the search."""
+
+    def exports(self) -> Mapping[str, Callable[[], str]]:
+        """File name endings and what makes their text, beside the picture of the screen."""
+        return {}
+
+    # -- shared -----------------------------------------------------------------------------
+
+    @property
+    def workbench(self) -> RunKeeper:
+        """The app, typed."""
+        assert isinstance(self.app, RunKeeper)
+        return self.app
+
+    def compose(self) -> ComposeResult:
+        """Top bar, body, search line, key bar."""
+        yield TopBar()
+        yield from self.body()
+        yield FindBar()
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Say which tab is lit."""
+        self.query_one(TopBar).active = self.mode
+        self._size_classes()
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Fold side panels on small terminals; the classes are `-narrow`, `-short`, `-wide`."""
+        self._size_classes()
+
+    def _size_classes(self) -> None:
+        size = self.app.size
+        self.set_class(size.width < NARROW, "-narrow")
+        self.set_class(size.height < SHORT, "-short")
+        self.set_class(size.width >= WIDE, "-wide")
+
+    def frame(self, snapshot: Snapshot, now: float, mark: str) -> None:
+        """One governed frame: hand on what is new."""
+        bars = self.query(TopBar)
+        if not bars or not self.is_mounted:
+            return
+        bar = bars.first()
+        bar.mark = mark
+        bar.now = now
+        if snapshot is not self.snapshot:
+            self.snapshot = snapshot
+            bar.snapshot = snapshot
+            self.show(snapshot)
+        self.tick(now)
+
+    def on_screen_resume(self) -> None:
+        """Draw what changed while the screen was not in front."""
+        self._size_classes()
+        for panel in self.query(Panel):
+            panel.refresh()
+        self.workbench.frame_now()
+
+    def panels(self) -> Iterable[Panel]:
+        """Panels that can have the focus."""
+        return [panel for panel in self.query(Panel) if panel.focusable]
+
+    # -- common keys ------------------------------------------------------------------------
+
+    def action_zoom(self) -> None:
+        """Give the focused panel the whole screen, or put it back."""
+        if self.maximized is not None:
+            self.minimize()
+            return
+        panel = self._focused_panel()
+        if panel is not None:
+            self.maximize(panel, container=False)
+
+    def _focused_panel(self) -> Widget | None:
+        node = self.focused
+        while node is not None and not isinstance(node, Panel):
+            node = node.parent if isinstance(node.parent, Widget) else None
+        return node
+
+    def action_find(self) -> None:
+        """Open the search line."""
+        self.query_one(FindBar).open()
+
+    def on_find_bar_changed(self, message: FindBar.Changed) -> None:
+        """Search for what is typed."""
+        self.find(message.text)
+
+    def action_copy(self) -> None:
+        """Copy the selection, else what the focused panel offers."""
+        text = self.get_selected_text()
+        if not text:
+            text = str(getattr(self._focused_panel(), "copy_text", str)())
+        self.workbench.copy(text)
+
+    def action_explain(self) -> None:
+        """Explain what has the focus."""
+        topic = getattr(self._focused_panel(), "topic", None)
+        self._explain(topic() if topic is not None else f"screen:{self.mode}")
+
+    @on(ExplainRequested)
+    def show_help(self, message: ExplainRequested) -> None:
+        """A panel asks for help on a topic."""
+        if self.is_active:
+            self._explain(message.topic)
+
+    def _explain(self, topic: str) -> None:
+        from app.tui.dialogs.help import HelpScreen
+
+        self.app.push_screen(HelpScreen(topic, self, self.mode, self.snapshot))
+
+    def action_export(self) -> None:
+        """Ask what to write, and where to."""
+        from app.tui.dialogs.export import ExportScreen
+
+        if self.workbench.read_only:
+            self.notify("This view is read-only.", severity="warning")
+        else:
+            name = "-".join(("grpo", self.snapshot.head.name or "runs", self.mode))
+            self.app.push_screen(ExportScreen(self.workbench, name, self.exports()))
+
+    def action_escape(self) -> None:
+        """One step out: field, search, zoom, screen."""
+        bar = self.query_one(FindBar)
+        if isinstance(self.focused, Input | TextArea) and not bar.has_focus_within:
+            self.set_focus(None)
+            self.focus_next(Panel)
+        elif bar.display:
+            bar.close()
+        elif self.maximized is not None:
+            self.minimize()
+        else:
+            self.leave()
+
+    def action_back(self) -> None:
+        """Unzoom, else leave the screen."""
+        if self.maximized is not None:
+            self.minimize()
+        else:
+            self.leave(quits=True)
+
+    def leave(self, quits: bool = False) -> None:
+        """Go back to Runs; there, quit if that was asked for."""
+        if self.mode != "runs":
+            self.app.call_later(self.app.run_action, "mode('runs')")
+        elif quits:
+            self.workbench.action_ask_quit()

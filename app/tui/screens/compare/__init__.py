@@ -1,0 +1,5 @@
+"""Compare."""
+
+from app.tui.screens.compare.screen import CompareScreen
+
+__all__ = ["CompareScreen"]

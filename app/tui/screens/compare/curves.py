@@ -1,0 +1,165 @@
+"""The curves pane: charts of the chosen metrics, one crosshair over all."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from textual import events
+from textual.message import Message
+
+from app.text.safe_text import cell_len
+from app.tui.looks.palette import style
+from app.tui.screens.compare.panels import ViewPanel
+from app.tui.screens.compare.plot import LABELS, axis_line, chart_lines, plot
+from app.tui.widgets.panel import Line
+
+TWO_COLUMNS = 116
+TALL = 8
+AXIS_WORDS = {"step": "by step", "tokens": "at equal tokens", "wall": "at equal wall time"}
+
+
+@dataclass
+class ChartPicked(Message):
+    """A chart was clicked, or the wheel turned: choose it, and put the crosshair there."""
+
+    chart: int
+    x: float | None
+
+
+@dataclass
+class CurvesResized(Message):
+    """The charts have another width."""
+
+
+class CurvesPanel(ViewPanel):
+    """Charts of the chosen metrics under each other, with one crosshair over all."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("1", "curves", **kwargs)
+        self._top = 0
+        self._boxes: list[tuple[int, int, int, int, int]] = []
+        self._plots: dict[tuple[Any, ...], Any] = {}
+
+    @property
+    def pixels(self) -> int:
+        """How many pixel columns a chart has now."""
+        columns, _ = self._rows()
+        return max(2, 2 * ((self.inner.width - (columns - 1) * 2) // columns - LABELS))
+
+    def on_resize(self) -> None:
+        """Ask for curves of the new width."""
+        self.post_message(CurvesResized())
+
+    def _rows(self) -> tuple[int, int]:
+        """How many charts stand beside each other, and how many rows of them there are."""
+        wide = self.inner.width >= TWO_COLUMNS
+        count = 1 if self.view.solo else max(1, len(self.view.metrics))
+        columns = 2 if wide and count > 1 else 1
+        return columns, max(1, min(-(-count // columns), (self.inner.height - 1) // TALL))
+
+    def in_sight(self) -> tuple[str, ...]:
+        """The metrics whose charts there is room for, the chosen one among them."""
+        view = self.view
+        if view.solo or not view.metrics:
+            return (view.metric,) if view.metric else ()
+        columns, fit = self._rows()
+        line = min(view.chart, len(view.metrics) - 1) // columns
+        last = -(-len(view.metrics) // columns) - fit
+        self._top = max(line - fit + 1, max(0, min(self._top, line, last)))
+        return view.metrics[self._top * columns : (self._top + fit) * columns]
+
+    def watch_view(self) -> None:
+        """Say in the frame how the curves are drawn."""
+        view = self.view
+        parts = [AXIS_WORDS[view.axis], f"smooth {view.smoothing:g}".replace("0.", ".")]
+        parts += ["log scale"] if view.log else []
+        parts += ["seeds as bands"] if view.bands else []
+        self.note = " · ".join(parts)
+        self.repaint()
+
+    def topic(self) -> str:
+        """What `?` explains here: the chosen metric."""
+        return f"metric:{self.view.metric}" if self.view.metric else "screen:compare"
+
+    def copy_text(self) -> str:
+        """What `y` copies: the chosen metric of each run at the crosshair."""
+        view = self.view
+        rows = [f"{view.metric} at {view.axis} {view.x:g}"]
+        for run in view.runs:
+            value, step = view.value_at_x(view.metric, run.id)
+            rows.append(f"{view.name(run)}\t{value}\t{'' if step is None else f'step {step}'}")
+        return "\n".join(rows)
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """As many charts as there is room for, then the axis."""
+        view, palette = self.view, self.palette
+        data = view.charts
+        self._boxes = []
+        if data is None:
+            return [[("reading", style(palette.label))]]
+        if not view.metrics:
+            return [[("No metrics are recorded yet.", style(palette.label))]]
+        each = data.wanted.wide // 2 + LABELS
+        columns, fit = self._rows()
+        columns = columns if each * columns + 2 * (columns - 1) <= width else 1
+        keys = self.in_sight()
+        loaded = {chart.key: chart for chart in data.charts}
+        heights = [(height - 1) // fit + (place < (height - 1) % fit) for place in range(fit)]
+        lines: list[Line] = []
+        for place, tall in enumerate(heights):
+            blocks: list[list[Line]] = []
+            for column, key in enumerate(keys[place * columns : (place + 1) * columns]):
+                index, left = view.metrics.index(key), column * (each + 2)
+                self._boxes.append((index, left, len(lines), each, tall))
+                chart = loaded.get(key)
+                blocks.append(
+                    self._chart(chart, key == view.metric, each, tall) if chart else
+                    [[(f" {key}: reading", style(palette.label))], *([[]] * (tall - 1))]
+                )  # fmt: skip
+            lines += _beside(blocks, each) if blocks else [[]] * tall
+        more = 0 if view.solo else len(view.metrics) - len(keys)
+        self.title = f"curves · {more} more ↕" if more > 0 else "curves"
+        axis = axis_line(view, each, data.span, palette)
+        return [*lines, axis if columns == 1 else _beside([[axis], [axis]], each)[0]]
+
+    def _chart(self, chart: Any, chosen: bool, width: int, height: int) -> list[Line]:
+        view, palette = self.view, self.palette
+        data = view.charts
+        assert data is not None
+        size = (width - LABELS, max(1, height - 1))
+        front = view.chosen.id if view.chosen else ""
+        key = (id(chart), size, palette.name, view.hidden, front, view.bands, view.log)
+        if key not in self._plots:
+            kept = {id(one) for one in data.charts}
+            self._plots = {k: v for k, v in self._plots.items() if k[0] in kept}
+            # the chart is kept beside its picture, so that its id stays its own
+            self._plots[key] = (chart, plot(chart, view, *size, palette))
+        cells, edges = self._plots[key][1]
+        return chart_lines(chart, view, cells, edges, width, palette, chosen, data.span)
+
+    def _pick(self, event: events.MouseEvent) -> None:
+        place = self.inside(event.offset)
+        data = self.view.charts
+        for index, left, top, wide, tall in self._boxes:
+            if top <= place.y < top + tall and left <= place.x < left + wide and data is not None:
+                column = place.x - left - LABELS
+                x = (column + 0.5) * data.span / (wide - LABELS) if column >= 0 else None
+                self.post_message(ChartPicked(index, x))
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the clicked chart and put the crosshair there."""
+        self._pick(event)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Drag the crosshair."""
+        if event.button:
+            self._pick(event)
+
+
+def _beside(blocks: list[list[Line]], width: int) -> list[Line]:
+    if len(blocks) == 1:
+        return blocks[0]
+    lines: list[Line] = []
+    for left, right in zip(*blocks, strict=True):
+        used = sum(cell_len(text) for text, _ in left)
+        lines.append([*left, (" " * (width - used + 2), None), *right])
+    return lines

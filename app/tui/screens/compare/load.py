@@ -1,0 +1,333 @@
+"""What the Compare screen reads: the comparison, the curves, the grid, answers to one prompt.
+
+All of it is called on the reader thread, which is also the one that smooths and cuts curves.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from app.tui.screens.compare.tracks import Shape, Track, Work, alike, band, shape, track
+from experiments.compare.runs import compare, side_by_side
+from experiments.compare.values import Comparison, MetricCell, MetricComparison
+from experiments.errors import CompareError, RunNotFoundError
+from experiments.reader import StoreReader
+from experiments.values import GroupView, RunSummary
+from grpo_engine.metrics import METRICS, spec
+
+LATE_STEPS = 20  # training prompts of so many last steps are offered for answers side by side
+MOST_PROMPTS = 200
+MOST_NUMBERS = 3_000_000  # values kept of series that are not shown now
+ORIGINS = ("pinned", "eval", "train")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The runs side by side, and the references that no run answers to."""
+
+    comparison: Comparison | None
+    gone: tuple[str, ...]
+
+
+def load_comparison(
+    reader: StoreReader, refs: Sequence[str], baseline: str, axis: str, at: float | None
+) -> Found:
+    """Put the runs side by side, at a place of the axis or where the shortest one ends."""
+    runs: list[RunSummary] = []
+    gone: list[str] = []
+    for ref in refs:
+        try:
+            run = reader.resolve(ref)
+        except RunNotFoundError:
+            gone.append(ref)
+            continue
+        if run.key not in {other.key for other in runs}:
+            runs.append(run)
+    if not runs:
+        return Found(comparison=None, gone=tuple(gone))
+    if len(runs) == 1:
+        return Found(comparison=alone(reader, runs[0]), gone=tuple(gone))
+    base = next((run for run in runs if run.id == baseline), runs[0])
+    place = common_end(runs, axis) if at is None else at
+    found = compare(reader, runs, baseline=base, axis=axis, at=place)
+    return Found(comparison=found, gone=tuple(gone))
+
+
+def end_of(run: RunSummary, axis: str) -> float:
+    """Where a run ends on the axis."""
+    if axis == "step":
+        return float(run.step)
+    return float(run.tokens) if axis == "tokens" else run.elapsed
+
+
+def common_end(runs: Sequence[RunSummary], axis: str) -> float:
+    """Where the shortest run ends; one that has not done a step yet does not count."""
+    return min((end for run in runs if (end := end_of(run, axis)) > 0), default=0.0)
+
+
+def alone(reader: StoreReader, run: RunSummary) -> Comparison:
+    """One run as a comparison with nothing: its settings and metrics, no distances."""
+    detail = reader.run(run.key)
+    order = {name: place for place, name in enumerate(METRICS)}
+    lines = sorted(detail.summary.metrics.items(), key=lambda one: order.get(one[0], len(order)))
+    metrics = tuple(
+        MetricComparison(
+            key=key, direction=spec(key).direction,
+            cells=(
+                MetricCell(
+                    best=line.best, best_step=line.best_step, last=line.last,
+                    last_step=line.last_step, at=line.last, at_step=line.last_step,
+                    delta_best=None, delta_last=None, delta_at=None, better=None,
+                ),
+            ),
+        )
+        for key, line in lines
+    )  # fmt: skip
+    same = {path: value for path, value in detail.settings.items() if path != "name"}
+    return Comparison(
+        runs=(detail.summary,), baseline=run.id, at=f"step {detail.summary.step}", differing=(),
+        same=same, metrics=metrics, seeds=(), tests=(), notes=(),
+    )  # fmt: skip
+
+
+# -- curves -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which curves, and how they are to be drawn."""
+
+    runs: tuple[RunSummary, ...]
+    metrics: tuple[str, ...]
+    axis: str
+    smoothing: float
+    log: bool
+    wide: int
+    seeds: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveData:
+    """One run's curve: every value with its place on the axis, and its pixels."""
+
+    run: str
+    line: Track
+    positions: Sequence[float]
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartData:
+    """The curves of one metric; runs that never recorded it are named."""
+
+    key: str
+    curves: tuple[CurveData, ...]
+    missing: tuple[str, ...]
+    bands: tuple[tuple[tuple[str, ...], Shape], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charts:
+    """All charts, with what they were made for."""
+
+    wanted: Wanted
+    span: float
+    ends: dict[str, float]
+    charts: tuple[ChartData, ...]
+
+
+EMPTY_WORK = Work(array("q"), array("q"), array("d"))
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was read of a run; `upto` and `worked` are its step when that was read last."""
+
+    attempts: int
+    step: int = -1
+    worked: int = -1
+    work: Work = EMPTY_WORK
+    tracks: dict[str, Track | None] = field(default_factory=dict)
+    upto: dict[str, int] = field(default_factory=dict)
+    shapes: dict[tuple[object, ...], Shape] = field(default_factory=dict)
+
+
+class Shaper:
+    """Reads each series once, goes on where a live one ended, and cuts what is shown."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, _Known] = {}
+
+    def charts(self, reader: StoreReader, wanted: Wanted) -> Charts:
+        """The charts that are wanted."""
+        kept = {run.key for run in wanted.runs}
+        self._runs = {key: known for key, known in self._runs.items() if key in kept}
+        for run in wanted.runs:
+            known = self._known(reader, run, wanted.axis)
+            for key in wanted.metrics:
+                self._read(reader, run, known, key, wanted.smoothing)
+        self._forget(set(wanted.metrics))
+        ends = {run.id: self._end(run, wanted.axis) for run in wanted.runs}
+        span = span_of(ends, wanted.runs, wanted.axis)
+        charts = tuple(self._chart(key, wanted, span) for key in wanted.metrics)
+        return Charts(wanted=wanted, span=span, ends=ends, charts=charts)
+
+    def _known(self, reader: StoreReader, run: RunSummary, axis: str) -> _Known:
+        known = self._runs.get(run.key)
+        if known is None or known.attempts != run.attempts or known.step > run.step:
+            known = self._runs[run.key] = _Known(run.attempts)
+        if axis != "step" and (known.worked != run.step or run.active):
+            after = known.work.steps[-1] if known.work.steps else -1
+            steps, tokens, elapsed = reader.work(run.key, after=after)
+            known.work = Work(
+                known.work.steps + array("q", steps), known.work.tokens + array("q", tokens),
+                known.work.elapsed + array("d", elapsed),
+            )  # fmt: skip
+            known.worked = run.step
+        known.step = run.step
+        return known
+
+    def _read(
+        self, reader: StoreReader, run: RunSummary, known: _Known, key: str, smoothing: float
+    ) -> None:
+        line = known.tracks.get(key)
+        if line is not None and line.smoothing != smoothing:
+            line = track(line.steps, line.values, smoothing)
+        elif key in known.upto and known.upto[key] == run.step and not run.active:
+            return
+        if known.upto.get(key) != run.step or run.active:
+            after = line.steps[-1] if line is not None else -1
+            steps, values = reader.metric_arrays(run.key, key, after=after)
+            if steps:
+                line = track(steps, values, smoothing, line)
+                same = next((o for o in known.tracks.values() if o and o is not line
+                             and alike(o.steps, line.steps)), line)  # fmt: skip
+                line = replace(line, steps=same.steps)
+        if line is not known.tracks.get(key):
+            known.shapes = {cut: shape for cut, shape in known.shapes.items() if cut[0] != key}
+        known.tracks[key], known.upto[key] = line, run.step
+
+    def _forget(self, wanted: set[str]) -> None:
+        """Let go of series that are not shown, once very many numbers are held."""
+        held = [
+            (len(line.values), known, key)
+            for known in self._runs.values()
+            for key, line in known.tracks.items()
+            if line is not None
+        ]
+        total = sum(size for size, _, _ in held)
+        for size, known, key in held:
+            if total > MOST_NUMBERS and key not in wanted:
+                del known.tracks[key], known.upto[key]
+                total -= size
+
+    def _end(self, run: RunSummary, axis: str) -> float:
+        if axis == "step":
+            ends = [line.steps[-1] for line in self._runs[run.key].tracks.values() if line]
+            return float(max(run.step, *ends)) if ends else float(run.step)
+        work = self._runs[run.key].work
+        amounts = work.tokens if axis == "tokens" else work.elapsed
+        return float(amounts[-1]) if amounts else 0.0
+
+    def _chart(self, key: str, wanted: Wanted, span: float) -> ChartData:
+        curves, missing = [], []
+        for run in wanted.runs:
+            known = self._runs[run.key]
+            line = known.tracks.get(key)
+            if line is None:
+                missing.append(run.id)
+                continue
+            positions = known.work.positions(line.steps, wanted.axis)
+            cut = (key, wanted.axis, wanted.log, wanted.wide, span)
+            if cut not in known.shapes:
+                known.shapes[cut] = shape(line, positions, span, wanted.wide, log=wanted.log)
+            curves.append(
+                CurveData(run=run.id, line=line, positions=positions, shape=known.shapes[cut])
+            )
+        shapes = {curve.run: curve.shape for curve in curves}
+        bands = tuple(
+            (group, band([shapes[run] for run in group if run in shapes]))
+            for group in wanted.seeds
+            if any(run in shapes for run in group)
+        )
+        return ChartData(key=key, curves=tuple(curves), missing=tuple(missing), bands=bands)
+
+
+def span_of(ends: dict[str, float], runs: Sequence[RunSummary], axis: str) -> float:
+    """The right edge of the axis: the longest run, with room for one that goes on.
+
+    A growing run moves the edge in few jumps, so that curves do not wobble.
+    """
+    longest = 0.0
+    for run in runs:
+        end = ends[run.id]
+        if run.active and end > 0:
+            planned = end * run.total_steps / run.step if run.step and run.total_steps else end
+            room = 1.0
+            while room < end:
+                room *= 1.5
+            end = max(end, min(room, planned) if axis == "step" else room)
+        longest = max(longest, end)
+    return longest + 1 if axis == "step" else (longest or 1.0) * (1 + 1e-9)
+
+
+# -- answers ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """An example that some of the runs have answered."""
+
+    example_key: str
+    text: str
+    target: str
+    origin: str
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What each run answered to one prompt, up to a place of the axis."""
+
+    prompt: Prompt
+    at: float
+    groups: dict[str, GroupView | None]
+
+
+def load_prompts(reader: StoreReader, runs: Sequence[RunSummary]) -> tuple[Prompt, ...]:
+    """Prompts that the runs have answered: those that most runs met first, followed ones before."""
+    found: dict[tuple[str, str], Prompt] = {}
+    for origin in ORIGINS:
+        for run in runs:
+            since = max(0, run.step - LATE_STEPS) if origin == "train" else 0
+            examples = reader.examples(run.key, origin, since=since)
+            for key, (text, target) in examples.items():
+                known = found.get((origin, key))
+                found[origin, key] = Prompt(
+                    example_key=key, text=text, target=target, origin=origin,
+                    runs=known.runs + 1 if known else 1,
+                )  # fmt: skip
+    order = sorted(found.values(), key=lambda p: (-p.runs, ORIGINS.index(p.origin)))
+    unique = {prompt.example_key: prompt for prompt in reversed(order)}
+    return tuple(prompt for prompt in order if unique[prompt.example_key] is prompt)[:MOST_PROMPTS]
+
+
+def load_answers(
+    reader: StoreReader, runs: Sequence[RunSummary], prompt: Prompt, axis: str, at: float
+) -> Answers:
+    """The answers of each run to a prompt, the last ones up to a place of the axis."""
+    groups: dict[str, GroupView | None] = {}
+    for run in runs:
+        step = int(at) if axis == "step" else reader.step_within(run.key, axis, at) or 0
+        try:
+            groups[run.id] = side_by_side(reader, [run], prompt.example_key, step).groups[0]
+        except CompareError:
+            groups[run.id] = None
+    return Answers(prompt=prompt, at=at, groups=groups)
+
+
+def smooth_value(curve: CurveData, x: float) -> float | None:
+    """A curve's smoothed value at a place of the axis; a sparse curve is not bent."""
+    if curve.line.sparse:
+        return curve.line.at(curve.positions, x)[0]
+    return curve.line.smooth_at(curve.positions, x)

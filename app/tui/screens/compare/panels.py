@@ -1,0 +1,308 @@
+"""The panes of the Compare screen; each draws a `View` and asks for moves by messages."""
+
+import time
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual import events
+from textual.message import Message
+from textual.reactive import reactive
+
+from app.text.safe_text import clip, wrap
+from app.tui.looks.palette import style
+from app.tui.screens.compare.lines import (
+    metrics_lines,
+    run_notes,
+    runs_lines,
+    settings_lines,
+    work_text,
+)
+from app.tui.screens.compare.pages import answers_lines, grid_lines, seeds_lines
+from app.tui.screens.compare.verdict import differences, verdict
+from app.tui.screens.compare.view import PAGES, Page, View
+from app.tui.widgets.panel import Line, Panel
+from app.tui.widgets.top_bar import breath
+from grpo_engine.metrics import spec
+
+MOST_RUNS = 12
+MOST_WORDS = 4  # lines
+
+
+@dataclass
+class RunPicked(Message):
+    """A run was clicked; `twice` opens it."""
+
+    place: int
+    twice: bool = False
+
+
+@dataclass
+class PagePicked(Message):
+    """A page's name was clicked."""
+
+    page: Page
+
+
+@dataclass
+class RowPicked(Message):
+    """A row of the page was clicked, or the wheel turned."""
+
+    by: int
+
+
+class ViewPanel(Panel):
+    """A panel that draws the screen's view."""
+
+    view: reactive[View] = reactive(View, repaint=False)
+
+    def watch_view(self) -> None:
+        """Draw the new view."""
+        self.repaint()
+
+
+class VerdictLine(ViewPanel, can_focus=False):
+    """Which run is better and how sure that is; what differs."""
+
+    framed: ClassVar[bool] = False
+
+    def watch_view(self) -> None:
+        """Take the lines that the sentences need."""
+        self.styles.height = len(self.paint(self.app.size.width, MOST_WORDS))
+        self.repaint()
+
+    def on_resize(self) -> None:
+        """Take the lines that the sentences need now."""
+        self.watch_view()
+
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - as many as needed
+        """Two sentences; the first may take most of the lines."""
+        palette = self.palette
+        first = wrap(verdict(self.view), width - 4, MOST_WORDS - 1)
+        lines: list[Line] = [
+            [(" ▸ " if not place else "   ", style(palette.accent)), (text, style(palette.text))]
+            for place, text in enumerate(first)
+        ]
+        rest = differences(self.view)
+        for text in wrap(rest, width - 4, max(1, 3 - len(lines))) if rest else ():
+            lines.append([("   " + text, style(palette.label))])
+        return lines
+
+    def copy_text(self) -> str:
+        """What `y` copies."""
+        return f"{verdict(self.view)}\n{differences(self.view)}"
+
+
+class RunsPanel(ViewPanel):
+    """The legend, with each run's numbers of the chosen metric."""
+
+    now: reactive[float] = reactive(0.0, repaint=False)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("2", "runs", **kwargs)
+        self._first = 0
+
+    def watch_view(self) -> None:
+        """Say which metric the numbers are of, and grow with the runs."""
+        view = self.view
+        count = len(view.runs)
+        self.title = f"legend · {count} runs" if count > 1 else "legend"
+        self.note = "◆ baseline  ▲ better ▼ worse" if count > 1 else ""
+        short = self.app.size.height < 30
+        notes = 0 if short else min(3, len(self._notes(max(10, self.inner.width))))
+        rows = min(4 if short else MOST_RUNS, max(1, len(view.runs)))
+        self.styles.height = rows + 3 + notes
+        self.repaint()
+
+    def watch_now(self, old: float, new: float) -> None:
+        """Let live marks breathe."""
+        if breath(old) != breath(new) and any(run.active for run in self.view.runs):
+            self.repaint()
+
+    def topic(self) -> str:
+        """What `?` explains here."""
+        return f"metric:{self.view.metric}" if self.view.metric else "screen:compare"
+
+    def copy_text(self) -> str:
+        """What `y` copies: the run under the cursor."""
+        run = self.view.chosen
+        return f"{run.id} {self.view.name(run)} {work_text(run)}" if run else ""
+
+    def _notes(self, width: int) -> list[str]:
+        return [part for note in run_notes(self.view) for part in wrap(note, width, 2)]
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """Head, the runs around the cursor, and what is missing."""
+        view, palette = self.view, self.palette
+        lines = runs_lines(view, width, palette, self.now or time.time())
+        notes = self._notes(width)
+        room = max(1, height - 1 - min(3, len(notes)) if height > 8 else height - 1)
+        rows = lines[1:]
+        self._first = max(0, min(max(min(self._first, view.run), view.run - room + 1),
+                                 len(rows) - room))  # fmt: skip
+        kept = rows[self._first : self._first + room]
+        dim = style(palette.label)
+        tail: list[Line] = [[(note, dim)] for note in notes]
+        return [lines[0], *kept, *tail]
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the clicked run; a double click opens it."""
+        place = self.inside(event.offset).y - 1 + self._first
+        if 0 <= place < len(self.view.runs):
+            self.post_message(RunPicked(place, event.chain > 1))
+
+    def on_mouse_scroll_down(self) -> None:
+        """The next run."""
+        self.post_message(RunPicked(self.view.run + 1))
+
+    def on_mouse_scroll_up(self) -> None:
+        """The run above."""
+        self.post_message(RunPicked(self.view.run - 1))
+
+
+class SettingsPanel(ViewPanel):
+    """The settings that differ."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("3", "settings that differ", **kwargs)
+
+    def watch_view(self) -> None:
+        """Count them in the frame."""
+        self.title, self.note = settings_words(self.view)
+        self.repaint()
+
+    def copy_text(self) -> str:
+        """What `y` copies: the settings that differ."""
+        return differences(self.view)
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The table."""
+        return settings_lines(self.view, width, height, self.palette)
+
+    def on_mouse_scroll_down(self) -> None:
+        """Down."""
+        self.post_message(RowPicked(3))
+
+    def on_mouse_scroll_up(self) -> None:
+        """Up."""
+        self.post_message(RowPicked(-3))
+
+
+def settings_words(view: View) -> tuple[str, str]:
+    """Title and note of the settings."""
+    count = len(view.comparison.differing) if view.comparison else 0
+    everything = view.everything or len(view.runs) == 1
+    title = "all settings" if everything else "settings that differ"
+    same = len(view.comparison.same) if view.comparison else 0
+    return title, f"{count} differ, {same} equal" + ("" if everything else " (s)")
+
+
+class PagePanel(ViewPanel):
+    """One of the pages: metrics, settings, seeds, grid, answers; their names on top."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("4", "metrics", **kwargs)
+        self._tabs: list[tuple[int, int, Page]] = []
+
+    def watch_view(self) -> None:
+        """Name the page in the frame, with what it shows."""
+        view = self.view
+        self.title = view.page
+        metric = spec(view.metric).label if view.metric else ""
+        at = view.comparison.at if view.comparison else ""
+        base = f"Δ to {view.name(view.base)}" if view.base and len(view.runs) > 1 else ""
+        stat = f"at {at}" if view.stat == "at" else view.stat
+        self.note = {
+            "metrics": " · ".join(part for part in (f"{stat} (t)", base) if part),
+            "settings": settings_words(view)[1],
+            "seeds": metric,
+            "grid": metric,
+            "answers": f"up to {at} · n p prompt" if at else "",
+        }[view.page]
+        self.repaint()
+
+    def topic(self) -> str:
+        """What `?` explains here."""
+        rows = self.view.rows
+        if self.view.page == "metrics" and rows:
+            return f"metric:{rows[min(self.view.row, len(rows) - 1)].key}"
+        return "screen:compare"
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The names of the pages, then the one that is shown."""
+        draw = {
+            "metrics": metrics_lines, "settings": settings_lines, "seeds": seeds_lines,
+            "grid": grid_lines, "answers": answers_lines,
+        }[self.view.page]  # fmt: skip
+        return [self._tab_line(), *draw(self.view, width, height - 1, self.palette)]
+
+    def _tab_line(self) -> Line:
+        palette = self.palette
+        line: Line = []
+        self._tabs = []
+        used = 0
+        for page in PAGES:
+            start = used
+            if page == self.view.page:
+                line += [("▌", style(palette.accent)), (page, style(palette.headline, bold=True)),
+                         ("▐", style(palette.accent))]  # fmt: skip
+            else:
+                line.append((f" {page} ", style(palette.label)))
+            used += len(page) + 2
+            self._tabs.append((start, used, page))
+        line.append(("  v next", style(palette.label)))
+        return line
+
+    def copy_text(self) -> str:
+        """What `y` copies: the page as it is seen."""
+        lines = self.paint(max(40, self.inner.width), 400)[1:]
+        return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
+
+    def on_click(self, event: events.Click) -> None:
+        """Change to the clicked page, or choose the clicked row."""
+        place = self.inside(event.offset)
+        if place.y == 0:
+            for start, end, page in self._tabs:
+                if start <= place.x < end:
+                    self.post_message(PagePicked(page))
+
+    def on_mouse_scroll_down(self) -> None:
+        """Down."""
+        self.post_message(RowPicked(3))
+
+    def on_mouse_scroll_up(self) -> None:
+        """Up."""
+        self.post_message(RowPicked(-3))
+
+
+class CardPanel(ViewPanel):
+    """What one sees with nothing to compare: how to fill the screen."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("", "compare", **kwargs)
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """A few keys and what they do."""
+        view, palette = self.view, self.palette
+        if view.problem:
+            return [[(part, style(palette.bad))] for part in wrap(view.problem, width - 2, height)]
+        if not view.loaded:
+            return [[("reading the store", style(palette.label))]]
+        inside = min(width - 4, 64)
+        left = " " * max(0, (width - inside) // 2)
+        lines: list[Line] = [[] for _ in range(max(0, (height - 11) // 2))]
+        lines += [[(left + "Nothing is compared yet.", style(palette.headline, bold=True))], []]
+        for key, name, why in self._offers():
+            lines.append([(f"{left}  {key}  ", style(palette.accent, bold=True)),
+                          (clip(name, inside), style(palette.text))])  # fmt: skip
+            lines.append([(left + " " * 5, None), (clip(why, inside - 5), style(palette.label))])
+        return lines
+
+    def _offers(self) -> list[tuple[str, str, str]]:
+        newest = self.view.newest
+        if not newest:
+            return [("1", "go to Runs", "there are no runs yet: ⏎ there starts the first one")]
+        offers = [("+", "pick runs here", "space marks, ⏎ puts them side by side")]
+        if len(newest) > 1:
+            names = " and ".join(run.name or run.id for run in newest[:2])
+            offers.insert(0, ("⏎", "compare the two newest runs", names))
+        return [*offers, ("1", "go to Runs", "mark with space, then press d")]

@@ -1,0 +1,681 @@
+"""The Compare screen: runs side by side, by keys and by mouse; it reads off the UI thread."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
+from textual.message import Message
+from textual.reactive import reactive
+
+from app.feed.run_state import Snapshot
+from app.tui import messages as msg
+from app.tui.dialogs.ask import Ask
+from app.tui.screens.base import WorkbenchScreen
+from app.tui.screens.compare.curves import ChartPicked, CurvesPanel, CurvesResized
+from app.tui.screens.compare.load import Shaper, Wanted, load_answers, load_comparison, load_prompts
+from app.tui.screens.compare.panels import (
+    CardPanel,
+    PagePanel,
+    PagePicked,
+    RowPicked,
+    RunPicked,
+    RunsPanel,
+    SettingsPanel,
+    VerdictLine,
+    ViewPanel,
+)
+from app.tui.screens.compare.pick import Item, Picked, Picker
+from app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
+from app.tui.screens.compare.tracks import SMOOTHINGS
+from app.tui.screens.compare.view import AXES, PAGES, STATS, Page, View
+from experiments.compare.runs import grid
+from experiments.errors import StoreError
+from experiments.values import RunSummary
+from grpo_engine.metrics import spec
+
+POLL_S = 0.5
+MOST_LISTED = 2000
+NEED_RUNS = frozenset(
+    ("cross", "common", "place", "down", "axis", "metrics", "page", "baseline", "log", "smooth",
+     "run", "hide", "drop", "solo", "bands", "stat", "settings", "prompt", "grid", "find")
+)  # fmt: skip
+REST_S = 0.2
+PICK_HINT = "space mark   ⏎ compare   / search   esc leave"
+METRIC_HINT = "space mark   ⏎ draw   / search   esc leave"
+PATIENCE = 6  # a reading that took t seconds is not done again for so many times t
+
+
+class CompareScreen(WorkbenchScreen):
+    """Runs side by side."""
+
+    mode = "compare"
+    CSS_PATH = "compare.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "cross(-1)", "crosshair", id="compare.left", key_display="←→",
+                tooltip="Move the crosshair back"),
+        Binding("right,l", "cross(1)", "crosshair on", id="compare.right", show=False,
+                tooltip="Move the crosshair on"),
+        Binding("shift+left", "cross(-10)", "crosshair far back", id="compare.far_left",
+                show=False, tooltip="Move the crosshair back by ten"),
+        Binding("shift+right", "cross(10)", "crosshair far on", id="compare.far_right",
+                show=False, tooltip="Move the crosshair on by ten"),
+        Binding("home", "cross(-1000000)", "to the start", id="compare.home", show=False,
+                tooltip="Crosshair to the start"),
+        Binding("end", "cross(1000000)", "to the end", id="compare.end", show=False,
+                tooltip="Crosshair to the end of the longest run"),
+        Binding("c", "common", "common end", id="compare.common", show=False,
+                tooltip="Crosshair to where the shortest run ends"),
+        Binding("at", "place", "crosshair to…", id="compare.place", key_display="@", show=False,
+                tooltip="Type the step, tokens or seconds the crosshair goes to"),
+        Binding("down,j", "down(1)", "choose", id="compare.down", key_display="↑↓",
+                tooltip="Next chart, run or row of the focused panel"),
+        Binding("up,k", "down(-1)", "choose above", id="compare.up", show=False,
+                tooltip="Chart, run or row above in the focused panel"),
+        Binding("a", "axis", "axis", id="compare.axis",
+                tooltip="Curves by step, at equal tokens, or at equal wall time"),
+        Binding("m", "metrics", "metrics", id="compare.metrics",
+                tooltip="Choose the metrics to draw"),
+        Binding("v", "page(1)", "view", id="compare.page",
+                tooltip="Next page: metrics, settings, seeds, grid, answers"),
+        Binding("V", "page(-1)", "view before", id="compare.page_before", show=False,
+                tooltip="The page before"),
+        Binding("b", "baseline", "baseline", id="compare.baseline",
+                tooltip="Measure the others by the chosen run"),
+        Binding("plus", "pick", "runs", id="compare.pick", key_display="+",
+                tooltip="Add runs to the comparison, or take some out"),
+        Binding("L", "log", "log", id="compare.log", show=False,
+                tooltip="Logarithmic vertical axis, or linear"),
+        Binding("minus", "smooth(-1)", "less smooth", id="compare.less", show=False,
+                tooltip="Smooth the curves less"),
+        Binding("equals_sign", "smooth(1)", "smoother", id="compare.more", show=False,
+                tooltip="Smooth the curves more"),
+        Binding("J", "run(1)", "next run", id="compare.run", show=False,
+                tooltip="Choose the next run"),
+        Binding("K", "run(-1)", "run before", id="compare.run_before", show=False,
+                tooltip="Choose the run before"),
+        Binding("space", "hide", "hide", id="compare.hide", show=False,
+                tooltip="Hide the chosen run's curves, or show them"),
+        Binding("x", "drop", "take out", id="compare.drop", show=False,
+                tooltip="Take the chosen run out of the comparison"),
+        Binding("o", "solo", "one chart", id="compare.solo", show=False,
+                tooltip="Only the chosen chart, or all"),
+        Binding("S", "bands", "seeds as bands", id="compare.bands", show=False,
+                tooltip="Draw runs that differ only in the seed as mean and 95 % interval"),
+        Binding("t", "stat", "best, last, at", id="compare.stat", show=False,
+                tooltip="Compare best values, last ones, or those at the crosshair"),
+        Binding("s", "settings", "all settings", id="compare.settings", show=False,
+                tooltip="Show equal settings too, or only those that differ"),
+        Binding("n", "prompt(1)", "next prompt", id="compare.prompt", show=False,
+                tooltip="Answers to the next prompt"),
+        Binding("p", "prompt(-1)", "prompt before", id="compare.prompt_before", show=False,
+                tooltip="Answers to the prompt before"),
+        Binding("g", "grid(0)", "grid down", id="compare.grid_down", show=False,
+                tooltip="Another setting down the grid"),
+        Binding("G", "grid(1)", "grid across", id="compare.grid_across", show=False,
+                tooltip="Another setting across the grid"),
+        Binding("enter", "enter", "open", id="compare.open", show=False,
+                tooltip="Open the run, draw the metric, or show the answers token by token"),
+    ]  # fmt: skip
+
+    view: reactive[View] = reactive(View, repaint=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shaper = Shaper()
+        self._wait_until = 0.0
+        self._reading = 0
+
+    def body(self) -> ComposeResult:
+        """Verdict, curves beside runs and settings, and a page below; a card with no runs."""
+        yield CardPanel(id="card")
+        yield VerdictLine(id="verdict")
+        with Container(id="top"):
+            yield CurvesPanel(id="curves")
+            with Vertical(id="side"):
+                yield RunsPanel(id="runs")
+                yield SettingsPanel(id="settings")
+        yield PagePanel(id="page")
+
+    def on_mount(self) -> None:
+        """Show the card until runs come, and look for changes while in front."""
+        self.set_class(not self.view.refs, "-empty")
+        self._focus_first()
+        if not self.view.refs:
+            self.read_newest()
+        self.set_interval(POLL_S, self._poll)
+
+    def _focus_first(self) -> None:
+        self.query_one(CurvesPanel if self.view.refs else CardPanel).focus()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """The run of this process moved on: it is read with the next poll."""
+
+    def tick(self, now: float) -> None:
+        """Let live marks breathe."""
+        self.query_one(RunsPanel).now = now
+
+    def receive(self, message: Message) -> None:
+        """Take the runs that another screen gives."""
+        if isinstance(message, msg.CompareRequested):
+            self.compare(message.refs, message.baseline)
+
+    def on_screen_resume(self) -> None:
+        """What happened meanwhile shows at once."""
+        if self.view.refs:
+            self.reload()
+        else:
+            self.read_newest()
+
+    # -- reading ----------------------------------------------------------------------------
+
+    def compare(self, refs: tuple[str, ...], baseline: str = "") -> None:
+        """Put these runs side by side."""
+        self.view = self.view.with_refs(refs, baseline)
+        self.set_class(not refs, "-empty")
+        self.refresh_bindings()
+        self._focus_first()
+        if refs:
+            self.reload()
+        else:
+            self.read_newest()
+
+    def read_newest(self) -> None:
+        """Read which runs the card can offer."""
+        self._read_newest()
+
+    @work(exclusive=True, group="newest")
+    async def _read_newest(self) -> None:
+        try:
+            newest = await self.workbench.reader.ask(lambda r: r.runs(limit=2), "newest")
+        except asyncio.CancelledError:
+            return
+        except StoreError as error:
+            self.view = replace(self.view, problem=str(error), loaded=True)
+            return
+        self.view = replace(self.view, newest=newest, loaded=True, problem="")
+
+    @work(exclusive=True, group="pick")
+    async def action_pick(self) -> None:
+        """Read all runs, and choose which are compared."""
+        try:
+            runs = await self.workbench.reader.ask(lambda r: r.runs(limit=MOST_LISTED), "pick")
+        except asyncio.CancelledError:
+            return
+        except StoreError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self.offer(runs)
+
+    @work(exclusive=True, group="poll")
+    async def _poll(self) -> None:
+        if not self.is_current or self._reading or time.monotonic() < self._wait_until:
+            return
+        try:
+            changed = await self.workbench.reader.ask(lambda reader: reader.changed(), "changed")
+        except (StoreError, asyncio.CancelledError):
+            return
+        if changed and self.view.refs:
+            self.reload()
+        elif changed:
+            self.read_newest()
+
+    def reload(self) -> None:
+        """Read the comparison again, then curves and page."""
+        self._read()
+
+    @work(exclusive=True, group="comparison")
+    async def _read(self) -> None:
+        view, began = self.view, time.monotonic()
+        self._reading += 1
+        try:
+            found = await self.workbench.reader.ask(
+                lambda r: load_comparison(r, view.refs, view.baseline, view.axis, view.at),
+                "comparison",
+            )  # fmt: skip
+        except asyncio.CancelledError:
+            return
+        except StoreError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        finally:
+            self._reading -= 1
+        self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
+        if found.gone:
+            kept = tuple(ref for ref in self.view.refs if ref not in found.gone)
+            self.notify(f"No longer stored: {', '.join(found.gone)}", severity="warning",
+                        markup=False)  # fmt: skip
+            self.compare(kept)
+            return
+        self.view = self.view.with_comparison(found.comparison)
+        self.draw()
+        self.read_page()
+
+    def draw(self) -> None:
+        """Read and cut the curves that are wanted now."""
+        if self.view.comparison is not None:
+            self._draw()
+
+    @work(exclusive=True, group="curves")
+    async def _draw(self) -> None:
+        view, found = self.view, self.view.comparison
+        curves = self.query_one(CurvesPanel)
+        if found is None:
+            return
+        wanted = Wanted(
+            runs=view.runs, metrics=curves.in_sight(), axis=view.axis, smoothing=view.smoothing,
+            log=view.log, wide=curves.pixels,
+            seeds=tuple(group.runs for group in found.seeds) if view.bands else (),
+        )  # fmt: skip
+        parts = [wanted]
+        if view.charts is None and view.metric:
+            parts.insert(0, replace(wanted, metrics=(view.metric,)))
+        for part in parts:
+            try:
+                charts = await self.workbench.reader.ask(
+                    partial(self._shaper.charts, wanted=part), "curves"
+                )
+            except asyncio.CancelledError:
+                return
+            except StoreError as error:
+                self.notify(str(error), severity="error", markup=False)
+                return
+            self.view = replace(self.view, charts=charts)
+
+    def read_page(self) -> None:
+        """Read what the page in front needs beyond the comparison."""
+        if self.view.page in ("answers", "grid") and self.view.comparison is not None:
+            self._read_page()
+
+    @work(exclusive=True, group="page")
+    async def _read_page(self) -> None:
+        view, ask = self.view, self.workbench.reader.ask
+        runs = view.runs
+        try:
+            if view.page == "grid":
+                await self._read_grid(view)
+                return
+            prompts = view.prompts
+            if prompts is None:
+                prompts = await ask(lambda reader: load_prompts(reader, runs), "prompts")
+                self.view = replace(self.view, prompts=prompts)
+            if prompts:
+                prompt = prompts[min(view.prompt, len(prompts) - 1)]
+                answers = await ask(
+                    lambda reader: load_answers(reader, runs, prompt, view.axis, view.x), "answers"
+                )
+                self.view = replace(self.view, answers=answers)
+        except (StoreError, asyncio.CancelledError) as error:
+            if isinstance(error, StoreError):
+                self.notify(str(error), severity="error", markup=False)
+
+    async def _read_grid(self, view: View) -> None:
+        choices = view.grid_choices()
+        if len(choices) < 2 or not view.metric:
+            return
+        down, across = view.grid_paths or choices[:2]
+        stat = "best" if view.stat == "best" else "last"
+        found = await self.workbench.reader.ask(
+            lambda reader: grid(reader, view.runs, down, across, view.metric, stat), "grid"
+        )
+        self.view = replace(self.view, grid=found, grid_paths=(down, across))
+
+    @work(exclusive=True, group="rest")
+    async def rest(self) -> None:
+        """Once the crosshair rests, read what depends on where it is."""
+        await asyncio.sleep(REST_S)
+        self.reload()
+
+    def watch_view(self, _old: View, new: View) -> None:
+        """Hand the view down."""
+        if self.is_mounted:
+            for panel in self.query(ViewPanel):
+                panel.view = new
+
+    # -- what panels and other screens ask --------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Without runs only the keys that bring some are offered."""
+        if not self.view.refs and action in NEED_RUNS:
+            return False
+        return super().check_action(action, parameters)
+
+    def find(self, text: str) -> None:
+        """Keep the settings and metrics that hold the text."""
+        self.view = replace(self.view, filter=text, row=0)
+
+    def exports(self) -> Mapping[str, Callable[[], str]]:
+        """What is compared as CSV, JSON or Markdown, and the curves as CSV."""
+        if self.view.comparison is None:
+            return {}
+        return {
+            "csv": lambda: as_csv(self.view),
+            "json": lambda: as_json(self.view),
+            "md": lambda: as_markdown(self.view),
+            "curves.csv": lambda: curves_csv(self.view),
+        }
+
+    @on(CurvesResized)
+    def cut_anew(self) -> None:
+        """The charts have another width."""
+        self.draw()
+
+    @on(RunPicked)
+    def pick_run(self, message: RunPicked) -> None:
+        """A run was clicked."""
+        self.action_run(message.place - self.view.run)
+        if message.twice:
+            self.open_run()
+
+    @on(ChartPicked)
+    def pick_chart(self, message: ChartPicked) -> None:
+        """A chart was clicked."""
+        view = replace(self.view, chart=message.chart)
+        self.view = view if message.x is None else view.put(message.x)
+        self.rest()
+
+    @on(PagePicked)
+    def pick_page(self, message: PagePicked) -> None:
+        """A page's name was clicked."""
+        self.turn_to(message.page)
+
+    @on(RowPicked)
+    def pick_row(self, message: RowPicked) -> None:
+        """The wheel turned over a table."""
+        self.scroll_rows(message.by)
+
+    def _size_classes(self) -> None:
+        super()._size_classes()
+        self.watch_view(self.view, self.view)
+
+    # -- crosshair and curves ---------------------------------------------------------------
+
+    def action_cross(self, by: int) -> None:
+        """Move the crosshair; tables follow once it rests."""
+        pixels = self.query_one(CurvesPanel).pixels
+        self.view = self.view.moved(by, pixels // 2)
+        self.rest()
+
+    def action_common(self) -> None:
+        """Put the crosshair where the shortest run ends."""
+        self.view = replace(self.view, at=None)
+        self.rest()
+
+    def action_place(self) -> None:
+        """Ask where the crosshair is to go."""
+        unit = {"step": "a step", "tokens": "a number of tokens", "wall": "seconds"}[self.view.axis]
+        ask = Ask("crosshair", f"Type {unit}; the crosshair goes there.", f"{self.view.x:g}")
+        self.app.push_screen(ask, self._place)
+
+    def _place(self, text: str | None) -> None:
+        if text is None:
+            return
+        try:
+            x = float(text.replace(",", "").replace("_", ""))
+        except ValueError:
+            self.notify(f"{text!r} is no number.", severity="warning", markup=False)
+            return
+        self.view = self.view.put(x)
+        self.rest()
+
+    def action_axis(self) -> None:
+        """Lay the curves over the next axis; the crosshair goes to the common end."""
+        axis = AXES[(AXES.index(self.view.axis) + 1) % len(AXES)]
+        self.view = replace(self.view, axis=axis, at=None)
+        self.reload()
+
+    def action_log(self) -> None:
+        """A logarithmic vertical axis, or a linear one."""
+        self.view = replace(self.view, log=not self.view.log)
+        self.draw()
+
+    def action_smooth(self, by: int) -> None:
+        """Smooth more or less."""
+        place = max(0, min(len(SMOOTHINGS) - 1, self.view.smooth + by))
+        self.view = replace(self.view, smooth=place)
+        self.draw()
+
+    def action_solo(self) -> None:
+        """Only the chosen chart, or all."""
+        self.view = replace(self.view, solo=not self.view.solo)
+        self.draw()
+
+    def action_bands(self) -> None:
+        """Seeds as mean and interval, or each run's curve."""
+        found = self.view.comparison
+        if found is None or not found.seeds:
+            self.notify("No two of these runs differ in nothing but the seed.")
+            return
+        self.view = replace(self.view, bands=not self.view.bands)
+        self.draw()
+
+    def action_metrics(self) -> None:
+        """Choose what is drawn."""
+        known = self.view.known_metrics()
+        if not known:
+            return
+        items = [Item(key, key, spec(key).help) for key in known]
+        picker = Picker("metrics to draw", items, self.view.metrics, METRIC_HINT)
+        self.app.push_screen(picker, self._draw_metrics)
+
+    def _draw_metrics(self, picked: Picked | None) -> None:
+        if picked is None:
+            return
+        before = self.view.metrics
+        marks = picked.marks
+        if set(marks) == set(before) and picked.cursor:
+            marks = (*marks, picked.cursor) if picked.cursor not in marks else marks
+        if marks:
+            new = [key for key in marks if key not in before]
+            chart = marks.index(new[-1] if new else picked.cursor
+                                if picked.cursor in marks else marks[0])  # fmt: skip
+            self.view = replace(self.view, metrics=marks, chart=chart)
+            self.draw()
+
+    # -- runs -------------------------------------------------------------------------------
+
+    def action_run(self, by: int) -> None:
+        """Choose another run."""
+        last = max(0, len(self.view.runs) - 1)
+        self.view = replace(self.view, run=max(0, min(last, self.view.run + by)))
+
+    def action_baseline(self) -> None:
+        """Measure the others by the chosen run."""
+        chosen = self.view.chosen
+        if chosen is not None:
+            self.view = replace(self.view, baseline=chosen.id)
+            self.reload()
+
+    def action_hide(self) -> None:
+        """Hide the chosen run's curves, or show them; one stays."""
+        view, chosen = self.view, self.view.chosen
+        if chosen is None:
+            return
+        hidden = view.hidden ^ {chosen.id}
+        if len(hidden & {run.id for run in view.runs}) < len(view.runs):
+            self.view = replace(view, hidden=hidden)
+        else:
+            self.notify("One run stays on the charts; x takes this one out.")
+
+    def action_drop(self) -> None:
+        """Take the chosen run out of the comparison."""
+        chosen = self.view.chosen
+        if chosen is not None:
+            self.compare(tuple(ref for ref in self.view.refs if ref != chosen.id))
+
+    def offer(self, runs: Sequence[RunSummary]) -> None:
+        """Let one choose from these runs."""
+        if not runs:
+            self.notify("There are no runs yet; 2 starts one.")
+            return
+        items = [Item(run.id, run.name or run.id, about(run)) for run in runs]
+        picker = Picker("runs to compare", items, self.view.refs, PICK_HINT)
+        self.app.push_screen(picker, self._take_runs)
+
+    def _take_runs(self, picked: Picked | None) -> None:
+        if picked is None:
+            return
+        marks = picked.marks
+        if set(marks) == set(self.view.refs) and picked.cursor not in marks and picked.cursor:
+            marks = (*marks, picked.cursor)
+        self.compare(marks)
+
+    # -- pages ------------------------------------------------------------------------------
+
+    def pages(self) -> tuple[Page, ...]:
+        """The pages to turn through; settings only where they have no panel of their own."""
+        beside = self.query_one(SettingsPanel).display
+        return tuple(page for page in PAGES if page != "settings" or not beside)
+
+    def action_page(self, by: int) -> None:
+        """Turn to another page; on a small terminal the curves are one of them."""
+        pages = self.pages()
+        short = self.has_class("-short")
+        on_curves = short and not self.has_class("-page")
+        turns: tuple[Page | None, ...] = (None, *PAGES) if short else pages
+        now = None if on_curves else self.view.page
+        place = turns.index(now) if now in turns else 0
+        target = turns[(place + by) % len(turns)]
+        if target is None:
+            self.set_class(False, "-page")
+            self.query_one(CurvesPanel).focus()
+            self.call_after_refresh(self.draw)
+        else:
+            self.turn_to(target)
+
+    def turn_to(self, page: Page) -> None:
+        """Show a page."""
+        self.set_class(True, "-page")
+        self.view = replace(self.view, page=page, row=0, scroll=0)
+        if self.has_class("-short"):
+            self.query_one(PagePanel).focus()
+        self.read_page()
+
+    def action_stat(self) -> None:
+        """Compare best values, last ones, or those at the crosshair."""
+        stat = STATS[(STATS.index(self.view.stat) + 1) % len(STATS)]
+        self.view = replace(self.view, stat=stat)
+        self.read_page()
+
+    def action_settings(self) -> None:
+        """All settings, or those that differ."""
+        self.view = replace(self.view, everything=not self.view.everything, row=0)
+
+    def action_prompt(self, by: int) -> None:
+        """Answers to another prompt; turns to the page first where it is not shown."""
+        count = len(self.view.prompts or ())
+        if self.view.page == "answers" and count:
+            place = (self.view.prompt + by) % count
+            self.view = replace(self.view, prompt=place, scroll=0)
+            self.read_page()
+        else:
+            self.turn_to("answers")
+
+    def action_grid(self, which: int) -> None:
+        """Another setting down or across; turns to the grid first where it is not shown."""
+        view, choices = self.view, self.view.grid_choices()
+        if view.page != "grid":
+            self.turn_to("grid")
+            return
+        if len(choices) < 3 or view.grid_paths is None:
+            self.notify("No other setting differs between these runs.")
+            return
+        paths = list(view.grid_paths)
+        place = choices.index(paths[which]) if paths[which] in choices else 0
+        paths[which] = next(
+            path for path in (*choices[place + 1 :], *choices[: place + 1])
+            if path != paths[1 - which]
+        )  # fmt: skip
+        self.view = replace(view, grid_paths=(paths[0], paths[1]), grid=None)
+        self.read_page()
+
+    # -- what depends on the focus ----------------------------------------------------------
+
+    def action_down(self, by: int) -> None:
+        """Next chart, run or row, by the panel that has the focus."""
+        focused = self.focused
+        if isinstance(focused, CurvesPanel):
+            last = max(0, len(self.view.metrics) - 1)
+            self.view = replace(self.view, chart=max(0, min(last, self.view.chart + by)))
+            self.draw()
+            self.read_page()
+        elif isinstance(focused, RunsPanel):
+            self.action_run(by)
+        else:
+            self.scroll_rows(by)
+
+    def scroll_rows(self, by: int) -> None:
+        """Move through the rows of the tables."""
+        view = self.view
+        if view.page == "answers" and not isinstance(self.focused, SettingsPanel):
+            self.view = replace(view, scroll=max(0, min(view.scroll + by, 5000)))
+            return
+        count = len(view.rows)
+        if view.page == "settings" or isinstance(self.focused, SettingsPanel):
+            count = len(view.settings())
+        self.view = replace(view, row=max(0, min(count - 1, view.row + by)))
+
+    def action_enter(self) -> None:
+        """Open what is under the cursor."""
+        view, focused = self.view, self.focused
+        if not view.refs:
+            if len(view.newest) > 1:
+                newest = view.newest[:2]
+                self.compare((newest[1].id, newest[0].id))
+            else:
+                self.action_pick()
+        elif isinstance(focused, PagePanel) and view.page == "answers":
+            self.open_answers()
+        elif isinstance(focused, PagePanel) and view.page == "metrics":
+            self.draw_row()
+        elif isinstance(focused, CurvesPanel):
+            self.post_message(msg.ExplainRequested(focused.topic()))
+        else:
+            self.open_run()
+
+    def open_run(self) -> None:
+        """Watch the chosen run."""
+        if self.view.chosen is not None:
+            self.post_message(msg.RunOpened(self.view.chosen.id))
+
+    def open_answers(self) -> None:
+        """Show the chosen run's answers token by token."""
+        view = self.view
+        group = None
+        if view.answers is not None and view.chosen is not None:
+            group = view.answers.groups.get(view.chosen.id)
+        if group is not None:
+            self.post_message(
+                msg.RolloutOpened(
+                    run=group.run, step=group.step, origin=group.origin, group=group.index, answer=0
+                )
+            )
+
+    def draw_row(self) -> None:
+        """Draw the metric of the row, or take it off the charts."""
+        view = self.view
+        if not view.rows:
+            return
+        key = view.rows[min(view.row, len(view.rows) - 1)].key
+        if key in view.metrics and len(view.metrics) > 1:
+            metrics = tuple(one for one in view.metrics if one != key)
+        else:
+            metrics = tuple(dict.fromkeys((*view.metrics, key)))
+        chart = metrics.index(key) if key in metrics else 0
+        self.view = replace(view, metrics=metrics, chart=chart)
+        self.draw()
+
+
+def about(run: RunSummary) -> str:
+    """A run in a line of the picker."""
+    parts = [run.status, f"step {run.step}", run.recipe, run.task, f"seed {run.seed}", *run.tags]
+    best = run.metrics.get("reward")
+    if best is not None and best.best is not None:
+        parts.insert(2, f"reward {best.best:.3g}")
+    return " · ".join(part for part in parts if part)

@@ -1,0 +1,87 @@
+"""What is on the Compare screen as text: CSV, JSON and Markdown as `grpo-tui compare` writes them.
+
+The curves are a CSV of their own: the stored values of the charts, a row per run and step.
+"""
+
+import io
+from typing import Any
+
+from app.text.comparison import comparison_json, flat_rows
+from app.text.safe_text import safe
+from app.tui.screens.compare.verdict import differences, verdict
+from app.tui.screens.compare.view import View
+from experiments.export.csv import json_text
+from experiments.export.rows import csv_string, md_cell
+
+
+def as_json(view: View) -> str:
+    """The comparison as the command gives it, and what the charts show."""
+    if view.comparison is None:
+        return ""
+    shown = {
+        "verdict": verdict(view),
+        "charts": [chart.key for chart in view.charts.charts] if view.charts else [],
+        "axis": view.axis,
+        "crosshair": view.x,
+        "smoothing": view.smoothing,
+        "at_crosshair": {
+            key: {run.id: view.value_at_x(key, run.id)[0] for run in view.runs}
+            for key in (chart.key for chart in (view.charts.charts if view.charts else ()))
+        },
+    }
+    whole = comparison_json(view.comparison, view.everything) | {"shown": shown}
+    return json_text(whole, indent=2) + "\n"
+
+
+def _rows(view: View) -> list[dict[str, Any]]:
+    return flat_rows(view.comparison, view.everything) if view.comparison else []
+
+
+def as_csv(view: View) -> str:
+    """Settings and metrics: kind, key, what of it, and a column per run."""
+    rows = _rows(view)
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    return csv_string(header, rows)
+
+
+def as_markdown(view: View) -> str:
+    """The verdict, what differs, and a table of the metrics in the charts, then of all."""
+    if view.comparison is None:
+        return ""
+    out = io.StringIO()
+    names = [_harmless(view.name(run)) for run in view.runs]
+    out.write(f"# {' · '.join(names)}\n\n")
+    out.write(f"{_harmless(verdict(view))}\n\n{_harmless(differences(view))}\n\n")
+    rows = _rows(view)
+    header = ["kind", "key", "of", *(run.id for run in view.runs)]
+    out.write("| " + " | ".join(header[:3] + names) + " |\n")
+    out.write("|" + " --- |" * len(header) + "\n")
+    for row in rows[1:]:
+        out.write("| " + " | ".join(_harmless(row.get(name)) for name in header) + " |\n")
+    return out.getvalue()
+
+
+def _harmless(value: object) -> str:
+    return md_cell(safe(value, "\n") if isinstance(value, str) else value)
+
+
+def curves_csv(view: View) -> str:
+    """The values of the charts as they are stored, with tokens and seconds where they are known."""
+    if view.charts is None:
+        return ""
+    header = ["run", "name", "metric", "step", view.axis, "value", "smoothed"]
+    header = list(dict.fromkeys(header))
+    shown = {run.id: run for run in view.drawn}
+    rows = [
+        {
+            "run": curve.run, "name": shown[curve.run].name, "metric": chart.key, "step": step,
+            view.axis: place, "value": value, "smoothed": smooth,
+        }
+        for chart in view.charts.charts
+        for curve in chart.curves
+        if curve.run in shown
+        for step, place, value, smooth in zip(
+            curve.line.steps, curve.positions, curve.line.values, curve.line.smooth, strict=True
+        )
+    ]  # fmt: skip
+    return csv_string(header, rows)

@@ -1,0 +1,241 @@
+"""What the Compare screen shows: which runs, which charts, the crosshair, and what is chosen."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from app.tui.looks.palette import Palette
+from app.tui.screens.compare.load import Answers, Charts, CurveData, Prompt, common_end, end_of
+from app.tui.screens.compare.tracks import SMOOTHINGS
+from experiments.compare.values import (
+    Comparison,
+    GridView,
+    MetricCell,
+    MetricComparison,
+    PairedTest,
+)
+from experiments.values import RunSummary
+
+Axis = Literal["step", "tokens", "wall"]
+Stat = Literal["best", "last", "at"]
+Page = Literal["metrics", "settings", "seeds", "grid", "answers"]
+
+AXES: tuple[Axis, ...] = ("step", "tokens", "wall")
+STATS: tuple[Stat, ...] = ("best", "last", "at")
+PAGES: tuple[Page, ...] = ("metrics", "settings", "seeds", "grid", "answers")
+MARKS = "●▲■◆○△□◇✚✱"
+FIRST_CHARTS = (
+    "reward", "eval/accuracy", "eval/greedy/accuracy", "kl", "completions/mean_length", "entropy",
+    "clip_ratio/region_mean",
+)  # fmt: skip
+NOT_IN_A_GRID = ("name",)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a run is told apart on charts and in tables, without colour as well."""
+
+    mark: str
+    colour: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The screen's state; every change gives a new one."""
+
+    refs: tuple[str, ...] = ()
+    slots: Mapping[str, int] = field(default_factory=dict)
+    comparison: Comparison | None = None
+    charts: Charts | None = None
+    loaded: bool = False
+    problem: str = ""
+    newest: tuple[RunSummary, ...] = ()
+    baseline: str = ""
+    hidden: frozenset[str] = frozenset()
+    run: int = 0
+    metrics: tuple[str, ...] = ()
+    chart: int = 0
+    solo: bool = False
+    axis: Axis = "step"
+    log: bool = False
+    smooth: int = 3
+    bands: bool = False
+    at: float | None = None
+    stat: Stat = "best"
+    page: Page = "metrics"
+    row: int = 0
+    everything: bool = False
+    filter: str = ""
+    prompts: tuple[Prompt, ...] | None = None
+    prompt: int = 0
+    answers: Answers | None = None
+    scroll: int = 0
+    grid: GridView | None = None
+    grid_paths: tuple[str, str] | None = None
+
+    # -- runs -------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> tuple[RunSummary, ...]:
+        """The compared runs, in their order."""
+        return self.comparison.runs if self.comparison else ()
+
+    @property
+    def drawn(self) -> tuple[RunSummary, ...]:
+        """The runs whose curves are not hidden."""
+        return tuple(run for run in self.runs if run.id not in self.hidden)
+
+    @property
+    def chosen(self) -> RunSummary | None:
+        """The run under the cursor."""
+        runs = self.runs
+        return runs[min(self.run, len(runs) - 1)] if runs else None
+
+    @property
+    def base(self) -> RunSummary | None:
+        """The run that others are measured by."""
+        wanted = self.comparison.baseline if self.comparison else None
+        return next((run for run in self.runs if run.id == wanted), None)
+
+    def name(self, run: RunSummary) -> str:
+        """What a run is called here: its name, with the id where two share one."""
+        twins = [other for other in self.runs if other.name == run.name]
+        return run.name if run.name and len(twins) == 1 else f"{run.name} {run.id}".strip()
+
+    def name_of(self, ref: str) -> str:
+        """What the run of an id is called here."""
+        return next((self.name(run) for run in self.runs if run.id == ref), ref)
+
+    def look(self, run: str, palette: Palette) -> Look:
+        """Mark and colour of a run; they stay its own when others come and go."""
+        slot = self.slots.get(run, 0)
+        turn = slot + slot // len(MARKS)
+        return Look(MARKS[turn % len(MARKS)], palette.cycle[slot % len(palette.cycle)])
+
+    def with_refs(self, refs: Sequence[str], baseline: str = "") -> "View":
+        """Compare these runs; those that were here already keep mark and colour."""
+        kept = {ref: slot for ref, slot in self.slots.items() if ref in refs}
+        for ref in refs:
+            if ref not in kept:
+                taken = set(kept.values())
+                kept[ref] = next(slot for slot in range(len(taken) + 1) if slot not in taken)
+        base = baseline if baseline in refs else self.baseline
+        return replace(
+            self, refs=tuple(refs), slots=kept, hidden=self.hidden & set(refs), at=None,
+            baseline=base if base in refs else (refs[0] if refs else ""), prompts=None,
+            answers=None, grid=None, grid_paths=None, problem="", scroll=0, row=0,
+            comparison=self.comparison if refs else None, charts=self.charts if refs else None,
+            run=min(self.run, max(0, len(refs) - 1)),
+        )  # fmt: skip
+
+    # -- metrics ----------------------------------------------------------------------------
+
+    @property
+    def metric(self) -> str:
+        """The metric of the chart under the cursor."""
+        return self.metrics[min(self.chart, len(self.metrics) - 1)] if self.metrics else ""
+
+    def known_metrics(self) -> tuple[str, ...]:
+        """Every metric that one of the runs has."""
+        return tuple(item.key for item in self.comparison.metrics) if self.comparison else ()
+
+    def with_comparison(self, found: Comparison | None) -> "View":
+        """Take what was read; charts and cursors stay where they can."""
+        if found is None:
+            return replace(self, comparison=None, charts=None, loaded=True)
+        known = [item.key for item in found.metrics]
+        metrics = tuple(key for key in self.metrics if key in known)
+        if not metrics:
+            metrics = tuple(key for key in FIRST_CHARTS if key in known) or tuple(known[:4])
+        return replace(
+            self, comparison=found, metrics=metrics, loaded=True, problem="",
+            chart=min(self.chart, max(0, len(metrics) - 1)),
+        )  # fmt: skip
+
+    @property
+    def rows(self) -> tuple[MetricComparison, ...]:
+        """The metrics of the table that hold the searched text."""
+        found = self.comparison.metrics if self.comparison else ()
+        return tuple(item for item in found if self.filter.casefold() in item.key.casefold())
+
+    def cell(self, key: str, run: str) -> MetricCell | None:
+        """One run's numbers of a metric."""
+        for item in self.comparison.metrics if self.comparison else ():
+            if item.key == key:
+                places = [one.id for one in self.runs]
+                return item.cells[places.index(run)] if run in places else None
+        return None
+
+    # -- axis and crosshair -----------------------------------------------------------------
+
+    @property
+    def smoothing(self) -> float:
+        """How much of the average before goes into the next one."""
+        return SMOOTHINGS[self.smooth]
+
+    def end(self, run: RunSummary) -> float:
+        """Where a run ends on the axis."""
+        return end_of(run, self.axis)
+
+    @property
+    def x(self) -> float:
+        """Where the crosshair is: as it was put, or where the shortest run ends."""
+        return self.at if self.at is not None else common_end(self.runs, self.axis)
+
+    def moved(self, cells: int, width: int) -> "View":
+        """Move the crosshair by so many cells of a chart, by a step at least."""
+        if not self.runs:
+            return self
+        longest = max(self.end(run) for run in self.runs)
+        span = self.charts.span if self.charts else longest
+        each = span / max(1, width)
+        if self.axis == "step":
+            each = float(max(1, round(each)))
+        return self.put(self.x + cells * each)
+
+    def put(self, x: float) -> "View":
+        """Put the crosshair on a place of the axis, within the longest run."""
+        longest = max((self.end(run) for run in self.runs), default=0.0)
+        x = float(round(x)) if self.axis == "step" and math.isfinite(x) else x
+        return replace(self, at=max(0.0, min(longest, x)))
+
+    def curve(self, key: str, run: str) -> CurveData | None:
+        """One run's curve of a metric, where it is loaded."""
+        for chart in self.charts.charts if self.charts else ():
+            if chart.key == key:
+                return next((curve for curve in chart.curves if curve.run == run), None)
+        return None
+
+    def value_at_x(self, key: str, run: str) -> tuple[float | None, int | None]:
+        """The last number of a metric up to the crosshair, and its step."""
+        curve = self.curve(key, run)
+        return curve.line.at(curve.positions, self.x) if curve else (None, None)
+
+    # -- pages ------------------------------------------------------------------------------
+
+    def settings(self) -> tuple[tuple[str, tuple[object, ...], bool], ...]:
+        """Path, values in the runs' order, and whether they differ; equal ones on request."""
+        found = self.comparison
+        if found is None:
+            return ()
+        rows = [(item.path, item.values, True) for item in found.differing]
+        if self.everything or len(found.runs) == 1:
+            count = len(found.runs)
+            rows += [(path, (value,) * count, False) for path, value in found.same.items()]
+        return tuple(row for row in rows if self.filter.casefold() in row[0].casefold())
+
+    def grid_choices(self) -> tuple[str, ...]:
+        """Settings that can span a grid; the seed only where too few others differ."""
+        differing = self.comparison.differing if self.comparison else ()
+        paths = [item.path for item in differing if item.path not in NOT_IN_A_GRID]
+        free = [path for path in paths if path != "seed"]
+        return tuple(free if len(free) >= 2 else [*free, *(["seed"] if "seed" in paths else [])])
+
+    def test(self) -> PairedTest | None:
+        """The paired test to tell of: of the chosen run, else the first one."""
+        tests = self.comparison.tests if self.comparison else ()
+        chosen = self.chosen
+        if chosen is None or chosen == self.base:
+            return next(iter(tests), None)
+        return next((test for test in tests if test.run == chosen.id), None)

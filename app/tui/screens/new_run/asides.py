@@ -1,0 +1,84 @@
+"""The panes beside the settings: one setting, what it all costs, the recipe."""
+
+from typing import Any
+
+from textual.geometry import Offset, Size
+
+from app.tui.screens.new_run.facts import cost_lines, cost_summary, recipe_lines
+from app.tui.screens.new_run.lines import about_lines
+from app.tui.screens.new_run.panels import ScrolledPanel
+from app.tui.screens.new_run.view import View
+from app.tui.widgets.panel import Line, Panel
+
+
+class AboutPanel(ScrolledPanel):
+    """Help on the setting under the cursor."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("2", "this setting", **kwargs)
+
+    def watch_view(self) -> None:
+        """Name the setting in the frame."""
+        if self.view is not None:
+            row = self.view.row
+            title = row.id if row.field is not None else row.section
+            if title != self.title:
+                self._top = 0
+            self.title = title
+            self.note = cost_summary(self.view) if self.screen.has_class("-narrow") else ""
+        self.repaint()
+
+    def topic(self) -> str:
+        """What `?` explains here."""
+        return f"setting:{self.title}" if "." in self.title else "screen:new_run"
+
+    def lines(self, view: View, width: int) -> list[Line]:
+        """Help, range, default, what it was."""
+        return about_lines(view, width, self.palette)
+
+
+class CostPanel(ScrolledPanel):
+    """What a step and the run will take."""
+
+    reads = ("checked", "runs", "memory", "busy")
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("3", "what it costs", **kwargs)
+
+    def lines(self, view: View, width: int) -> list[Line]:
+        """Answers, tokens, memory, time, disk."""
+        return cost_lines(view, width, self.palette)
+
+    def copy_text(self) -> str:
+        """What `y` copies: the costs in a line."""
+        return cost_summary(self.view) if self.view is not None else ""
+
+
+class RecipePanel(ScrolledPanel):
+    """The six answers of the recipe, and its formula."""
+
+    reads = ("checked",)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("4", "recipe", **kwargs)
+
+    def watch_view(self) -> None:
+        """Name the recipe in the frame."""
+        view = self.view
+        if view is not None and view.checked.recipe is not None:
+            self.title = f"recipe {view.checked.recipe.name}, six answers"
+        self.repaint()
+
+    def topic(self) -> str:
+        """What `?` explains here."""
+        return "setting:algorithm.recipe"
+
+    def lines(self, view: View, width: int) -> list[Line]:
+        """What is refused, the answers, the formula."""
+        return recipe_lines(view, width, self.palette)
+
+
+def covered(panel: Panel, top: int, height: int) -> tuple[Offset, Size]:
+    """Where a widget inside a frame goes that leaves `top` lines above it."""
+    width, room = panel.inner
+    return Offset(1, 1 + top), Size(max(1, width), max(1, min(height, room - top)))

@@ -1,0 +1,37 @@
+"""What a setting may be chosen from, and what choosing a recipe does to the others."""
+
+from typing import get_args
+
+from app.tui.screens.new_run.form import FormField, RunForm, shown
+from app.tui.screens.new_run.view import check
+from grpo_engine.config.recipes import RECIPES, settings_read
+from grpo_engine.config.settings import flatten
+
+RECIPE = "algorithm.recipe"
+
+
+def choices_of(field: FormField) -> tuple[str, ...]:
+    """The texts that a setting with a list may have; empty where it has none."""
+    info = field.info
+    kinds = (info.annotation, *get_args(info.annotation))
+    if info.path == RECIPE:
+        return tuple(RECIPES)
+    found = info.choices or (("true", "false") if bool in kinds else ())
+    return ("", *found) if found and type(None) in kinds else found
+
+
+def with_recipe(form: RunForm, name: str) -> RunForm:
+    """The form with another recipe, and everything that the recipe would refuse left to it."""
+    made = form.type(RECIPE, name)
+    read = settings_read(RECIPES[name])
+    for clear_all in (False, True):
+        if not any(path.startswith("algorithm.") for path in check(made).errors):
+            break
+        values = flatten(made.base)
+        for path in values:
+            leaf = path.partition(".")[2]
+            own = path.startswith("algorithm.") and path != RECIPE
+            text = made.edits.get(path, shown(values[path]))
+            if own and text and (clear_all or leaf not in read):
+                made = made.type(path, "")
+    return made

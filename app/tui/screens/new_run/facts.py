@@ -1,0 +1,257 @@
+"""The lines of the panes on costs, on the recipe, on example prompts and on tried rewards."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.text.numbers import seconds, short, signed, tokens
+from app.text.safe_text import cell_len, clip, pad, wrap
+from app.tui.looks.palette import Palette, style
+from app.tui.screens.new_run.form import cost
+from app.tui.screens.new_run.view import View
+from app.tui.widgets.panel import Line
+from grpo_engine.config.recipe_formula import formula
+from grpo_engine.config.recipe_words import answers
+from grpo_engine.config.run_config import RunConfig
+
+GIGA = 1e9
+WORD = 10
+BAR = 10
+
+
+def scale(count: float) -> tuple[float, str]:
+    """The unit that so many bytes are read in, and how many bytes it has."""
+    units = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+    return next((unit for unit in units if count >= 0.95 * unit[0]), (1.0, "B"))
+
+
+def size(count: float) -> str:
+    """Bytes as people read them."""
+    per, unit = scale(count)
+    return f"{short(count / per)} {unit}"
+
+
+def fact(word: str, said: str, width: int, palette: Palette, most: int = 2) -> list[Line]:
+    """A dim word and what is to be said, over as many lines as it takes."""
+    parts = wrap(said, max(8, width - WORD), most)
+    return [
+        [(f"{word if not at else '':<{WORD}}", style(palette.label)),
+         (part, style(palette.text))]
+        for at, part in enumerate(parts)
+    ]  # fmt: skip
+
+
+# -- costs ----------------------------------------------------------------------------------
+
+
+def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """What a step and the run take: answers, tokens, memory, time, disk."""
+    config = view.checked.config
+    if config is None:
+        words = "What it costs shows again once nothing is left to fix."
+        return [[(part, style(palette.label))] for part in wrap(words, width, 3)]
+    price = cost(config, view.runs)
+    per = f"{config.rollout.prompts} prompts × {config.rollout.group_size}"
+    longest = "at most " if price.seconds is None else "about "
+    step = price.seconds_per_step
+    time = (
+        f"{seconds(step)} a step, {seconds(price.seconds)} in all, {price.source.partition(',')[0]}"
+        if step is not None else price.source.partition(":")[0]
+    )  # fmt: skip
+    rows, count = price.rollouts_per_step, price.tokens_per_step
+    said = f"{per} = {rows:,} a step, {tokens(rows * config.steps)} in all"
+    lines = fact("answers", said, width, palette)
+    said = f"{longest}{tokens(count)} a step, {tokens(count * config.steps)} in all"
+    lines += fact("tokens", said, width, palette)
+    lines += memory_lines(view, width, palette)
+    lines += fact("time", time, width, palette)
+    lines += fact("disk", f"{size(price.gigabytes * GIGA)} of token numbers", width, palette)
+    for word, said in side_costs(config, price.tokens_per_step):
+        lines += fact(word, said, width, palette)
+    return lines
+
+
+def side_costs(config: RunConfig, per_step: int) -> list[tuple[str, str]]:
+    """What is sampled and scored beside training."""
+    rollout, check = config.rollout, config.evaluation
+    length = per_step / max(1, rollout.prompts * rollout.group_size)
+    found = []
+    each = check.problems * (int(check.greedy) + check.samples)
+    times = 2 * int(check.before_and_after) + (config.steps // check.every if check.every else 0)
+    if times and each:
+        when = f"every {check.every} steps" if check.every else "before and after"
+        if check.every and check.before_and_after:
+            when += ", before and after"
+        count = tokens(each * times * length)
+        found.append(("held-out", f"{each:,} answers {when}: {count} tokens"))
+    if check.pinned:
+        rows = check.pinned * rollout.group_size
+        visits = config.steps // check.pinned_every + 1
+        found.append(("pinned", f"{rows} answers every {check.pinned_every} steps: "
+                      f"{tokens(rows * visits * length)} tokens"))  # fmt: skip
+    if config.record.after_groups:
+        again = min(config.record.after_groups, rollout.prompts)
+        share = f"+{again / rollout.prompts:.0%} of a forward"
+        found.append(("after", f"{again} of {rollout.prompts} groups scored again: {share}"))
+    return found
+
+
+def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """The estimate beside what there is, or why there is none."""
+    memory = view.memory
+    if not memory:
+        why = "reading the model's shape" if view.busy else "not estimated"
+        return fact("memory", why, width, palette)
+    if problem := memory.get("problem"):
+        return fact("memory", f"unknown: {problem}", width, palette)
+    if refused := memory.get("refused"):
+        words = wrap(f"✗ {refused}", width - WORD, 4)
+        return [
+            [(f"{'memory' if not at else '':<{WORD}}", style(palette.label)),
+             (part, style(palette.bad))]
+            for at, part in enumerate(words)
+        ]  # fmt: skip
+    share = min(1.0, memory["peak"] / max(1, memory["limit"]))
+    full = max(1, round(BAR * share))
+    line: Line = [
+        (f"{'memory':<{WORD}}", style(palette.label)),
+        ("━" * full, style(palette.warn if share > 0.8 else palette.accent)),
+        ("─" * (BAR - full), style(palette.guide)),
+        (f" {size(memory['peak'])} of {size(memory['limit'])}", style(palette.text)),
+    ]
+    per, unit = scale(memory["peak"])
+    names = ("weights", "optimizer", "sampling", "update")
+    parts = ", ".join(f"{name} {short(memory[name] / per)}" for name in names)
+    return [line, *fact("", f"{parts} {unit}, in {memory['dtype']}", width, palette)]
+
+
+def cost_summary(view: View) -> str:
+    """The costs in one line, for small screens and questions."""
+    config = view.checked.config
+    if config is None:
+        return ""
+    price = cost(config, view.runs)
+    parts = [f"{price.rollouts_per_step:,} answers a step",
+             f"{tokens(price.tokens_per_step * config.steps)} tokens in all"]  # fmt: skip
+    if view.memory.get("peak"):
+        parts.append(f"{size(view.memory['peak'])} of memory")
+    if price.seconds is not None:
+        parts.append(f"about {seconds(price.seconds)}")
+    return ", ".join(parts)
+
+
+# -- the recipe -----------------------------------------------------------------------------
+
+
+def recipe_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """The six answers, the formula, and what the recipe's rules refuse."""
+    chosen = view.checked.recipe
+    lines: list[Line] = []
+    for path, problem in view.checked.errors.items():
+        if path.startswith("algorithm."):
+            lines += [[(part, style(palette.bad))] for part in wrap(f"✗ {problem}", width, 5)]
+    if chosen is None:
+        return lines
+    if lines:
+        lines.append([])
+    changed = {p.partition(".")[2] for p in view.checked.changed if p.startswith("algorithm.")}
+    for answer in answers(chosen):
+        mine = changed & {answer.question, *answer.settings}
+        mark = "● " if mine else "  "
+        choice = answer.choice.replace("_", " ")
+        lines.append([(mark, style(palette.accent, bold=True)),
+                      (pad(answer.asks, max(1, width - cell_len(choice) - 3)) + " ",
+                       style(palette.label)),
+                      (choice, style(palette.headline, bold=True))])  # fmt: skip
+        words = wrap(answer.words, width - 2, 3)
+        lines += [[(f"  {part}", style(palette.text))] for part in words]
+    lines.append([])
+    for text in formula(chosen):
+        lines += [[(f"  {part}", style(palette.of_series("kl")))]
+                  for part in wrap(text, width - 2, 3)]  # fmt: skip
+    return lines
+
+
+# -- prompts --------------------------------------------------------------------------------
+
+
+def prompt_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """The task in numbers and its first problems, line ends shown."""
+    found, label = view.examples, style(palette.label)
+    if not found:
+        words = view.busy or "The first prompts of the run show here."
+        return [[(part, label)] for part in wrap(words, width, 2)]
+    if problem := found.get("problem"):
+        return [[(part, style(palette.bad))] for part in wrap(f"✗ {problem}", width, 30)]
+    sizes = f"{found['train']:,} problems to train on, {found['held_out']:,} held out"
+    lines: list[Line] = [[(part, style(palette.text))] for part in wrap(found["about"], width, 3)]
+    lines.append([(clip(sizes, width), label)])
+    for note in (*found["notes"], *filter(None, [found["lacking"]])):
+        lines += [[(part, style(palette.warn))] for part in wrap(note, width, 6)]
+    for place, example in enumerate(found["examples"]):
+        lines += [[], _prompt_head(view, place, example, width, palette)]
+        lines += shown_text(example["text"], width, palette)
+        if example["target"]:
+            lines += [[("target ", label), (part, style(palette.good))]
+                      for part in wrap(example["target"], width - 7, 1)]  # fmt: skip
+        if example["columns"]:
+            lines += [[("columns ", label), (part, label)]
+                      for part in wrap(example["columns"], width - 8, 1)]  # fmt: skip
+        if example["folded"]:
+            words = "The template takes no system message: it stands before the user's."
+            lines += [[(part, style(palette.warn))] for part in wrap(words, width, 2)]
+    return lines
+
+
+def _prompt_head(
+    view: View, place: int, example: Mapping[str, Any], width: int, palette: Palette
+) -> Line:
+    count = "" if example["tokens"] is None else f" · {example['tokens']} tokens"
+    head = clip(f" {place + 1} of 3 · {example['key']}{count} ", width - 4)
+    here = place == view.example
+    rule = "─" * max(0, width - cell_len(head) - 2)
+    return [("──", style(palette.guide)), (head, style(palette.headline, bold=here)),
+            (rule, style(palette.guide))]  # fmt: skip
+
+
+def shown_text(text: str, width: int, palette: Palette) -> list[Line]:
+    """What the model reads, each line end as a dim sign."""
+    lines: list[Line] = []
+    paragraphs = text.split("\n")
+    for at, paragraph in enumerate(paragraphs):
+        parts = wrap(paragraph, width - 1, 40)
+        ends = at < len(paragraphs) - 1
+        for place, part in enumerate(parts):
+            line: Line = [(part, style(palette.text))]
+            if ends and place == len(parts) - 1:
+                line.append(("⏎", style(palette.label)))
+            lines.append(line)
+    return lines
+
+
+# -- tried rewards --------------------------------------------------------------------------
+
+
+def score_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """What each function gives for the typed answer, with its reason."""
+    found, label = view.scores, style(palette.label)
+    if not found:
+        words = "The reward functions say here what they give for it."
+        return [[(part, label)] for part in wrap(words, width, 3)]
+    if problem := found.get("problem"):
+        return [[(part, style(palette.bad))] for part in wrap(f"✗ {problem}", width, 20)]
+    lines: list[Line] = []
+    for row in found["rows"]:
+        value = "None" if row["value"] is None else short(row["value"])
+        weighted = "" if row["value"] is None else signed(row["value"] * row["weight"])
+        name = pad(row["name"], max(4, width - 22)) + " "
+        product = f"{value:>6} × {short(row['weight']):<4}"
+        lines.append([(name, style(palette.text)), (product, label),
+                      (f"{weighted:>7}", style(palette.headline, bold=True))])  # fmt: skip
+        if row["reason"]:
+            lines += [[(f"  {part}", label)] for part in wrap(row["reason"], width - 2, 3)]
+    total = "None: no function applies" if found["total"] is None else short(found["total"])
+    lines.append([(pad("reward", max(4, width - cell_len(total) - 2)) + " ", style(palette.text)),
+                  (total, style(palette.good, bold=True))])  # fmt: skip
+    for problem in found["problems"]:
+        lines += [[(part, style(palette.bad))] for part in wrap(f"✗ {problem}", width, 6)]
+    return lines

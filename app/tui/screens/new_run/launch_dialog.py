@@ -1,0 +1,73 @@
+"""The question before a run is launched: what will happen, and where."""
+
+from typing import Literal
+
+from textual.widgets import OptionList
+
+from app.tui.dialogs.choices import Choice
+from app.tui.screens.new_run.facts import cost_summary
+from app.tui.screens.new_run.view import View
+
+PLACES: tuple[Literal["here", "detached", "queue"], ...] = ("here", "detached", "queue")
+
+
+class LaunchDialog(Choice[str]):
+    """What will happen, and where."""
+
+    def __init__(self, view: View, busy: str) -> None:
+        config = view.config
+        assert config is not None
+        super().__init__(f"launch {config.name or 'a new run'}", what(view, busy),
+                         places(view, busy))  # fmt: skip
+
+    def on_mount(self) -> None:
+        """⏎ takes the first place: to launch was asked for already."""
+        super().on_mount()
+        self.query_one(OptionList).highlighted = 0
+
+
+def what(view: View, busy: str) -> str:
+    """The run in words, and what speaks against it."""
+    config = view.config
+    assert config is not None
+    rollout = config.rollout
+    lines = [
+        f"{config.model.path} learns {config.task.name} with {config.algorithm.recipe}: "
+        f"{config.steps:,} steps of {rollout.prompts} × {rollout.group_size} answers.",
+        f"It takes {cost_summary(view)}.",
+    ]
+    changed = [path for path in view.checked.changed if path != "name"]
+    if changed:
+        more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
+        lines.append(f"Not as in {view.origin.name}: {', '.join(changed[:4])}{more}.")
+    for found in (view.examples, view.memory):
+        if problem := found.get("problem") or found.get("refused"):
+            lines.append(f"▲ It may fail: {str(problem)[:300]}")
+            break
+    if view.lacking:
+        lines.append(f"▲ {view.lacking}")
+    elif busy:
+        lines.append(f"{busy} trains in this process, and one process runs one at a time.")
+    return "\n".join(lines)
+
+
+def places(view: View, busy: str) -> list[tuple[str, str, str, str]]:
+    """Where it can be started now."""
+    found = [] if view.lacking or busy else [
+        ("here", "h", "here", "trains in this process; Watch opens")
+    ]  # fmt: skip
+    queue = ("queue", "q", "into the queue",
+             "waits for its turn; Q on Runs starts a worker")  # fmt: skip
+    aside = ("detached", "d", "detached", beside(busy))
+    found += [queue] if view.lacking else [queue, aside] if busy else [aside, queue]
+    return [*found, ("", "n", "not yet", "")]
+
+
+def beside(busy: str) -> str:
+    """What a process of its own means now."""
+    if not busy:
+        return "in the background, even when this window closes"
+    from experiments.db.machine import memory_now
+
+    held, free = memory_now()
+    return f"beside it; this process holds {held:.1f} GB, {free:.1f} GB are free"

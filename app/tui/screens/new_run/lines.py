@@ -1,0 +1,275 @@
+"""The lines of the settings list, the header and the pane about one setting."""
+
+from app.text.safe_text import cell_len, clip, pad, safe, wrap
+from app.tui.looks.palette import Palette, style
+from app.tui.screens.new_run.form import FormField, allowed, shown
+from app.tui.screens.new_run.view import FIRST, SECTIONS, Row, View
+from app.tui.widgets.panel import Line, Span
+from grpo_engine.config.mismatch import SAID, can_agree
+from grpo_engine.config.recipe_cards import CARDS
+from grpo_engine.config.recipe_rules import READ_WHEN
+from grpo_engine.config.recipe_words import ASKS
+from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import flatten
+from grpo_engine.platform.device import uses_gpu
+from grpo_engine.platform.formats import auto_format, auto_words
+
+MARK = 3
+NAME_CELLS = 24
+OFF = "–"
+
+
+def name_cells(width: int) -> int:
+    """How wide the column of names is."""
+    return min(NAME_CELLS, max(14, width // 3))
+
+
+def value_at(width: int) -> int:
+    """The cell at which values begin."""
+    return MARK + name_cells(width) + 1
+
+
+def setting_lines(view: View, row: Row, width: int, palette: Palette) -> list[Line]:
+    """A setting: mark, name, value, what it was; and below it what is wrong with it."""
+    field = row.field
+    assert field is not None
+    here = row.id == view.cursor
+    back = palette.cursor if here else palette.paper
+    mark, colour = _mark(field, palette)
+    names = name_cells(width)
+    unread = is_unread(view, field)
+    name_colour = palette.headline if here else palette.label if unread else palette.text
+    path = field.info.path
+    name = path if row.section == FIRST else path.rpartition(".")[2]
+    if row.section == FIRST and cell_len(name) > names:
+        name = name.rpartition(".")[2]
+    line: Line = [
+        (f" {mark} ", style(colour, back, bold=True)),
+        (pad(name, names) + " ", style(name_colour, back)),
+        *_value(view, field, width - value_at(width), back, palette),
+    ]
+    lines = [line]
+    if field.error:
+        words = wrap(complaint(field), width - MARK - 2, 4)
+        lines += [
+            [("   " + ("✗ " if not at else "  ") + text, style(palette.bad))]
+            for at, text in enumerate(words)
+        ]
+    return lines
+
+
+def _mark(field: FormField, palette: Palette) -> tuple[str, int]:
+    if field.error:
+        return "✗", palette.bad
+    return ("●", palette.accent) if field.changed else (" ", palette.label)
+
+
+def _value(view: View, field: FormField, room: int, back: int, palette: Palette) -> Line:
+    text, aside = value_words(view, field)
+    derived = bool(aside) and aside != field.info.unit
+    front = palette.label if derived else palette.text
+    if field.changed:
+        front = palette.bad if field.error else palette.headline
+    was = f"← {shown_value(view, field)}" if field.changed else aside
+    if not text:
+        text, front = OFF, palette.label
+    # what it was gives way to what it is
+    tail = clip(was, max(8, room - cell_len(safe(text[:200])) - 3)) if was else ""
+    if tail.endswith("…") and not field.changed:
+        tail = ""
+    left = room - (cell_len(tail) + 2 if tail else 0) - 1
+    value = pad(text, max(1, left))
+    line: Line = [(value, style(front, back, bold=field.changed)), (" ", style(None, back))]
+    if tail:
+        line.append((f"{tail} ", style(palette.label, back)))
+    used = sum(cell_len(part) for part, _ in line)
+    line.append((" " * max(0, room - used), style(None, back)))
+    return line
+
+
+def value_words(view: View, field: FormField) -> tuple[str, str]:
+    """The value as it stands, and a word on where it comes from."""
+    path, info = field.info.path, field.info
+    if path == "name" and not field.changed:
+        return view.name, "suggested"
+    if is_unread(view, field) and not field.text:
+        return "", "not read"
+    if not field.text and path.startswith("algorithm.") and view.checked.recipe is not None:
+        chosen = getattr(view.checked.recipe, path.partition(".")[2], None)
+        return shown(chosen) or "off", f"as {view.checked.recipe.name}"
+    return field.text, info.unit
+
+
+def shown_value(view: View, field: FormField) -> str:
+    """What the preset or the parent has here, as one reads it."""
+    value = shown(flatten(view.form.base)[field.info.path])
+    if value:
+        return value
+    return "as the recipe" if field.info.path.startswith("algorithm.") else "nothing"
+
+
+def is_unread(view: View, field: FormField) -> bool:
+    """Whether the recipe does not look at this setting."""
+    section, _, leaf = field.info.path.partition(".")
+    # beta is what switches the anchor on
+    known = section == "algorithm" and leaf not in ("recipe", "beta") and view.checked.read
+    return bool(known) and leaf not in view.checked.read
+
+
+def complaint(field: FormField) -> str:
+    """What is wrong, and what may stand here."""
+    words = allowed(field.info)
+    return (
+        f"{field.error} (allowed: {words})" if words and words not in field.error else field.error
+    )
+
+
+def head_line(view: View, row: Row, width: int, palette: Palette) -> Line:
+    """The head of a section: open or closed, how many settings, how many changed."""
+    here = row.id == view.cursor
+    back = palette.cursor if here else palette.paper
+    title = SECTIONS[row.section]
+    notes: list[Span] = []
+    if row.wrong:
+        notes.append((f" {row.wrong} to fix", style(palette.bad, back)))
+    if row.changed:
+        notes.append((f" {row.changed} changed", style(palette.accent, back)))
+    if not row.open:
+        notes.append((f" {row.count} settings", style(palette.label, back)))
+    used = 3 + cell_len(title) + sum(cell_len(text) for text, _ in notes) + 2
+    rule = "─" * max(0, width - used)
+    return [
+        (" ▾ " if row.open else " ▸ ", style(palette.label, back)),
+        (f"{title} ", style(palette.headline if here or row.open else palette.text, back,
+                            bold=row.open)),
+        (rule, style(palette.guide, back)),
+        *notes,
+        (" ", style(None, back)),
+    ]  # fmt: skip
+
+
+def question_line(name: str, palette: Palette) -> Line:
+    """Which of the six questions the settings below answer."""
+    return [(f"   {ASKS[name]}", style(palette.label, italic=True))]
+
+
+# -- the header -----------------------------------------------------------------------------
+
+
+def state_words(view: View, palette: Palette) -> Line:
+    """Whether the run can be launched, and how much is changed."""
+    changed = len(view.checked.changed)
+    words: Line = [(f"{changed} changed" if changed else "unchanged",
+                    style(palette.accent if changed else palette.label))]  # fmt: skip
+    if view.problems:
+        return [*words, (f"  ✗ {view.problems} to fix ", style(palette.bad, bold=True))]
+    return [*words, ("  ✓ ready ", style(palette.good))]
+
+
+def origin_line(view: View, names: tuple[str, ...], width: int, palette: Palette) -> Line:
+    """The presets, the one in use marked; or the run that is cloned."""
+    state = state_words(view, palette)
+    room = width - sum(cell_len(text) for text, _ in state) - 1
+    line: Line = [(" from ", style(palette.label))]
+    chosen = view.origin.name
+    if view.origin.kind == "clone":
+        title = clip(f"clone of {chosen}", max(8, room - 12))
+        line += [("▌", style(palette.accent)), (title, style(palette.headline, bold=True)),
+                 ("▐ ", style(palette.accent))]  # fmt: skip
+    for name in names:
+        used = sum(cell_len(text) for text, _ in line)
+        if name == chosen and view.origin.kind == "preset":
+            line += [("▌", style(palette.accent)), (name, style(palette.headline, bold=True)),
+                     ("▐", style(palette.accent))]  # fmt: skip
+        elif used + len(name) + 5 <= room:
+            line.append((f" {name} ", style(palette.label)))
+    used = sum(cell_len(text) for text, _ in line)
+    return [*line, (" " * max(1, width - used - (width - room - 1)), None), *state]
+
+
+def about_line(view: View, width: int, palette: Palette) -> Line:
+    """What the preset is for, what is missing here, or what the YAML has wrong."""
+    if view.yaml_problem:
+        return [(clip(f" YAML: {view.yaml_problem}", width), style(palette.bad))]
+    if view.lacking:
+        words = f" cannot train here: {view.lacking} Editing, saving and queueing work."
+        return [(clip(words, width), style(palette.warn))]
+    return [(clip(f" {view.origin.about}", width), style(palette.label))]
+
+
+# -- the pane about one setting -------------------------------------------------------------
+
+
+def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """Help, range, where the value comes from; for a section what it is about."""
+    label, text = style(palette.label), style(palette.text)
+    row, field = view.row, view.row.field
+    if field is None:
+        return [[(part, text)] for part in wrap(section_help(row.section), width, 4)]
+    path = field.info.path
+    lines: list[Line] = [[(part, text)] for part in wrap(plain(field.info.help), width, 3)]
+    facts = [("allowed", allowed(field.info)), ("default", default_words(field))]
+    if field.changed:
+        facts.append(
+            (
+                "was",
+                f"{shown_value(view, field)} in {view.origin.kind} {view.origin.name}; "
+                "u puts it back",
+            )
+        )
+    facts += _recipe_facts(view, path)
+    if path == "model.dtype":
+        facts.append(("here", auto_words(on_gpu=uses_gpu())))
+    if path == "name":
+        facts.append(("suggested", "from the preset or parent and what is changed"))
+    for word, said in facts:
+        if said:
+            parts = wrap(said, width - 9, 3)
+            lines += [
+                [(f"{word if not at else '':<9}", label), (part, text)]
+                for at, part in enumerate(parts)
+            ]
+    return lines
+
+
+def _recipe_facts(view: View, path: str) -> list[tuple[str, str]]:
+    leaf = path.partition(".")[2]
+    if path == "algorithm.recipe" and view.checked.recipe is not None:
+        card = CARDS[view.checked.recipe.name]
+        return [("", card.summary), ("good", card.good), ("bad", card.bad)]
+    if not path.startswith("algorithm."):
+        return []
+    found = []
+    if leaf == "importance_cap" and (config := view.checked.config) is not None:
+        asked = config.model.dtype
+        dtype = auto_format(on_gpu=uses_gpu()) if asked == "auto" else asked
+        if config.algorithm.importance_cap is None and not can_agree(dtype):
+            found.append(("here", f"on where the weights are in 16 bits ({dtype}): {SAID}"))
+    if leaf in READ_WHEN and leaf != "beta":
+        read = "" if leaf not in view.checked.read else ", as here"
+        found.append(("read", f"only with {READ_WHEN[leaf][1]}{read}"))
+    return found
+
+
+def plain(text: str) -> str:
+    """Help without the marks of a docs page."""
+    return text.replace("`", "")
+
+
+def section_help(section: str) -> str:
+    """What a section of the settings is about."""
+    if not section:
+        return "No setting fits."
+    if section == FIRST:
+        return "The eight settings that decide most. All others stand below, by what they are for."
+    if section == "run":
+        return "Its name, and the seed of everything random in it."
+    kind = RunConfig.model_fields[section].annotation
+    return (getattr(kind, "__doc__", "") or "").strip()
+
+
+def default_words(field: FormField) -> str:
+    """The default of a setting, as one reads it."""
+    if field.info.default is None:
+        return "as the recipe says" if field.info.path.startswith("algorithm.") else "nothing"
+    return shown(field.info.default) or "nothing"

@@ -1,0 +1,235 @@
+"""The pages: example prompts, rewards tried on a typed answer, the settings as YAML."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from textual import events
+from textual.app import ComposeResult
+from textual.message import Message
+from textual.widgets import TextArea
+
+from app.text.safe_text import safe, wrap
+from app.tui.looks.palette import Palette, style
+from app.tui.screens.new_run.asides import covered
+from app.tui.screens.new_run.facts import prompt_lines, score_lines
+from app.tui.screens.new_run.panels import ScrolledPanel
+from app.tui.screens.new_run.view import View
+from app.tui.widgets.panel import Line
+
+ANSWER_LINES = 5
+
+
+@dataclass
+class AnswerTyped(Message):
+    """The answer to try rewards on is now this."""
+
+    text: str
+
+
+@dataclass
+class YamlTyped(Message):
+    """The YAML is now this."""
+
+    text: str
+
+
+class PromptsPanel(ScrolledPanel):
+    """The first prompts of the run, exactly as the model sees them."""
+
+    reads = ("examples", "example", "busy")
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("4", "the model sees", **kwargs)
+
+    def watch_view(self) -> None:
+        """Say in the frame which task, and what goes on."""
+        view = self.view
+        if view is not None:
+            name = str(view.examples.get("name", ""))
+            self.title = f"the model sees · {name}" if name else "the model sees"
+            self.note = view.busy
+        self.repaint()
+
+    def topic(self) -> str:
+        """What `?` explains here."""
+        return "setting:task.name"
+
+    def copy_text(self) -> str:
+        """What `y` copies: the chosen prompt, made safe."""
+        found = self.view.examples.get("examples", ()) if self.view is not None else ()
+        place = self.view.example if self.view is not None else 0
+        return safe(found[place]["text"], "\n") if place < len(found) else ""
+
+    def lines(self, view: View, width: int) -> list[Line]:
+        """The task in numbers, then its first problems."""
+        return prompt_lines(view, width, self.palette)
+
+
+class TextPanel(ScrolledPanel):
+    """A panel with a text field in its frame."""
+
+    DEFAULT_CSS = """
+    TextPanel TextArea {
+        position: absolute; border: none; padding: 0; background: $panel; color: $foreground;
+        scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1;
+    }
+    TextPanel TextArea:focus { border: none; }
+    TextPanel TextArea .text-area--cursor-line { background: $panel; }
+    TextPanel TextArea .text-area--placeholder { color: $text-muted; }
+    TextPanel TextArea .text-area--cursor {
+        background: $input-cursor-background; color: $input-cursor-foreground;
+    }
+    TextPanel TextArea .text-area--selection { background: $input-selection-background; }
+    """
+
+    @property
+    def area(self) -> TextArea:
+        """The field."""
+        return self.query_one(TextArea)
+
+    def _frame_colour(self, palette: Palette) -> int:
+        return palette.focus if self.has_focus_within else palette.border
+
+    def field_place(self) -> tuple[int, int]:
+        """How many lines above the field, and how high it is."""
+        raise NotImplementedError
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """The field fills its place."""
+        offset, size = covered(self, *self.field_place())
+        area = self.area
+        area.styles.offset = offset
+        area.styles.width, area.styles.height = size.width, size.height
+
+    def on_descendant_focus(self) -> None:
+        """Light the frame."""
+        self._drawn_for = None
+        self.refresh()
+
+    def on_descendant_blur(self) -> None:
+        """Dim the frame."""
+        self._drawn_for = None
+        self.refresh()
+
+
+class TryPanel(TextPanel):
+    """Reward functions on an answer that one types."""
+
+    reads = ("examples", "example", "scores")
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("4", "try the rewards", **kwargs)
+
+    def compose(self) -> ComposeResult:
+        """The field for the answer."""
+        yield TextArea(placeholder="an answer, as the model might give it", soft_wrap=True)
+
+    def watch_view(self) -> None:
+        """Say in the frame which problem is answered."""
+        if self.view is not None:
+            found = self.view.examples.get("examples", ())
+            self.note = f"answers prompt {self.view.example + 1}; [ ] another" if found else ""
+        self.repaint()
+
+    def topic(self) -> str:
+        """What `?` explains here."""
+        return "setting:rewards.functions"
+
+    def field_place(self) -> tuple[int, int]:
+        """Below the prompt's last line."""
+        return 2, ANSWER_LINES
+
+    def head_height(self) -> int:
+        """The prompt and the field."""
+        return 3 + min(ANSWER_LINES, max(1, self.inner.height - 3))
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The end of the prompt, room for the answer, the scores."""
+        lines = super().paint(width, height)
+        if self.view is None or len(lines) < 2:
+            return lines
+        found = self.view.examples.get("examples", ())
+        if self.view.example < len(found):
+            example = found[self.view.example]
+            words = f"after  {example['text'].strip()}"
+            target = f"target {example['target']}" if example["target"] else ""
+            label = style(self.palette.label)
+            lines[0] = [(wrap(words.replace("\n", " "), width, 1, keep_end=True)[0], label)]
+            lines[1] = [(part, style(self.palette.good)) for part in wrap(target, width, 1)]
+        else:
+            lines[0] = [("no prompt yet; x shows why", style(self.palette.label))]
+        return lines
+
+    def copy_text(self) -> str:
+        """What `y` copies: the scores."""
+        rows = self.view.scores.get("rows", ()) if self.view is not None else ()
+        return "\n".join(f"{row['name']} {row['value']} {safe(row['reason'])}" for row in rows)
+
+    def lines(self, view: View, width: int) -> list[Line]:
+        """Each function's score and reason."""
+        return score_lines(view, width, self.palette)
+
+    def on_text_area_changed(self, event: TextArea.Changed) -> None:
+        """Another answer is to be scored."""
+        event.stop()
+        self.post_message(AnswerTyped(event.text_area.text))
+
+
+class YamlPanel(TextPanel):
+    """The same settings as YAML, both ways."""
+
+    reads = ("checked", "yaml_problem")
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("4", "as YAML", **kwargs)
+        self._shown = ""
+
+    def compose(self) -> ComposeResult:
+        """The field."""
+        yield TextArea(soft_wrap=False, tab_behavior="focus")
+
+    def watch_view(self) -> None:
+        """Follow the form, unless one types here."""
+        view = self.view
+        if view is None:
+            return
+        self.note = "✗ not taken" if view.yaml_problem else "⏎ edit   w save   y copy"
+        typing = self.area.has_focus or view.yaml_problem
+        if not typing and view.checked.config is not None:
+            text = view.form.to_yaml()
+            if text != self.area.text:
+                self._shown = text
+                self.area.load_text(text)
+        self.repaint()
+
+    def field_place(self) -> tuple[int, int]:
+        """All but the last three lines."""
+        return 0, max(1, self.inner.height - 3)
+
+    def head_height(self) -> int:
+        """What the field covers."""
+        return self.field_place()[1]
+
+    def scroll_lines(self, by: int) -> None:
+        """Move the text in the field."""
+        self.area.scroll_relative(y=by, animate=False)
+
+    def copy_text(self) -> str:
+        """What `y` copies: the YAML."""
+        return self.area.text
+
+    def lines(self, view: View, width: int) -> list[Line]:
+        """What is wrong with the text, else what it is."""
+        if view.yaml_problem:
+            words = wrap(f"✗ {view.yaml_problem}", width, 3)
+            return [[(part, style(self.palette.bad))] for part in words]
+        said = "Only what differs from the defaults; what you delete goes back to its default."
+        words = wrap(said, width, 3)
+        return [[(part, style(self.palette.label))] for part in words]
+
+    def on_text_area_changed(self, event: TextArea.Changed) -> None:
+        """Take over what one types; what the form wrote itself is no news."""
+        event.stop()
+        if event.text_area.text != self._shown:
+            self._shown = event.text_area.text
+            self.post_message(YamlTyped(event.text_area.text))

@@ -1,0 +1,138 @@
+"""Lists to choose one thing from, with what it means beside it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from app.text.safe_text import cell_len, clip, safe
+from app.tui.looks.palette import Palette
+from app.tui.textual_private.front import Dialog
+from app.tui.widgets.panel import Line, Panel
+
+Details = Callable[[str, int, Palette], list[Line]]
+NAMES = 34
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the list; an empty value is a heading."""
+
+    value: str
+    label: str
+    note: str = ""
+    bad: bool = False
+
+
+class DetailsPanel(Panel, can_focus=False):
+    """What the highlighted entry means."""
+
+    framed: ClassVar[bool] = False
+    value: reactive[str] = reactive("", repaint=False)
+
+    def __init__(self, details: Details, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._details = details
+
+    def watch_value(self) -> None:
+        """Draw what the entry means."""
+        self.repaint()
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """Its lines; where they are too many, a last one says so."""
+        lines = self._details(self.value, width, self.palette) if self.value else []
+        if len(lines) > height > 0:
+            lines = [*lines[: height - 1], [("…", None)]]
+        return lines
+
+
+class Pick(Dialog[str | None]):
+    """Gives the value that was chosen; None where the list was left."""
+
+    DEFAULT_CSS = """
+    Pick { align: center middle; }
+    Pick > Vertical {
+        width: 116; max-width: 96%; height: 34; max-height: 90%; padding: 0 1;
+        border: round $border; background: $background; border-title-color: $headline;
+        border-subtitle-color: $text-muted;
+    }
+    Pick Static { color: $text-muted; width: 100%; margin: 0 1; }
+    Pick OptionList {
+        width: 38; height: 1fr; border: none; background: $background; padding: 0;
+        scrollbar-size-vertical: 1;
+    }
+    Pick OptionList:focus { border: none; background-tint: transparent 0%; }
+    Pick DetailsPanel { margin-left: 2; }
+    Pick.-narrow OptionList { width: 1fr; height: 2fr; }
+    Pick.-narrow Horizontal { layout: vertical; }
+    Pick.-narrow DetailsPanel { width: 1fr; height: 3fr; margin: 1 0 0 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "cancel", "leave it", id="new.pick_cancel", tooltip="Change nothing"),
+        Binding("j", "cursor(1)", "down", id="new.pick_down", show=False, tooltip="The next one"),
+        Binding("k", "cursor(-1)", "up", id="new.pick_up", show=False, tooltip="The one above"),
+    ]
+
+    def __init__(
+        self, title: str, hint: str, entries: Sequence[Entry], details: Details, chosen: str = ""
+    ) -> None:
+        super().__init__()
+        self._title, self._hint, self._entries = title, hint, entries
+        self._details, self._chosen = details, chosen
+
+    def compose(self) -> ComposeResult:
+        """The list, and what the highlighted entry means."""
+        with Vertical() as box:
+            box.border_title = self._title
+            box.border_subtitle = "↑↓ look   ⏎ take   esc leave it"
+            yield Static(safe(self._hint), markup=False)
+            with Horizontal():
+                yield OptionList(*(self._option(entry) for entry in self._entries))
+                yield DetailsPanel(self._details)
+
+    @staticmethod
+    def _option(entry: Entry) -> Option:
+        if not entry.value:
+            return Option(Content.styled(safe(entry.label), "$text-muted"), disabled=True)
+        name = clip(f"✗ {entry.label}" if entry.bad else entry.label, NAMES)
+        note = clip(entry.note, NAMES - cell_len(name) - 1)
+        return Option(Content.assemble((f"{name} ", "bold $headline"), (note, "$foreground")))
+
+    def on_mount(self) -> None:
+        """Arrows work at once, from what is chosen now."""
+        self.set_class(self.app.size.width < 100, "-narrow")
+        values = [entry.value for entry in self._entries]
+        options = self.query_one(OptionList)
+        first = next((i for i, value in enumerate(values) if value), 0)
+        options.highlighted = values.index(self._chosen) if self._chosen in values else first
+        options.focus()
+
+    @on(OptionList.OptionHighlighted)
+    def look(self, event: OptionList.OptionHighlighted) -> None:
+        """Say what it means."""
+        self.query_one(DetailsPanel).value = self._entries[event.option_index].value
+
+    @on(OptionList.OptionSelected)
+    def take(self, event: OptionList.OptionSelected) -> None:
+        """⏎ or a click takes it."""
+        self.dismiss(self._entries[event.option_index].value)
+
+    def action_cursor(self, by: int) -> None:
+        """Go along the list."""
+        options = self.query_one(OptionList)
+        if by > 0:
+            options.action_cursor_down()
+        else:
+            options.action_cursor_up()
+
+    def action_cancel(self) -> None:
+        """Leave all as it is."""
+        self.dismiss(None)

@@ -1,0 +1,847 @@
+"""The New run screen: settings as a form, checked as one types, tried, priced, launched."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Horizontal, Vertical
+from textual.message import Message
+from textual.reactive import reactive
+from textual.timer import Timer
+from textual.widgets import Input, TextArea
+
+from app.text.safe_text import wrap
+from app.trial import Rehearsal, RehearsalError
+from app.tui.dialogs.ask import Ask
+from app.tui.dialogs.choices import Choice
+from app.tui.dialogs.export import free_path
+from app.tui.looks.palette import Palette, style
+from app.tui.messages import LaunchRequested, NewRunRequested
+from app.tui.screens.base import WorkbenchScreen
+from app.tui.screens.new_run.asides import AboutPanel, CostPanel, RecipePanel
+from app.tui.screens.new_run.choices import RECIPE, choices_of, with_recipe
+from app.tui.screens.new_run.facts import recipe_lines
+from app.tui.screens.new_run.form import FormField, RunForm
+from app.tui.screens.new_run.launch_dialog import PLACES, LaunchDialog
+from app.tui.screens.new_run.lines import plain
+from app.tui.screens.new_run.load import load_parent, load_runs
+from app.tui.screens.new_run.pages import (
+    AnswerTyped,
+    PromptsPanel,
+    TextPanel,
+    TryPanel,
+    YamlPanel,
+    YamlTyped,
+)
+from app.tui.screens.new_run.panels import (
+    HeaderPanel,
+    PresetPicked,
+    RowPicked,
+    ScrolledPanel,
+    SettingsPanel,
+    Typed,
+    TypingEnded,
+    ViewPanel,
+)
+from app.tui.screens.new_run.picks import Entry, Pick
+from app.tui.screens.new_run.texts import as_json, as_markdown
+from app.tui.screens.new_run.view import PAGES, Origin, Page, View, check
+from app.tui.widgets.find_bar import FindBar
+from app.tui.widgets.panel import Line, Panel
+from experiments.errors import StoreError
+from experiments.presets import names, preset
+from grpo_engine.config.recipe_cards import CARDS
+from grpo_engine.config.recipes import RECIPES
+from grpo_engine.config.run_config import RunConfig
+from grpo_engine.errors import ConfigError, EngineError
+
+FIRST_PRESET = "starter"
+# what of the screen's height is not the list of settings
+FRAME_LINES = 6
+MOST_PARENTS = 200
+
+
+def opening() -> View:
+    """The form as it opens: the first preset, nothing changed."""
+    return preset_view(FIRST_PRESET)
+
+
+def preset_view(name: str) -> View:
+    """The form of a preset."""
+    found = preset(name)
+    form = RunForm(found.config, title=name)
+    about = f"{found.about}"
+    return View(form=form, origin=Origin(kind="preset", name=name, about=about),
+                checked=check(form))  # fmt: skip
+
+
+def key_of(config: RunConfig, *, for_memory: bool) -> str:
+    """What of the settings decides the example prompts, or the memory estimate."""
+    parts = [str(config.seed), config.model.model_dump_json(), config.task.model_dump_json()]
+    parts.append(str(config.rollout.max_new_tokens))
+    if for_memory:
+        parts += [config.rollout.model_dump_json(), config.optimizer.model_dump_json()]
+    return "\n".join(parts)
+
+
+class NewRunScreen(WorkbenchScreen):
+    """Settings of a new run, and start."""
+
+    mode = "new_run"
+    CSS_PATH = "new_run.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "edit", id="new.edit",
+                tooltip="Edit the setting, choose from its list, or fold the section"),
+        Binding("down,j", "move(1)", "down", id="new.down", show=False,
+                tooltip="The next line"),
+        Binding("up,k", "move(-1)", "up", id="new.up", show=False, tooltip="The line above"),
+        Binding("pagedown", "move(10)", "page down", id="new.page_down", show=False,
+                tooltip="Ten lines down"),
+        Binding("pageup", "move(-10)", "page up", id="new.page_up", show=False,
+                tooltip="Ten lines up"),
+        Binding("home", "move(-1000000)", "first", id="new.first", show=False,
+                tooltip="The first line"),
+        Binding("end", "move(1000000)", "last", id="new.last", show=False,
+                tooltip="The last line"),
+        Binding("J", "section(1)", "next section", id="new.section", show=False,
+                tooltip="The head of the next section"),
+        Binding("K", "section(-1)", "section above", id="new.section_above", show=False,
+                tooltip="The head of the section above"),
+        Binding("right,l", "cycle(1)", "next value", id="new.next", show=False,
+                tooltip="The next of a setting's choices; open the section"),
+        Binding("left,h", "cycle(-1)", "value before", id="new.before", show=False,
+                tooltip="The choice before; close the section"),
+        Binding("space", "switch", "switch", id="new.toggle", show=False,
+                tooltip="Switch on or off; open or close the section"),
+        Binding("L,f5", "launch", "launch…", id="new.launch", key_display="L",
+                tooltip="Say what will happen, and start here, detached or in the queue"),
+        Binding("p", "preset", "preset…", id="new.preset",
+                tooltip="Start from another preset, or clone a run"),
+        Binding("u", "reset", "put back", id="new.reset",
+                tooltip="Put the setting back to what the preset or the parent has"),
+        Binding("U", "reset_all", "all back", id="new.reset_all", show=False,
+                tooltip="Put all settings back"),
+        Binding("ctrl+z", "undo", "undo", id="new.undo", show=False,
+                tooltip="Take the last change back, a chosen preset as well"),
+        Binding("C", "changed", "changed only", id="new.changed", show=False,
+                tooltip="Show only what differs from the preset or the parent"),
+        Binding("r", "page('recipe')", "recipe", id="new.recipe",
+                tooltip="The six answers of the recipe"),
+        Binding("x", "page('prompts')", "prompts", id="new.prompts",
+                tooltip="Three prompts as the model will see them"),
+        Binding("t", "page('try')", "try rewards", id="new.try",
+                tooltip="Try the reward functions on an answer that you type"),
+        Binding("v", "page('yaml')", "YAML", id="new.yaml",
+                tooltip="The same settings as YAML; what you edit there is taken over"),
+        Binding("o", "page('cost')", "costs", id="new.cost", show=False,
+                tooltip="What a step and the run will take"),
+        Binding("right_square_bracket", "example(1)", "next prompt", id="new.example",
+                show=False, tooltip="The next of the example prompts"),
+        Binding("left_square_bracket", "example(-1)", "prompt before", show=False,
+                id="new.example_before", tooltip="The example prompt before"),
+        Binding("f", "fetch", "fetch", id="new.fetch", show=False,
+                tooltip="Fetch the model and the data of the example prompts now"),
+        Binding("w", "save", "save YAML…", id="new.save", show=False,
+                tooltip="Write the settings to a YAML file for `grpo-tui train`"),
+    ]  # fmt: skip
+
+    REHEARSE_S: ClassVar[float] = 0.5
+    SCORE_S: ClassVar[float] = 0.4
+    YAML_S: ClassVar[float] = 0.3
+
+    view: reactive[View] = reactive(opening, repaint=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._past: list[View] = []
+        self.rehearsal = Rehearsal()  # its process starts with the first question
+        self._delays: dict[str, Timer] = {}
+        self._known = {"examples": "", "memory": ""}
+        self._answer = ""
+
+    def body(self) -> ComposeResult:
+        """Where it comes from; settings at the left, what they mean at the right."""
+        yield HeaderPanel(names(), id="head")
+        with Container(id="panes"):
+            yield SettingsPanel(id="settings")
+            with Container(id="side"):
+                with Vertical(id="meaning"):
+                    yield AboutPanel(id="about")
+                    yield CostPanel(id="cost")
+                    yield RecipePanel(id="recipe")
+                with Horizontal(id="pages"):
+                    yield PromptsPanel(id="prompts")
+                    yield TryPanel(id="try")
+                    yield YamlPanel(id="yaml")
+
+    def on_mount(self) -> None:
+        """Keys go to the settings first."""
+        self._show_page()
+        self.view = self.view.opened_to_fit(self.app.size.height - FRAME_LINES)
+        self.hand_down(self.view)
+        self.query_one(SettingsPanel).focus()
+        self.read_runs()
+        self.ask_for_mlx()
+
+    def on_screen_resume(self) -> None:
+        """What ran in between counts for names and costs."""
+        self.read_runs()
+        self.rehearse()
+
+    def on_unmount(self) -> None:
+        """The trial process ends with the screen."""
+        self.rehearsal.close()
+
+    # -- what is shown ----------------------------------------------------------------------
+
+    def watch_view(self, old: View, new: View) -> None:
+        """Hand the view down; try again what the change touches."""
+        if self.is_mounted:
+            self.hand_down(new)
+            if old.checked is not new.checked:
+                self.rehearse()
+
+    def hand_down(self, view: View) -> None:
+        """Give every panel the view."""
+        for panel in self.query(ViewPanel):
+            panel.take(view)
+
+    def change(self, view: View) -> None:
+        """Take a changed form, so that it can be undone."""
+        self._past = [*self._past[-99:], self.view]
+        self.view = view
+
+    def action_undo(self) -> None:
+        """Take the last change back."""
+        if not self._past:
+            self.notify("Nothing was changed here.")
+            return
+        self.end_typing()  # the cursor goes back as well, and takes the field along
+        old = self._past.pop()
+        self.view = replace(
+            self.view, form=old.form, origin=old.origin, checked=old.checked, cursor=old.cursor,
+            yaml_problem="",
+        )  # fmt: skip
+
+    @work(exclusive=True, group="runs")
+    async def read_runs(self) -> None:
+        """Read former runs, for names and costs."""
+        try:
+            runs = await self.workbench.reader.ask(load_runs, "former runs")
+        except (StoreError, asyncio.CancelledError):
+            return  # without a store there are no former runs
+        self.view = replace(self.view, runs=runs)
+
+    # -- where settings come from -----------------------------------------------------------
+
+    def receive(self, message: Message) -> None:
+        """Another screen opens the form, on a preset or on a run to clone."""
+        if isinstance(message, NewRunRequested):
+            if message.clone:
+                self.clone(message.clone)
+            elif message.preset:
+                self.take_preset(message.preset)
+
+    def take_preset(self, name: str) -> None:
+        """Start over from a preset."""
+        try:
+            fresh = preset_view(name)
+        except (StoreError, ConfigError) as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self._start_from(fresh)
+
+    @work(exclusive=True, group="clone")
+    async def clone(self, ref: str) -> None:
+        """Start over from a run's settings."""
+        try:
+            parent = await self.workbench.reader.ask(lambda r: load_parent(r, ref), "clone")
+        except asyncio.CancelledError:
+            return
+        except (StoreError, ConfigError) as error:
+            self.notify(str(error), title="not cloned", severity="error", markup=False)
+            return
+        run, form = parent.run, RunForm(parent.config, title=parent.run.name)
+        name = run.name or run.id
+        about = f"{run.status} at step {run.step} of {run.total_steps}"
+        about += f", id {run.id}, {run.task} with {run.recipe}"
+        if parent.unknown:
+            about += f"; not known any more: {', '.join(parent.unknown)}"
+        origin = Origin(kind="clone", name=name, about=about, run=run.id)
+        self._start_from(View(form=form, origin=origin, checked=check(form)))
+
+    def _start_from(self, fresh: View) -> None:
+        had = len(self.view.checked.changed)
+        self.end_typing()
+        self.end_search()
+        self.change(
+            replace(self.view, form=fresh.form, origin=fresh.origin, checked=fresh.checked,
+                    yaml_problem="", cursor="model.path")
+        )  # fmt: skip
+        if had:
+            count = f"{had} change{'s' if had > 1 else ''}"
+            self.notify(f"Now from {fresh.origin.name}; ctrl+z brings the {count} back.",
+                        markup=False)  # fmt: skip
+
+    @on(PresetPicked)
+    def preset_clicked(self, message: PresetPicked) -> None:
+        """A preset was clicked in the header."""
+        if message.name != self.view.origin.name or self.view.origin.kind != "preset":
+            self.take_preset(message.name)
+
+    # -- pages ------------------------------------------------------------------------------
+
+    def action_page(self, page: Page) -> None:
+        """Show a page and give it the keys; the same key again goes back to the settings."""
+        panel = self.query_one(f"#{page}", Panel)
+        if self.has_class("-paged") and self.view.page == page and panel.has_focus_within:
+            self._to_settings()
+            return
+        self.end_typing()
+        self.view = replace(self.view, page=page)
+        self.add_class("-paged")
+        self._show_page()
+        if page == "try":
+            self.call_after_refresh(self.query_one(TryPanel).area.focus)
+        else:
+            self.call_after_refresh(panel.focus)
+
+    def _show_page(self) -> None:
+        for page in PAGES:
+            self.set_class(self.view.page == page, f"-page-{page}")
+
+    def _to_settings(self) -> None:
+        self.remove_class("-paged")
+        self.query_one(SettingsPanel).focus()
+
+    def action_escape(self) -> None:
+        """Out of the field, out of the page, out of the screen."""
+        if self.view.editing:
+            self.end_typing()
+        elif isinstance(self.focused, TextArea):
+            panel = self._focused_panel()
+            if panel is not None:
+                panel.focus()
+        elif isinstance(self.focused, Input):
+            super().action_escape()
+        elif self.query_one(FindBar).display:
+            self.end_search()
+            self._to_settings()
+        elif self.maximized is None and not self.query_one(SettingsPanel).has_focus:
+            self._to_settings()
+        elif self.maximized is None and self.view.only_changed:
+            self.view = replace(self.view, only_changed=False)
+        else:
+            super().action_escape()
+
+    def scrolled(self) -> ScrolledPanel | None:
+        """The panel whose text the arrows move, if one has the focus."""
+        panel = self._focused_panel()
+        return panel if isinstance(panel, ScrolledPanel) else None
+
+    def find(self, text: str) -> None:
+        """Show only the settings that fit."""
+        self.view = self.view.searched(text)
+
+    def end_search(self) -> None:
+        """Show all settings again."""
+        bar = self.query_one(FindBar)
+        bar.query_one(Input).value = ""
+        bar.display = False
+        self.view = replace(self.view, search="", only_changed=False)
+
+    def exports(self) -> Mapping[str, Callable[[], str]]:
+        """The settings as YAML, JSON or Markdown."""
+        if self.view.checked.config is None:
+            return {}
+        view = self.view
+        return {
+            "yaml": lambda: view.form.to_yaml(),
+            "json": lambda: as_json(view),
+            "md": lambda: as_markdown(view),
+        }
+
+    # -- moves ------------------------------------------------------------------------------
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor, or the text of the panel that has the focus."""
+        panel = self.scrolled()
+        if panel is not None:
+            panel.scroll_lines(by)
+            return
+        self.end_typing()
+        self.view = self.view.moved(by)
+
+    def action_section(self, by: int) -> None:
+        """Go to another section."""
+        self.end_typing()
+        self.view = self.view.to_section(by)
+
+    def on_row_picked(self, message: RowPicked) -> None:
+        """A line was clicked."""
+        self.end_typing()
+        self.view = replace(self.view, cursor=message.id)
+        if message.twice:
+            self.action_open()
+
+    # -- editing ----------------------------------------------------------------------------
+
+    def action_open(self) -> None:
+        """Edit the setting, or fold the section; on a page, its own."""
+        panel = self.scrolled()
+        if isinstance(panel, TextPanel):
+            panel.area.focus()
+            return
+        if panel is not None and panel.id == "recipe":
+            self._choose_recipe()
+            return
+        field = self.view.chosen
+        if field is None:
+            self.view = self.view.toggled()
+        elif field.info.path == RECIPE:
+            self._choose_recipe()
+        elif len(choices_of(field)) == 2:
+            self.action_switch()
+        elif choices_of(field):
+            self._choose_value(field)
+        else:
+            self.change(replace(self.view, cursor=self.view.row.id, editing=True))
+            self.query_one(SettingsPanel).edit(field.text)
+
+    def on_typed(self, message: Typed) -> None:
+        """Check what is typed; a setting that has gone from the list is edited no more."""
+        if not self.view.editing:
+            return
+        if self.view.row.id != self.view.cursor or self.view.chosen is None:
+            self.end_typing()
+        elif message.path == self.view.cursor:
+            self.view = self.view.with_form(self.view.form.type(message.path, message.text))
+
+    def on_typing_ended(self, message: TypingEnded) -> None:
+        """The field was left, or typing goes on in the next."""
+        if not message.by:
+            self.end_typing()
+            return
+        view = replace(self.view, editing=False).moved(message.by)
+        while view.chosen is None and view.moved(message.by).cursor != view.cursor:
+            view = view.moved(message.by)
+        self.view = view
+        if view.chosen is not None and not choices_of(view.chosen):
+            self.action_open()
+        else:
+            self.query_one(SettingsPanel).focus()
+
+    def end_typing(self) -> None:
+        """Close the field; its text is kept."""
+        if self.view.editing:
+            panel = self.query_one(SettingsPanel)
+            had = panel.input.has_focus
+            self.view = replace(self.view, editing=False)
+            if had:
+                panel.focus()
+
+    def action_switch(self) -> None:
+        """Switch on or off, or fold."""
+        field = self.view.chosen
+        if field is None:
+            self.view = self.view.toggled()
+        elif field.info.path != RECIPE and choices_of(field):
+            self._cycle(field, 1)
+        else:
+            self.action_open()
+
+    def action_cycle(self, by: int) -> None:
+        """The next choice; a section opens or closes."""
+        field = self.view.chosen
+        if self.scrolled() is not None:
+            return
+        if field is None:
+            self.view = self.view.toggled(opened=by > 0)
+        elif field.info.path == RECIPE:
+            known = tuple(RECIPES)
+            at = known.index(field.text) if field.text in known else 0
+            self._take_recipe(known[(at + by) % len(known)])
+        elif choices_of(field):
+            self._cycle(field, by)
+        elif by < 0:
+            self.view = self.view.toggled(opened=False)
+
+    def _cycle(self, field: FormField, by: int) -> None:
+        found = choices_of(field)
+        at = found.index(field.text) if field.text in found else 0
+        self._set(field.info.path, found[(at + by) % len(found)])
+
+    def _set(self, path: str, text: str | None) -> None:
+        if text is not None:
+            self.change(self.view.with_form(self.view.form.type(path, text)))
+
+    def action_reset(self) -> None:
+        """Put the setting back; on a section, all of it."""
+        row, changed = self.view.row, self.view.checked.changed
+        mine = [p for p in changed if p == row.id] if row.field is not None else [
+            r.id for r in replace(self.view, open=self.view.open | {row.section}).rows
+            if r.section == row.section and r.id in changed
+        ]  # fmt: skip
+        if not mine:
+            self.notify("This is as it was.")
+            return
+        form = self.view.form
+        for path in mine:
+            form = form.reset(path)
+        self.change(self.view.with_form(form))
+
+    def action_reset_all(self) -> None:
+        """Put everything back."""
+        count = len(self.view.checked.changed)
+        if not count and not self.view.yaml_problem:
+            self.notify("Nothing is changed.")
+            return
+        self.change(self.view.with_form(RunForm(self.view.form.base, title=self.view.form.title)))
+        self.notify(f"{count} put back; ctrl+z brings them again.")
+
+    def action_changed(self) -> None:
+        """Only what differs, or all."""
+        self.end_typing()
+        self.view = replace(self.view, only_changed=not self.view.only_changed)
+
+    # -- lists ------------------------------------------------------------------------------
+
+    def _choose_value(self, field: FormField) -> None:
+        path = field.info.path
+        entries = [
+            Entry(text or "-", text or "as the recipe says",
+                  "now" if text == field.text else "", self._would_fail(path, text))
+            for text in choices_of(field)
+        ]  # fmt: skip
+        pick = Pick(path, plain(field.info.help), entries, partial(self._about_value, path),
+                    field.text or "-")  # fmt: skip
+        self.app.push_screen(
+            pick, lambda text: self._set(path, "" if text == "-" else text)
+        )  # fmt: skip
+
+    def _would_fail(self, path: str, text: str) -> bool:
+        section = path.partition(".")[0]
+        edits = {p: t for p, t in self.view.form.edits.items() if p.partition(".")[0] == section}
+        try:
+            replace(self.view.form, edits=edits).type(path, text).config()
+        except ConfigError:
+            return True
+        return False
+
+    def _about_value(self, path: str, text: str, width: int, palette: Palette) -> list[Line]:
+        """What would be refused with this value, and the six answers that it gives."""
+        view = self.view.with_form(self.view.form.type(path, "" if text == "-" else text))
+        if path.startswith("algorithm."):
+            return recipe_lines(view, width, palette)
+        errors = view.checked.errors
+        words = f"✗ {'; '.join(errors.values())}" if errors else "This is legal here."
+        colour = palette.bad if errors else palette.text
+        return [[(part, style(colour))] for part in wrap(words, width, 8)]
+
+    def _choose_recipe(self) -> None:
+        entries = [
+            Entry(name, name, CARDS[name].title, self._would_fail(RECIPE, name))
+            for name in RECIPES
+        ]  # fmt: skip
+        now = self.view.checked.fields[RECIPE].text
+        hint = "Six questions, answered. ✗ would be refused with the settings here."
+        self.app.push_screen(Pick("recipe", hint, entries, self._about_recipe, now),
+                             self._take_recipe)  # fmt: skip
+
+    def _about_recipe(self, name: str, width: int, palette: Palette) -> list[Line]:
+        card = CARDS[name]
+        text, label = style(palette.text), style(palette.label)
+        lines: list[Line] = [[(card.title, style(palette.headline, bold=True))]]
+        lines += [[(part, text)] for part in wrap(card.summary, width, 3)]
+        lines.append([])
+        view = self.view.with_form(self.view.form.type(RECIPE, name))
+        lines += recipe_lines(view, width, palette)
+        lines.append([])
+        for word, said in (("good ", card.good), ("bad  ", card.bad)):
+            parts = wrap(said, width - 5, 3)
+            lines += [[(word if not at else "     ", label), (part, text)]
+                      for at, part in enumerate(parts)]  # fmt: skip
+        return [*lines, [(part, label) for part in wrap(card.paper, width, 1)]]
+
+    def _take_recipe(self, name: str | None) -> None:
+        """Take it; where settings of one's own are refused by it, ask what becomes of them."""
+        if name is None:
+            return
+        form = self.view.form.type(RECIPE, name)
+        errors = check(form).errors
+        refused = [e for path, e in errors.items() if path.startswith("algorithm.")]
+        if not refused:
+            self.change(self.view.with_form(form))
+            return
+        cleared = with_recipe(self.view.form, name)
+        before, after = check(form), check(cleared)
+        gone = [p for p, row in after.fields.items() if row.text != before.fields[p].text]
+        ask = Choice[str](
+            f"recipe {name}", " ".join(refused),
+            [
+                ("clear", "c", f"take {name}'s own answers",
+                 "leaves " + ", ".join(path.partition(".")[2] for path in gone) + " to it"),
+                ("keep", "k", "take it and mend it by hand", "nothing can be launched until then"),
+                ("", "n", "leave it", ""),
+            ],
+        )  # fmt: skip
+        forms = {"clear": cleared, "keep": form}
+        self.app.push_screen(
+            ask,
+            lambda how: self.change(self.view.with_form(forms[how])) if how in forms else None,
+        )
+
+    def action_preset(self) -> None:
+        """Presets and runs to start from."""
+        presets = [Entry(f"preset:{name}", name) for name in names()]
+        runs = [
+            Entry(f"clone:{run.id}", run.name or run.id, f"{run.recipe} {run.status}")
+            for run in self.view.runs[:MOST_PARENTS]
+        ]
+        entries = [Entry("", "presets"), *presets]
+        entries += [Entry("", "clone a run"), *runs] if runs else []
+        now = self.view.origin
+        chosen = f"preset:{now.name}" if now.kind == "preset" else f"clone:{now.run}"
+        hint = "What is changed here can be brought back with ctrl+z."
+        self.app.push_screen(Pick("start from", hint, entries, self._about_start, chosen),
+                             self._start_with)  # fmt: skip
+
+    def _about_start(self, value: str, width: int, palette: Palette) -> list[Line]:
+        kind, _, name = value.partition(":")
+        text, label = style(palette.text), style(palette.label)
+        if kind == "preset":
+            found = preset(name)
+            lines: list[Line] = [[(part, text)] for part in wrap(found.about, width, 6)]
+            body = [line for line in found.text.splitlines() if not line.startswith("#")]
+            lines.append([])
+            lines += [[(part, label)] for line in body for part in wrap(line, width, 2)]
+            return lines
+        run = next((run for run in self.view.runs if run.id == name), None)
+        if run is None:
+            return []
+        state = f"{run.status}, step {run.step} of {run.total_steps}"
+        facts = (("id", run.id), ("state", state), ("model", run.model), ("task", run.task),
+                 ("recipe", run.recipe), ("seed", str(run.seed)), ("tags", " ".join(run.tags)),
+                 ("note", run.note))  # fmt: skip
+        return [
+            [(f"{word:<8}", label), (part, text)]
+            for word, said in facts if said for part in wrap(said, width - 8, 1)
+        ]  # fmt: skip
+
+    def _start_with(self, value: str | None) -> None:
+        kind, _, name = (value or "").partition(":")
+        if kind == "preset":
+            self.take_preset(name)
+        elif kind == "clone":
+            self.clone(name)
+
+    # -- trying the settings, each a moment after the last change ----------------------------
+
+    def _soon(self, name: str, after: float, call: Any) -> None:
+        if name in self._delays:
+            self._delays[name].stop()
+        self._delays[name] = self.set_timer(after, call)
+
+    @work(group="mlx")
+    async def ask_for_mlx(self) -> None:
+        """Find out on a thread whether MLX can train here."""
+        from grpo_engine.platform.device import require_backend
+
+        try:
+            await asyncio.to_thread(require_backend)
+        except EngineError as error:
+            self.view = replace(self.view, lacking=str(error))
+
+    # -- prompts and memory -----------------------------------------------------------------
+
+    def rehearse(self) -> None:
+        """Try the settings once they have been left alone for a moment."""
+        if self.is_mounted:
+            self._soon("rehearse", self.REHEARSE_S, self._rehearse)
+
+    def _rehearse(self) -> None:
+        config = self.view.checked.config
+        if config is None or not self.is_current:
+            return
+        if key_of(config, for_memory=True) != self._known["memory"]:
+            self._look(config, online=False)
+
+    @work(exclusive=True, group="rehearse")
+    async def _look(self, config: RunConfig, *, online: bool) -> None:
+        prompts, memory = key_of(config, for_memory=False), key_of(config, for_memory=True)
+        try:
+            if prompts != self._known["examples"] or online:
+                self.view = replace(self.view, busy="fetching…" if online else "reading the task…")
+                found = await self._ask("examples", config, online=online)
+                self._known["examples"] = prompts
+                self.view = replace(self.view, examples=found, example=0)
+                self._score_again()
+            self.view = replace(self.view, busy="estimating memory…")
+            found = await self._ask("memory", config, online=online)
+            self._known["memory"] = memory
+            self.view = replace(self.view, memory=found, busy="")
+        except asyncio.CancelledError:
+            return
+
+    async def _ask(
+        self, what: str, config: RunConfig, *, online: bool = False, **more: Any
+    ) -> Mapping[str, Any]:
+        question = {"do": what, "config": config.model_dump(mode="json"), **more}
+        try:
+            return await self.rehearsal.ask(question, what, online=online)
+        except RehearsalError as error:
+            return {"problem": str(error)}
+
+    def action_fetch(self) -> None:
+        """Fetch what the example prompts need from the hub."""
+        config = self.view.checked.config
+        if config is None:
+            self.notify("Something is to fix first.", severity="warning")
+            return
+        names = " and ".join(dict.fromkeys([config.model.path, config.task.name]))
+        self.notify(f"Fetching what is missing of {names}; this can take long.", markup=False)
+        self._look(config, online=True)
+
+    def action_example(self, by: int) -> None:
+        """Another example prompt is the one that is answered and copied."""
+        count = len(self.view.examples.get("examples", ()))
+        if count:
+            self.view = replace(self.view, example=(self.view.example + by) % count)
+            self._score_again()
+
+    # -- rewards ----------------------------------------------------------------------------
+
+    def on_answer_typed(self, message: AnswerTyped) -> None:
+        """Score it once one stops typing."""
+        self._answer = message.text
+        self._score_again()
+
+    def _score_again(self) -> None:
+        if self._answer:
+            self._soon("score", self.SCORE_S, self._score)
+        elif self.view.scores:
+            self.view = replace(self.view, scores={})
+
+    def _score(self) -> None:
+        config = self.view.checked.config
+        if config is None:
+            problem = "Something is to fix first; see the settings marked ✗."
+            self.view = replace(self.view, scores={"problem": problem})
+        elif self._answer:
+            self._scored(config)
+
+    @work(exclusive=True, group="score")
+    async def _scored(self, config: RunConfig) -> None:
+        try:
+            found = await self._ask(
+                "score", config, example=self.view.example, completion=self._answer
+            )
+        except asyncio.CancelledError:
+            return
+        self.view = replace(self.view, scores=found)
+
+    # -- YAML -------------------------------------------------------------------------------
+
+    def on_yaml_typed(self, message: YamlTyped) -> None:
+        """Take it over once one stops typing."""
+        self._soon("yaml", self.YAML_S, lambda: self._take_yaml(message.text))
+
+    def _take_yaml(self, text: str) -> None:
+        try:
+            form = self.view.form.from_yaml(text)
+        except ConfigError as error:
+            problem = str(error).removeprefix("this YAML: ")
+            self.view = replace(self.view, yaml_problem=problem)
+            return
+        if form.edits != self.view.form.edits or self.view.yaml_problem:
+            self.change(self.view.with_form(form))
+
+    # -- launching ---------------------------------------------------------------------------
+
+    def _ready(self) -> RunConfig | None:
+        """The settings, or None after saying what is to fix and going there."""
+        self.end_typing()
+        config = self.view.config
+        if config is None:
+            self._say_what_is_wrong()
+        return config
+
+    def _say_what_is_wrong(self) -> None:
+        self.end_search()
+        view = self.view
+        if view.checked.errors:
+            path, problem = next(iter(view.checked.errors.items()))
+            self.view = replace(view, open=view.open | {path.partition(".")[0]},
+                                cursor=path)  # fmt: skip
+            count = f" and {view.problems - 1} more" if view.problems > 1 else ""
+            words = f"{path}: {problem.removeprefix(path + ': ')}"
+        else:
+            count, words = "", f"the YAML is not taken: {view.yaml_problem}"
+        self.notify(f"{words}{count}", title="to fix first", severity="warning", markup=False)
+
+    def action_launch(self) -> None:
+        """Ask where, after saying what will happen."""
+        if self.workbench.read_only:
+            self.notify("This view is read-only.", severity="warning")
+        elif self._ready() is not None:
+            bridge = self.workbench.bridge
+            busy = (bridge.name or "a run") if bridge.running else ""
+            self.app.push_screen(LaunchDialog(self.view, busy), self._launch)
+
+    def _launch(self, where: str | None) -> None:
+        config = self.view.config
+        place = next((kind for kind in PLACES if kind == where), None)
+        if config is None or place is None:
+            return
+        if place == "detached":
+            self.notify(f"Starting {config.name or 'the run'} in the background.", markup=False)
+        self.post_message(LaunchRequested(config, place, self.view.origin.run))
+
+    # -- files ------------------------------------------------------------------------------
+
+    def action_save(self) -> None:
+        """Ask for a file, and write the YAML."""
+        if self.workbench.read_only:
+            self.notify("This view is read-only.", severity="warning")
+            return
+        config = self._ready()
+        if config is None:
+            return
+        stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in config.name) or "run"
+        path = free_path(Path.cwd(), stem, "yaml")
+        hint = "A YAML file for `grpo-tui train FILE` and for this screen."
+        self.app.push_screen(Ask("save as", hint, str(path.name)), partial(self._save, config))
+
+    def _save(self, config: RunConfig, name: str | None) -> None:
+        if name and name.strip():
+            path = Path(name.strip()).expanduser().absolute()
+            if path.exists():
+                ask = Choice[str]("save as", f"{path} exists already.",
+                                  [("over", "o", "write over it", ""),
+                                   ("", "n", "leave it", "")])  # fmt: skip
+                self.app.push_screen(ask, partial(self._write_over, config, path))
+            else:
+                self._write(config, path)
+
+    def _write_over(self, config: RunConfig, path: Path, how: str | None) -> None:
+        if how == "over":
+            self._write(config, path)
+
+    @work(group="save")
+    async def _write(self, config: RunConfig, path: Path) -> None:
+        from grpo_engine.config.settings import write_yaml
+
+        text = write_yaml(config)
+        try:
+            await asyncio.to_thread(path.write_text, text, encoding="utf-8")
+        except OSError as error:
+            self.notify(f"{path} was not written: {error.strerror}", severity="error",
+                        markup=False)  # fmt: skip
+        else:
+            self.notify(f"Wrote {path}; start it with grpo-tui train {path.name}", markup=False)

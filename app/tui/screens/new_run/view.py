@@ -1,0 +1,309 @@
+"""What the New run screen shows: the checked form, its rows, the cursor, and what was tried."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from typing import Any, Literal
+
+from app.tui.screens.new_run.form import FormField, RunForm, matches, shown
+from experiments.values import RunSummary
+from grpo_engine.config.recipe_words import ASKS, BELONGS
+from grpo_engine.config.recipes import RECIPES, Recipe, settings_read
+from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import SettingInfo, flatten, settings
+from grpo_engine.errors import ConfigError
+
+FIRST = "first"
+SECTIONS: Mapping[str, str] = {
+    FIRST: "what matters first",
+    "run": "name and seed",
+    **{
+        name: name for name in RunConfig.model_fields if name not in ("name", "seed", "steps")
+    },
+}  # fmt: skip
+TOP = (
+    "model.path", "task.name", "algorithm.recipe", "algorithm.beta", "optimizer.learning_rate",
+    "rollout.prompts", "rollout.group_size", "steps",
+)  # fmt: skip
+OPENED = ("rollout", "rewards", "optimizer", "evaluation", "task", "model", "checkpoint", "record")
+INFO: Mapping[str, SettingInfo] = settings()
+PAGES = ("recipe", "prompts", "try", "yaml", "cost")
+Page = Literal["recipe", "prompts", "try", "yaml", "cost"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where the form's settings come from."""
+
+    kind: Literal["preset", "clone"]
+    name: str
+    about: str
+    run: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Checked:
+    """A form with all that is derived from it; two of them are never compared."""
+
+    fields: Mapping[str, FormField]
+    errors: Mapping[str, str]
+    config: RunConfig | None
+    recipe: Recipe | None
+    read: frozenset[str]
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The settings that differ from the preset or the parent."""
+        return tuple(path for path, row in self.fields.items() if row.changed)
+
+
+def check(form: RunForm) -> Checked:
+    """Build the config, and place each error at the field that should be changed."""
+    found = form.errors()
+    general = found.pop("", "")
+    if general:
+        found[place_of(general, form)] = general
+    base = flatten(form.base)
+    rows = {
+        path: FormField(info=info, text=form.edits.get(path, shown(base[path])),
+                        changed=path in form.edits, error=found.get(path, ""))
+        for path, info in INFO.items()
+    }  # fmt: skip
+    config = None
+    if not found:
+        config = form.config()
+    chosen = _recipe_of(form, config)
+    read = frozenset(settings_read(chosen)) if chosen is not None else frozenset()
+    return Checked(fields=rows, errors=found, config=config, recipe=chosen, read=read)
+
+
+def _recipe_of(form: RunForm, config: RunConfig | None) -> Recipe | None:
+    """The recipe of the form, or, where other fields are wrong, of its recipe's edits alone."""
+    if config is not None:
+        return config.algorithm.resolved()
+    edits = {path: text for path, text in form.edits.items() if path.startswith("algorithm.")}
+    try:
+        return replace(form, edits=edits).config().algorithm.resolved()
+    except ConfigError:
+        return RECIPES.get(form.edits.get("algorithm.recipe", form.base.algorithm.recipe))
+
+
+def place_of(message: str, form: RunForm) -> str:
+    """The field to show a message of several fields at: the last edited one that it names."""
+    words = set(re.findall(r"[A-Za-z_][\w.]*", message))
+    edited = list(form.edits)[::-1]
+    for path in (*edited, *INFO):
+        if path in words or (path.startswith("algorithm.") and path.split(".")[1] in words
+                             and path != "algorithm.recipe" and path in edited):  # fmt: skip
+            return path
+    return "algorithm.recipe" if message.startswith("recipe ") else (edited or ["steps"])[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line that the cursor can stand on: a setting, or the head of a section."""
+
+    id: str
+    field: FormField | None = None
+    section: str = ""
+    count: int = 0
+    changed: int = 0
+    wrong: int = 0
+    open: bool = True
+    question: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The screen's state; every change gives a new one."""
+
+    form: RunForm
+    origin: Origin
+    checked: Checked
+    cursor: str = "model.path"
+    open: frozenset[str] = frozenset({FIRST, "run"})
+    search: str = ""
+    only_changed: bool = False
+    editing: bool = False
+    page: Page = "recipe"
+    runs: tuple[RunSummary, ...] = ()
+    lacking: str = ""
+    yaml_problem: str = ""
+    examples: Mapping[str, Any] = field(default_factory=dict)
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    example: int = 0
+    busy: str = ""
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Heads of sections and the settings of those that are open or fit the search."""
+        return rows_of(self.checked, self.open, self.search, self.only_changed)
+
+    @property
+    def row(self) -> Row:
+        """The line under the cursor."""
+        rows = self.rows
+        return next((row for row in rows if row.id == self.cursor), rows[0] if rows else Row("#"))
+
+    @property
+    def chosen(self) -> FormField | None:
+        """The setting under the cursor."""
+        return self.row.field
+
+    @property
+    def config(self) -> RunConfig | None:
+        """The run's settings with its name; None while something is wrong."""
+        config = self.checked.config
+        if config is None or self.yaml_problem:
+            return None
+        return config.model_copy(update={"name": self.name})
+
+    @property
+    def name(self) -> str:
+        """The typed name, else the suggested one."""
+        typed = self.checked.fields["name"]
+        return typed.text if typed.changed else suggest(self)
+
+    @property
+    def problems(self) -> int:
+        """How many things keep the run from being launched."""
+        return len(self.checked.errors) + bool(self.yaml_problem)
+
+    # -- moves ------------------------------------------------------------------------------
+
+    def with_form(self, form: RunForm) -> "View":
+        """Take another form over, checked."""
+        return replace(self, form=form, checked=check(form), yaml_problem="")
+
+    def moved(self, by: int) -> "View":
+        """Move the cursor."""
+        ids = [row.id for row in self.rows]
+        at = ids.index(self.row.id) if self.row.id in ids else 0
+        place = max(0, min(len(ids) - 1, at + by))
+        return replace(self, cursor=ids[place] if ids else self.cursor)
+
+    def to_section(self, by: int) -> "View":
+        """Move to the head of another section."""
+        rows = self.rows
+        at = next((i for i, row in enumerate(rows) if row.id == self.row.id), 0)
+        heads = [i for i, row in enumerate(rows) if row.field is None]
+        later = [i for i in heads if i > at] if by > 0 else [i for i in heads if i < at][::-1]
+        return replace(self, cursor=rows[later[0]].id) if later else self
+
+    def toggled(self, *, opened: bool | None = None) -> "View":
+        """Open or close the section under the cursor."""
+        section = self.row.section
+        is_open = section in self.open
+        if opened is None:
+            opened = not is_open
+        names = self.open | {section} if opened else self.open - {section}
+        cursor = self.cursor if opened else f"#{section}"
+        return replace(self, open=names, cursor=cursor)
+
+    def opened_to_fit(self, lines: int) -> "View":
+        """Open the sections most often wanted, as long as all lines are in sight."""
+        view = self
+        for section in OPENED:
+            wider = replace(view, open=view.open | {section})
+            if len(wider.rows) <= lines:
+                view = wider
+        return view
+
+    def searched(self, text: str) -> "View":
+        """Show only the settings that fit; the cursor goes to the first of them."""
+        view = replace(self, search=text)
+        if view.row.field is None or (view.chosen is not None and view.row.id != self.cursor):
+            first = next((row.id for row in view.rows if row.field is not None), self.cursor)
+            view = replace(view, cursor=first)
+        return view
+
+
+@lru_cache(maxsize=8)
+def rows_of(
+    checked: Checked, opened: frozenset[str], search: str, only_changed: bool
+) -> tuple[Row, ...]:
+    """The lines of the list; asked for many times between two changes."""
+    rows: list[Row] = []
+    sifted = bool(search) or only_changed
+    for section, members in members_of(sifted).items():
+        fields = [checked.fields[path] for path in members]
+        fitting = [f for f in fields if matches(f.info, search)]
+        if only_changed:
+            fitting = [f for f in fitting if f.changed or f.error]
+        if sifted and not fitting:
+            continue
+        is_open = sifted or section in opened
+        rows.append(
+            Row(f"#{section}", None, section, len(fitting), sum(f.changed for f in fitting),
+                sum(bool(f.error) for f in fitting), is_open)
+        )  # fmt: skip
+        if is_open:
+            rows += [
+                Row(f.info.path, f, section, question=questions().get(f.info.path, ""))
+                for f in fitting
+            ]
+    return tuple(rows)
+
+
+@cache
+def members_of(whole: bool = False) -> dict[str, list[str]]:
+    """The settings of each section, in the order of the form; those on top are not repeated.
+
+    Where the list is sifted there is no need for a section on top.
+    """
+    found: dict[str, list[str]] = {name: [] for name in SECTIONS}
+    places = questions()
+    order = list(ASKS)
+    for path, info in INFO.items():
+        section, _, leaf = path.partition(".")
+        if info.main and not whole:
+            found[FIRST].append(path)
+        else:
+            found[section if leaf else "run"].append(path)
+    found[FIRST].sort(key=lambda path: TOP.index(path) if path in TOP else len(TOP))
+    found["algorithm"].sort(
+        key=lambda path: order.index(places[path]) if path in places else len(order)
+    )
+    return {name: paths for name, paths in found.items() if paths}
+
+
+_QUESTIONS = {
+    **{f"algorithm.{name}": name for name in ("signal", "ratio", "trust", "anchor", "weight")},
+    **{f"algorithm.{name}": ask for ask, names in BELONGS.items() for name in names},
+}
+
+
+def questions() -> Mapping[str, str]:
+    """Which of the six questions each setting of the algorithm belongs to."""
+    return _QUESTIONS
+
+
+SHORT = {
+    "learning_rate": "lr", "group_size": "group", "max_new_tokens": "tokens",
+    "temperature": "temp", "lora_rank": "rank", "name": "", "path": "", "recipe": "",
+}  # fmt: skip
+MOST_IN_NAME = 2
+
+
+def suggest(view: View) -> str:
+    """A name that says where the run comes from and what is changed, and is not taken."""
+    from experiments.db.names import free_name
+
+    stem = view.form.base.name or view.origin.name
+    changed = [path for path in view.checked.changed if path != "name"]
+    if len(changed) <= MOST_IN_NAME:
+        for path in changed:
+            leaf = path.rpartition(".")[2]
+            text = view.checked.fields[path].text
+            if view.checked.config is not None:
+                text = shown(flatten(view.checked.config)[path])
+            text = text.replace("\\", "/").rstrip("/").split("/")[-1]
+            text = re.sub(r"\.(jsonl?|csv|parquet|txt)$", "", text)
+            value = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:24]
+            stem += f"-{SHORT.get(leaf, leaf.replace('_', '-'))}{value or 'off'}"
+    else:
+        stem += f"-{len(changed)}-changes"
+    taken = {run.name for run in view.runs}
+    return free_name(stem, taken.__contains__)

@@ -1,0 +1,210 @@
+"""The lab's screen: turn a choice with ←→ and see the group's push change."""
+
+import asyncio
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.reactive import reactive
+
+from app.inspector.lab import KNOBS, WhatIf, changed, turn, what_if
+from app.text.safe_text import wrap
+from app.tui.dialogs.help.topics import setting_part
+from app.tui.lifecycle import RunKeeper
+from app.tui.looks.palette import style
+from app.tui.screens.base import NARROW
+from app.tui.screens.rollouts.lab.lines import (
+    answers_lines,
+    knob_lines,
+    legend,
+    token_lines,
+    value_text,
+)
+from app.tui.screens.rollouts.view import View
+from app.tui.textual_private.front import Dialog
+from app.tui.widgets.key_bar import KeyBar
+from app.tui.widgets.panel import Line, Panel
+from grpo_engine.config.recipe_cards import CARDS
+from grpo_engine.config.recipes import Recipe
+from grpo_engine.errors import EngineError
+
+SETTINGS = {knob: "recipe" if knob == "name" else knob for knob in KNOBS}
+
+
+class KnobsPanel(Panel):
+    """The choices that can be turned."""
+
+    how: reactive[Recipe | None] = reactive(None, repaint=False)
+    chosen: reactive[int] = reactive(0, repaint=False)
+
+    def __init__(self, base: Recipe) -> None:
+        super().__init__("1", "what if", id="knobs")
+        self.base = base
+
+    def topic(self) -> str:
+        """What `?` explains here: the setting under the cursor."""
+        return f"setting:algorithm.{SETTINGS.get(list(KNOBS)[self.chosen], '')}"
+
+    def watch_how(self) -> None:
+        """Draw the turned knob."""
+        self.repaint()
+
+    def watch_chosen(self) -> None:
+        """Draw the cursor."""
+        self.repaint()
+
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - what does not fit is help
+        """A line per knob, and what the chosen one does."""
+        lines = knob_lines(self.base, self.how or self.base, self.chosen, width, self.palette)
+        label = style(self.palette.label)
+        lines.append([])
+        for part in wrap(self._help(), width, 8):
+            lines.append([(part, label)])
+        return lines
+
+    def _help(self) -> str:
+        knob = list(KNOBS)[self.chosen]
+        how, was = self.how or self.base, getattr(self.base, knob)
+        part = setting_part(self.topic().removeprefix("setting:"))
+        words = CARDS[how.name].summary if knob == "name" else part.paragraphs[0][1]
+        before = f" The run had {value_text(was)}." if getattr(how, knob) != was else ""
+        return f"{part.heading}: {words}{before}"
+
+
+class EffectPanel(Panel):
+    """What the group did, and what it would have done."""
+
+    effects: reactive[tuple[WhatIf, WhatIf] | None] = reactive(None, repaint=False)
+    answer: reactive[int] = reactive(0, repaint=False)
+
+    def __init__(self, view: View) -> None:
+        super().__init__("2", "this group under both", id="effect")
+        self.view = view
+
+    def watch_effects(self) -> None:
+        """Draw the new effect."""
+        self.repaint()
+
+    def watch_answer(self) -> None:
+        """Draw the other answer's tokens."""
+        self.repaint()
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The answers as a table, one answer's tokens, and what this is."""
+        if self.effects is None:
+            return [[("computing", None)]]
+        was, now = self.effects
+        lines = answers_lines(was, now, self.answer, width, self.palette)
+        foot = legend(was, now, width, self.palette)
+        texts = self.view.at_row(self.answer)
+        room = height - len(lines) - len(foot) - 2
+        tokens = token_lines(
+            texts, was.terms[self.answer], now.terms[self.answer], width, room, self.palette
+        )
+        return [*lines, [], *tokens, [], *foot]
+
+
+class LabScreen(Dialog[None]):
+    """One stored group under the recipe of the run and under another one."""
+
+    DEFAULT_CSS = """
+    LabScreen { background: $background; }
+    LabScreen #knobs { width: 46; }
+    LabScreen.-narrow #knobs { width: 32; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "knob(1)", "choice", id="lab.knob", key_display="↑↓",
+                tooltip="Go to the next choice"),
+        Binding("up,k", "knob(-1)", "choice before", id="lab.knob_before", show=False,
+                tooltip="Go to the choice before"),
+        Binding("right,l", "turn(1)", "change", id="lab.turn", key_display="←→",
+                tooltip="Turn this choice up"),
+        Binding("left,h", "turn(-1)", "change back", id="lab.turn_back", show=False,
+                tooltip="Turn this choice down"),
+        Binding("J", "answer(1)", "answer", id="lab.answer", key_display="J K",
+                tooltip="Show the next answer's tokens"),
+        Binding("K", "answer(-1)", "answer before", id="lab.answer_before", show=False,
+                tooltip="Show the tokens of the answer before"),
+        Binding("backspace", "reset", "as it was", id="lab.reset",
+                tooltip="Put this choice back to the run's"),
+        Binding("escape,q,v", "close", "close", id="lab.close", tooltip="Back to the rollouts"),
+    ]  # fmt: skip
+
+    def __init__(self, view: View) -> None:
+        super().__init__()
+        if view.step is None or view.shown is None or view.shown.tokens is None:
+            raise ValueError("the lab needs a group with token numbers")
+        self._view, self._step, self._tokens = view, view.step, view.shown.tokens
+        self._group = view.shown.group
+        self._base = self._how = view.step.run.recipe
+        self._was: WhatIf | None = None
+
+    def compose(self) -> ComposeResult:
+        """Knobs beside their effect."""
+        with Vertical(), Horizontal():
+            yield KnobsPanel(self._base)
+            yield EffectPanel(self._view)
+        yield KeyBar()
+
+    def on_resize(self) -> None:
+        """Fold on narrow terminals."""
+        self.set_class(self.app.size.width < NARROW, "-narrow")
+
+    def on_mount(self) -> None:
+        """Compute the group as it was."""
+        self.query_one(EffectPanel).answer = min(self._view.answer, len(self._tokens.rows) - 1)
+        self._turned(self._how)
+
+    def _turned(self, how: Recipe) -> None:
+        self._how = how
+        self.query_one(KnobsPanel).how = how
+        self._compute(how)
+
+    @work(exclusive=True, group="lab")
+    async def _compute(self, how: Recipe) -> None:
+        app = self.app
+        assert isinstance(app, RunKeeper)
+
+        def run(recipe: Recipe) -> WhatIf:
+            return what_if(self._tokens, self._step.groups, self._group, recipe, self._step.totals)
+
+        try:
+            if self._was is None:
+                self._was = await app.reader.ask(lambda _reader: run(self._base), "lab.was")
+            now = await app.reader.ask(lambda _reader: run(how), "lab.now")
+        except EngineError as error:
+            self.notify(str(error), severity="error")
+            return
+        except asyncio.CancelledError:
+            return
+        self.query_one(EffectPanel).effects = (self._was, now)
+
+    def action_knob(self, by: int) -> None:
+        """Go to another choice."""
+        panel = self.query_one(KnobsPanel)
+        panel.chosen = (panel.chosen + by) % len(KNOBS)
+
+    def action_turn(self, by: int) -> None:
+        """Turn the choice under the cursor."""
+        knob = list(KNOBS)[self.query_one(KnobsPanel).chosen]
+        self._turned(turn(self._how, knob, by))
+
+    def action_reset(self) -> None:
+        """Put the choice under the cursor back."""
+        knob = list(KNOBS)[self.query_one(KnobsPanel).chosen]
+        value = getattr(self._base, knob)
+        try:
+            self._turned(self._base if knob == "name" else changed(self._how, knob, value))
+        except EngineError as error:
+            self.notify(str(error), severity="warning")
+
+    def action_answer(self, by: int) -> None:
+        """Show another answer's tokens."""
+        panel = self.query_one(EffectPanel)
+        panel.answer = (panel.answer + by) % len(self._tokens.rows)
+
+    def action_close(self) -> None:
+        """Back to the rollouts."""
+        self.dismiss(None)

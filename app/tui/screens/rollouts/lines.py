@@ -1,0 +1,225 @@
+"""The Rollouts screen's lines: groups of a step, answers of a group, the same prompt over steps."""
+
+from collections.abc import Sequence
+
+from app.inspector.groups import Change, Verdict, letter
+from app.text.numbers import BARS, short, signed
+from app.text.prompt_text import asked
+from app.text.safe_text import cell_len, clip, pad, safe, wrap
+from app.tui.looks.palette import Palette, style
+from app.tui.widgets.panel import Line
+from experiments.values import GroupView, RolloutView, SearchHit
+
+
+def mark(advantage: float | None) -> str:
+    """▲ pushed up, ▼ pushed down, = no push."""
+    if advantage is None or advantage == 0 or advantage != advantage:
+        return "="
+    return "▲" if advantage > 0 else "▼"
+
+
+def cells(line: Line) -> int:
+    """The width of a line in terminal cells."""
+    return sum(cell_len(text) for text, _ in line)
+
+
+def groups_head(width: int, palette: Palette) -> Line:
+    """The names of the columns above the groups."""
+    gap = " " * max(0, width - 12)
+    return [(gap + pad("mean", 5, ">") + pad("std", 5, ">"), style(palette.label))]
+
+
+def group_line(group: GroupView, *, chosen: bool, width: int, palette: Palette) -> Line:
+    """One group: number, prompt, mean and spread of reward, `=` where it teaches nothing."""
+    back = palette.cursor if chosen else palette.paper
+    front = style(palette.headline if chosen else palette.text, back)
+    label = style(palette.label, back)
+    return [
+        (f"{group.index + 1:>2}", label),
+        ("▸" if chosen else " ", style(palette.focus, back)),
+        (pad(asked(group.prompt_text), max(1, width - 15)), front),
+        (pad(short(group.reward_mean), 5, ">"), front),
+        (pad(short(group.reward_std), 5, ">"), label),
+        (" =" if group.no_signal or group.reward_std == 0 else "  ", label),
+    ]
+
+
+def hit_line(hit: SearchHit, chosen: bool, width: int, palette: Palette) -> Line:
+    """One place that a search found: step, answer and the text."""
+    back = palette.cursor if chosen else palette.paper
+    head = f"{hit.step:>5} {hit.group_index + 1}{letter(hit.index)} "
+    return [
+        (head, style(palette.label, back)),
+        (pad(hit.text, max(1, width - len(head))), style(palette.text, back)),
+    ]
+
+
+def place_line(group: GroupView, rollout: RolloutView | None, run: str, palette: Palette) -> Line:
+    """Where one is: run, step, prompt, target, answer."""
+    label, text = style(palette.label), style(palette.text)
+    line: Line = [(f" {clip(run, 40)}", style(palette.headline)), (f"  step {group.step}", text)]
+    if group.origin != "train":
+        line.append((f"  {group.origin}", style(palette.accent)))
+    question = clip(asked(group.prompt_text), 40)
+    line += [(f"  prompt {group.index + 1} ", label), (f"“{question}”", text)]
+    if group.target:
+        line += [("  target ", label), (clip(group.target, 20), text)]
+    if rollout is not None:
+        line += [("  answer ", label), (letter(rollout.index), text)]
+        line.append((f" of {len(group.rollouts)}", label))
+    return line
+
+
+def answer_line(
+    rollouts: Sequence[RolloutView], selected: int, width: int, palette: Palette
+) -> Line:
+    """All answers of a group in one line, the chosen one framed: `a ▲1.1  ▌c ▲1.1▐`."""
+    texts = [f"{letter(r.index)} {mark(r.advantage)}{short(r.reward, 1)}" for r in rollouts]
+    first, end = window([len(text) + 2 for text in texts], selected, width - 2)
+    dim = style(palette.label)
+    line: Line = [("…", dim)] if first else []
+    for place in range(first, end):
+        chosen = place == selected
+        colour = palette.of_push(rollouts[place].advantage)
+        front = palette.headline if chosen else colour
+        back = palette.cursor if chosen else palette.paper
+        line.append(("▌" if chosen else " ", style(palette.focus)))
+        line.append((texts[place], style(front, back, bold=chosen)))
+        line.append(("▐" if chosen else " ", style(palette.focus)))
+    return [*line, ("…", dim)] if end < len(texts) else line
+
+
+def sibling_lines(
+    group: GroupView, selected: int, width: int, rows: int, palette: Palette
+) -> list[Line]:
+    """The answers of the group under each other, so that they can be compared."""
+    if rows < 3 or len(group.rollouts) < 2:
+        return []
+    lines: list[Line] = [[("all answers to this prompt", style(palette.label))]]
+    first, end = window([1] * len(group.rollouts), selected, rows - 1)
+    for place in range(first, end):
+        one = group.rollouts[place]
+        back = palette.cursor if place == selected else palette.paper
+        head = f"{letter(one.index)} {mark(one.advantage)}{signed(one.advantage):>6} "
+        push = style(palette.of_push(one.advantage), back)
+        text = style(palette.headline if place == selected else palette.text, back)
+        reward = f"{short(one.reward):>5}  "
+        room = max(1, width - cell_len(head) - cell_len(reward))
+        cut = " [cut]" if one.finish == "length" else ""
+        body = clip(" ".join(safe(one.text, " ").split()), room - len(cut))
+        line: Line = [(head, push), (reward, text), (body, text), (cut, style(palette.warn, back))]
+        lines.append([*line, (" " * max(0, width - cells(line)), text)])
+    return lines
+
+
+def window(widths: Sequence[int], selected: int, room: int) -> tuple[int, int]:
+    """The first and the end of the longest run of items around `selected` that fits `room`."""
+    if not widths:
+        return 0, 0
+    first, end = selected, selected + 1
+    used = widths[selected]
+    while True:
+        if end < len(widths) and used + widths[end] <= room:
+            used += widths[end]
+            end += 1
+        elif first > 0 and used + widths[first - 1] <= room:
+            first -= 1
+            used += widths[first]
+        else:
+            return first, end
+
+
+def history_line(
+    history: Sequence[GroupView], group: GroupView, width: int, palette: Palette
+) -> Line:
+    """The same prompt over the steps: reward as a bar per visit, the shown one in brackets."""
+    label = style(palette.label)
+    visits = [visit for visit in history if visit.origin == group.origin]
+    if len(visits) < 2:
+        text = "this prompt was met once; pinned prompts come back, * pins this one"
+        return [(clip(" " + text, width), label)]
+    rewards = [visit.reward_mean for visit in visits]
+    known = [value for value in rewards if value is not None] or [0.0]
+    place = next((i for i, visit in enumerate(visits) if visit.key == group.key), 0)
+    texts = [
+        f"{visit.step} {bar_of(reward, min(known), max(known))}"
+        for visit, reward in zip(visits, rewards, strict=True)
+    ]
+    name = f" {group.origin} prompt by step " if group.origin != "train" else " by step "
+    tail = f"  {short(rewards[0])} → {short(rewards[place])}  [ ] step  D diff"
+    first, end = window([len(text) + 2 for text in texts], place, width - len(name) - len(tail))
+    line: Line = [(name, label)]
+    for number in range(first, end):
+        shown = number == place
+        text = f"[{texts[number]}]" if shown else f"{texts[number]}──"
+        line.append((text, style(palette.headline if shown else palette.of_series("reward"))))
+    return [*line, (tail, label)]
+
+
+def bar_of(value: float | None, low: float, high: float) -> str:
+    """A value between `low` and `high` as one bar."""
+    if value is None:
+        return " "
+    return BARS[round(7 * (value - low) / (high - low))] if high > low else BARS[3]
+
+
+def diff_lines(changes: Sequence[Change], width: int, palette: Palette) -> list[Line]:
+    """Two answers as one text: gone words in [−…], new ones in [+…], in the colours of a push."""
+    looks = {
+        "same": (style(palette.text), "", ""),
+        "gone": (style(palette.push[0]), "[−", "]"),
+        "new": (style(palette.push[-1], bold=True), "[+", "]"),
+    }
+    lines: list[Line] = [[]]
+    used = 0
+    for change in changes:
+        look, before, after = looks[change.kind]
+        for char in before + safe(change.text) + after:
+            size = cell_len(char)
+            if used + size > width:
+                lines.append([])
+                used = 0
+            lines[-1].append((char, look))
+            used += size
+    return lines
+
+
+def reward_lines(rollout: RolloutView, width: int, palette: Palette) -> list[Line]:
+    """The total, then each function with its bar, its value and its reason, then the advantage."""
+    label, text = style(palette.label), style(palette.text)
+    total = pad(short(rollout.reward), 6, ">")
+    lines: list[Line] = [
+        [(pad("reward", width - 6), label), (total, style(palette.headline, bold=True))],
+        [],
+    ]
+    wide = 8 if width >= 26 else 5
+    largest = max([1.0, *(abs(r.value) for r in rollout.rewards if r.value is not None)])
+    for reward in rollout.rewards:
+        full = 0 if reward.value is None else round(wide * min(1.0, abs(reward.value) / largest))
+        colour = palette.of_series("reward") if (reward.value or 0) >= 0 else palette.bad
+        name = pad(reward.name, max(6, min(12, width - wide - 7)))
+        line: Line = [
+            (name + " ", label),
+            ("█" * full, style(colour)),
+            ("░" * (wide - full), style(palette.guide)),
+        ]
+        value = "n/a" if reward.value is None else short(reward.value)
+        lines.append([*line, (pad(value, max(4, width - cells(line)), ">"), text)])
+        if reward.weight != 1:
+            lines.append([(f"  × weight {short(reward.weight)}", label)])
+        lines += [[("  " + part, text)] for part in wrap(reward.reason, width - 2, 3) if part]
+    push = style(palette.of_push(rollout.advantage), bold=True)
+    lines.append([])
+    lines.append(
+        [(pad("advantage", width - 7), label), (pad(signed(rollout.advantage), 7, ">"), push)]
+    )
+    return lines
+
+
+def verdict_line(chips: Sequence[Verdict], palette: Palette) -> list[Line]:
+    """The verdicts on an answer, one a line: ✓ fine, ✗ not."""
+    return [
+        [("✓ " if chip.good else "✗ ", style(palette.good if chip.good else palette.bad)),
+         (chip.text, style(palette.text))]
+        for chip in chips
+    ]  # fmt: skip

@@ -1,0 +1,293 @@
+"""The three panes of the Rollouts screen; each draws a `View` and asks for moves by messages."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual import events
+from textual.message import Message
+from textual.reactive import reactive
+
+from app.inspector.groups import balance, letter, verdicts
+from app.inspector.heat import HEAT_MODES, HEAT_NAMES, Heat
+from app.inspector.layout import Line as TokenLine
+from app.inspector.layout import lay_out
+from app.text.numbers import BARS
+from app.text.safe_text import safe, wrap
+from app.tui.looks.palette import Palette, style
+from app.tui.screens.rollouts.lines import (
+    answer_line,
+    diff_lines,
+    group_line,
+    groups_head,
+    history_line,
+    hit_line,
+    place_line,
+    reward_lines,
+    sibling_lines,
+    verdict_line,
+)
+from app.tui.screens.rollouts.token_lines import standouts, token_lines
+from app.tui.screens.rollouts.view import View
+from app.tui.widgets.panel import Line, Panel, Span
+
+NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
+NO_GROUPS = "No answers are recorded yet. They appear after the first step; 3 shows the run live."
+
+
+@dataclass
+class GroupPicked(Message):
+    """A group was clicked."""
+
+    place: int
+
+
+@dataclass
+class TokenPicked(Message):
+    """A token was clicked."""
+
+    index: int
+
+
+def missing(view: View, width: int, palette: Palette) -> list[Line]:
+    """Why there is nothing to show, and which key helps."""
+    text = NO_RUN if view.step is None else NO_GROUPS
+    return [[(" " + part, style(palette.label))] for part in wrap(text, width - 2, 5)]
+
+
+class ViewPanel(Panel):
+    """A panel that draws the screen's view."""
+
+    view: reactive[View] = reactive(View, repaint=False)
+
+    def watch_view(self) -> None:
+        """Draw the new view."""
+        self.repaint()
+
+
+class HistoryBar(ViewPanel, can_focus=False):
+    """Where one is, and the same prompt over the steps."""
+
+    DEFAULT_CSS = "HistoryBar { height: 2; }"
+    framed: ClassVar[bool] = False
+
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - two lines always
+        """The place in a sentence, and the bars of the prompt's visits."""
+        view, palette = self.view, self.palette
+        step, chosen, detail = view.step, view.chosen, view.shown
+        if step is None or chosen is None:
+            return []
+        history = detail.history if detail else ()
+        place = place_line(chosen, view.rollout, step.run.name, palette)
+        return [place, history_line(history, chosen, width, palette)]
+
+
+class GroupsPanel(ViewPanel):
+    """A row per prompt of the step."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("1", "groups", **kwargs)
+        self._top = 0
+
+    def watch_view(self) -> None:
+        """Say how the groups are sorted, or how many places the search found."""
+        view = self.view
+        self.title = "found" if view.hits else "groups"
+        self.note = f"{view.hit + 1} of {len(view.hits)}" if view.hits else f"sort {view.sort}"
+        self.repaint()
+
+    def topic(self) -> str:
+        """What `?` explains here."""
+        return "panel:prompts"
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """Head, the groups around the chosen one, and how many prompts of other kinds there are."""
+        palette, view = self.palette, self.view
+        groups = view.groups
+        if view.hits:
+            return self._found(width, height)
+        if not groups:
+            return missing(view, width, palette)
+        foot = self._foot(palette)
+        room = max(1, height - 1 - len(foot))
+        self._top = max(min(self._top, view.group), view.group - room + 1)
+        rows = [
+            group_line(group, chosen=place == view.group, width=width, palette=palette)
+            for place, group in enumerate(groups)
+        ][self._top : self._top + room]
+        gap: list[Line] = [[] for _ in range(room - len(rows))]
+        return [groups_head(width, palette), *rows, *gap, *foot]
+
+    def _found(self, width: int, height: int) -> list[Line]:
+        hits, at = self.view.hits, self.view.hit
+        self._top = max(min(self._top, at), at - height + 1)
+        lines = [hit_line(hit, place == at, width, self.palette) for place, hit in enumerate(hits)]
+        return lines[self._top : self._top + height]
+
+    def _foot(self, palette: Palette) -> list[Line]:
+        step = self.view.step
+        if step is None:
+            return []
+        label = style(palette.label)
+        key = style(palette.headline)
+        kinds = {"eval": "held-out", "pinned": "pinned", "train": "training"}
+        counts = {**step.counts, "train": len(step.steps)}
+        others = [
+            f"{kinds[kind]} at {count} step{'s' if count != 1 else ''}"
+            for kind, count in counts.items()
+            if kind != step.origin and count
+        ]
+        lines: list[Line] = [[("t ", key), (text, label)] for text in others]
+        return [*lines, [("H L ", key), ("other step  ", label), ("s ", key), ("sort", label)]]
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the clicked group."""
+        head = 0 if self.view.hits else 1
+        place = self.inside(event.offset).y - head + self._top
+        if 0 <= place < len(self.view.hits or self.view.groups):
+            self.post_message(GroupPicked(place))
+
+
+class AnswerPanel(ViewPanel):
+    """One answer token by token, and the numbers of the token under the cursor."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("2", "answer", **kwargs)
+        self._top = 0
+        self._lines: tuple[TokenLine, ...] = ()
+        self._laid_out_for: tuple[tuple[str, ...], int] | None = None
+
+    def watch_view(self) -> None:
+        """Name the answer and the shading in the frame."""
+        new = self.view
+        rollout = new.rollout
+        name = letter(rollout.index) if rollout else ""
+        self.title = f"answer {name}{' by token' if not new.diff else ', changes'}"
+        if rollout is None:
+            self.title = "answer"
+        place = HEAT_MODES.index(new.mode) + 1
+        self.note = f"heat {place}/{len(HEAT_MODES)}: {HEAT_NAMES[new.mode]}"
+        self.repaint()
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The group's answers, the text with its bars, the token's numbers, and the siblings."""
+        view, palette = self.view, self.palette
+        chosen, rollout = view.chosen, view.rollout
+        if chosen is None or rollout is None:
+            return missing(view, width, palette)
+        head = [answer_line(chosen.rollouts, view.answer, width, palette), []]
+        if view.diff:
+            return head + self._changes(width, palette)
+        foot = self._token(width, palette)
+        room = max(2, height - len(head) - len(foot) - 1)
+        body = self._text(width, room, palette)
+        lines = [*head, *body, [], *foot, []]
+        rows = height - len(lines)
+        return lines + sibling_lines(chosen, view.answer, width, rows, palette)
+
+    def _changes(self, width: int, palette: Palette) -> list[Line]:
+        changes = self.view.changes()
+        if not changes:
+            return [[("this prompt has no earlier answer to compare with", style(palette.label))]]
+        return diff_lines(changes, width, palette)
+
+    def _token(self, width: int, palette: Palette) -> list[Line]:
+        view = self.view
+        row, step, detail = view.row, view.step, view.shown
+        if row is None or step is None or detail is None or not row.ids:
+            words = detail.missing if detail else "reading the token numbers"
+            return [[(words, style(palette.label))]]
+        lines = token_lines(
+            row, view.texts[view.token], view.token, view.terms, step.run.recipe, step.totals,
+            width, palette, detail.missing or "no push: sampled outside the gradient",
+        )  # fmt: skip
+        last = view.terms[-1] if view.terms else ()
+        found = standouts(row, view.texts, last, step.run.recipe)
+        for name, text in found:
+            heads = [name, ""]
+            lines += [
+                [(f"{head:<8}", style(palette.label)), (part, style(palette.text))]
+                for head, part in zip(heads, wrap(text, width - 8, 2), strict=False)
+            ]
+        return lines
+
+    def _text(self, width: int, room: int, palette: Palette) -> list[Line]:
+        texts = self.view.texts
+        if self._laid_out_for != (texts, width):
+            self._lines, self._laid_out_for, self._top = lay_out(texts, width), (texts, width), 0
+        at = next((n for n, line in enumerate(self._lines)
+                   if any(piece.token == self.view.token for piece in line)), 0)  # fmt: skip
+        fits = max(1, room // 2)
+        self._top = max(min(self._top, at), at - fits + 1)
+        heat, terms = self.view.heat, self.view.terms
+        clipped = {t for t, term in enumerate(terms[-1]) if term.side != "free"} if terms else set()
+        lines: list[Line] = []
+        for line in self._lines[self._top : self._top + fits]:
+            lines.append([self._piece(p.token, p.text, clipped, palette) for p in line])
+            lines.append([bar(heat, p.token, p.cells, palette) for p in line])
+        return lines
+
+    def _piece(self, token: int, text: str, clipped: set[int], palette: Palette) -> Span:
+        here = token == self.view.token
+        front = palette.headline if here else palette.text
+        back = palette.cursor if here else None
+        return text, style(front, back, bold=here, underline=token in clipped)
+
+    def copy_text(self) -> str:
+        """What `y` copies: the answer as the model wrote it, made safe."""
+        rollout = self.view.rollout
+        return safe(rollout.text, "\n") if rollout else ""
+
+    def topic(self) -> str:
+        """What `?` explains here."""
+        return "panel:tokens"
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the clicked token."""
+        place = self.inside(event.offset)
+        number = (place.y - 2) // 2 + self._top
+        if place.y < 2 or not 0 <= number < len(self._lines):
+            return
+        cell = 0
+        for piece in self._lines[number]:
+            cell += piece.cells
+            if place.x < cell:
+                self.post_message(TokenPicked(piece.token))
+                return
+
+
+def bar(heat: Heat | None, token: int, cells: int, palette: Palette) -> Span:
+    """The bar under one token: its height is the size of the shade, its colour the sign."""
+    shade = heat.shades[token] if heat is not None and token < len(heat.shades) else None
+    if heat is None or shade is None:
+        return " " * cells, None
+    if shade == 0:
+        return BARS[0] * cells, style(palette.guide)
+    height = max(0, min(7, round(abs(shade) * 7)))
+    signed = shade if heat.signed else abs(shade)
+    return BARS[height] * cells, style(palette.of_advantage(signed, 1.0))
+
+
+class WhyPanel(ViewPanel):
+    """Where the reward comes from, and what the group makes of it."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("3", "why this reward", **kwargs)
+
+    def topic(self) -> str:
+        """What `?` explains here."""
+        return "panel:why"
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """Rewards by function with reasons, verdicts, and the balance of the group."""
+        view, palette = self.view, self.palette
+        chosen, rollout = view.chosen, view.rollout
+        if chosen is None or rollout is None:
+            text = "What each reward function gave an answer, and why, shows up here."
+            return [[(" " + p, style(palette.label))] for p in wrap(text, width - 2, 5)]
+        lines = reward_lines(rollout, width, palette)
+        lines += [[], *verdict_line(verdicts(rollout, chosen), palette)]
+        label = style(palette.label)
+        target = [f"target {chosen.target}"] if chosen.target else []
+        for text in (*target, f"group: {balance(chosen)}"):
+            lines += [[(part, label)] for part in wrap(text, width, 3)]
+        return lines[:height]

@@ -1,0 +1,337 @@
+"""The Rollouts screen: moves through steps, groups, answers and tokens of a stored run."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.message import Message
+from textual.reactive import reactive
+
+from app.feed.run_state import Snapshot
+from app.inspector.groups import SORT_KEYS
+from app.tui.messages import RolloutOpened
+from app.tui.screens.base import WorkbenchScreen
+from app.tui.screens.rollouts.load import (
+    GroupDetail,
+    RunFacts,
+    StepGroups,
+    load_group,
+    load_hits,
+    load_step,
+    run_facts,
+)
+from app.tui.screens.rollouts.panels import (
+    AnswerPanel,
+    GroupPicked,
+    GroupsPanel,
+    HistoryBar,
+    TokenPicked,
+    ViewPanel,
+    WhyPanel,
+)
+from app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown, show_in_pager
+from app.tui.screens.rollouts.view import View
+from experiments.errors import StoreError
+from experiments.values import GroupView
+from grpo_engine.events import Origin
+
+ORIGINS: tuple[Origin, ...] = ("train", "pinned", "eval")
+
+
+class RolloutsScreen(WorkbenchScreen):
+    """Every answer of a run, down to the token."""
+
+    mode = "rollouts"
+    CSS_PATH = "rollouts.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("right,l", "token(1)", "token", id="rollouts.token", key_display="←→",
+                tooltip="Go to the next token"),
+        Binding("left,h", "token(-1)", "token before", id="rollouts.token_before", show=False,
+                tooltip="Go to the token before"),
+        Binding("home", "token(-1000000)", "first token", id="rollouts.first", show=False,
+                tooltip="Go to the first token"),
+        Binding("end", "token(1000000)", "last token", id="rollouts.last", show=False,
+                tooltip="Go to the last token"),
+        Binding("down,j", "answer(1)", "answer", id="rollouts.answer", key_display="↑↓",
+                tooltip="Go to the next answer of the group"),
+        Binding("up,k", "answer(-1)", "answer before", id="rollouts.answer_before", show=False,
+                tooltip="Go to the answer before"),
+        Binding("J", "group(1)", "group", id="rollouts.group", key_display="J K",
+                tooltip="Go to the next group of the step"),
+        Binding("K", "group(-1)", "group before", id="rollouts.group_before", show=False,
+                tooltip="Go to the group before"),
+        Binding("right_square_bracket,n", "visit(1)", "same prompt, other step",
+                id="rollouts.visit", key_display="[ ]", tooltip="The same prompt at a later step"),
+        Binding("left_square_bracket,p", "visit(-1)", "same prompt, step before", show=False,
+                id="rollouts.visit_before", tooltip="The same prompt at an earlier step"),
+        Binding("L", "step(1)", "next step", id="rollouts.step", show=False,
+                tooltip="Go to the next step of the run"),
+        Binding("H", "step(-1)", "step before", id="rollouts.step_before", show=False,
+                tooltip="Go to the step before"),
+        Binding("m", "heat", "heat", id="rollouts.heat",
+                tooltip="Shade tokens by the next measure"),
+        Binding("D", "diff", "diff", id="rollouts.diff", show=False,
+                tooltip="Show the words that changed since this prompt came before"),
+        Binding("s", "sort", "sort", id="rollouts.sort", show=False,
+                tooltip="Sort groups by surprise, reward, length, KL or clip"),
+        Binding("t", "origin", "kind", id="rollouts.origin", show=False,
+                tooltip="Change between training, pinned and evaluation prompts"),
+        Binding("v", "lab", "lab", id="rollouts.lab",
+                tooltip="What would another recipe have done to this group"),
+        Binding("o", "pager", "pager", id="rollouts.pager", show=False,
+                tooltip="Read the answer in your pager"),
+        Binding("asterisk", "pin", "pin", id="rollouts.pin", show=False,
+                tooltip="Follow this prompt through the rest of the run"),
+    ]  # fmt: skip
+
+    view: reactive[View] = reactive(View, repaint=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._run: RunFacts | None = None
+        self._wanted: int | None = None  # the run that is being read, or was
+        self._shown: int | None = None  # the run that was in front last
+        self._following = True
+        self._seen_step = -1
+
+    def body(self) -> ComposeResult:
+        """A line of history and three panes."""
+        yield HistoryBar(id="history")
+        with Horizontal(id="panes"):
+            yield GroupsPanel(id="groups")
+            yield AnswerPanel(id="answer")
+            yield WhyPanel(id="why")
+
+    def on_mount(self) -> None:
+        """Keys go to the answer first."""
+        self.query_one(AnswerPanel).focus()
+
+    # -- what is shown ----------------------------------------------------------------------
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Follow the run in front until one goes to a step of it; a run that is opened, always."""
+        session = self.workbench.session
+        if session is None:
+            return
+        if session.run != self._shown:
+            first = self._shown is None
+            self._shown = session.run
+            self._following = self._following if first else True
+        other = self._wanted is None or (self._following and self._wanted != session.run)
+        if other or (self._following and snapshot.step != self._seen_step):
+            self._seen_step = snapshot.step
+            self._load(session.run if other else None, step=None)
+
+    def receive(self, message: Message) -> None:
+        """Open the answer that another screen asks for."""
+        if isinstance(message, RolloutOpened):
+            self._following = False
+            origin: Origin = next((o for o in ORIGINS if o == message.origin), "train")
+            self._load(message.run or None, message.step, origin, (message.group, message.answer))
+
+    def _load(
+        self, run: int | None, step: int | None, origin: Origin = "train",
+        at: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        # a step that is asked for before its run was read must not take the run before
+        self._wanted = run if run is not None else self._wanted
+        self._read_step(self._wanted, step, origin, at)
+
+    @work(exclusive=True, group="step")
+    async def _read_step(
+        self, run: int | None, step: int | None, origin: Origin, at: tuple[int, int] | None
+    ) -> None:
+        facts = self._run
+        ask = self.workbench.reader.ask
+        try:
+            if facts is None or (run is not None and run != facts.key):
+                key = run if run is not None else 0
+                facts = self._run = await ask(lambda reader: run_facts(reader, key), "run")
+                self.view = View(mode=self.view.mode, sort=self.view.sort)
+            known: RunFacts = facts
+            found = await ask(lambda reader: load_step(reader, known, step, origin), "step")
+        except (StoreError, asyncio.CancelledError) as error:
+            self._say(error)
+            return
+        view = self.view.with_step(found)
+        if at is not None:
+            view = view.at_answer(*at)
+        self.view = view
+
+    def _say(self, error: BaseException) -> None:
+        if isinstance(error, StoreError):
+            self.notify(str(error), severity="error")
+
+    def watch_view(self, _old: View, new: View) -> None:
+        """Hand the view down, and read the numbers of the chosen group."""
+        if not self.is_mounted:
+            return
+        for panel in self.query(ViewPanel):
+            panel.view = new
+        if new.chosen is not None and new.shown is None:
+            self._read_group(new.chosen)
+
+    @work(exclusive=True, group="group")
+    async def _read_group(self, group: GroupView) -> None:
+        step = self.view.step
+        if step is None:
+            return
+        known: StepGroups = step
+        try:
+            detail: GroupDetail = await self.workbench.reader.ask(
+                lambda reader: load_group(reader, known, group), "group"
+            )
+        except (StoreError, asyncio.CancelledError) as error:
+            self._say(error)
+            return
+        self.view = replace(self.view, detail=detail)
+
+    # -- moves ------------------------------------------------------------------------------
+
+    def action_token(self, by: int) -> None:
+        """Go along the answer."""
+        self.view = self.view.move_token(by)
+
+    def action_answer(self, by: int) -> None:
+        """Go to another answer of the group."""
+        self.view = self.view.move_answer(by)
+
+    def action_group(self, by: int) -> None:
+        """Go to another group, or to another place of the search."""
+        if self.view.hits:
+            self._open_hit(self.view.hit + by)
+        else:
+            self.view = self.view.move_group(by)
+
+    def action_step(self, by: int) -> None:
+        """Go to another step that has groups of this kind."""
+        step = self.view.step
+        if step is None or not step.steps:
+            return
+        place = step.steps.index(step.step) if step.step in step.steps else 0
+        target = max(0, min(len(step.steps) - 1, place + by))
+        self._following = target == len(step.steps) - 1 and step.origin == "train"
+        self._load(None, step.steps[target], step.origin)
+
+    def action_visit(self, by: int) -> None:
+        """Go to the same prompt at another step."""
+        visit = self.view.visit(by)
+        if visit is None:
+            self.notify("This prompt was not met at another step. Pinned prompts come back: t.")
+            return
+        self._following = False
+        self._load(None, visit.step, visit.origin, (visit.index, self.view.answer))
+
+    def action_origin(self) -> None:
+        """Change between training, pinned and evaluation prompts."""
+        step = self.view.step
+        if step is None:
+            return
+        place = ORIGINS.index(step.origin)
+        others = (*ORIGINS[place + 1 :], *ORIGINS[: place + 1])
+        origin = next(o for o in others if o in ("train", step.origin) or step.counts[o])
+        self._following = origin == "train"
+        self._load(None, None, origin)
+
+    def action_heat(self) -> None:
+        """Shade by the next measure."""
+        self.view = self.view.next_mode()
+
+    def action_diff(self) -> None:
+        """Show what changed since the visit before, or the tokens again."""
+        self.view = replace(self.view, diff=not self.view.diff)
+
+    def action_sort(self) -> None:
+        """Sort the groups by the next key, the chosen one kept."""
+        key = SORT_KEYS[(SORT_KEYS.index(self.view.sort) + 1) % len(SORT_KEYS)]
+        self.view = self.view.sorted_by(key)
+
+    def action_pin(self) -> None:
+        """Ask the run to follow this prompt."""
+        chosen, session = self.view.chosen, self.workbench.session
+        if chosen is None or session is None or self._run is None:
+            return
+        if session.run != self._run.key or not self.snapshot.active:
+            self.notify("Only a run that is going on can follow another prompt.")
+        elif self.workbench.read_only or not session.feed.may_control:
+            self.notify("This view is read-only.", severity="warning")
+        else:
+            session.feed.pin(chosen.example_key)
+            self.notify("Pinned: this prompt will be sampled again as the run goes on.")
+
+    def action_lab(self) -> None:
+        """Open the lab on this group."""
+        from app.tui.screens.rollouts.lab.screen import LabScreen
+
+        view = self.view
+        if view.step is not None and view.shown is not None and view.shown.terms:
+            self.app.push_screen(LabScreen(view))
+        else:
+            self.notify("The lab needs a training group with recorded token numbers.")
+
+    def action_pager(self) -> None:
+        """Read the group in the pager."""
+        if self.workbench.read_only:
+            self.notify("This view is read-only.", severity="warning")
+        elif self.view.chosen is not None:
+            show_in_pager(self.app, as_markdown(self.view))
+
+    # -- search and export ------------------------------------------------------------------
+
+    def find(self, text: str) -> None:
+        """Search all answers and prompts of the run."""
+        if self._run is None or not text:
+            self.view = replace(self.view, hits=(), hit=0)
+            return
+        self._search(self._run, text)
+
+    @work(exclusive=True, group="search")
+    async def _search(self, run: RunFacts, text: str) -> None:
+        try:
+            hits = await self.workbench.reader.ask(
+                lambda reader: load_hits(reader, run, text), "search"
+            )
+        except (StoreError, asyncio.CancelledError) as error:
+            self._say(error)
+            return
+        self.view = replace(self.view, hits=hits, hit=0)
+        if hits:
+            self._open_hit(0)
+        else:
+            self.notify(f"No answer and no prompt of this run holds {text!r}.")
+
+    def _open_hit(self, place: int) -> None:
+        hits = self.view.hits
+        place = max(0, min(len(hits) - 1, place))
+        hit = hits[place]
+        self._following = False
+        self.view = replace(self.view, hit=place)
+        self._load(None, hit.step, hit.origin, (hit.group_index, hit.index))
+
+    def exports(self) -> Mapping[str, Callable[[], str]]:
+        """The shown step's answers as CSV, JSON or Markdown."""
+        if self.view.step is None:
+            return {}
+        return {
+            "csv": lambda: as_csv(self.view),
+            "json": lambda: as_json(self.view),
+            "md": lambda: as_markdown(self.view),
+        }
+
+    @on(GroupPicked)
+    def choose_group(self, message: GroupPicked) -> None:
+        """A group, or a place of the search, was clicked."""
+        if self.view.hits:
+            self._open_hit(message.place)
+        else:
+            self.view = self.view.move_group(message.place - self.view.group)
+
+    @on(TokenPicked)
+    def choose_token(self, message: TokenPicked) -> None:
+        """A token was clicked."""
+        self.view = self.view.at_token(message.index)

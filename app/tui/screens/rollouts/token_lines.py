@@ -1,0 +1,127 @@
+"""The numbers of the token under the cursor, told in a few lines."""
+
+import math
+from collections.abc import Sequence
+
+from rich.style import Style
+
+from app.inspector.values import TokenTerm, UpdateTotals
+from app.inspector.words import why, written_out
+from app.text.numbers import short
+from app.text.safe_text import clip, safe, wrap
+from app.tui.looks.palette import Palette, style
+from app.tui.widgets.panel import Line
+from experiments.values import TokenRow
+from grpo_engine.config.recipes import Recipe
+
+INTERVAL, TAIL = 20, 6
+UNBOUNDED = 1e6
+MOST_NAMED = 3
+
+
+def token_lines(
+    row: TokenRow, text: str, index: int, terms: Sequence[Sequence[TokenTerm]],
+    recipe: Recipe, totals: UpdateTotals, width: int, palette: Palette, missing: str = "",
+) -> list[Line]:  # fmt: skip
+    """Probabilities, ratio on its interval, why, the term, and the passes; the last pass counts."""
+    label, plain = style(palette.label), style(palette.text)
+    count = len(row.ids)
+    title = f"╶ token {index + 1} of {count} “{safe(text)}” ╴"
+    lines: list[Line] = [[(clip(title, width), style(palette.headline))]]
+    lines.append(_probabilities(row, index, width, palette))
+    seen = [one[index] for one in terms if index < len(one)]
+    if not seen:
+        return lines + [[(part, label)] for part in wrap(missing, width, 2) if part]
+    last = seen[-1]
+    lines.append(_ratio_line(last, width, palette))
+    lines += _labelled("why", why(last, recipe, first_pass=len(seen) == 1), width, label, plain)
+    lines += _labelled("term", written_out(last, recipe, totals, count), width, label, plain)
+    passes = "   ".join(f"{n}: ratio {short(one.ratio, 3)}" for n, one in enumerate(seen, 1))
+    lines += _labelled("passes", passes, width, label, plain)
+    return lines
+
+
+def _probabilities(row: TokenRow, index: int, width: int, palette: Palette) -> Line:
+    label, number = style(palette.label), style(palette.headline)
+    name = "reference" if width >= 58 else "ref"
+    stages = [(name, row.reference), ("old", row.old)]
+    if row.passes:
+        stages.append(("new", row.passes[-1]))
+    stages.append(("after", row.after))
+    line: Line = [("probability" if width >= 64 else "prob. ", label)]
+    for name, values in stages:
+        if index < len(values):
+            line += [(f"  {name} ", label), (probability(values[index]), number)]
+    return line
+
+
+def probability(logprob: float) -> str:
+    """exp of a log-probability, with more digits where it is near 1: `.034`, `.9987`."""
+    p = math.exp(min(0.0, logprob))
+    return f"{p:.4f}"[1:] if 0.99995 > p >= 0.0995 else short(p, 3)
+
+
+def _ratio_line(term: TokenTerm, width: int, palette: Palette) -> Line:
+    """The ratio as a diamond on its interval: `┈.8├────┼────┤1.2┈◆  1.35 CLIPPED high`."""
+    label, headline = style(palette.label), style(palette.headline)
+    words = {"low": " CLIPPED low", "high": " CLIPPED high", "ceiling": " AT THE CEILING"}
+    end = words.get(term.side, "")
+    alarm = style(palette.of_series("clip"), bold=True)
+    if term.high >= UNBOUNDED or term.low <= 1 / UNBOUNDED:
+        bounds = "no bounds" if term.high >= UNBOUNDED else f"at most {short(term.high)}"
+        ratio = short(term.ratio, 3)
+        return [("ratio   ", label), (ratio, headline), (f"  {bounds}", label), (end, alarm)]
+    inner = max(9, min(INTERVAL, width - 2 * TAIL - 38))
+    span = (term.high - term.low) or 1.0
+    tails = ["┈" * TAIL, "┈" * TAIL]
+    marks = list("├" + "─" * (inner - 2) + "┤")
+    marks[round((1.0 - term.low) / span * (inner - 1)) % inner] = "┼"
+    track = [*tails[0], short(term.low), *marks, short(term.high), *tails[1]]
+    track[_place(term, span, inner)] = "◆"
+    line: Line = [("ratio   ", label)]
+    line += [(t, (alarm if end else headline) if t == "◆" else label) for t in track]
+    return [*line, ("  ", None), (short(term.ratio, 3), headline), (end, alarm)]
+
+
+def _place(term: TokenTerm, span: float, inner: int) -> int:
+    """Where on the track the diamond goes: within the interval, or in a tail of half its span."""
+    if term.ratio < term.low:
+        return round((1 - min(1.0, (term.low - term.ratio) / span * 2)) * (TAIL - 1))
+    if term.ratio > term.high:
+        away = min(1.0, (term.ratio - term.high) / span * 2)
+        return TAIL + inner + 2 + round(away * (TAIL - 1))
+    return TAIL + 1 + round((term.ratio - term.low) / span * (inner - 1))
+
+
+def _labelled(name: str, text: str, width: int, label: Style, plain: Style) -> list[Line]:
+    parts = wrap(text, max(8, width - 8), 3)
+    heads = [name, *[""] * len(parts)]
+    return [
+        [(f"{head:<8}", label), (part, plain)] for head, part in zip(heads, parts, strict=False)
+    ]
+
+
+def standouts(
+    row: TokenRow, texts: Sequence[str], terms: Sequence[TokenTerm], recipe: Recipe
+) -> list[tuple[str, str]]:
+    """Where to look in an answer: its clipped tokens, and the one furthest from the reference."""
+    found = []
+
+    def name(token: int) -> str:
+        return f"{token + 1} “{safe(texts[token]) if token < len(texts) else ''}”"
+
+    if terms:
+        held = [(t, term) for t, term in enumerate(terms) if term.side != "free"]
+        sides = {"low": "low", "high": "high", "ceiling": "at the ceiling"}
+        listed = ", ".join(f"{name(t)} {sides[term.side]}" for t, term in held[:MOST_NAMED])
+        more = f" and {len(held) - MOST_NAMED} more" if len(held) > MOST_NAMED else ""
+        reason = f"; {why(held[0][1], recipe, first_pass=False)}" if held else ""
+        found.append(("clipped", (listed or "no token") + more + reason))
+    policy = row.after or (row.passes[-1] if row.passes else row.old)
+    if row.reference and len(policy) == len(row.reference):
+        gaps = [p - r for p, r in zip(policy, row.reference, strict=True)]
+        far = max(range(len(gaps)), key=lambda t: abs(gaps[t]))
+        times = math.exp(min(50.0, abs(gaps[far])))
+        found.append(("far", f"from the reference at {name(far)}: {short(times, 3)} times as "
+                             f"{'likely' if gaps[far] > 0 else 'unlikely'}"))  # fmt: skip
+    return found

@@ -1,0 +1,179 @@
+"""What the Rollouts screen shows: where the cursor is in which step, group, answer and token."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from app.inspector.groups import Change, SortKey, sorted_groups, word_diff
+from app.inspector.heat import HEAT_MODES, Heat, HeatMode, heat
+from app.inspector.layout import token_texts
+from app.inspector.values import TokenTerm
+from app.tui.screens.rollouts.load import GroupDetail, StepGroups
+from experiments.values import GroupView, RolloutView, SearchHit, TokenRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The screen's state; every change gives a new one."""
+
+    step: StepGroups | None = None
+    detail: GroupDetail | None = None
+    group: int = 0
+    answer: int = 0
+    token: int = 0
+    sort: SortKey = "prompt"
+    mode: HeatMode = "push"
+    diff: bool = False
+    hits: tuple[SearchHit, ...] = ()
+    hit: int = 0
+
+    @property
+    def groups(self) -> tuple[GroupView, ...]:
+        """The step's groups in the order on screen."""
+        return sorted_groups(self.step.groups, self.sort) if self.step else ()
+
+    @property
+    def chosen(self) -> GroupView | None:
+        """The group under the cursor."""
+        groups = self.groups
+        return groups[min(self.group, len(groups) - 1)] if groups else None
+
+    @property
+    def shown(self) -> GroupDetail | None:
+        """The chosen group's numbers, once they are read."""
+        chosen = self.chosen
+        if self.detail is None or chosen is None or self.detail.group.key != chosen.key:
+            return None
+        return self.detail
+
+    @property
+    def rollout(self) -> RolloutView | None:
+        """The answer under the cursor."""
+        chosen = self.chosen
+        if chosen is None or not chosen.rollouts:
+            return None
+        return chosen.rollouts[min(self.answer, len(chosen.rollouts) - 1)]
+
+    @property
+    def row(self) -> TokenRow | None:
+        """The token numbers of the answer under the cursor."""
+        detail, rollout = self.shown, self.rollout
+        if detail is None or detail.tokens is None or rollout is None:
+            return None
+        return next((row for row in detail.tokens.rows if row.index == rollout.index), None)
+
+    @property
+    def terms(self) -> tuple[tuple[TokenTerm, ...], ...]:
+        """The terms of the answer under the cursor, one tuple a pass."""
+        detail, row = self.shown, self.row
+        if detail is None or row is None or detail.tokens is None:
+            return ()
+        place = detail.tokens.rows.index(row)
+        return tuple(one[place] for one in detail.terms)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The answer under the cursor cut into tokens; in one piece where they are not known."""
+        rollout, row = self.rollout, self.row
+        if rollout is None:
+            return ()
+        return _cut(rollout.text, row)
+
+    @property
+    def heat(self) -> Heat | None:
+        """The shading of the answer under the cursor."""
+        row = self.row
+        if row is None:
+            return None
+        terms = self.terms
+        return heat(self.mode, row, terms[-1] if terms else ())
+
+    @property
+    def earlier(self) -> GroupView | None:
+        """The same prompt one visit before."""
+        detail, chosen = self.shown, self.chosen
+        if detail is None or chosen is None:
+            return None
+        visits = [v for v in detail.history if v.origin == chosen.origin and v.step < chosen.step]
+        return visits[-1] if visits else None
+
+    def changes(self) -> tuple[Change, ...]:
+        """The words that changed since the same answer one visit before."""
+        earlier, rollout = self.earlier, self.rollout
+        if earlier is None or rollout is None or not earlier.rollouts:
+            return ()
+        before = earlier.rollouts[min(rollout.index, len(earlier.rollouts) - 1)]
+        return word_diff(before.text, rollout.text)
+
+    # -- moves ------------------------------------------------------------------------------
+
+    def with_step(self, step: StepGroups) -> "View":
+        """Show another step, at the same place where there is one."""
+        last = max(0, len(step.groups) - 1)
+        return replace(self, step=step, group=min(self.group, last), token=0)
+
+    def move_group(self, by: int) -> "View":
+        """Go to another group."""
+        last = max(0, len(self.groups) - 1)
+        return replace(self, group=max(0, min(last, self.group + by)), answer=0, token=0)
+
+    def move_answer(self, by: int) -> "View":
+        """Go to another answer of the group; the token stays where it can."""
+        chosen = self.chosen
+        last = max(0, len(chosen.rollouts) - 1) if chosen else 0
+        view = replace(self, answer=max(0, min(last, self.answer + by)))
+        return view.at_token(self.token)
+
+    def move_token(self, by: int) -> "View":
+        """Go to another token."""
+        return self.at_token(self.token + by)
+
+    def at_token(self, token: int) -> "View":
+        """Put the cursor on a token."""
+        return replace(self, token=max(0, min(len(self.texts) - 1, token)))
+
+    def next_mode(self) -> "View":
+        """Shade by the next measure."""
+        return replace(self, mode=HEAT_MODES[(HEAT_MODES.index(self.mode) + 1) % len(HEAT_MODES)])
+
+    def at_answer(self, group: int, answer: int) -> "View":
+        """Put the cursor on an answer of the group with this index in its step."""
+        places = [place for place, one in enumerate(self.groups) if one.index == group]
+        if not places:
+            return self
+        view = replace(self, group=places[0], token=0)
+        return replace(view, answer=0).move_answer(answer)
+
+    def sorted_by(self, key: SortKey) -> "View":
+        """Sort the groups otherwise, the cursor on the same one."""
+        chosen, view = self.chosen, replace(self, sort=key)
+        if chosen is None:
+            return view
+        return replace(view, group=[one.key for one in view.groups].index(chosen.key))
+
+    def visit(self, by: int) -> GroupView | None:
+        """The same prompt some visits away, None where there is none."""
+        detail, chosen = self.shown, self.chosen
+        if detail is None or chosen is None:
+            return None
+        visits = [visit for visit in detail.history if visit.origin == chosen.origin]
+        place = next((i for i, visit in enumerate(visits) if visit.key == chosen.key), -1) + by
+        return visits[place] if 0 <= place < len(visits) else None
+
+    def at_row(self, place: int) -> tuple[str, ...]:
+        """The tokens' texts of the answer at this place of the recorded numbers."""
+        detail, chosen = self.shown, self.chosen
+        if detail is None or detail.tokens is None or chosen is None:
+            return ()
+        row = detail.tokens.rows[place]
+        text = next((r.text for r in chosen.rollouts if r.index == row.index), "")
+        return _cut(text, row)
+
+
+def _cut(text: str, row: TokenRow | None) -> tuple[str, ...]:
+    known = row is not None and len(row.ends) == len(row.ids)
+    return _cut_at(text, row.ends) if row is not None and known else (text,)
+
+
+@lru_cache(maxsize=8)
+def _cut_at(text: str, ends: tuple[int, ...]) -> tuple[str, ...]:
+    return token_texts(text, ends)

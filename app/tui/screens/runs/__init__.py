@@ -1,0 +1,5 @@
+"""Runs: every run kept; find, mark, open, steer."""
+
+from app.tui.screens.runs.screen import RunsScreen
+
+__all__ = ["RunsScreen"]

@@ -1,0 +1,212 @@
+"""The columns of the runs table: what each shows of a run, how wide, and which ones fit."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from app.text.numbers import seconds, short, sparkline
+from app.text.safe_text import pad
+from app.tui.looks.palette import Palette, style
+from app.tui.widgets.panel import Line, Span
+from app.tui.widgets.top_bar import status_mark
+from experiments.values import MetricSummary, RunSummary
+from grpo_engine.metrics import spec
+
+SPARK = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What a cell is made from besides the run."""
+
+    palette: Palette
+    back: int
+    now: float
+    sparks: Mapping[int, tuple[float, ...]]
+    baseline: RunSummary | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column: its title, its width, the key it sorts by, and how a run fills it."""
+
+    title: str
+    width: int
+    sort: str
+    draw: Callable[[RunSummary, Cell, int], Line]
+    right: bool = False
+
+
+Drawer = Callable[[RunSummary, Cell, int], Line]
+
+
+def _plain(read: Callable[[RunSummary], str], *, dim: bool = False, right: bool = False) -> Drawer:
+    def draw(run: RunSummary, cell: Cell, width: int) -> Line:
+        front = cell.palette.label if dim else cell.palette.text
+        return [(pad(read(run), width, ">" if right else "<"), style(front, cell.back))]
+
+    return draw
+
+
+def _name(run: RunSummary, cell: Cell, width: int) -> Line:
+    glyph, colour = status_mark(run.status, cell.palette, cell.now)
+    front = cell.palette.headline
+    return [
+        (f"{glyph} ", style(colour, cell.back)),
+        (pad(run.name or run.id, width - 2), style(front, cell.back)),
+    ]
+
+
+def _steps(run: RunSummary, cell: Cell, width: int) -> Line:
+    share = run.step / run.total_steps if run.total_steps else 0.0
+    text = f"{short(float(run.step))}/{short(float(run.total_steps))}"
+    full = round(4 * min(1.0, share))
+    bar: list[Span] = [
+        ("━" * full, style(cell.palette.accent, cell.back)),
+        ("─" * (4 - full), style(cell.palette.guide, cell.back)),
+    ]
+    return [(pad(text, width - 5, ">") + " ", style(cell.palette.text, cell.back)), *bar]
+
+
+def metric_of(run: RunSummary, key: str) -> MetricSummary | None:
+    """A metric of the run; of held-out accuracy the greedy one where there is no plain one."""
+    found = run.metrics.get(key)
+    if found is None and key == "eval/accuracy":
+        found = run.metrics.get("eval/greedy/accuracy")
+    return found
+
+
+def _best(key: str) -> Drawer:
+    """Best value at its step; beside a baseline the difference to it, tinted."""
+
+    def draw(run: RunSummary, cell: Cell, width: int) -> Line:
+        found = metric_of(run, key)
+        if found is None or found.best is None:
+            return [(pad("–", width, ">"), style(cell.palette.label, cell.back))]
+        base = metric_of(cell.baseline, key) if cell.baseline is not None else None
+        if base is not None and base.best is not None and cell.baseline is not run:
+            distance = found.best - base.best
+            better = (distance > 0) == (spec(key).direction == "up")
+            tint = cell.palette.good if better else cell.palette.bad
+            note = ("▲" if distance > 0 else "▼" if distance else "=") + short(abs(distance))
+            if not distance:
+                tint = cell.palette.label
+        else:
+            tint, note = cell.palette.label, f"@{short(float(found.best_step or 0))}"
+        return [
+            (pad(short(found.best), width - 6, ">"), style(cell.palette.text, cell.back)),
+            (" " + pad(note, 5), style(tint, cell.back)),
+        ]
+
+    return draw
+
+
+def _last(key: str) -> Drawer:
+    def draw(run: RunSummary, cell: Cell, width: int) -> Line:
+        found = metric_of(run, key)
+        text = short(found.last) if found is not None and found.last is not None else "–"
+        return [(pad(text, width, ">"), style(cell.palette.text, cell.back))]
+
+    return draw
+
+
+def _spark(run: RunSummary, cell: Cell, width: int) -> Line:
+    values = cell.sparks.get(run.key, ())
+    line = sparkline(values, width)
+    return [(pad(line, width), style(cell.palette.of_series("reward"), cell.back))]
+
+
+def _custom(expression: str) -> Drawer:
+    def draw(run: RunSummary, cell: Cell, width: int) -> Line:
+        value = run.columns.get(expression)
+        text = short(value) if isinstance(value, float) else "–" if value is None else str(value)
+        return [(pad(text, width, ">"), style(cell.palette.text, cell.back))]
+
+    return draw
+
+
+def age(run: RunSummary, now: float) -> str:
+    """How long ago the run was created."""
+    try:
+        created = datetime.fromisoformat(run.created_at).timestamp()
+    except ValueError:
+        return "–"
+    return seconds(max(0.0, now - created))
+
+
+NAME = Column(title="name", width=18, sort="name", draw=_name)
+# In the order in which they give way on a narrow terminal: the last ones go first.
+COLUMNS: tuple[Column, ...] = (
+    NAME,
+    Column(title="steps", width=14, sort="step", draw=_steps, right=True),
+    Column(title="best reward", width=12, sort="reward", draw=_best("reward"), right=True),
+    Column(title="reward", width=SPARK, sort="reward", draw=_spark),
+    Column(title="recipe", width=10, sort="recipe", draw=_plain(lambda r: r.recipe)),
+    Column(title="KL", width=6, sort="kl", draw=_last("kl"), right=True),
+    Column(title="age", width=7, sort="created",
+           draw=_plain(lambda r: age(r, time.time()), dim=True, right=True), right=True),
+    Column(title="held-out", width=12, sort="eval/accuracy", draw=_best("eval/accuracy"),
+           right=True),
+    Column(title="task", width=14, sort="task", draw=_plain(lambda r: r.task)),
+    Column(title="clip", width=6, sort="clip_ratio/region_mean",
+           draw=_last("clip_ratio/region_mean"), right=True),
+    Column(title="tok/s", width=6, sort="tokens_per_second", draw=_last("tokens_per_second"),
+           right=True),
+    Column(title="model", width=14, sort="model", draw=_plain(lambda r: r.model)),
+    Column(title="tags", width=16, sort="name",
+           draw=_plain(lambda r: " ".join(r.tags), dim=True)),
+)  # fmt: skip
+METRICS = (
+    "reward", "kl", "clip_ratio/region_mean", "tokens_per_second", "eval/accuracy",
+    "eval/greedy/accuracy",
+)  # fmt: skip
+ORDER = (
+    "name", "recipe", "task", "model", "steps", "best reward", "reward", "held-out", "KL", "clip",
+    "tok/s", "age", "tags",
+)  # fmt: skip
+
+
+def fitting(width: int, custom: Sequence[str] = ()) -> tuple[Column, ...]:
+    """The columns that fit, own ones before the optional ones, in reading order."""
+    own = tuple(
+        Column(title=text, width=max(8, min(18, len(text))), sort=text, draw=_custom(text),
+               right=True)
+        for text in custom
+    )  # fmt: skip
+    chosen: list[Column] = []
+    room = width - 2
+    for column in (*COLUMNS[:3], *own, *COLUMNS[3:]):
+        if column.width + 1 <= room:
+            chosen.append(column)
+            room -= column.width + 1
+    wide = [
+        Column(title=c.title, width=c.width + min(room, 14), sort=c.sort, draw=c.draw)
+        if c is NAME else c
+        for c in chosen
+    ]  # fmt: skip
+    places = {title: place for place, title in enumerate(ORDER)}
+    return tuple(sorted(wide, key=lambda c: places.get(c.title, 5.5)))
+
+
+def head_line(columns: Sequence[Column], sort: str, palette: Palette) -> Line:
+    """The titles; the one that sorts has an arrow."""
+    line: Line = [("  ", None)]
+    for column in columns:
+        sorts = sort.lstrip("-") == column.sort
+        arrow = ("▾" if sort.startswith("-") else "▴") if sorts else ""
+        text = pad(column.title + arrow, column.width, ">" if column.right else "<")
+        line.append((text + " ", style(palette.headline if sorts else palette.label)))
+    return line
+
+
+def run_line(
+    run: RunSummary, columns: Sequence[Column], cell: Cell, *, marked: bool, pinned: bool
+) -> Line:
+    """One run as a row: mark, then the cells."""
+    sign = "◆" if pinned else "✓" if marked else " "
+    line: Line = [(sign + " ", style(cell.palette.accent, cell.back, bold=True))]
+    for column in columns:
+        line += column.draw(run, cell, column.width)
+        line.append((" ", style(cell.palette.text, cell.back)))
+    return line

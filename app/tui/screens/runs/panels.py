@@ -1,0 +1,171 @@
+"""The table of runs and the preview; each draws a `View`."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from textual import events
+from textual.message import Message
+from textual.reactive import reactive
+
+from app.text.safe_text import cell_len, pad, wrap
+from app.tui.looks.palette import style
+from app.tui.screens.runs.columns import Cell, fitting, head_line, run_line
+from app.tui.screens.runs.preview import preview_lines
+from app.tui.screens.runs.view import Row, View
+from app.tui.widgets.panel import Line, Panel
+from app.tui.widgets.top_bar import breath
+
+CARD = (
+    ("⏎", "two-minute starter run", "an embedded model learns arithmetic on this machine"),
+    ("p", "play the bundled recorded run", "needs nothing, not even MLX"),
+    ("n", "own run", "choose model, task and settings"),
+)
+
+
+@dataclass
+class RowPicked(Message):
+    """A line of the table was clicked; `twice` opens it."""
+
+    place: int
+    twice: bool
+
+
+class ViewPanel(Panel):
+    """A panel that draws the screen's view."""
+
+    view: reactive[View] = reactive(View, repaint=False)
+
+    def watch_view(self) -> None:
+        """Draw the new view."""
+        self.repaint()
+
+
+class RunsTable(ViewPanel):
+    """One line a run; only the lines in sight are made."""
+
+    now: reactive[float] = reactive(0.0, repaint=False)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("1", "runs", **kwargs)
+        self._top = 0
+
+    def watch_now(self, old: float, new: float) -> None:
+        """Let live marks breathe."""
+        if breath(old) != breath(new) and any(run.active for run in self.view.runs[:200]):
+            self.repaint()
+
+    def watch_view(self) -> None:
+        """Say in the frame how many there are and what hides some."""
+        view = self.view
+        hidden = [view.filter and f"filter {view.filter}", "running only" if view.running else ""]
+        hidden += ["with archived" if view.archived else "", view.group and f"by {view.group}"]
+        marked = f"{len(view.marks)} marked" if view.marks else ""
+        waiting = f"{view.waiting} in the queue (Q)" if view.waiting else ""
+        count = len(view.runs)
+        runs = f"{count} run" if count == 1 else f"{count} runs"
+        parts = [p for p in (*hidden, marked, waiting, runs) if p]
+        self.note = " · ".join(parts)
+        self.repaint()
+
+    def topic(self) -> str:
+        """What `?` explains here."""
+        return "screen:runs"
+
+    def copy_text(self) -> str:
+        """What `y` copies: the run's id and name."""
+        chosen = self.view.chosen
+        return f"{chosen.id} {chosen.name}" if chosen else ""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Titles of the columns that there is room for."""
+        return frozenset(column.title for column in fitting(self.inner.width, self.view.columns))
+
+    def in_sight(self) -> tuple[Row, ...]:
+        """The rows that are drawn now."""
+        return self.view.rows[self._top : self._top + max(1, self.inner.height - 1)]
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """Titles, then the rows around the cursor; the card where there is no run."""
+        view, palette = self.view, self.palette
+        if view.problem:
+            return [[(part, style(palette.bad))] for part in wrap(view.problem, width, height)]
+        if view.empty:
+            return self._card(width, height)
+        if not view.loaded:
+            return [[("reading the store", style(palette.label))]]
+        columns = fitting(width, view.columns)
+        rows, room = view.rows, max(1, height - 1)
+        self._top = max(0, min(max(min(self._top, view.cursor), view.cursor - room + 1),
+                               len(rows) - room))  # fmt: skip
+        lines = [head_line(columns, view.sort, palette)]
+        now = self.now or time.time()
+        for place, row in enumerate(rows[self._top : self._top + room], self._top):
+            back = palette.cursor if place == view.cursor else palette.paper
+            cell = Cell(
+                palette=palette, back=back, now=now, sparks=view.sparks, baseline=view.pinned
+            )
+            if row.run is None:
+                sign = "▸" if row.folded else "▾"
+                text = f"{sign} {view.group} {row.group}  ({row.count})"
+                lines.append([(pad(text, width), style(palette.headline, back))])
+            else:
+                key = row.run.key
+                line = run_line(row.run, columns, cell, marked=key in view.marks,
+                                pinned=key == view.baseline)  # fmt: skip
+                used = sum(cell_len(text) for text, _ in line)
+                lines.append([*line, (" " * max(0, width - used), style(None, back))])
+        if not rows:
+            lines.append([("no run fits; esc ends the search", style(palette.label))])
+        return lines
+
+    def _card(self, width: int, height: int) -> list[Line]:
+        palette = self.palette
+        inside = min(width - 4, 62)
+        left = " " * max(0, (width - inside) // 2)
+        lines: list[Line] = [[] for _ in range(max(0, (height - 9) // 2))]
+        lines.append([(left + "No runs yet.", style(palette.headline, bold=True))])
+        lines.append([])
+        for key, name, why in CARD:
+            lines.append([(f"{left}  {key}  ", style(palette.accent, bold=True)),
+                          (name, style(palette.text))])  # fmt: skip
+            lines.append([(left + " " * 5, None), (why, style(palette.label))])
+        return lines
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the clicked row; a double click opens it."""
+        place = self.inside(event.offset).y - 1 + self._top
+        if 0 <= place < len(self.view.rows):
+            self.post_message(RowPicked(place, event.chain > 1))
+
+    def on_mouse_scroll_down(self) -> None:
+        """Go down."""
+        self.post_message(RowPicked(self.view.moved(3).cursor, False))
+
+    def on_mouse_scroll_up(self) -> None:
+        """Go up."""
+        self.post_message(RowPicked(self.view.moved(-3).cursor, False))
+
+
+class PreviewPanel(ViewPanel):
+    """The run under the cursor at a glance."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("2", "preview", **kwargs)
+
+    def watch_view(self) -> None:
+        """Name the run in the frame."""
+        chosen = self.view.chosen
+        self.title = (chosen.name or chosen.id) if chosen else "preview"
+        self.repaint()
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """Its lines, or what would fill them."""
+        view, palette = self.view, self.palette
+        chosen, preview = view.chosen, view.preview
+        if chosen is None:
+            return [[("a run's curves and settings show here", style(palette.label))]]
+        if preview is None or preview.detail.summary.key != chosen.key:
+            return [[("reading", style(palette.label))]]
+        return preview_lines(preview, width, height, palette)

@@ -1,0 +1,139 @@
+"""The queue: runs that wait for their turn, and the worker that takes them."""
+
+import asyncio
+from typing import ClassVar
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.reactive import reactive
+
+from app.jobs.launch import start_queue_worker
+from app.text.safe_text import pad, wrap
+from app.tui.lifecycle import RunKeeper
+from app.tui.looks.palette import style
+from app.tui.textual_private.front import Dialog
+from app.tui.widgets.key_bar import KeyBar
+from app.tui.widgets.panel import Line, Panel
+from experiments.errors import StoreError
+from experiments.values import QueueItemView
+
+EMPTY = "Nothing waits. New run (2) and `grpo-tui sweep` put runs into the queue."
+
+
+class QueuePanel(Panel):
+    """One line per run in the queue."""
+
+    items: reactive[tuple[QueueItemView, ...]] = reactive((), repaint=False)
+    cursor: reactive[int] = reactive(0, repaint=False)
+
+    def watch_items(self) -> None:
+        """Draw the queue."""
+        waiting = sum(item.state == "queued" for item in self.items)
+        self.note = f"{waiting} waiting"
+        self.repaint()
+
+    def watch_cursor(self) -> None:
+        """Draw the cursor."""
+        self.repaint()
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """State, name, what differs, and the run it became."""
+        palette = self.palette
+        if not self.items:
+            return [[(part, style(palette.label))] for part in wrap(EMPTY, width, height)]
+        top = max(0, self.cursor - height + 1)
+        lines: list[Line] = []
+        for place, item in enumerate(self.items[top : top + height], top):
+            back = palette.cursor if place == self.cursor else palette.paper
+            settings = ", ".join(f"{path}={value}" for path, value in item.settings.items())
+            lines.append(
+                [
+                    (pad(item.state, 11), style(palette.label, back)),
+                    (pad(item.name or item.sweep or "run", 24), style(palette.headline, back)),
+                    (pad(item.note or settings, max(1, width - 45)), style(palette.text, back)),
+                    (pad(item.run or "", 10), style(palette.label, back)),
+                ]
+            )
+        return lines
+
+
+class QueueScreen(Dialog[None]):
+    """What waits, and who works on it."""
+
+    DEFAULT_CSS = "QueueScreen { background: $background; }"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "move(1)", "down", id="queue.down", show=False, tooltip="Next"),
+        Binding("up,k", "move(-1)", "up", id="queue.up", show=False, tooltip="Before"),
+        Binding("enter", "work", "start a worker", id="queue.work",
+                tooltip="Train what waits, one after another, in a process of its own"),
+        Binding("x", "cancel", "take out", id="queue.cancel", tooltip="Take a waiting run out"),
+        Binding("escape,q,Q", "close", "close", id="queue.close", tooltip="Back to the runs"),
+    ]  # fmt: skip
+
+    @property
+    def workbench(self) -> RunKeeper:
+        """The app, typed."""
+        assert isinstance(self.app, RunKeeper)
+        return self.app
+
+    def compose(self) -> ComposeResult:
+        """The list and its keys."""
+        yield QueuePanel("1", "queue")
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Read, and go on reading."""
+        self._look()
+        self.set_interval(1.0, self._look)
+
+    def _look(self) -> None:
+        self._read()
+
+    @work(exclusive=True)
+    async def _read(self) -> None:
+        try:
+            items = await self.workbench.reader.ask(lambda reader: reader.queue(), "queue")
+        except (StoreError, asyncio.CancelledError):
+            return
+        self.query_one(QueuePanel).items = items
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor."""
+        panel = self.query_one(QueuePanel)
+        panel.cursor = max(0, min(len(panel.items) - 1, panel.cursor + by))
+
+    def action_work(self) -> None:
+        """Start a process that works through the queue."""
+        if self.workbench.read_only:
+            self.notify("This view is read-only.", severity="warning")
+            return
+        start_queue_worker(self.workbench.store)
+        self.notify("A worker takes the queue, one run after another.")
+
+    def action_cancel(self) -> None:
+        """Take the run under the cursor out of the queue."""
+        panel = self.query_one(QueuePanel)
+        if not panel.items or self.workbench.read_only:
+            return
+        item = panel.items[min(panel.cursor, len(panel.items) - 1)]
+        if item.state != "queued":
+            self.notify(f"Only a waiting run can be taken out; this one is {item.state}.")
+            return
+        path = self.workbench.store
+
+        def take_out() -> None:
+            from experiments.queue import RunQueue
+            from experiments.store import ExperimentStore
+
+            store = ExperimentStore(path)
+            try:
+                RunQueue(store).cancel(item.key)
+            finally:
+                store.close()
+
+        self.run_worker(take_out, thread=True, group="write")
+
+    def action_close(self) -> None:
+        """Back to the runs."""
+        self.dismiss(None)

@@ -1,0 +1,505 @@
+"""The Runs screen: every run kept, found, marked, opened, steered."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from textual import on, work
+from textual.app import ComposeResult, SuspendNotSupported
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.reactive import reactive
+
+from app.feed.run_state import Asked, Snapshot
+from app.feed.session import Session
+from app.tui import messages as msg
+from app.tui.dialogs.ask import Ask
+from app.tui.screens.control import CONTROL_BINDINGS, HELD, ControlScreen, Steered
+from app.tui.screens.runs.columns import COLUMNS, METRICS
+from app.tui.screens.runs.load import load_preview, load_sparks
+from app.tui.screens.runs.panels import PreviewPanel, RowPicked, RunsTable, ViewPanel
+from app.tui.screens.runs.texts import as_csv, as_json, as_markdown
+from app.tui.screens.runs.view import GROUPS, View
+from app.tui.store import writes
+from app.tui.widgets.key_bar import KeyBar
+from experiments.errors import NoStoreError, StoreError
+from experiments.reader import StoreReader
+from experiments.values import RunSummary
+
+POLL_S = 0.5
+PREVIEW_DELAY_S = 0.12
+WORDS: Final = {
+    "pause": "a pause", "continue": "going on", "checkpoint": "a checkpoint",
+    "stop_after_step": "a stop after this step", "stop_now": "a stop now",
+}  # fmt: skip
+
+
+class RunsScreen(ControlScreen):
+    """All runs of the store."""
+
+    mode = "runs"
+    CSS_PATH = "runs.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "open", id="runs.open", tooltip="Watch the run under the cursor"),
+        Binding("down,j", "move(1)", "down", id="runs.down", show=False, tooltip="The next run"),
+        Binding("up,k", "move(-1)", "up", id="runs.up", show=False, tooltip="The run above"),
+        Binding("pagedown", "move(20)", "page down", id="runs.page_down", show=False,
+                tooltip="Twenty runs down"),
+        Binding("pageup", "move(-20)", "page up", id="runs.page_up", show=False,
+                tooltip="Twenty runs up"),
+        Binding("home", "move(-1000000)", "first", id="runs.first", show=False,
+                tooltip="The first run"),
+        Binding("end", "move(1000000)", "last", id="runs.last", show=False,
+                tooltip="The last run"),
+        Binding("space", "mark", "mark", id="runs.mark", tooltip="Mark for what comes next"),
+        Binding("n", "new", "new", id="runs.new", tooltip="Settings of a new run"),
+        Binding("c", "clone", "clone", id="runs.clone", tooltip="A new run with these settings"),
+        Binding("r", "resume", "resume", id="runs.resume",
+                tooltip="Go on from the last checkpoint"),
+        Binding("d", "compare", "compare", id="runs.compare",
+                tooltip="The marked runs side by side"),
+        *CONTROL_BINDINGS,
+        Binding("b", "baseline", "baseline", id="runs.baseline", show=False,
+                tooltip="Keep this run on top and show distances to it"),
+        Binding("t", "tags", "tags", id="runs.tags", show=False, tooltip="Add and remove tags"),
+        Binding("N", "rename", "name", id="runs.rename", show=False, tooltip="Give another name"),
+        Binding("i", "note", "note", id="runs.note", show=False, tooltip="Write a note"),
+        Binding("g", "group", "group", id="runs.group", show=False,
+                tooltip="Group by recipe, task, model, sweep, seed or status"),
+        Binding("G", "group_by", "group by…", id="runs.group_by", show=False,
+                tooltip="Group by any setting or metric"),
+        Binding("C", "columns", "columns…", id="runs.columns", show=False,
+                tooltip="Add columns of any setting or metric"),
+        Binding("o", "order", "order", id="runs.order", show=False,
+                tooltip="Sort by the next column"),
+        Binding("O", "turn_round", "turn round", id="runs.turn_round", show=False,
+                tooltip="Sort the other way round"),
+        Binding("R", "running", "running only", id="runs.running", show=False,
+                tooltip="Only runs that are going on"),
+        Binding("A", "archived", "archived too", id="runs.archived", show=False,
+                tooltip="Show archived runs as well"),
+        Binding("x", "archive", "archive…", id="runs.archive", show=False,
+                tooltip="Hide runs from the list; u brings them back"),
+        Binding("u", "undo", "undo", id="runs.undo", show=False,
+                tooltip="Bring back what was archived last"),
+        Binding("Q", "queue", "queue", id="runs.queue", show=False,
+                tooltip="Runs that wait for their turn"),
+        Binding("p", "demo", "demo", id="runs.demo", show=False,
+                tooltip="Play the bundled recorded run"),
+    ]  # fmt: skip
+
+    view: reactive[View] = reactive(View, repaint=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._archived_last: tuple[RunSummary, ...] = ()
+
+    def body(self) -> ComposeResult:
+        """The table and the preview."""
+        with Horizontal(id="panes"):
+            yield RunsTable(id="table")
+            yield PreviewPanel(id="preview")
+
+    def on_mount(self) -> None:
+        """Take the remembered columns, read, and look for changes while in front."""
+        known = self.workbench.preferences.get("runs.columns", [])
+        columns = tuple(str(name) for name in known) if isinstance(known, list) else ()
+        self.view = replace(self.view, columns=columns)
+        self.query_one(RunsTable).focus()
+        self.refresh_runs()
+        self.set_interval(POLL_S, self._poll)
+
+    def on_screen_resume(self) -> None:
+        """What happened elsewhere shows at once."""
+        if self.view.loaded:
+            self.refresh_runs()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """The run of this process moved on: its row is read with the next poll."""
+
+    def tick(self, now: float) -> None:
+        """Let live marks breathe, and name what the pause key does to the run under the cursor."""
+        self.query_one(RunsTable).now = now
+        run = self.steered()
+        self.query_one(KeyBar).renamed = HELD if run is not None and run.held else {}
+
+    # -- reading ----------------------------------------------------------------------------
+
+    @work(exclusive=True, group="poll")
+    async def _poll(self) -> None:
+        if not self.is_current:
+            return
+        try:
+            changed = await self.workbench.reader.ask(lambda reader: reader.changed(), "changed")
+        except (StoreError, asyncio.CancelledError):
+            return
+        if changed or self.view.empty or any(run.active for run in self.view.runs):
+            self.refresh_runs()
+
+    def refresh_runs(self) -> None:
+        """Read the table again."""
+        self._read()
+
+    @work(exclusive=True, group="runs")
+    async def _read(self) -> None:
+        view = self.view
+        ask = self.workbench.reader.ask
+        extra = () if view.group in GROUPS else (view.group,)
+
+        def read(reader: StoreReader) -> tuple[tuple[RunSummary, ...], int]:
+            runs = reader.runs(
+                view.filter, sort=view.sort, columns=(*view.columns, *extra),
+                archived=view.archived, metrics=METRICS,
+            )  # fmt: skip
+            return runs, sum(item.state == "queued" for item in reader.queue())
+
+        try:
+            runs, waiting = await ask(read, "runs")
+        except asyncio.CancelledError:
+            return
+        except NoStoreError:  # before the first run of all
+            runs, waiting = (), 0
+        except StoreError as error:
+            self.view = replace(self.view, problem=str(error), loaded=True)
+            return
+        self.view = replace(self.view.with_runs(runs), waiting=waiting)
+        await self._read_sight()
+
+    async def _read_sight(self) -> None:
+        rows = self.query_one(RunsTable).in_sight()
+        runs = [row.run for row in rows if row.run is not None]
+        wanted = [run for run in runs if run.active or run.key not in self.view.sparks]
+        chosen = self.view.chosen
+        try:
+            if wanted:
+                found = await self.workbench.reader.ask(
+                    lambda reader: load_sparks(reader, wanted), "sparks"
+                )
+                self.view = replace(self.view, sparks={**self.view.sparks, **found})
+            if chosen is not None:
+                run: RunSummary = chosen
+                preview = await self.workbench.reader.ask(
+                    lambda reader: load_preview(reader, run), "preview"
+                )
+                self.view = replace(self.view, preview=preview)
+        except (StoreError, asyncio.CancelledError):
+            return
+
+    def watch_view(self, _old: View, new: View) -> None:
+        """Hand the view down."""
+        if self.is_mounted:
+            for panel in self.query(ViewPanel):
+                panel.view = new
+
+    # -- moves ------------------------------------------------------------------------------
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor; the preview follows once it rests."""
+        self.view = self.view.moved(by)
+        self._rest()
+
+    @work(exclusive=True, group="rest")
+    async def _rest(self) -> None:
+        await asyncio.sleep(PREVIEW_DELAY_S)
+        await self._read_sight()
+
+    @on(RowPicked)
+    def pick(self, message: RowPicked) -> None:
+        """A row was clicked."""
+        self.action_move(message.place - self.view.cursor)
+        if message.twice:
+            self.action_open()
+
+    def action_open(self) -> None:
+        """Watch the run, fold the group, or start the starter where there is nothing."""
+        view = self.view
+        if view.empty:
+            self._start_starter()
+        elif view.chosen is not None:
+            self.post_message(msg.RunOpened(view.chosen.id))
+        else:
+            self.view = view.toggled()
+
+    def _start_starter(self) -> None:
+        from experiments.presets import preset
+        from grpo_engine.config.settings import build
+
+        self.post_message(msg.LaunchRequested(build(preset("starter").tree, "preset starter")))
+
+    def action_mark(self) -> None:
+        """Mark the run, or all of a group."""
+        self.view = self.view.marked()
+        self._rest()
+
+    def action_baseline(self) -> None:
+        """Pin the run on top as what others are measured by, or let it go."""
+        chosen = self.view.chosen
+        if chosen is not None:
+            key = 0 if chosen.key == self.view.baseline else chosen.key
+            self.view = replace(self.view, baseline=key).on_run(chosen.key)
+
+    # -- other screens ----------------------------------------------------------------------
+
+    def action_new(self) -> None:
+        """Open the form."""
+        self.post_message(msg.NewRunRequested())
+
+    def action_clone(self) -> None:
+        """Open the form with this run's settings."""
+        if self.view.chosen is not None:
+            self.post_message(msg.NewRunRequested(clone=self.view.chosen.id))
+
+    def action_resume(self) -> None:
+        """Go on with the run from its last checkpoint."""
+        chosen = self.view.chosen
+        if chosen is None:
+            return
+        if chosen.status in ("running", "paused"):
+            self.notify(f"{chosen.name or chosen.id} is going on; ⏎ opens it.")
+        elif chosen.status == "completed":
+            self.notify(f"{chosen.name or chosen.id} is complete; c clones it with more steps.")
+        else:
+            self.post_message(msg.ResumeRequested(chosen.id))
+
+    def action_compare(self) -> None:
+        """Put the marked runs side by side."""
+        picked = [run for run in self.view.picked if run.key != self.view.baseline]
+        pinned = self.view.pinned
+        refs = tuple(run.id for run in (*([pinned] if pinned else []), *picked))
+        if len(refs) < 2:
+            self.notify("Mark two runs or more with space, then press d.")
+            return
+        self.post_message(msg.CompareRequested(refs, baseline=pinned.id if pinned else ""))
+
+    def action_demo(self) -> None:
+        """Play the bundled recording in the terminal, and come back."""
+        from app.feed.demo import available
+
+        if not available():
+            self.notify("The recording is missing; install grpo-tui again.", severity="error")
+            return
+        try:
+            with self.app.suspend():
+                subprocess.run([sys.executable, "-P", "-m", "app", "demo"], check=False)
+        except SuspendNotSupported:
+            self.notify("Not here: run `grpo-tui demo` in a terminal.", severity="warning")
+
+    def action_queue(self) -> None:
+        """Show what waits for its turn."""
+        from app.tui.screens.runs.queue import QueueScreen
+
+        self.app.push_screen(QueueScreen(), lambda _: self.refresh_runs())
+
+    # -- steering the run under the cursor, wherever it trains -------------------------------
+
+    def _session(self, run: RunSummary) -> Session | None:
+        """The run as this process holds it: trained here, or on screen."""
+        bench = self.workbench
+        if bench.live is not None and bench.live.run == run.key:
+            return bench.live
+        return bench.session if bench.session and bench.session.run == run.key else None
+
+    def steered(self) -> Steered | None:
+        """The run under the cursor."""
+        run = self.view.chosen
+        if run is None:
+            return None
+        session = self._session(run)
+        if session is not None and session.feed.mark == "":
+            return Steered.of(session.state.snapshot())
+        return Steered(run.name or run.id, run.active, run.status == "paused", run.step,
+                       run.total_steps)  # fmt: skip
+
+    def steer(self, verb: Asked) -> None:
+        """Ask it; the answer names the run."""
+        run, found = self.view.chosen, self.steered()
+        if run is None or found is None:
+            self.notify("No run is under the cursor.", severity="warning")
+        elif self.workbench.read_only:
+            self.notify("This view is read-only.", severity="warning")
+        elif not found.active:
+            self.notify(f"{found.name} has ended.", severity="warning", markup=False)
+        else:
+            self.notify(f"{found.name} is asked for {WORDS[verb]}.", markup=False)
+            session = self._session(run)
+            if session is not None and session.feed.may_control:
+                session.ask(verb)
+                self.workbench.frame_now()
+            else:
+                self.run_worker(partial(self._leave_request, run, verb), thread=True,
+                                group="steer", exit_on_error=False)  # fmt: skip
+
+    def _leave_request(self, run: RunSummary, verb: str) -> None:
+        """Ask the process that trains it, through the store; called on a thread."""
+        try:
+            problem = writes.request(self.workbench.store, run, verb)
+        except StoreError as error:
+            problem = str(error)
+        if problem and self.workbench.is_running:
+            self.workbench.call_from_thread(
+                self.notify, f"{run.name or run.id}: {problem}", severity="warning", markup=False
+            )
+
+    # -- changes in the store: archive, tags, names, notes -----------------------------------
+
+    def _write(self, call: Callable[[], None], done: str) -> None:
+        if self.workbench.read_only:
+            self.notify("This view is read-only.", severity="warning")
+            return
+
+        def guarded() -> None:
+            try:
+                call()
+            except StoreError as error:
+                self.app.call_from_thread(self.notify, str(error), severity="error")
+                return
+            self.app.call_from_thread(self._written, done)
+
+        self.run_worker(guarded, thread=True, group="write")
+
+    def _written(self, done: str) -> None:
+        self.notify(done)
+        self.refresh_runs()
+
+    def action_archive(self) -> None:
+        """Hide the marked runs, or bring archived ones back."""
+        picked, path = self.view.picked, self.workbench.store
+        going = [run for run in picked if run.active]
+        if not picked:
+            return
+        if going:
+            self.notify(f"{going[0].name or going[0].id} is going on; stop it first (s).")
+            return
+        back = all(run.archived for run in picked)
+        self._archived_last = () if back else picked
+        count = f"{len(picked)} run{'s' if len(picked) > 1 else ''}"
+        done = f"{count} back in the list" if back else f"{count} archived; u brings them back"
+        self.view = replace(self.view, marks=frozenset())
+        self._write(partial(writes.set_archived, path, picked, not back), done)
+
+    def action_undo(self) -> None:
+        """Bring back what was archived last."""
+        runs, self._archived_last = self._archived_last, ()
+        if runs:
+            call = partial(writes.set_archived, self.workbench.store, runs, False)
+            self._write(call, f"{len(runs)} brought back")
+        else:
+            self.notify("Nothing was archived here; A shows archived runs.")
+
+    def action_tags(self) -> None:
+        """Ask for tags to add and to remove."""
+        picked = self.view.picked
+        if not picked:
+            return
+        hint = f"Tags for {len(picked)} run(s), separated by spaces; -tag removes one."
+        now = " ".join(dict.fromkeys(tag for run in picked for tag in run.tags))
+
+        def done(text: str | None) -> None:
+            if text is not None and text.strip():
+                call = partial(writes.change_tags, self.workbench.store, picked, text)
+                self._write(call, "tags changed")
+
+        self.app.push_screen(Ask("tags", f"{hint}\nNow: {now or 'none'}"), done)
+
+    def action_rename(self) -> None:
+        """Ask for another name."""
+        run = self.view.chosen
+        if run is None:
+            return
+        chosen: RunSummary = run
+
+        def done(text: str | None) -> None:
+            if text is not None and text.strip() and text != chosen.name:
+                call = partial(writes.rename, self.workbench.store, chosen, text.strip())
+                self._write(call, f"renamed to {text.strip()}")
+
+        self.app.push_screen(Ask("name", "Another name for this run.", chosen.name), done)
+
+    def action_note(self) -> None:
+        """Ask for a note."""
+        run = self.view.chosen
+        if run is None:
+            return
+        chosen: RunSummary = run
+
+        def done(text: str | None) -> None:
+            if text is not None and text != chosen.note:
+                self._write(partial(writes.annotate, self.workbench.store, chosen, text), "noted")
+
+        self.app.push_screen(
+            Ask("note", "What is worth knowing about this run.", chosen.note), done
+        )
+
+    # -- the list ---------------------------------------------------------------------------
+
+    def find(self, text: str) -> None:
+        """Filter by the filter language."""
+        self.view = replace(self.view, filter=text, problem="")
+        self.refresh_runs()
+
+    def _relist(self, **changes: Any) -> None:
+        self.view = replace(self.view, **changes)
+        self.refresh_runs()
+
+    def action_running(self) -> None:
+        """Only runs that are going on, or all."""
+        self._relist(running=not self.view.running)
+
+    def action_archived(self) -> None:
+        """Archived runs as well, or not."""
+        self._relist(archived=not self.view.archived)
+
+    def action_group(self) -> None:
+        """Group by the next thing."""
+        place = GROUPS.index(self.view.group) if self.view.group in GROUPS else -1
+        self._relist(group=GROUPS[(place + 1) % len(GROUPS)], folded=frozenset())
+
+    def action_group_by(self) -> None:
+        """Ask what to group by."""
+        hint = "A setting or a metric, as `optimizer.learning_rate`; empty for no groups."
+        ask = Ask("group by", hint, self.view.group)
+        self.app.push_screen(ask, lambda text: self._ask_done("group", text))
+
+    def action_columns(self) -> None:
+        """Ask which columns to add; they are remembered."""
+        hint = (
+            "Settings and metrics, separated by commas:\n"
+            "best reward, last kl, =optimizer.learning_rate as lr"
+        )
+        ask = Ask("columns", hint, ", ".join(self.view.columns))
+        self.app.push_screen(ask, lambda text: self._ask_done("columns", text))
+
+    def _ask_done(self, what: str, text: str | None) -> None:
+        if text is None:
+            return
+        if what == "group":
+            self._relist(group=text.strip(), folded=frozenset())
+            return
+        columns = tuple(part.strip() for part in text.split(",") if part.strip())
+        self.workbench.preferences.remember(**{"runs.columns": list(columns)})
+        self._relist(columns=columns)
+
+    def action_order(self) -> None:
+        """Sort by the next column that is shown; by the next of all before any is."""
+        shown = self.query_one(RunsTable).columns or [column.title for column in COLUMNS]
+        keys = list(dict.fromkeys(column.sort for column in COLUMNS if column.title in shown))
+        now = self.view.sort.lstrip("-")
+        place = keys.index(now) if now in keys else -1
+        self._relist(sort="-" + keys[(place + 1) % len(keys)])
+
+    def action_turn_round(self) -> None:
+        """Sort the other way round."""
+        sort = self.view.sort
+        self._relist(sort=sort[1:] if sort.startswith("-") else f"-{sort}")
+
+    def exports(self) -> Mapping[str, Callable[[], str]]:
+        """The listed runs as CSV, JSON or Markdown."""
+        return {
+            "csv": lambda: as_csv(self.view),
+            "json": lambda: as_json(self.view),
+            "md": lambda: as_markdown(self.view),
+        }

@@ -1,0 +1,141 @@
+"""What the Runs screen shows: which runs in which order, grouped, marked, and the cursor."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.tui.screens.runs.load import Preview
+from experiments.values import RunSummary
+
+GROUPS = ("", "recipe", "task", "model", "sweep", "seed", "status")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the table: a run, or the head of a group with how many it has."""
+
+    run: RunSummary | None
+    group: str = ""
+    count: int = 0
+    folded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The screen's state; every change gives a new one."""
+
+    runs: tuple[RunSummary, ...] = ()
+    loaded: bool = False
+    cursor: int = 0
+    marks: frozenset[int] = frozenset()
+    baseline: int = 0
+    filter: str = ""
+    sort: str = "-created"
+    running: bool = False
+    archived: bool = False
+    columns: tuple[str, ...] = ()
+    group: str = ""
+    folded: frozenset[str] = frozenset()
+    sparks: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    preview: Preview | None = None
+    problem: str = ""
+    waiting: int = 0
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The table's lines: the baseline on top, groups with their heads, folded ones closed."""
+        runs = [run for run in self.runs if not self.running or run.active]
+        top = [Row(run) for run in runs if run.key == self.baseline]
+        rest = [run for run in runs if run.key != self.baseline]
+        if not self.group:
+            return (*top, *(Row(run) for run in rest))
+        rows = top
+        for name, members in self._groups(rest).items():
+            closed = name in self.folded
+            rows.append(Row(None, name, len(members), closed))
+            rows += [] if closed else [Row(run) for run in members]
+        return tuple(rows)
+
+    def _groups(self, runs: list[RunSummary]) -> dict[str, list[RunSummary]]:
+        found: dict[str, list[RunSummary]] = {}
+        for run in runs:
+            found.setdefault(str(self._group_of(run)), []).append(run)
+        return found
+
+    def _group_of(self, run: RunSummary) -> Any:
+        if self.group in GROUPS:
+            return getattr(run, self.group) or "–"
+        return run.columns.get(self.group, "–")
+
+    @property
+    def row(self) -> Row | None:
+        """The line under the cursor."""
+        rows = self.rows
+        return rows[min(self.cursor, len(rows) - 1)] if rows else None
+
+    @property
+    def chosen(self) -> RunSummary | None:
+        """The run under the cursor."""
+        row = self.row
+        return row.run if row else None
+
+    @property
+    def picked(self) -> tuple[RunSummary, ...]:
+        """The marked runs, else the one under the cursor."""
+        marked = tuple(run for run in self.runs if run.key in self.marks)
+        if marked:
+            return marked
+        return (self.chosen,) if self.chosen else ()
+
+    @property
+    def pinned(self) -> RunSummary | None:
+        """The baseline."""
+        return next((run for run in self.runs if run.key == self.baseline), None)
+
+    @property
+    def empty(self) -> bool:
+        """Whether the store holds nothing at all."""
+        return self.loaded and not self.runs and not (self.filter or self.running or self.problem)
+
+    def with_runs(self, runs: tuple[RunSummary, ...]) -> "View":
+        """Take fresh rows; the cursor stays on its run."""
+        chosen = self.chosen
+        view = replace(self, runs=runs, loaded=True, problem="")
+        return view.on_run(chosen.key) if chosen is not None else view.moved(0)
+
+    def on_run(self, key: int) -> "View":
+        """Put the cursor on a run, where it is in the table."""
+        for place, row in enumerate(self.rows):
+            if row.run is not None and row.run.key == key:
+                return replace(self, cursor=place)
+        return self.moved(0)
+
+    def moved(self, by: int) -> "View":
+        """Move the cursor."""
+        last = max(0, len(self.rows) - 1)
+        return replace(self, cursor=max(0, min(last, self.cursor + by)))
+
+    def marked(self) -> "View":
+        """Mark or unmark the run under the cursor, or all of a group, and go on."""
+        row = self.row
+        if row is None:
+            return self
+        if row.run is not None:
+            keys = frozenset({row.run.key})
+        else:
+            members = self._groups(list(self.runs)).get(row.group, [])
+            keys = frozenset(run.key for run in members)
+        marks = self.marks - keys if keys <= self.marks else self.marks | keys
+        return replace(self, marks=marks).moved(1)
+
+    def toggled(self) -> "View":
+        """Fold or unfold the group under the cursor."""
+        row = self.row
+        if row is None or row.run is not None:
+            return self
+        return replace(self, folded=self.folded ^ {row.group})
+
+    def sorted_by(self, key: str) -> "View":
+        """Sort by a key, the other way round if it sorts already."""
+        down = self.sort == f"-{key}"
+        return replace(self, sort=key if down else f"-{key}")

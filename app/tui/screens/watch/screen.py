@@ -1,0 +1,139 @@
+"""The Watch screen: phase bar, narrator, curves, answers, groups, alerts and log."""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.reactive import reactive
+
+from app.feed.narrator import narrate
+from app.feed.run_state import Snapshot
+from app.tui.messages import PromptFocused
+from app.tui.screens.control import CONTROL_BINDINGS, HELD, ControlScreen, Steered
+from app.tui.screens.watch import texts
+from app.tui.widgets.alerts_log import AlertsLog
+from app.tui.widgets.charts.curves import Curves
+from app.tui.widgets.groups import Groups
+from app.tui.widgets.key_bar import KeyBar
+from app.tui.widgets.lanes import Lanes
+from app.tui.widgets.narrator_line import NarratorLine
+from app.tui.widgets.phase_bar import PhaseBar
+
+# what does nothing once no engine is at work
+STEERING = frozenset({"pause", "checkpoint", "stop", "freeze"})
+
+
+class WatchScreen(ControlScreen):
+    """One run, live or stored."""
+
+    mode = "watch"
+    CSS_PATH = "watch.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *CONTROL_BINDINGS,
+        Binding("f", "freeze", "freeze view", id="watch.freeze",
+                tooltip="Hold the picture still; the run goes on"),
+        Binding("n", "prompt(1)", "next prompt", id="watch.next",
+                tooltip="Look at the next prompt of the step", key_display="n p"),
+        Binding("p", "prompt(-1)", "previous prompt", id="watch.previous", show=False,
+                tooltip="Look at the previous prompt of the step"),
+    ]  # fmt: skip
+
+    frozen: reactive[bool] = reactive(False, repaint=False)
+    place: reactive[int] = reactive(0, repaint=False)
+
+    def body(self) -> ComposeResult:
+        """Two lines of state, three panels side by side, alerts below."""
+        yield PhaseBar(id="phase")
+        yield NarratorLine(id="narrator")
+        with Horizontal(id="panels"):
+            yield Curves(id="curves")
+            with Vertical(id="middle"):
+                yield Lanes(id="answers")
+                yield Groups(id="narrow-groups")
+            yield Groups(id="groups")
+        yield AlertsLog(id="alerts")
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Hand the snapshot down, unless the view is frozen."""
+        self.query_one(PhaseBar).snapshot = snapshot
+        bar = self.query_one(KeyBar)
+        bar.hidden = frozenset() if snapshot.active else STEERING
+        bar.renamed = HELD if Steered.of(snapshot).held else {}
+        if not self.frozen:
+            self._hand_down(snapshot)
+
+    def exports(self) -> Mapping[str, Callable[[], str]]:
+        """What the panels show: curves as CSV, all of it as JSON or Markdown."""
+        shown = self.query_one(Curves).snapshot
+        if shown.status == "empty":
+            return {}
+        return {
+            "csv": lambda: texts.as_csv(shown),
+            "json": lambda: texts.as_json(shown),
+            "md": lambda: texts.as_markdown(shown),
+        }
+
+    def _hand_down(self, snapshot: Snapshot) -> None:
+        place = min(self.place, max(0, len(snapshot.cards) - 1))
+        self.query_one(NarratorLine).sentence = narrate(snapshot, place)
+        for panel in self.query(Curves):
+            panel.snapshot = snapshot
+        self.query_one(Lanes).snapshot = snapshot
+        for groups in self.query(Groups):
+            groups.snapshot = snapshot
+        self.query_one(AlertsLog).snapshot = snapshot
+
+    def tick(self, now: float) -> None:
+        """Let the seconds of the phase run."""
+        self.query_one(PhaseBar).now = now
+
+    def find(self, text: str) -> None:
+        """Filter the log, and go to the first prompt or answer that holds the text."""
+        self.query_one(AlertsLog).needle = text
+        if not text:
+            return
+        needle = text.casefold()
+        for place, card in enumerate(self.snapshot.cards):
+            texts = (card.prompt, *(cell.text for cell in card.cells))
+            if any(needle in item.casefold() for item in texts):
+                self.place = place
+                return
+
+    def watch_place(self) -> None:
+        """Show another prompt in the panels that follow the focus."""
+        if not self.is_mounted:
+            return
+        self.query_one(Lanes).place = self.place
+        for groups in self.query(Groups):
+            groups.place = self.place
+        if not self.frozen:
+            self.query_one(NarratorLine).sentence = narrate(self.snapshot, self.place)
+
+    def watch_frozen(self, frozen: bool) -> None:
+        """Say that the view holds, or catch up."""
+        if not self.is_mounted:
+            return
+        if frozen:
+            sentence = "The view is frozen while the run goes on. f lets it move again."
+            self.query_one(NarratorLine).sentence = sentence
+        else:
+            self._hand_down(self.snapshot)
+
+    def action_freeze(self) -> None:
+        """Hold the picture still, or let it go on."""
+        self.frozen = not self.frozen
+
+    def action_prompt(self, by: int) -> None:
+        """Look at another prompt, around the end to the start."""
+        count = len(self.snapshot.cards)
+        if count:
+            self.place = (min(self.place, count - 1) + by) % count
+
+    @on(PromptFocused)
+    def look_at_prompt(self, message: PromptFocused) -> None:
+        """A panel chose a prompt."""
+        message.stop()
+        self.place = message.place

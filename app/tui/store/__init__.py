@@ -1,0 +1,1 @@
+"""The store as the workbench asks it, off the thread that draws."""

@@ -1,0 +1,1 @@
+"""All use of Textual's private parts."""

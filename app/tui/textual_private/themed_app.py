@@ -1,0 +1,119 @@
+"""The app's themes, and how screens come to the front: rules of style are read once.
+
+Textual reads every rule of every widget again whenever a screen is first shown, and with more than
+64 sources whenever a widget of a new class is mounted. Here a source is read once for each theme.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from textual import screen as screens
+from textual.app import App
+from textual.cache import LRUCache
+from textual.css.stylesheet import Stylesheet
+from textual.filter import ANSIToTruecolor, LineFilter
+from textual.screen import Screen
+from textual.theme import Theme
+
+from app.tui.looks.themes import THEMES, ExactXterm
+from app.tui.textual_private.dimmed import Dimmed
+
+MOUNTED_HOLD_S = 0.004  # a screen that is mounted only has its first layout to come
+SOURCES = 512  # more than there are classes of widgets
+
+
+class KeptStylesheet(Stylesheet):
+    """Remembers the rules of each source until the colours change."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        super().__init__(variables=dict(variables))
+        self._parse_cache = LRUCache(SOURCES)
+
+    def set_variables(self, variables: dict[str, str]) -> None:
+        """Take other colours; Textual's hook."""
+        if variables != self._variables:
+            super().set_variables(variables)
+
+    def reparse(self) -> None:
+        """Put the rules together again; Textual's hook."""
+        self.parse()
+
+
+class ThemedApp(App[int]):
+    """An app in our themes, whose screens come to the front without a look at all rules.
+
+    The chosen theme is there before anything is drawn in another one.
+    """
+
+    def __init__(self, theme: str) -> None:
+        super().__init__()
+        vars(screens)["BackgroundScreen"] = Dimmed
+        for known in THEMES:
+            self.register_theme(known)
+        self._applied_theme, self._hold = theme, 0.0
+        self.set_reactive(ThemedApp.theme, theme)
+        dark = self.current_theme.dark
+        self.set_class(dark, "-dark-mode", update=False)
+        self.set_class(not dark, "-light-mode", update=False)
+        self._refresh_truecolor_filter(self.ansi_theme)
+        self.stylesheet = KeptStylesheet(self.get_css_variables())
+        self._filters.append(ExactXterm(enabled=self.console.color_system == "256"))
+
+    @property
+    def is_exiting(self) -> bool:
+        """Whether the app was told to end."""
+        return self._exit
+
+    def write_to_terminal(self, text: str) -> None:
+        """Send a control sequence past the screen."""
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(text)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Our own variables have values before there is a theme; Textual's hook."""
+        return THEMES[0].variables
+
+    @property
+    def current_theme(self) -> Theme:
+        """The theme in use, without a copy of the list of all; Textual's hook."""
+        return self._registered_themes.get(self.theme) or super().current_theme
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """None that looks for the terminal's own colours: all of ours are exact; Textual's hook."""
+        return [
+            item for item in super().get_line_filters() if not isinstance(item, ANSIToTruecolor)
+        ]
+
+    def _watch_theme(self, theme_name: str) -> None:
+        """Style all widgets again for another theme, not for the same; Textual's hook."""
+        if theme_name != self._applied_theme:
+            self._applied_theme = theme_name
+            super()._watch_theme(theme_name)
+
+    def _load_screen_css(self, screen: Screen[Any]) -> None:
+        """Read the rules of a screen, which concern no other screen; Textual's hook."""
+        for path in screen.css_path:
+            if not self.stylesheet.has_source(str(path)):
+                self.stylesheet.read(path)
+        self.stylesheet.apply(screen)
+        screen._css_update_count = self._css_update_count
+
+    def delay_update(self, delay: float = 0.05) -> None:
+        """Draw nothing for a moment; shorter where the next picture is whole; Textual's hook."""
+        super().delay_update(self._hold or delay)
+
+    def build(self, mode: str) -> None:
+        """Mount the screen of a mode behind the one in front, where `switch_mode` finds it."""
+        make = self._modes[mode]
+        if mode not in self._screen_stacks and callable(make):
+            screen, _ = self._get_screen(make())
+            self._load_screen_css(screen)
+            self._screen_stacks[mode] = [screen]
+
+    async def bring(self, mode: str) -> None:
+        """Show a mode; returns when its screen is mounted, also where that had only begun."""
+        stack = self._screen_stacks.get(mode)
+        self._hold = MOUNTED_HOLD_S if stack and stack[-1].is_mounted else 0.0
+        await self.switch_mode(mode)
+        self._hold = 0.0
+        await self.screen._mounted_event.wait()

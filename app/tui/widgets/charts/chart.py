@@ -1,0 +1,200 @@
+"""A small chart in lines: title with value and change, guide lines, axis labels, curves."""
+
+from dataclasses import dataclass
+
+from app.feed.run_state import Snapshot
+from app.feed.series import SeriesView
+from app.text.numbers import MINUS, change, short, with_unit
+from app.text.safe_text import cell_len, clip
+from app.tui.looks.palette import Palette, style
+from app.tui.widgets.charts.braille import GUIDE, Canvas, Curve, Frame, draw, limits, span_of
+from app.tui.widgets.panel import Line, Span
+from grpo_engine.config.run_config import AlertsConfig
+from grpo_engine.metrics import spec
+
+LABELS = 5
+ROOMY, TIGHT = 4, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart: the metrics on it, the colour family, and what its guide lines say."""
+
+    title: str
+    keys: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    family: tuple[str, ...] = ()
+    guide_word: str = ""
+    ceiling: float | None = None
+
+
+FIXED = (
+    Chart("KL to reference", ("kl",), family=("kl",), guide_word="limit"),
+    Chart("clipped", ("clip_ratio/low_mean", "clip_ratio/high_mean"), ("low", "high"),
+          ("entropy", "clip"), "too much", 1.0),
+    Chart("entropy", ("entropy",), family=("entropy",)),
+    Chart("answer length", ("completions/mean_length",), family=("length",)),
+    Chart("held-out accuracy", ("eval/accuracy",), family=("reward",), ceiling=1.0),
+    Chart("loss", ("loss",), family=("loss",)),
+    Chart("gradient norm", ("grad_norm",), family=("gradient",)),
+    Chart("learning rate", ("learning_rate",), family=("rate",)),
+    Chart("answers cut", ("completions/clipped_ratio",), family=("clip",), guide_word="too many",
+          ceiling=1.0),
+    Chart("step time", ("step_time",), family=("time",)),
+    Chart("tokens per second", ("tokens_per_second",), family=("time",)),
+    Chart("peak memory", ("memory/peak_gb",), family=("memory",)),
+)  # fmt: skip
+
+# The settings that the guide lines stand for: where an alert begins.
+GUIDES = {"kl": "kl", "clip_ratio/low_mean": "clip", "completions/clipped_ratio": "cut"}
+
+
+def charts_of(snapshot: Snapshot) -> tuple[Chart, ...]:
+    """The charts a run has data for: reward with its functions first."""
+    functions = [
+        key for key in snapshot.series if key.startswith("rewards/") and key.endswith("/mean")
+    ]
+    names = tuple(key.split("/")[1] for key in functions)
+    reward = Chart("reward", ("reward", *functions), ("", *names), ("reward",))
+    found = (reward, *FIXED)
+    return tuple(chart for chart in found if any(key in snapshot.series for key in chart.keys))
+
+
+def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[float, ...]:
+    """Where the run's settings draw a line on a chart."""
+    name = GUIDES.get(chart.keys[0])
+    if name is None:
+        return ()
+    chosen = snapshot.head.config.get("alerts", {}).get(name)
+    default: float = AlertsConfig.model_fields[name].default
+    return (float(chosen) if chosen is not None else default,)
+
+
+def heights(room: int, count: int) -> list[int]:
+    """Rows of the charts that fit into `room`; the first gets what is left over."""
+    if count <= 0 or room < TIGHT:
+        return [room] if count and room > 1 else []
+    least = ROOMY if room >= 6 * ROOMY else TIGHT
+    shown = min(count, room // least)
+    each, rest = divmod(room, shown)
+    return [each + (rest if i == 0 else 0) for i in range(shown)]
+
+
+def chart_lines(
+    chart: Chart, snapshot: Snapshot, width: int, height: int, palette: Palette, chosen: bool
+) -> list[Line]:
+    """A chart with its title line."""
+    views = [(i, key, snapshot.series[key]) for i, key in enumerate(chart.keys)
+             if key in snapshot.series]  # fmt: skip
+    plot_width, plot_height = width - LABELS, height - 1
+    guides = guides_of(chart, snapshot)
+    low, high = limits([view for _, _, view in views], guides, ceiling=chart.ceiling)
+    beyond = list(guides)
+    lines = [_title(chart, views, width, palette, chosen, beyond)]
+    if plot_height <= 0 or plot_width <= 2:
+        return lines
+    frame = Frame(low, high, 0, span_of(snapshot.step + 1, snapshot.head.total_steps + 1))
+    canvas = Canvas(plot_width, plot_height)
+    for i, _, view in reversed(views):
+        colour = _colour(chart, i, palette)
+        draw(canvas, Curve(view, colour, palette.raw if i == 0 else None), frame)
+    rows: list[Line] = [
+        [(text, style(look) if look is not None else None) for text, look in row]
+        for row in canvas.rows()
+    ]
+    for guide in guides:
+        if low < guide <= high:
+            _lay_guide(rows, guide, chart.guide_word, frame, plot_width, palette)
+    return lines + _with_axis(rows, frame, views, palette)
+
+
+def step_axis(snapshot: Snapshot, width: int, palette: Palette) -> Line:
+    """The steps at both ends of the charts above."""
+    end = f"{span_of(snapshot.step + 1, snapshot.head.total_steps + 1) - 1}"
+    start = " " * LABELS + "step 0"
+    gap = " " * max(1, width - len(start) - len(end))
+    return [(start + gap + end, style(palette.label))]
+
+
+def _colour(chart: Chart, index: int, palette: Palette) -> int:
+    if index < len(chart.family):
+        return palette.of_series(chart.family[index])
+    return palette.cycle[(index + 2) % len(palette.cycle)]
+
+
+def _title(
+    chart: Chart, views: list[tuple[int, str, SeriesView]], width: int, palette: Palette,
+    chosen: bool, beyond: list[float],
+) -> Line:  # fmt: skip
+    label = style(palette.headline if chosen else palette.label, bold=chosen)
+    left: Line = [("▸" if chosen else " ", style(palette.accent)), (chart.title, label)]
+    right: Line = []
+    for i, key, view in views:
+        colour = style(_colour(chart, i, palette), bold=i == 0 and not chart.names)
+        name = clip(chart.names[i], 12) if i < len(chart.names) else ""
+        value = with_unit(view.value, spec(key).unit)
+        piece: Line = [(f"{name} ", style(palette.label))] if name else []
+        piece.append((value, colour))
+        single = i == 0 and not (chart.names and chart.names[0])
+        delta = change(view.value, view.delta, spec(key).unit) if single else ""
+        if delta:
+            piece.append((f" {delta}", style(palette.label)))
+        room = width - sum(cell_len(t) for t, _ in left + right + piece) - 3
+        if room < 0:
+            continue
+        right += ([("  ", None)] if right else []) + piece
+    for guide in beyond:
+        hint = f"  {chart.guide_word} {with_unit(guide, spec(chart.keys[0]).unit)}"
+        if sum(cell_len(t) for t, _ in left + right) + len(hint) + 2 <= width:
+            left.append((hint, style(palette.label)))
+    gap = width - sum(cell_len(t) for t, _ in left + right)
+    return [*left, (" " * max(1, gap), None), *right]
+
+
+def _lay_guide(
+    rows: list[Line], guide: float, word: str, frame: Frame, width: int, palette: Palette
+) -> None:
+    tall = len(rows) * 4
+    y = round((frame.high - guide) * (tall - 1) / (frame.high - frame.low)) >> 2
+    flat = "".join(text for text, _ in rows[y])
+    label = f" {word} " if word and len(word) + 8 < width else ""
+    start = (width - len(label)) // 2
+    look, words = style(palette.guide), style(palette.label)
+    line: Line = []
+    position = 0
+    for text, colour in rows[y]:
+        for char in text:
+            inside = start <= position < start + len(label)
+            free = flat[start : start + len(label)].strip() == ""
+            span: Span = (char, colour)
+            if char == " ":
+                span = (label[position - start], words) if inside and free else (GUIDE, look)
+            line.append(span)
+            position += 1
+    rows[y] = line
+
+
+def _with_axis(
+    rows: list[Line], frame: Frame, views: list[tuple[int, str, SeriesView]], palette: Palette
+) -> list[Line]:
+    unit = spec(views[0][1]).unit
+
+    def label(value: float) -> str:
+        if unit == "share":
+            percent = 100 * value
+            whole = percent == 0 or abs(percent) >= 1
+            text = f"{percent:.0f}%" if whole else f"{short(percent, 1)}%"
+        else:
+            text = short(value, 2)
+            text = text if len(text) <= LABELS else short(value, 1)
+            text = text if len(text) <= LABELS else f"{value:.0e}".replace("e-0", "e-")
+        return clip(text.replace("-", MINUS), LABELS).ljust(LABELS)
+
+    dim = style(palette.label)
+    result: list[Line] = []
+    for i, row in enumerate(rows):
+        text = label(frame.high) if i == 0 else " " * LABELS
+        if i == len(rows) - 1 and i:
+            text = label(frame.low)
+        result.append([(text, dim), *row])
+    return result

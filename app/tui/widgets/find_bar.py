@@ -1,0 +1,64 @@
+"""The search line: hidden until `/`, keeps its text, closes with esc."""
+
+from dataclasses import dataclass
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.message import Message
+from textual.widgets import Input, Label
+
+from app.tui.widgets.field import Field
+
+
+class FindBar(Horizontal):
+    """One line above the key bar."""
+
+    DEFAULT_CSS = """
+    FindBar {
+        height: 1; dock: bottom; margin-bottom: 1; display: none; background: $background;
+    }
+    FindBar Label { width: auto; color: $accent; }
+    FindBar Input { width: 1fr; border: none; height: 1; padding: 0; background: $background; }
+    FindBar Input:focus { border: none; }
+    """
+
+    @dataclass
+    class Changed(Message):
+        """What is searched for is now this."""
+
+        text: str
+
+    def compose(self) -> ComposeResult:
+        """A sign and a field."""
+        yield Label(" / ")
+        yield Field(placeholder="find; enter keeps, esc ends")
+
+    @property
+    def has_focus_within(self) -> bool:
+        """Whether one types here."""
+        return self.query_one(Input).has_focus
+
+    def open(self) -> None:
+        """Show the line and type into it."""
+        self.display = True
+        self.query_one(Input).focus()
+
+    def close(self) -> None:
+        """End the search."""
+        self.display = False
+        self.query_one(Input).value = ""
+        self.screen.focus_next()
+
+    @on(Input.Changed)
+    def tell(self, event: Input.Changed) -> None:
+        """Search as one types."""
+        event.stop()
+        self.post_message(self.Changed(event.value))
+
+    @on(Input.Submitted)
+    def keep(self, event: Input.Submitted) -> None:
+        """Leave the field; the search stays."""
+        event.stop()
+        self.screen.set_focus(None)
+        self.screen.focus_next("Panel, DataTable")

@@ -1,0 +1,208 @@
+"""The groups panel: a row per prompt, a cell per answer, and why a prompt teaches nothing."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.reactive import reactive
+
+from app.feed.run_state import Card, Snapshot
+from app.inspector.groups import letter
+from app.text.numbers import share, short, signed, sparkline
+from app.text.safe_text import clip, pad, wrap
+from app.tui.looks.palette import Palette, style
+from app.tui.messages import PromptFocused, RolloutOpened
+from app.tui.widgets.lanes import arrow
+from app.tui.widgets.panel import Line, Panel, Span
+
+NUMBER, MEAN = 4, 4
+
+
+def cell_width(width: int, answers: int) -> int:
+    """Cells per answer: 7 with its advantage, 2 with its arrow, 1 when tight, 0 for counts."""
+    room = width - NUMBER - MEAN
+    for each in (7, 2, 1):
+        if answers * each <= room:
+            return each
+    return 0
+
+
+def group_line(
+    card: Card, width: int, each: int, palette: Palette, focused: bool, marked: int | None
+) -> Line:
+    """One prompt: number, its answers' pushes, the mean reward."""
+    bright = style(palette.headline if focused else palette.text, bold=focused)
+    spans: Line = [(f"{card.index + 1:>2}", bright),
+                   ("▸ " if focused else "  ", style(palette.accent))]  # fmt: skip
+    used = NUMBER
+    if each:
+        largest = max((abs(c.advantage) for c in card.cells if c.advantage), default=1.0)
+        for cell in card.cells:
+            spans.append(_cell(cell, each, palette, largest, cell.index == marked))
+        used += each * len(card.cells)
+    else:
+        up = sum((c.advantage or 0) > 0 for c in card.cells)
+        down = sum((c.advantage or 0) < 0 for c in card.cells)
+        text = f"{up}▲ {down}▼" if card.scored else f"{len(card.cells)} answers"
+        spans.append((clip(text, width - NUMBER - MEAN - 1), bright))
+        used += min(len(text), width - NUMBER - MEAN - 1)
+    mean = short(card.mean) if card.scored else ""
+    spans.append((" " * max(0, width - used - MEAN), None))
+    spans.append((f"{mean:>{MEAN}}", bright))
+    return spans
+
+
+def _cell(cell: Any, each: int, palette: Palette, largest: float, marked: bool) -> Span:
+    colour = palette.of_push(cell.advantage, largest)
+    if cell.scored:
+        sign = arrow(cell.advantage)
+        colour = palette.label if colour == palette.border else colour
+    else:
+        sign = "▪" if cell.finish is not None else "·"
+        colour = palette.label
+    text = sign
+    if each == 7 and cell.scored:
+        text = f"{sign}{signed(cell.advantage) if cell.advantage else '':<6}"
+    look = style(colour, palette.cursor if marked else None, bold=marked)
+    return (text.ljust(each), look)
+
+
+def why_line(card: Card, width: int, palette: Palette) -> Line:
+    """Why no answer of the group is pushed."""
+    text = clip(f"    └ {card.no_signal}: no push", width)
+    return [(text, style(palette.label))]
+
+
+def signal_line(signal: Sequence[float], width: int, palette: Palette) -> Line:
+    """The share of groups with signal over the last steps."""
+    if not signal:
+        return []
+    now = share(sum(signal[-10:]) / len(signal[-10:]))
+    room = width - 10 - len(now)
+    curve = sparkline(list(signal[-max(1, room) :]), max(1, room), 0.0, 1.0)
+    return [(" signal ", style(palette.label)), (curve, style(palette.of_series("kl"))),
+            (f" {now}", style(palette.text))]  # fmt: skip
+
+
+class Groups(Panel):
+    """All prompts of the step at a glance."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "step(-1)", "prompt", id="groups.up", key_display="↑↓",
+                tooltip="Look at the prompt above"),
+        Binding("down,j", "step(1)", "prompt below", id="groups.down", show=False,
+                tooltip="Look at the prompt below"),
+        Binding("left,h", "aside(-1)", "answer", id="groups.left", key_display="←→",
+                tooltip="Choose the answer to the left"),
+        Binding("right,l", "aside(1)", "answer to the right", id="groups.right", show=False,
+                tooltip="Choose the answer to the right"),
+        Binding("enter", "open", "open", id="groups.open",
+                tooltip="Open this group on Rollouts"),
+    ]  # fmt: skip
+
+    snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False, always_update=True)
+    place: reactive[int] = reactive(0, repaint=False)
+    cursor: reactive[int] = reactive(0, repaint=False)
+
+    def __init__(self, number: str = "3", **kwargs: Any) -> None:
+        super().__init__(number, "groups", **kwargs)
+        self._places: list[int] = []
+
+    def topic(self) -> str:
+        """What `?` explains here."""
+        return "panel:groups"
+
+    def watch_snapshot(self) -> None:
+        """Draw the new scores."""
+        self.repaint()
+
+    def watch_place(self) -> None:
+        """Move the focus to another prompt."""
+        self.repaint()
+
+    def watch_cursor(self) -> None:
+        """Move the mark to another answer."""
+        self.repaint()
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """A header, the groups around the one in focus, and the signal over the last steps."""
+        palette = self.palette
+        cards = self.snapshot.cards
+        self._places = []
+        if not cards:
+            dim = style(palette.label)
+            text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
+            return [[(" " + part, dim)] for part in wrap(text, width - 2, 5)]
+        answers = max(len(card.cells) for card in cards)
+        each = cell_width(width, answers)
+        lines = [self._header(each, answers, width)]
+        foot = signal_line(self.snapshot.signal, width, palette)
+        room = height - 1 - (1 if foot else 0)
+        place = min(self.place, len(cards) - 1)
+        first, explain = _window(cards, place, room)
+        for index in range(first, len(cards)):
+            card = cards[index]
+            needed = 2 if explain and card.no_signal else 1
+            if len(lines) - 1 + needed > room:
+                break
+            marked = self.cursor if index == place and self.has_focus else None
+            lines.append(group_line(card, width, each, palette, index == place, marked))
+            self._places.append(index)
+            if needed == 2:
+                lines.append(why_line(card, width, palette))
+                self._places.append(index)
+        hidden = len(cards) - len(set(self._places))
+        origin = cards[0].origin
+        note = {"train": "", "eval": "held-out", "pinned": "pinned"}[origin]
+        self.set_reactive(Panel.note, f"{hidden} more" if hidden else note)
+        if foot:
+            lines += [[]] * (height - 1 - len(lines))
+            lines.append(foot)
+        return lines
+
+    def _header(self, each: int, answers: int, width: int) -> Line:
+        names = "".join(letter(i).ljust(each)[:each] for i in range(answers)) if each > 1 else ""
+        left = pad(" " * NUMBER + names, width - MEAN)
+        return [(left, style(self.palette.label)), ("mean", style(self.palette.label))]
+
+    def action_step(self, by: int) -> None:
+        """Look at another prompt."""
+        count = len(self.snapshot.cards)
+        if count:
+            self.post_message(PromptFocused(max(0, min(count - 1, self.place + by))))
+
+    def action_aside(self, by: int) -> None:
+        """Choose another answer of the prompt."""
+        cards = self.snapshot.cards
+        if cards:
+            count = len(cards[min(self.place, len(cards) - 1)].cells)
+            self.cursor = max(0, min(count - 1, self.cursor + by))
+
+    def action_open(self) -> None:
+        """Open the group in focus at the chosen answer."""
+        cards = self.snapshot.cards
+        if cards:
+            card = cards[min(self.place, len(cards) - 1)]
+            self.post_message(
+                RolloutOpened(0, card.step, card.origin, card.index, self.cursor)
+            )  # fmt: skip
+
+    def on_click(self, event: events.Click) -> None:
+        """Look at the clicked prompt."""
+        row = self.inside(event.offset).y - 1
+        if 0 <= row < len(self._places):
+            self.post_message(PromptFocused(self._places[row]))
+            if event.chain == 2:
+                self.action_open()
+
+
+def _window(cards: Sequence[Card], place: int, room: int) -> tuple[int, bool]:
+    """The first group to show and whether reasons fit, so that the one in focus is on screen."""
+    full = sum(2 if card.no_signal else 1 for card in cards)
+    if full <= room:
+        return 0, True
+    explain = len(cards) > room and room > 4
+    if not explain:
+        return max(0, min(place - room + 1, len(cards) - room)) if place >= room else 0, False
+    return (0 if place < room else place - room + 1), False

@@ -1,0 +1,136 @@
+"""The footer: the keys that matter here, in one line, never half a key."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final
+
+from textual import events
+from textual.binding import ActiveBinding
+from textual.reactive import reactive
+from textual.widgets import Input, TextArea
+
+from app.text.safe_text import cell_len
+from app.tui.keys import key_name
+from app.tui.looks.palette import Palette, style
+from app.tui.widgets.panel import Line, Panel
+
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+COMMON = ("find", "zoom", "explain")
+
+
+def hints(
+    bindings: list[ActiveBinding],
+    hidden: frozenset[str] = frozenset(),
+    *,
+    typing: bool = False,
+    renamed: Mapping[str, str] = NOTHING,
+) -> list[tuple[str, str, str]]:
+    """Key, description and action of each shown binding; those in `COMMON` come last.
+
+    While one types into a field, keys that would be typed are left out; `renamed` has the words of
+    actions that do something else than usual.
+    """
+    found: list[tuple[str, str, str]] = [("esc", "leave field", "escape")] if typing else []
+    seen: set[str] = set()
+    for active in bindings:
+        binding = active.binding
+        if not binding.show or not active.enabled or binding.description in seen:
+            continue
+        if binding.action in hidden or (typing and _is_typed(binding.key)):
+            continue
+        seen.add(binding.description)
+        found.append((key_name(binding.key, binding.key_display),
+                      renamed.get(binding.action, binding.description),
+                      binding.action))  # fmt: skip
+    return sorted(found, key=lambda hint: COMMON.index(hint[1]) if hint[1] in COMMON else -1)
+
+
+def _is_typed(key: str) -> bool:
+    name = key_name(key)
+    return (len(name) == 1 and name.isascii()) or key == "space"
+
+
+def fitting(found: list[tuple[str, str, str]], width: int) -> list[tuple[str, str, str]]:
+    """The hints that fit into the width; the last one stays."""
+    if not found:
+        return []
+    *rest, last = found
+    room = width - 1 - _cells(last)
+    kept = []
+    for hint in rest:
+        if _cells(hint) + 3 > room:
+            break
+        room -= _cells(hint) + 3
+        kept.append(hint)
+    return [*kept, last]
+
+
+def _cells(hint: tuple[str, str, str]) -> int:
+    return cell_len(hint[0]) + 1 + cell_len(hint[1])
+
+
+def key_line(shown: list[tuple[str, str, str]], palette: Palette) -> Line:
+    """Keys bright, what they do dim."""
+    spans: Line = [(" ", None)]
+    for i, (key, description, _) in enumerate(shown):
+        if i:
+            spans.append(("   ", None))
+        spans += [(key, style(palette.headline, bold=True)),
+                  (f" {description}", style(palette.label))]  # fmt: skip
+    return spans
+
+
+class KeyBar(Panel, can_focus=False):
+    """One line at the bottom of every screen; keys can be clicked."""
+
+    DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
+    framed: ClassVar[bool] = False
+    ALLOW_MAXIMIZE = False
+
+    bindings: reactive[list[ActiveBinding]] = reactive(list, repaint=False)
+    hidden: reactive[frozenset[str]] = reactive(frozenset, repaint=False)
+    renamed: reactive[Mapping[str, str]] = reactive(dict, repaint=False)
+
+    def on_mount(self) -> None:
+        """Follow the focus."""
+        self.screen.bindings_updated_signal.subscribe(self, self._update)
+        self._update()
+
+    def _update(self, *_: object) -> None:
+        if self.screen.is_attached:
+            self.bindings = list(self.screen.active_bindings.values())
+
+    def watch_bindings(self) -> None:
+        """Show the keys of what has the focus."""
+        self.repaint()
+
+    def watch_hidden(self) -> None:
+        """Leave out keys that do nothing now."""
+        self.repaint()
+
+    def watch_renamed(self) -> None:
+        """Say what keys do now."""
+        self.repaint()
+
+    @property
+    def shown(self) -> list[tuple[str, str, str]]:
+        """The hints that fit."""
+        typing = isinstance(self.screen.focused, Input | TextArea)
+        return fitting(
+            hints(self.bindings, self.hidden, typing=typing, renamed=self.renamed), self.size.width
+        )
+
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
+        """The one line."""
+        return [key_line(self.shown, self.palette)]
+
+    async def on_click(self, event: events.Click) -> None:
+        """Do what the clicked key does."""
+        place = 1
+        for hint in self.shown:
+            if place <= event.x < place + _cells(hint):
+                for active in self.bindings:
+                    if active.binding.action == hint[2]:
+                        await self.app.run_action(active.binding.action, active.node)
+                        return
+            place += _cells(hint) + 3

@@ -1,0 +1,214 @@
+"""The answers panel: one lane per answer to the prompt in focus, arriving live."""
+
+from typing import Any, ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.reactive import reactive
+
+from app.feed.run_state import Card, Cell, Snapshot
+from app.inspector.groups import letter
+from app.text.numbers import short, signed
+from app.text.prompt_text import question
+from app.text.safe_text import cell_len, clip, clip_start, wrap
+from app.tui.looks.palette import Palette, style
+from app.tui.messages import RolloutOpened
+from app.tui.widgets.panel import Line, Panel
+
+LEAD = 16
+MOST_LINES = 6
+ORIGINS = {"train": "prompt", "eval": "held-out problem", "pinned": "pinned prompt"}
+
+
+def arrow(advantage: float | None) -> str:
+    """▲ above the siblings, ▼ below them, = level with them, · not scored for training."""
+    if advantage is None:
+        return "·"
+    return "▲" if advantage > 0 else "▼" if advantage < 0 else "="
+
+
+def end_mark(cell: Cell) -> str:
+    """How an answer ended: ▪ by itself, [cut] at the length limit, ▌ still growing."""
+    if cell.finish is None:
+        return "" if cell.scored else "▌"
+    return " [cut]" if cell.finish == "length" else "▪"
+
+
+def lane_lines(cell: Cell, width: int, rows: int, palette: Palette, largest: float) -> list[Line]:
+    """One answer in `rows` lines: name, push and reward at the left, then its text."""
+    colour = palette.of_push(cell.advantage, largest)
+    if colour == palette.border:
+        colour = palette.label
+    look = style(colour, bold=True)
+    lead: Line = [(f"{letter(cell.index):>2} ", style(palette.text))]
+    if cell.scored:
+        push = signed(cell.advantage) if cell.advantage else ""
+        lead.append((f"{arrow(cell.advantage)}{push:>5} ", look))
+        lead.append((f"{short(cell.reward):>4}  ", style(palette.text)))
+    else:
+        lead.append((f"{cell.tokens:>7} tok".ljust(LEAD - 3), style(palette.label)))
+    room = width - LEAD
+    mark = end_mark(cell)
+    text_style = style(palette.text)
+    parts = _text_rows(cell, mark, room, rows)
+    lines: list[Line] = []
+    for i, part in enumerate(parts):
+        start: Line = lead if i == 0 else [(" " * LEAD, None)]
+        last = i == len(parts) - 1
+        tail: Line = [(mark, style(_mark_colour(cell, palette)))] if last and mark else []
+        lines.append([*start, (part, text_style), *tail])
+    return lines + [[]] * (rows - len(lines))
+
+
+def _mark_colour(cell: Cell, palette: Palette) -> int:
+    if cell.finish is None:
+        return palette.accent
+    return palette.warn if cell.finish == "length" else palette.label
+
+
+def _text_rows(cell: Cell, mark: str, room: int, rows: int) -> list[str]:
+    if room <= cell_len(mark) + 1:
+        return [""]
+    if rows == 1:
+        fit = room - cell_len(mark)
+        return [(clip if cell.finish is not None or cell.scored else clip_start)(cell.text, fit)]
+    parts = wrap(cell.text, room, rows, keep_end=cell.finish is None and not cell.scored) or [""]
+    over = cell_len(parts[-1]) + cell_len(mark) - room
+    if over > 0:
+        if len(parts) < rows:
+            parts.append("")
+        else:
+            cut = parts[-1].removesuffix("…")
+            parts[-1] = clip(cut + " " * (over + 1), room - cell_len(mark))
+    return parts
+
+
+class Lanes(Panel):
+    """The answers to one prompt, compared with each other."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "step(-1)", "answer", id="lanes.up", key_display="↑↓",
+                tooltip="Choose the answer above"),
+        Binding("down,j", "step(1)", "answer below", id="lanes.down", show=False,
+                tooltip="Choose the answer below"),
+        Binding("enter", "open", "open", id="lanes.open",
+                tooltip="Open this answer, token by token, on Rollouts"),
+    ]  # fmt: skip
+
+    snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False, always_update=True)
+    place: reactive[int] = reactive(0, repaint=False)
+    cursor: reactive[int] = reactive(0, repaint=False)
+
+    def __init__(self, number: str = "2", **kwargs: Any) -> None:
+        super().__init__(number, "answers", **kwargs)
+        self._top = 0
+        self._rows = 1
+        self._head = 0
+
+    @property
+    def card(self) -> Card | None:
+        """The prompt in focus."""
+        cards = self.snapshot.cards
+        return cards[min(self.place, len(cards) - 1)] if cards else None
+
+    def topic(self) -> str:
+        """What `?` explains here."""
+        return "panel:answers"
+
+    def watch_snapshot(self) -> None:
+        """Draw what arrived."""
+        self.repaint()
+
+    def watch_place(self) -> None:
+        """Show the other prompt from its first answer."""
+        self._top = 0
+        self.set_reactive(Lanes.cursor, 0)
+        self.repaint()
+
+    def watch_cursor(self) -> None:
+        """Move the mark."""
+        self.repaint()
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The prompt, then a lane for each answer that fits."""
+        palette = self.palette
+        card = self.card
+        if card is None:
+            self.set_reactive(Panel.title, "answers")
+            self.set_reactive(Panel.note, "")
+            return _empty(self.snapshot, width, palette)
+        names = f"{letter(0)}–{letter(len(card.cells) - 1)}" if card.cells else ""
+        self.set_reactive(Panel.title, f"answers to {ORIGINS[card.origin]} {card.index + 1}")
+        self.set_reactive(Panel.note, names)
+        lines = self._prompt(card, width, height)
+        self._head = len(lines)
+        return lines + self._lanes(card, width, height - len(lines))
+
+    def _prompt(self, card: Card, width: int, height: int) -> list[Line]:
+        if height < len(card.cells) + 2:
+            return []
+        dim = style(self.palette.label)
+        target = f"   target {clip(card.target, 24)}" if card.target else ""
+        room = width - 2 - cell_len(target)
+        most = 1 if height < 20 else 3
+        rows = wrap(" ".join(question(card.prompt).split()), room, most)
+        bright = style(self.palette.headline)
+        lines: list[Line] = [[(" ", None), (row, bright)] for row in rows]
+        lines[0].append((target, dim))
+        lines.append([])
+        return lines
+
+    def _lanes(self, card: Card, width: int, height: int) -> list[Line]:
+        count = len(card.cells)
+        if not count or height <= 0:
+            return []
+        room = width - 1 - LEAD
+        needed = max(len(_text_rows(c, end_mark(c), room, MOST_LINES)) for c in card.cells)
+        spare = 1 if height // count > needed else 0
+        self._rows = max(1, min(needed + spare, height // count))
+        shown = max(1, height // self._rows)
+        cursor = min(self.cursor, count - 1)
+        self._top = max(0, min(self._top, cursor, count - shown))
+        if cursor >= self._top + shown:
+            self._top = cursor - shown + 1
+        largest = max((abs(c.advantage) for c in card.cells if c.advantage), default=1.0)
+        lines: list[Line] = []
+        for cell in card.cells[self._top : self._top + shown]:
+            block = lane_lines(cell, width - 1, self._rows, self.palette, largest)
+            marked = self.has_focus and cell.index == card.cells[cursor].index
+            edge = ("▌" if marked else " ", style(self.palette.accent))
+            lines += [[edge, *line] for line in block]
+        return lines
+
+    def action_step(self, by: int) -> None:
+        """Move the mark by some answers."""
+        if self.card is not None:
+            self.cursor = max(0, min(len(self.card.cells) - 1, self.cursor + by))
+
+    def action_open(self) -> None:
+        """Open the marked answer."""
+        card = self.card
+        if card is not None and card.cells:
+            answer = card.cells[min(self.cursor, len(card.cells) - 1)].index
+            self.post_message(RolloutOpened(0, card.step, card.origin, card.index, answer))
+
+    def copy_text(self) -> str:
+        """What `y` copies: the text of the marked answer."""
+        card = self.card
+        return card.cells[min(self.cursor, len(card.cells) - 1)].text if card else ""
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the clicked answer; a second click opens it."""
+        row = self.inside(event.offset).y - self._head
+        if row >= 0 and self.card is not None:
+            self.cursor = min(len(self.card.cells) - 1, self._top + row // self._rows)
+            if event.chain == 2:
+                self.action_open()
+
+
+def _empty(snapshot: Snapshot, width: int, palette: Palette) -> list[Line]:
+    dim = style(palette.label)
+    text = "The first answers arrive when the model is loaded."
+    if snapshot.status == "empty":
+        text = "Answers show up here while they are sampled, one lane each."
+    return [[(" " + part, dim)] for part in wrap(text, width - 2, 4)]

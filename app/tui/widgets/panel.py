@@ -1,0 +1,231 @@
+"""Panel: the base of all panels, drawn by lines, redrawing only the lines that changed.
+
+A subclass writes `paint(width, height)`, which gives the lines inside the frame as spans of
+(safe text, style), and calls `repaint` when what it shows has changed. The frame has the panel's
+number and title cut in on the left and `note` on the right. Sizes, focus and themes are handled
+here; nothing is painted while the panel is hidden or its screen is not the active one.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Offset, Region, Size
+from textual.reactive import reactive
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.widget import Widget
+
+from app.text.safe_text import cell_len, clip, safe
+from app.tui.looks.palette import Palette, palette_of, style
+
+Span = tuple[str, Style | None]
+Line = list[Span]
+
+CORNERS = "╭╮╰╯"
+HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+
+class Panel(Widget, can_focus=True):
+    """A framed or frameless area of lines."""
+
+    DEFAULT_CSS = """
+    Panel { width: 1fr; height: 1fr; background: $background; }
+    """
+    ALLOW_MAXIMIZE: ClassVar[bool | None] = True
+
+    framed: ClassVar[bool] = True
+    title: reactive[str] = reactive("", repaint=False)
+    note: reactive[str] = reactive("", repaint=False)
+
+    def __init__(self, number: str = "", title: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.number = number
+        self._strips: list[Strip] = []
+        self._painted: list[Line] = []
+        self._with_offsets = True
+        self._drawn_for: tuple[Size, str, bool] | None = None
+        self.set_reactive(Panel.title, title)
+
+    # -- for subclasses ---------------------------------------------------------------------
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The lines inside the frame; missing ones are blank, those too many are not shown."""
+        raise NotImplementedError
+
+    @property
+    def palette(self) -> Palette:
+        """The data colours of the theme in use."""
+        return palette_of(self.app.theme)
+
+    @property
+    def inner(self) -> Size:
+        """The room inside the frame."""
+        edge = 2 if self.framed else 0
+        return Size(max(0, self.size.width - edge), max(0, self.size.height - edge))
+
+    def inside(self, offset: Offset) -> Offset:
+        """The place of a mouse event inside the frame."""
+        return offset - Offset(1, 1) if self.framed else offset
+
+    def repaint(self) -> None:
+        """Draw again and send only the lines that differ."""
+        if not self.is_attached or not self.size or not self.on_show():
+            self._drawn_for = None
+            return
+        old = self._strips if self._drawn_for == self._key() else []
+        self._draw()
+        new = self._strips
+        if len(old) != len(new):
+            self.refresh()
+            return
+        changed = [y for y, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
+        if changed:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+
+    def on_show(self) -> bool:
+        """Whether anybody can see the panel now."""
+        return self.display and self.screen.is_current
+
+    # -- drawing ----------------------------------------------------------------------------
+
+    def _key(self) -> tuple[Size, str, bool]:
+        return self.size, self.app.theme, self.has_focus
+
+    def _draw(self) -> None:
+        palette = self.palette
+        width, height = self.inner
+        lines = self.paint(width, height)[:height] if width > 0 and height > 0 else []
+        lines += [[]] * (height - len(lines))
+        base = style(palette.text, palette.paper)
+        # a line with the same spans as before keeps its strip: most lines do most of the time
+        same = self._drawn_for == self._key() and len(self._painted) == len(lines)
+        old, first = (self._painted, int(self.framed)) if same else ([], 0)
+        edge = [("│", style(self._frame_colour(palette)))] if self.framed else []
+        strips = [
+            self._strips[y + first] if y < len(old) and old[y] == line
+            else _strip([*edge, *_fitted(line, width), *edge], base)
+            for y, line in enumerate(lines)
+        ]  # fmt: skip
+        if self.framed and self.size.height:
+            strips.insert(0, self._frame_top(palette, base))
+            if self.size.height > 1:
+                strips.append(self._frame_bottom(palette, base))
+        self._painted, self._strips = lines, strips
+        self._drawn_for = self._key()
+
+    def _frame_colour(self, palette: Palette) -> int:
+        return palette.focus if self.has_focus else palette.border
+
+    def _frame_top(self, palette: Palette, base: Style) -> Strip:
+        line = style(self._frame_colour(palette))
+        width = self.size.width
+        head = style(palette.headline if self.has_focus else palette.label, bold=self.has_focus)
+        name = f"{self.number} {self.title}".strip()
+        title = clip(name, width - 6)
+        spans: Line = [("╭─", line)]
+        if title:
+            spans += [(f" {title} ", head)]
+        used = sum(cell_len(text) for text, _ in spans)
+        note = clip(self.note, width - used - 4)
+        if note and note != "…":
+            note = f" {note} "
+            spans += [("─" * (width - used - cell_len(note) - 2), line),
+                      (note, style(palette.label)), ("─╮", line)]  # fmt: skip
+        else:
+            spans += [("─" * max(0, width - used - 1), line), ("╮", line)]
+        return _strip(spans, base)
+
+    def _frame_bottom(self, palette: Palette, base: Style) -> Strip:
+        line = style(self._frame_colour(palette))
+        return _strip([("╰" + "─" * max(0, self.size.width - 2) + "╯", line)], base)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Lines for the compositor; Textual's hook."""
+        self._with_offsets = False
+        try:
+            return super().render_lines(crop)
+        finally:
+            self._with_offsets = True
+
+    def render_line(self, y: int) -> Strip:
+        """One line, with the places that a selection by mouse asks for; Textual's hook."""
+        if self._drawn_for != self._key():
+            self._draw()
+        if y >= len(self._strips):
+            return Strip.blank(self.size.width, style(None, self.palette.paper))
+        strip = self._strips[y]
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(y)) is not None:
+            start, end = span
+            end = strip.cell_length if end == -1 else end
+            marked = self.screen.get_component_rich_style("screen--selection")
+            before, middle, after = strip.divide([start, end, strip.cell_length])
+            strip = Strip.join([before, middle.apply_style(marked), after])
+        return strip.apply_offsets(0, y) if self._with_offsets else strip
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected text; Textual's hook."""
+        return selection.extract("\n".join(strip.text for strip in self._strips)), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002
+        """Draw the selection; Textual's hook."""
+        self.refresh()
+
+    # -- what makes it draw again -----------------------------------------------------------
+
+    def watch_title(self) -> None:
+        """A new title shows at once."""
+        self.repaint()
+
+    def watch_note(self) -> None:
+        """A new note shows at once."""
+        self.repaint()
+
+    def on_focus(self, _event: events.Focus) -> None:
+        """Light the frame."""
+        self.refresh()
+
+    def on_blur(self, _event: events.Blur) -> None:
+        """Dim the frame."""
+        self.refresh()
+
+
+def _fitted(line: Iterable[Span], width: int) -> Line:
+    """Spans cut or filled to `width` cells; a cut line ends in `…`.
+
+    Spans are safe already; one that a caller forgot is made so here.
+    """
+    spans: Line = []
+    used = 0
+    line = [(safe(text) if HIDDEN.search(text) else text, look) for text, look in line]
+    total = sum(cell_len(text) for text, _ in line)
+    room = width if total <= width else width - 1
+    for text, look in line:
+        length = cell_len(text)
+        if used + length > room:
+            kept = _take(text, room - used)
+            spans.append((kept + "…", look))
+            used += cell_len(kept) + 1
+            break
+        spans.append((text, look))
+        used += length
+    if used < width:
+        spans.append((" " * (width - used), None))
+    return spans
+
+
+def _take(text: str, width: int) -> str:
+    kept = text[:width]
+    while cell_len(kept) > width:
+        kept = kept[:-1]
+    return kept
+
+
+def _strip(spans: Iterable[Span], base: Style) -> Strip:
+    return Strip(
+        [Segment(text, base + look if look is not None else base) for text, look in spans if text]
+    )
