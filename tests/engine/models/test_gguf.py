@@ -13,7 +13,7 @@ from grpo_engine.errors import ModelError
 from grpo_engine.models import from_gguf
 from grpo_engine.models.from_gguf import import_gguf
 from grpo_engine.models.gguf.blocks import BLOCKS, dequantise
-from tests.engine.gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
+from tests.engine.models.gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
 from tests.engine.tiny import END, STOP
 
 # SHA-256, shortened, of what the package gguf makes of 64 random blocks (seed: the format's number)

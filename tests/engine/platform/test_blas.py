@@ -13,7 +13,7 @@ import pytest
 from grpo_engine.platform import blas, blas_check, device, openblas, processor, slots
 from grpo_engine.platform.blas_check import Verdict
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or device.uses_gpu(), reason="only Linux without a GPU needs a BLAS"

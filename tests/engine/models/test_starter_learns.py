@@ -20,8 +20,8 @@ from grpo_engine.events import (
 from grpo_engine.models.starter import make_starter
 from grpo_engine.policy.trees import flatten
 from grpo_engine.tasks.arithmetic import SYMBOLS, mixed
+from tests.engine.models.test_starter import published
 from tests.engine.runs import events_of
-from tests.engine.test_starter import published
 
 
 def starter_run(folder: Path, **changes: Any) -> list[Event]:

@@ -15,7 +15,7 @@ from grpo_engine.models.starter import demonstrations, make_starter
 from grpo_engine.policy.source import STARTER
 from grpo_engine.tasks.arithmetic import SYMBOLS, Problem, mixed, problems, question
 
-SHEET = Path(__file__).parents[2] / "docs" / "starter.md"
+SHEET = Path(__file__).parents[3] / "docs" / "starter.md"
 
 
 @pytest.fixture(scope="module")

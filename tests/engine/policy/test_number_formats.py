@@ -22,7 +22,7 @@ from grpo_engine.policy.trees import flatten
 from grpo_engine.setup import self_check
 from grpo_engine.train.sampling import Collected
 from tests.engine.conftest import MakePolicy
-from tests.engine.helpers_policy import largest, made_up_rows, move_weights
+from tests.engine.policy.helpers import largest, made_up_rows, move_weights
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.tiny import write_model
 

@@ -20,7 +20,7 @@ from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling
 from grpo_engine.setup import preflight
-from tests.engine.helpers_policy import drain, made_up_rows
+from tests.engine.policy.helpers import drain, made_up_rows
 from tests.engine.runs import settings, write_world
 from tests.engine.tiny import write_model
 

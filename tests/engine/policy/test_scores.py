@@ -14,7 +14,7 @@ from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.switches import FastPaths
 from tests.engine.conftest import MakePolicy
-from tests.engine.helpers_policy import (
+from tests.engine.policy.helpers import (
     Ids,
     largest_difference,
     made_up_rows,

@@ -6,7 +6,7 @@ import pytest
 from grpo_engine.config.run_config import OptimizerConfig
 from grpo_engine.errors import ConfigError
 from grpo_engine.policy import optimizer
-from tests.engine.helpers_policy import largest
+from tests.engine.policy.helpers import largest
 
 NAMES = ["adamw", "adam", "sgd", "muon", "lion", "adafactor"]
 

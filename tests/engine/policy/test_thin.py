@@ -8,7 +8,7 @@ import pytest
 from grpo_engine.policy.fast.thin import ThinLoRA
 from grpo_engine.policy.switches import FastPaths
 from tests.engine.conftest import MakePolicy
-from tests.engine.helpers_policy import move_weights
+from tests.engine.policy.helpers import move_weights
 
 pytestmark = pytest.mark.skipif(mx.default_device() != mx.cpu, reason="thin layers are for the CPU")
 

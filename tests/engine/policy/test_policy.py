@@ -16,7 +16,7 @@ from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling
 from tests.engine.conftest import MakePolicy
-from tests.engine.helpers_policy import drain, largest, made_up_rows, move_weights
+from tests.engine.policy.helpers import drain, largest, made_up_rows, move_weights
 from tests.engine.tiny import END, STOP, write_model
 
 ROWS = made_up_rows([(7, (3, 5)), (4, (6,))])
