@@ -16,8 +16,8 @@ from app.tui.widgets.charts.curves import Curves
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import Script
-from tests.app.test_screens import Walk
-from tests.app.test_watch import workbench
+from tests.app.tui.screens.test_screens import Walk
+from tests.app.tui.screens.test_watch import workbench
 
 SHORT = Script(steps=3, total_steps=9)
 LAST = setting_parts()[-1].heading

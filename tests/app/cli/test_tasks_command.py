@@ -6,7 +6,7 @@ import pytest
 from app.cli.main import main
 from tests.engine.byte_tokenizer import byte_tokenizer
 
-CASES = Path(__file__).parents[1] / "engine" / "rewards" / "rewards_cases.py"
+CASES = Path(__file__).parents[2] / "engine" / "rewards" / "rewards_cases.py"
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

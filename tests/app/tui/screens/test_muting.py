@@ -23,7 +23,7 @@ from grpo_engine.control import Control
 from tests.app.rest import until
 from tests.app.script import CONFIG, Script
 from tests.app.stored import record
-from tests.app.test_screens import Walk, opened
+from tests.app.tui.screens.test_screens import Walk, opened
 
 HACKED = ev.AlertRaised(step=4, rule="format_hacking", severity="warning",
                         explanation="Reward rose while accuracy fell.",

@@ -13,7 +13,7 @@ from grpo_engine.config.run_config import AlertsConfig
 from grpo_engine.config.settings import settings
 from grpo_engine.metrics import METRICS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = ("README.md", "docs/first-ten-minutes.md", "docs/reading-the-panels.md", "docs/keys.md")
 
 

@@ -169,7 +169,7 @@ asyncio.run(main())
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[4],
     )  # fmt: skip
     assert done.stdout.strip() == "[]", done.stderr
 

@@ -11,7 +11,7 @@ from app.tui.widgets.field import Field
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import Script
-from tests.app.test_watch import workbench
+from tests.app.tui.screens.test_watch import workbench
 
 SHORT = Script(steps=3, total_steps=9)
 

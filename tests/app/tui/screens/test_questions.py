@@ -22,7 +22,7 @@ from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import Script, algorithm
 from tests.app.stored import record, run_events
-from tests.app.test_watch import workbench
+from tests.app.tui.screens.test_watch import workbench
 
 SIZE = (140, 44)
 MOST_KEYS = 5

@@ -24,7 +24,7 @@ from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import Script, algorithm
 from tests.app.stored import record, run_events
-from tests.app.test_watch import workbench
+from tests.app.tui.screens.test_watch import workbench
 from tests.patience import PATIENCE
 
 SIZES = [(80, 24), (120, 40), (200, 60)]

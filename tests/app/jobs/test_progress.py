@@ -12,7 +12,7 @@ from pathlib import Path
 import pyte
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SHOWN = """
 import sys
 from app.jobs.progress import printer

@@ -15,7 +15,7 @@ import app
 from app.tui.app import SCREENS, Workbench, load
 from app.tui.widgets.find_bar import FindBar
 from docs import keys_page
-from tests.app.test_watch import SHORT, settle, workbench
+from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 
 
 def own_bindings() -> list[tuple[type, Binding]]:
