@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.db.connection import open_reader
-from experiments.db.migrations import CURRENT, too_new, version
+from experiments.db.migrations import too_new, version
+from experiments.db.schema import CURRENT
 from experiments.db.texts import unescape
 from experiments.errors import NoStoreError, NothingStoredError, StoreUnusableError
 
