@@ -4,15 +4,20 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 
 from experiments import values as v
+from experiments.db import stored
 from experiments.db.numbers import number
 from experiments.db.paths import run_folder, tokens_file
 from experiments.read.connection import marks, text
 from experiments.read.metrics import MetricQuestions
 from experiments.read.rollouts import RolloutQuestions
+from experiments.read.shapes import Shape
 from grpo_engine import events as ev
 
 Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
 
+PASS = Shape(ev.PassFinished, stored.UpdatePass, index="pass_")
+EVALUATION = Shape(ev.EvaluationFinished, stored.Evaluation)
+SAMPLE = Shape(ev.EvaluationSample, stored.EvaluationSample)
 SOURCES = (
     ("event", "seq"), ("step", "seq"), ("update_pass", "seq"), ("evaluation", "seq"),
     ("rollout_group", "seq"), ("rollout_group", "tokens_seq"),
@@ -46,7 +51,7 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
         found.sort()
         facts: dict[int, v.Fact] = {}
         for table, column in SOURCES:
-            keys = [row[3] for row in found[:limit] if row[1:3] == (table, column)]
+            keys = [key for _, *of, key in found[:limit] if of == [table, column]]
             if keys:
                 for fact in self._reader_of(table, column)(run, keys):
                     facts[fact.seq] = fact
@@ -75,8 +80,8 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
             keys,
         )
         names = {key: text(name) for key, name in self._all("SELECT id, name FROM metric_key")}
-        for seq, at, step, tokens, elapsed, stored in rows:
-            wanted = json.loads(stored)
+        for seq, at, step, tokens, elapsed, keys_json in rows:
+            wanted = json.loads(keys_json)
             values = dict(
                 self._all(
                     "SELECT key_id, value FROM metric WHERE run_id = ? AND step = ? "
@@ -91,39 +96,16 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
             yield v.Fact(seq=seq, at=at, event=event)
 
     def _pass_facts(self, _: int, keys: Sequence[int]) -> Iterable[v.Fact]:
-        rows = self._all(
-            "SELECT seq, step, pass, minibatch, loss, clip_low, clip_high, kl_to_old, grad_norm, "
-            f"learning_rate, stop_reason FROM update_pass WHERE id IN ({marks(keys)})",
-            keys,
-        )
-        for row in rows:
-            event = ev.PassFinished(
-                step=row[1], index=row[2], minibatch=row[3], loss=number(row[4]),
-                clip_low=number(row[5]), clip_high=number(row[6]), kl_to_old=number(row[7]),
-                grad_norm=number(row[8]), learning_rate=number(row[9]), stop_reason=text(row[10]),
-            )  # fmt: skip
-            yield v.Fact(seq=row[0], at=None, event=event)
+        rest = f"WHERE id IN ({marks(keys)})"
+        for item in self._items(PASS, rest, keys, "seq"):
+            yield v.Fact(seq=item.pop("seq"), at=None, event=ev.PassFinished(**item))
 
     def _evaluation_facts(self, _: int, keys: Sequence[int]) -> Iterable[v.Fact]:
-        rows = self._all(
-            "SELECT id, run_id, step, moment, mode, problems, samples, metrics, seconds, seq, at "
-            f"FROM evaluation WHERE id IN ({marks(keys)})",
-            keys,
-        )
-        for row in rows:
-            view = self._evaluation(row, True)
-            event = ev.EvaluationFinished(
-                step=view.step, moment=row[3], mode=row[4], problems=view.problems,
-                samples=view.samples, metrics=view.metrics, seconds=view.seconds,
-                rows=tuple(
-                    ev.EvaluationSample(
-                        example_key=item.example_key, correct=item.correct, samples=item.samples,
-                        rewards=item.rewards,
-                    )
-                    for item in view.rows
-                ),
-            )  # fmt: skip
-            yield v.Fact(seq=row[9], at=row[10], event=event)
+        rest = f"WHERE id IN ({marks(keys)})"
+        for item in self._items(EVALUATION, rest, keys, "id", "seq", "at"):
+            samples = self._evaluation_rows(SAMPLE, item.pop("id"))
+            seq, at = item.pop("seq"), item.pop("at")
+            yield v.Fact(seq=seq, at=at, event=ev.EvaluationFinished(**item, rows=samples))
 
     def _group_facts(self, run: int, keys: Sequence[int]) -> Iterable[v.Fact]:
         for seq, _, view, blob in self._with_blobs(run, keys):
