@@ -14,7 +14,7 @@ from experiments.db.statements import select
 from experiments.db.stored import TABLES
 from experiments.db.texts import unescape
 from experiments.errors import NoStoreError, NothingStoredError, StoreUnusableError
-from experiments.read.shapes import Shape, V
+from experiments.read.shapes import Columns, Shape, V
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
@@ -79,17 +79,17 @@ class Reading:
         """The first column of the first row; None where there is no row."""
         return next(iter(self._column(sql, values)), None)
 
-    def _items(
+    def _columns(
         self, shape: Shape[Any], rest: str, values: Sequence[Any] = (), *more: str
-    ) -> Iterator[dict[str, Any]]:
-        """The fields of each row that the rest of the statement selects, and `more` columns."""
+    ) -> Columns:
+        """The columns of the rows that the rest of the statement selects, and `more` of them."""
         columns = ", ".join((self._select(shape), *more))
         table = TABLES[shape.row]
         return shape.read(self._all(f"SELECT {columns} FROM {table} {rest}", values), *more)
 
     def _views(self, shape: Shape[V], rest: str, values: Sequence[Any] = ()) -> tuple[V, ...]:
         """The values of the rows that the rest of the statement selects."""
-        return tuple(shape.view(**item) for item in self._items(shape, rest, values))
+        return tuple(shape.make(self._columns(shape, rest, values)))
 
     def _select(self, shape: Shape[Any], of: str = "") -> str:
         """The columns of a shape, of a table under another name if it has one."""

@@ -97,15 +97,17 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
 
     def _pass_facts(self, _: int, keys: Sequence[int]) -> Iterable[v.Fact]:
         rest = f"WHERE id IN ({marks(keys)})"
-        for item in self._items(PASS, rest, keys, "seq"):
-            yield v.Fact(seq=item.pop("seq"), at=None, event=ev.PassFinished(**item))
+        columns = self._columns(PASS, rest, keys, "seq")
+        for seq, event in zip(columns["seq"], PASS.make(columns), strict=True):
+            yield v.Fact(seq=seq, at=None, event=event)
 
     def _evaluation_facts(self, _: int, keys: Sequence[int]) -> Iterable[v.Fact]:
         rest = f"WHERE id IN ({marks(keys)})"
-        for item in self._items(EVALUATION, rest, keys, "id", "seq", "at"):
-            samples = self._evaluation_rows(SAMPLE, item.pop("id"))
-            seq, at = item.pop("seq"), item.pop("at")
-            yield v.Fact(seq=seq, at=at, event=ev.EvaluationFinished(**item, rows=samples))
+        columns = self._columns(EVALUATION, rest, keys, "id", "seq", "at")
+        columns["rows"] = [self._evaluation_rows(SAMPLE, key) for key in columns["id"]]
+        events = EVALUATION.make(columns)
+        for seq, at, event in zip(columns["seq"], columns["at"], events, strict=True):
+            yield v.Fact(seq=seq, at=at, event=event)
 
     def _group_facts(self, run: int, keys: Sequence[int]) -> Iterable[v.Fact]:
         for seq, _, view, blob in self._with_blobs(run, keys):

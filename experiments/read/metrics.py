@@ -159,12 +159,10 @@ class MetricQuestions(Reading):
         return found[0]
 
     def _evaluations(self, rest: str, key: int, with_rows: bool) -> tuple[v.EvaluationView, ...]:
-        return tuple(
-            v.EvaluationView(
-                **item, rows=self._evaluation_rows(SAMPLE, item["key"]) if with_rows else ()
-            )
-            for item in self._items(EVALUATION, rest, (key,))
-        )
+        columns = self._columns(EVALUATION, rest, (key,))
+        if with_rows:
+            columns["rows"] = [self._evaluation_rows(SAMPLE, key) for key in columns["key"]]
+        return tuple(EVALUATION.make(columns))
 
     def _evaluation_rows(self, shape: Shape[V], evaluation: int) -> tuple[V, ...]:
         return self._views(shape, "WHERE evaluation_id = ? ORDER BY position", (evaluation,))

@@ -124,21 +124,21 @@ class RolloutQuestions(Reading):
     def _groups(
         self, rest: str, values: Sequence[Any], with_rollouts: bool = True
     ) -> tuple[v.GroupView, ...]:
-        items = list(self._items(GROUP, rest, values))
-        rollouts = self._rollouts([item["key"] for item in items]) if with_rollouts else {}
-        return tuple(
-            v.GroupView(**item, rollouts=tuple(rollouts.get(item["key"], ()))) for item in items
-        )
+        columns = self._columns(GROUP, rest, values)
+        if with_rollouts:
+            rollouts = self._rollouts(columns["key"])
+            columns["rollouts"] = [tuple(rollouts.get(key, ())) for key in columns["key"]]
+        return tuple(GROUP.make(columns))
 
     def _rollouts(self, groups: Sequence[int]) -> dict[int, list[v.RolloutView]]:
         found: dict[int, list[v.RolloutView]] = {}
         for place in range(0, len(groups), CHUNK):
             part = groups[place : place + CHUNK]
             rest = f"WHERE group_id IN ({marks(part)}) ORDER BY group_id, idx"
-            items = list(self._items(ROLLOUT, rest, part))
-            rewards = self._rewards([item["key"] for item in items])
-            for item in items:
-                view = v.RolloutView(**item, rewards=tuple(rewards.get(item["key"], ())))
+            columns = self._columns(ROLLOUT, rest, part)
+            rewards = self._rewards(columns["key"])
+            columns["rewards"] = [tuple(rewards.get(key, ())) for key in columns["key"]]
+            for view in ROLLOUT.make(columns):
                 found.setdefault(view.group, []).append(view)
         return found
 
@@ -147,6 +147,7 @@ class RolloutQuestions(Reading):
         for place in range(0, len(rollouts), CHUNK):
             part = rollouts[place : place + CHUNK]
             rest = f"WHERE rollout_id IN ({marks(part)}) ORDER BY rollout_id, position"
-            for item in self._items(REWARD, rest, part, "rollout_id"):
-                found.setdefault(item.pop("rollout_id"), []).append(v.RewardView(**item))
+            columns = self._columns(REWARD, rest, part, "rollout_id")
+            for key, view in zip(columns["rollout_id"], REWARD.make(columns), strict=True):
+                found.setdefault(key, []).append(view)
         return found

@@ -214,7 +214,8 @@ class RunQuestions(Reading):
         self, rows: Sequence[Any], columns: Sequence[Column], statuses: Mapping[int, Derived],
         metrics: Sequence[str],
     ) -> tuple[v.RunSummary, ...]:  # fmt: skip
-        keys = [key for key, *_ in rows]
+        found = RUN.read(rows, *_OF_ATTEMPT)
+        keys = found["key"]
         tags = self._tags(keys)
         lines, places = self._lines(keys, metrics)
         parents = dict(
@@ -224,19 +225,21 @@ class RunQuestions(Reading):
             )
         )
         sweeps = self._sweeps()
-        found = []
-        for row, item in zip(rows, RUN.read(rows, *_OF_ATTEMPT), strict=True):
-            key = item["key"]
-            status, since = statuses.get(key, (item["status"], None))
-            item |= {
-                "status": status, "status_since": since, "parent": parents.get(key),
-                "sweep": sweeps.get(key), "attempts": item["attempts"] or 0,
-                "host": item["host"] or "", "tags": tags.get(key, ()),
-                "metrics": LazyMetrics(lines.get(key, ()), places),
-                "columns": _cells(columns, row[-len(columns) :]) if columns else NO_COLUMNS,
-            }  # fmt: skip
-            found.append(v.RunSummary(**item))
-        return tuple(found)
+        derived = [
+            statuses.get(key, (status, None))
+            for key, status in zip(keys, found["status"], strict=True)
+        ]
+        found["status"] = [status for status, _ in derived]
+        found["status_since"] = [since for _, since in derived]
+        found["attempts"] = [count or 0 for count in found["attempts"]]
+        found["host"] = [host or "" for host in found["host"]]
+        found["tags"] = [tags.get(key, ()) for key in keys]
+        found["parent"], found["sweep"] = list(map(parents.get, keys)), list(map(sweeps.get, keys))
+        found["metrics"] = [LazyMetrics(lines.get(key, ()), places) for key in keys]
+        found["columns"] = [
+            _cells(columns, row[-len(columns) :]) if columns else NO_COLUMNS for row in rows
+        ]
+        return tuple(RUN.make(found))
 
     def _tags(self, runs: Sequence[int]) -> dict[int, tuple[str, ...]]:
         found: dict[int, tuple[str, ...]] = {}

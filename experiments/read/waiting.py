@@ -49,13 +49,11 @@ class WaitingQuestions(Reading):
         return self._queued(where + "ORDER BY queue_item.id")
 
     def _queued(self, rest: str, *values: int) -> tuple[QueueItemView, ...]:
-        more = ("sweep.name", "run.short")
-        found = []
-        for item in self._items(ITEM, _JOINED + rest, values, *more):
-            sweep, run = (item.pop(name) for name in more)
-            item["lease_until"] = item["lease_until"] or None
-            found.append(QueueItemView(**item, sweep=text(sweep) or None, run=run))
-        return tuple(found)
+        columns = self._columns(ITEM, _JOINED + rest, values, "sweep.name", "run.short")
+        columns["sweep"] = [text(name) or None for name in columns["sweep.name"]]
+        columns["run"] = columns["run.short"]
+        columns["lease_until"] = [until or None for until in columns["lease_until"]]
+        return tuple(ITEM.make(columns))
 
     def sweeps(self) -> tuple[SweepView, ...]:
         """The sweeps, the newest first."""
@@ -66,9 +64,12 @@ class WaitingQuestions(Reading):
     def sweep(self, key: int) -> SweepView:
         """One sweep with its items."""
         items = self._queued("WHERE queue_item.sweep_id = ? ORDER BY queue_item.id", key)
-        for item in self._items(SWEEP, "WHERE id = ?", (key,)):
-            axes = {path: tuple(values) for path, values in item.pop("axes").items()}
-            return SweepView(**item, axes=axes, items=items)
+        columns = self._columns(SWEEP, "WHERE id = ?", (key,))
+        columns["axes"] = [
+            {path: tuple(values) for path, values in axes.items()} for axes in columns["axes"]
+        ]
+        for sweep in SWEEP.make(columns | {"items": [items]}):
+            return sweep
         raise NothingStoredError(f"there is no sweep {key}")
 
 
