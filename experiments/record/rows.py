@@ -122,18 +122,12 @@ class GroupRows:
         numbers: ev.TokenNumbers | None,
     ) -> None:  # fmt: skip
         text = escape(completion.text) if self.wanted.rollouts else ""
-        clip = numbers.clip_fraction if numbers else None
-        kl = numbers.kl if numbers else None
         rows.rollouts.append(
             stored.Rollout(
                 id=key, group_id=group, run_id=self.run, idx=completion.index, text=text,
                 reward=known(completion.reward), advantage=known(completion.advantage),
-                tokens=len(completion.ids), finish=completion.finish, clip_fraction=known(clip),
-                kl=known(kl),
-                nonfinite=nan_names(
-                    reward=completion.reward, advantage=completion.advantage, clip_fraction=clip,
-                    kl=kl,
-                ),
+                tokens=len(completion.ids), finish=completion.finish,
+                **of_numbers(completion, numbers),
             )
         )  # fmt: skip
         rows.sizes += 120 + 2 * len(text)
@@ -147,3 +141,13 @@ class GroupRows:
                 )
             )  # fmt: skip
             rows.sizes += 30 + len(reason)
+
+
+def of_numbers(completion: ev.Completion, numbers: ev.TokenNumbers | None) -> dict[str, Any]:
+    """The columns of a rollout that are known once its token numbers are."""
+    clip = numbers.clip_fraction if numbers else None
+    kl = numbers.kl if numbers else None
+    nonfinite = nan_names(
+        reward=completion.reward, advantage=completion.advantage, clip_fraction=clip, kl=kl
+    )
+    return {"clip_fraction": known(clip), "kl": known(kl), "nonfinite": nonfinite}

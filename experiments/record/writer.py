@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments.db import stored, summaries
 from experiments.db.connection import begin, hurried
-from experiments.db.numbers import dumps, known, nan_names
+from experiments.db.numbers import dumps, known
 from experiments.db.paths import tokens_file
 from experiments.db.statements import insert_into
 from experiments.db.stored import NEW
@@ -16,7 +16,7 @@ from experiments.db.texts import escape, iso
 from experiments.db.tokens import TokenFile, encode
 from experiments.read.connection import marks
 from experiments.read.facts import SOURCES
-from experiments.record.rows import GroupRows, Item, Rows, Scored, Wanted, insert
+from experiments.record.rows import GroupRows, Item, Rows, Scored, Wanted, insert, of_numbers
 from experiments.values import TokenRow
 from grpo_engine import events as ev
 
@@ -203,21 +203,16 @@ class RunWriter:
             "UPDATE rollout_group SET tokens_seq = ? WHERE run_id = ? AND seq = ?",
             (pair.numbers_seq, self.run, pair.seq),
         )
-        group = self.conn.execute(
-            "SELECT id FROM rollout_group WHERE run_id = ? AND seq = ?", (self.run, pair.seq)
-        ).fetchone()[0]
-        scored = {item.index: item for item in pair.group.completions}
-        for row in pair.numbers.numbers:
-            old = scored.get(row.index)
-            marks = nan_names(
-                reward=old.reward if old else None, advantage=old.advantage if old else None,
-                clip_fraction=row.clip_fraction, kl=row.kl,
-            )  # fmt: skip
-            self.conn.execute(
-                "UPDATE rollout SET clip_fraction = ?, kl = ?, nonfinite = ? "
-                "WHERE group_id = ? AND idx = ?",
-                (known(row.clip_fraction), known(row.kl), marks, group, row.index),
-            )
+        numbers = {row.index: row for row in pair.numbers.numbers}
+        for completion in pair.group.completions:
+            if completion.index in numbers:
+                found = of_numbers(completion, numbers[completion.index])
+                self.conn.execute(
+                    f"UPDATE rollout SET {', '.join(f'{name} = ?' for name in found)} WHERE "
+                    "group_id = (SELECT id FROM rollout_group WHERE run_id = ? AND seq = ?) "
+                    "AND idx = ?",
+                    (*found.values(), self.run, pair.seq, completion.index),
+                )
 
     def _pass(self, rows: Rows, item: Item, event: ev.PassFinished) -> None:
         rows.passes.append(
