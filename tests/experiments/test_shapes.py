@@ -18,6 +18,7 @@ from experiments.read import facts, metrics, rollouts, runs, waiting
 from experiments.read.shapes import Shape
 
 NUMBER = st.none() | st.floats()
+TEXT = st.text() | st.text(st.sampled_from("\\x0\0d\ud800"))
 SHAPES = {
     id(shape): shape
     for module in (facts, metrics, rollouts, runs, waiting)
@@ -35,7 +36,7 @@ def rollout(text: str, reward: float | None, kl: float | None) -> tuple[Any, ...
     return tuple(getattr(row, name) for name in rollouts.ROLLOUT.columns.values())
 
 
-@given(st.lists(st.tuples(st.text(), NUMBER, NUMBER)))
+@given(st.lists(st.tuples(TEXT, NUMBER, NUMBER)))
 def test_rows_are_read_as_the_values_that_were_stored(
     given: list[tuple[str, float | None, float | None]],
 ) -> None:
@@ -60,6 +61,15 @@ def test_null_is_nan_where_the_field_is_a_number_and_json_is_read() -> None:
     assert math.isnan(made.metrics["reward"])
     assert made.metrics["kl"] == 0.5
     assert made.rows == ()
+
+
+def test_0_and_1_are_read_as_false_and_true() -> None:
+    kinds = stored.RolloutGroup.__annotations__
+    row = ["" if kinds[name] in (str, Escaped) else 1 for name in rollouts.GROUP.columns.values()]
+    row[list(rollouts.GROUP.columns).index("sampling")] = "{}"
+    (made,) = rollouts.GROUP.make(rollouts.GROUP.read([row]))
+    assert made.has_tokens is True
+    assert made.refill == 1
 
 
 def test_a_field_that_has_neither_a_column_nor_a_default_is_an_error() -> None:
