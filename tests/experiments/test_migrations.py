@@ -9,7 +9,7 @@ from sqlalchemy import create_engine
 from sqlmodel import SQLModel
 
 from experiments.db import tables as tables_module
-from experiments.db.connection import begin, open_writer, sqlite_warnings
+from experiments.db.connection import open_writer, sqlite_warnings
 from experiments.db.migrations import migrate, version
 from experiments.db.schema import CURRENT, MIGRATIONS
 from experiments.errors import StoreReadOnlyError
@@ -22,41 +22,36 @@ FIRST = 1
 
 
 def first_version(path: Path) -> None:
-    """A store with a recorded run, taken back to what the first migration made."""
-    record_run(path, steps=2, name="old")
-    with closing(open_writer(path)) as conn:
-        begin(conn)
-        for table in ("rollout_words", "prompt_words", "queue_item"):
-            conn.execute(f"DROP TABLE {table}")
-        conn.execute("DROP INDEX run_list")
-        conn.execute("DROP INDEX run_config")
-        conn.execute("DROP INDEX run_sweep")
-        conn.execute("DROP INDEX rollout_of_group")
-        conn.execute("CREATE INDEX rollout_group_id ON rollout (group_id)")
-        conn.execute("ALTER TABLE run DROP COLUMN sweep_id")
-        conn.execute("DROP TABLE sweep")
-        conn.execute("DELETE FROM migration WHERE n > 1")
-        conn.execute(f"PRAGMA user_version = {FIRST}")
-        conn.execute("COMMIT")
+    """A recorded run in a store as the first migration made it."""
+    newest = path.with_name("newest.db")
+    record_run(newest, steps=2, name="old")
+    with closing(open_writer(path, create=True)) as conn:
+        migrate(conn, path, upto=FIRST)
+        conn.execute("PRAGMA foreign_keys = OFF")
+        conn.execute("ATTACH ? AS newest", (str(newest),))
+        for table in tables(conn) - {"migration"}:
+            names = ", ".join(f'"{name}"' for name in columns(conn, table))
+            conn.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM newest.{table}")
 
 
-def columns(conn: sqlite3.Connection) -> dict[str, list[tuple[str, str, int, int]]]:
-    names = conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    return {
-        name: [
-            (row[1], row[2], row[3], row[5]) for row in conn.execute(f"PRAGMA table_info({name})")
-        ]
-        for (name,) in names
-    }
+def tables(conn: sqlite3.Connection) -> set[str]:
+    found = conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    return {name for (name,) in found}
 
 
-def test_taking_a_store_back_gives_exactly_the_first_schema(tmp_path: Path) -> None:
-    first_version(tmp_path / "old.db")
-    with closing(open_writer(tmp_path / "fresh.db", create=True)) as conn:
-        migrate(conn, tmp_path / "fresh.db", upto=FIRST)
-        wanted = columns(conn)
-    with closing(sqlite3.connect(tmp_path / "old.db")) as conn:
-        assert columns(conn) == wanted
+def columns(conn: sqlite3.Connection, table: str) -> list[str]:
+    return [name for _, name, *_ in conn.execute(f"PRAGMA table_info({table})")]
+
+
+def test_a_column_that_an_older_file_lacks_is_read_as_its_default(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    first_version(path)
+    with closing(sqlite3.connect(path)) as conn:
+        conn.execute("ALTER TABLE attempt DROP COLUMN cause")
+    with closing(StoreReader(path)) as reader:
+        run = reader.resolve("old").key
+        assert [attempt.cause for attempt in reader.attempts(run)] == [""]
+        assert reader.post_mortem(run).last_seen
 
 
 def test_a_database_from_the_first_migration_opens_after_the_last_with_its_data(
@@ -126,7 +121,7 @@ def test_a_failing_migration_leaves_the_file_as_it_was(
     with closing(sqlite3.connect(path)) as conn:
         # the second migration is complete, the third has left nothing
         assert version(conn) == 2
-        assert "sweep" not in columns(conn)
+        assert "sweep" not in tables(conn)
 
 
 def shape(conn: sqlite3.Connection) -> dict[str, dict[str, object]]:
