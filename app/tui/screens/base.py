@@ -5,8 +5,8 @@ shown run in `show(snapshot)`, at most as often as the refresh governor lets thr
 while it is in front. Requests from other screens arrive in `receive(message)`. Reading the store
 goes through `await self.workbench.reader.ask(lambda reader: …)`.
 
-What a focused panel may offer, and the common keys use: `topic()` for `?`, `copy_text()` for `y`.
-What a screen may offer: `find(text)` for `/`, `exports()` for `e`.
+A screen may offer `find(text)` for `/` and `exports()` for `e`; the focused panel gives `topic()`
+for `?` and `copy_text()` for `y`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,10 +15,10 @@ from typing import ClassVar
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
 from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import Screen
-from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
 from app.feed.run_state import Snapshot
@@ -141,10 +141,10 @@ class WorkbenchScreen(Front, Screen[None]):
         if panel is not None:
             self.maximize(panel, container=False)
 
-    def _focused_panel(self) -> Widget | None:
-        node = self.focused
+    def _focused_panel(self) -> Panel | None:
+        node: DOMNode | None = self.focused
         while node is not None and not isinstance(node, Panel):
-            node = node.parent if isinstance(node.parent, Widget) else None
+            node = node.parent
         return node
 
     def action_find(self) -> None:
@@ -157,15 +157,13 @@ class WorkbenchScreen(Front, Screen[None]):
 
     def action_copy(self) -> None:
         """Copy the selection, else what the focused panel offers."""
-        text = self.get_selected_text()
-        if not text:
-            text = str(getattr(self._focused_panel(), "copy_text", str)())
-        self.workbench.copy(text)
+        panel = self._focused_panel()
+        self.workbench.copy(self.get_selected_text() or (panel.copy_text() if panel else ""))
 
     def action_explain(self) -> None:
         """Explain what has the focus."""
-        topic = getattr(self._focused_panel(), "topic", None)
-        self._explain(topic() if topic is not None else f"screen:{self.mode}")
+        panel = self._focused_panel()
+        self._explain((panel.topic() if panel else "") or f"screen:{self.mode}")
 
     @on(ExplainRequested)
     def show_help(self, message: ExplainRequested) -> None:

@@ -77,26 +77,17 @@ class AlertsLog(Panel):
                 tooltip="Mute this kind of alert in this run, or let it speak again"),
     ]  # fmt: skip
 
-    snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False, always_update=True)
-    cursor: reactive[int] = reactive(0, repaint=False)
-    needle: reactive[str] = reactive("", repaint=False)
+    snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
+    cursor: reactive[int] = reactive(0)
+    needle: reactive[str] = reactive("")
 
     def __init__(self, number: str = "4", **kwargs: Any) -> None:
         super().__init__(number, "alerts · log", **kwargs)
         self._top = 0
 
-    def watch_snapshot(self) -> None:
-        """Draw new lines."""
-        self.repaint()
-
-    def watch_cursor(self) -> None:
-        """Move the mark."""
-        self.repaint()
-
     def watch_needle(self) -> None:
         """Show only what holds the searched text."""
         self.set_reactive(AlertsLog.cursor, 0)
-        self.repaint()
 
     @property
     def entries(self) -> list[Alert | LogLine]:
@@ -123,7 +114,7 @@ class AlertsLog(Panel):
         palette = self.palette
         entries = self.entries
         found = f"“{safe(self.needle)}”: {len(entries)}" if self.needle else ""
-        self.set_reactive(Panel.note, found or counted(self.snapshot))
+        self.note = found or counted(self.snapshot)
         if not entries:
             text = " Nothing holds this text; esc shows all." if self.needle else \
                 " Alerts and what the engine notes show up here."  # fmt: skip

@@ -99,16 +99,8 @@ class PhaseBar(Panel, can_focus=False):
     framed: ClassVar[bool] = False
     ALLOW_MAXIMIZE = False
 
-    snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False, always_update=True)
-    now: reactive[float] = reactive(0.0, repaint=False)
-
-    def watch_snapshot(self) -> None:
-        """Draw the new state."""
-        self.repaint()
-
-    def watch_now(self) -> None:
-        """Draw the running seconds."""
-        self.repaint()
+    snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
+    now: reactive[float] = reactive(0.0)
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
         """The one line."""

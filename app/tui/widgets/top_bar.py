@@ -89,23 +89,15 @@ class TopBar(Panel, can_focus=False):
     framed: ClassVar[bool] = False
     ALLOW_MAXIMIZE = False
 
-    snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False, always_update=True)
+    snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
     now: reactive[float] = reactive(0.0, repaint=False)
-    active: reactive[str] = reactive("", repaint=False)
-    mark: reactive[str] = reactive("", repaint=False)
-
-    def watch_snapshot(self) -> None:
-        """Draw the new step."""
-        self.repaint()
-
-    def watch_mark(self) -> None:
-        """Draw the new mark."""
-        self.repaint()
+    active: reactive[str] = reactive("")
+    mark: reactive[str] = reactive("")
 
     def watch_now(self, old: float, new: float) -> None:
         """Let the live mark breathe."""
         if self.snapshot.active and breath(old) != breath(new):
-            self.repaint()
+            self.refresh()
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
         """The one line."""

@@ -92,16 +92,12 @@ class ItemPicked(Message):
 class PickList(Panel):
     """The items in lines."""
 
-    picking: reactive[Picking] = reactive(Picking, repaint=False)
+    picking: reactive[Picking] = reactive(Picking)
     framed: ClassVar[bool] = False
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._first = 0
-
-    def watch_picking(self) -> None:
-        """Draw the new state."""
-        self.repaint()
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The items around the cursor."""

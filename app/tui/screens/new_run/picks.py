@@ -36,15 +36,11 @@ class DetailsPanel(Panel, can_focus=False):
     """What the highlighted entry means."""
 
     framed: ClassVar[bool] = False
-    value: reactive[str] = reactive("", repaint=False)
+    value: reactive[str] = reactive("")
 
     def __init__(self, details: Details, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._details = details
-
-    def watch_value(self) -> None:
-        """Draw what the entry means."""
-        self.repaint()
 
     def paint(self, width: int, height: int) -> list[Line]:
         """Its lines; where they are too many, a last one says so."""

@@ -24,21 +24,12 @@ EMPTY = "Nothing waits. New run (2) and `grpo-tui sweep` put runs into the queue
 class QueuePanel(Panel):
     """One line per run in the queue."""
 
-    items: reactive[tuple[QueueItemView, ...]] = reactive((), repaint=False)
-    cursor: reactive[int] = reactive(0, repaint=False)
-
-    def watch_items(self) -> None:
-        """Draw the queue."""
-        waiting = sum(item.state == "queued" for item in self.items)
-        self.note = f"{waiting} waiting"
-        self.repaint()
-
-    def watch_cursor(self) -> None:
-        """Draw the cursor."""
-        self.repaint()
+    items: reactive[tuple[QueueItemView, ...]] = reactive(())
+    cursor: reactive[int] = reactive(0)
 
     def paint(self, width: int, height: int) -> list[Line]:
         """State, name, what differs, and the run it became."""
+        self.note = f"{sum(item.state == 'queued' for item in self.items)} waiting"
         palette = self.palette
         if not self.items:
             return [[(part, style(palette.label))] for part in wrap(EMPTY, width, height)]
