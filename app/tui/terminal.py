@@ -31,7 +31,7 @@ class Abilities:
 
 
 def abilities(environment: Mapping[str, str] | None = None) -> Abilities:
-    """Look at the environment once."""
+    """Read them from the environment."""
     env = os.environ if environment is None else environment
     ssh = bool(env.get("SSH_CONNECTION") or env.get("SSH_TTY"))
     copier: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ def abilities(environment: Mapping[str, str] | None = None) -> Abilities:
 def copy(app: "App[int]", text: str, able: Abilities) -> str:
     """Copy by the best way there is, and say in a few words what was done."""
     if not text:
-        return "Nothing is marked here that could be copied."
+        return "Nothing is selected here that could be copied."
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     count = f"{len(text):,} characters"
     if able.copier:

@@ -1,4 +1,4 @@
-"""Keys that steer a run, the same on Runs and Watch: pause, stop, checkpoint."""
+"""Keys that control a run, the same on Runs and Watch: pause, stop, checkpoint."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,13 +11,13 @@ from app.tui.screens.base import WorkbenchScreen
 
 CONTROL_BINDINGS: Final = (
     Binding("full_stop", "pause", "pause run", id="run.pause",
-            tooltip="Let the engine hold at the next token or micro-batch, or go on"),
+            tooltip="Pause at the next token or micro-batch, or continue"),
     Binding("w", "checkpoint", "checkpoint", id="run.checkpoint",
-            tooltip="Save everything needed to go on, at the next token or micro-batch"),
+            tooltip="Save everything needed to resume, at the next token or micro-batch"),
     Binding("s", "stop", "stop…", id="run.stop",
             tooltip="Stop after this step, or now; asks first"),
 )  # fmt: skip
-HELD: Final = {"pause": "go on"}  # what the key does while the run holds
+HELD: Final = {"pause": "continue"}  # what the key does while the run is paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Steered:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "Steered":
-        """The run of a snapshot; one that was asked to hold counts as held."""
+        """The run of a snapshot; one that was asked to pause counts as paused."""
         held = snapshot.asked == "pause" or (
             snapshot.status == "paused" and snapshot.asked != "continue"
         )
@@ -53,7 +53,7 @@ class ControlScreen(WorkbenchScreen):
         self.workbench.control(verb)
 
     def action_pause(self) -> None:
-        """Ask the engine to hold, or to go on."""
+        """Ask the engine to pause, or to continue."""
         run = self.steered()
         self.steer("continue" if run is not None and run.held else "pause")
 
@@ -67,7 +67,7 @@ class ControlScreen(WorkbenchScreen):
         if run is not None and run.active:
             self.workbench.push_screen(StopDialog(run.name, run.step, run.total), self._stop)
         else:
-            self.workbench.notify("No run is going on.", severity="warning")
+            self.workbench.notify("No run is active.", severity="warning")
 
     def _stop(self, verb: str | None) -> None:
         if verb == "stop_now":

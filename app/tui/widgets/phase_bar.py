@@ -93,7 +93,7 @@ def _status_colour(snapshot: Snapshot, palette: Palette) -> int:
 
 
 class PhaseBar(Panel, can_focus=False):
-    """One line; drawn anew while a phase without counts runs."""
+    """One line; redrawn while a phase without counts runs."""
 
     DEFAULT_CSS = "PhaseBar { height: 1; }"
     framed: ClassVar[bool] = False

@@ -76,16 +76,17 @@ async def test_the_same_value_and_the_same_lines_send_nothing(
         assert sent == []
 
 
-async def test_a_panel_under_another_screen_is_not_painted() -> None:
+async def test_a_panel_that_cannot_be_seen_is_not_painted() -> None:
     app = OnePanel()
     async with app.run_test(size=(40, 10)) as pilot:
         await pilot.pause()
         panel = app.query_one(Counter)
+        await app.push_screen(Screen())  # for Textual the screen right below may shine through
         await app.push_screen(Screen())
         painted = panel.painted
         panel.count = 3
         assert panel.painted == painted
-        app.pop_screen()
-        await pilot.pause()
+        await app.pop_screen()
+        await app.pop_screen()
         panel.refresh()
         assert "count 3" in panel.render_line(2).text

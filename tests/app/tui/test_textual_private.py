@@ -28,12 +28,10 @@ def is_private(name: str) -> bool:
 def imports_of_private_parts(tree: ast.AST) -> Iterator[str]:
     """`import textual._x`, `from textual._x import y`, `from textual.x import _y`."""
     for node in ast.walk(tree):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        for name in names:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        source = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
+        for name in (source + alias.name for alias in node.names):
             first, *rest = name.split(".")
             if first == "textual" and any(map(is_private, rest)):
                 yield f"line {node.lineno} imports {name}"

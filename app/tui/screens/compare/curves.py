@@ -98,7 +98,7 @@ class CurvesPanel(ViewPanel):
             return [[("reading", style(palette.label))]]
         if not view.metrics:
             return [[("No metrics are recorded yet.", style(palette.label))]]
-        each = data.wanted.wide // 2 + LABELS
+        each = data.request.wide // 2 + LABELS
         columns, fit = self._rows()
         columns = columns if each * columns + 2 * (columns - 1) <= width else 1
         keys = self.in_sight()

@@ -50,7 +50,7 @@ class CostPanel(ScrolledPanel):
 
 
 class RecipePanel(ScrolledPanel):
-    """The six answers of the recipe, and its formula."""
+    """The six choices of the recipe, and its formula."""
 
     reads = ("checked",)
 
@@ -62,9 +62,9 @@ class RecipePanel(ScrolledPanel):
         return "setting:algorithm.recipe"
 
     def lines(self, view: View, width: int) -> list[Line]:
-        """What is refused, the answers, the formula."""
+        """What is refused, the choices, the formula."""
         if view.checked.recipe is not None:
-            self.title = f"recipe {view.checked.recipe.name}, six answers"
+            self.title = f"recipe {view.checked.recipe.name}, six choices"
         return recipe_lines(view, width, self.palette)
 
 

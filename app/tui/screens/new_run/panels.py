@@ -47,7 +47,7 @@ class Typed(Message):
 
 @dataclass
 class TypingEnded(Message):
-    """The field was left; `by` is how many settings further typing goes on."""
+    """The field was left; `by` is how many settings further on typing continues."""
 
     by: int = 0
 

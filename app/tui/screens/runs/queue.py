@@ -12,7 +12,7 @@ from app.jobs.launch import start_queue_worker
 from app.text.safe_text import pad, wrap
 from app.tui.lifecycle import RunKeeper
 from app.tui.looks.palette import style
-from app.tui.textual_private.front import Dialog
+from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.key_bar import KeyBar
 from app.tui.widgets.panel import Line, Panel
 from experiments.errors import StoreError
@@ -50,7 +50,7 @@ class QueuePanel(Panel):
 
 
 class QueueScreen(Dialog[None]):
-    """What waits, and who works on it."""
+    """What waits, and which worker takes it."""
 
     DEFAULT_CSS = "QueueScreen { background: $background; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -74,7 +74,7 @@ class QueueScreen(Dialog[None]):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Read, and go on reading."""
+        """Read, and keep reading."""
         self._look()
         self.set_interval(1.0, self._look)
 

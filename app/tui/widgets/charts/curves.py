@@ -92,7 +92,7 @@ class Curves(Panel):
         return [*lines, *gap, *_side_by_side([[line] for line in below], each)]
 
     def _chart(self, chart: Chart, width: int, height: int, marked: bool) -> list[Line]:
-        """The lines of a chart; those of before where nothing that they show has changed."""
+        """The lines of a chart, kept until what they show changes."""
         snapshot = self.snapshot
         views = tuple(snapshot.series.get(key) for key in chart.keys)
         shown = (views, width, height, marked, self.palette, snapshot.step,

@@ -23,7 +23,7 @@ from app.tui.screens.rollouts.lab.lines import (
     value_text,
 )
 from app.tui.screens.rollouts.view import View
-from app.tui.textual_private.front import Dialog
+from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.key_bar import KeyBar
 from app.tui.widgets.panel import Line, Panel
 from grpo_engine.config.recipe_cards import CARDS
