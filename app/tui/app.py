@@ -38,7 +38,7 @@ SCREENS = {
     "rollouts": "app.tui.screens.rollouts:RolloutsScreen",
     "compare": "app.tui.screens.compare:CompareScreen",
 }
-FAST, SLOW, KEY_GLOW = 1 / 12, 1 / 4, 2.0
+FAST, SLOW, KEY_ACTIVE_S = 1 / 12, 1 / 4, 2.0
 FRAMES_SHARE = 1 / 8  # of the time; the rest is for keys
 
 
@@ -113,7 +113,7 @@ class Workbench(RunKeeper):
     async def on_mount(self) -> None:
         """Take the user's keys, show the first screen, and start the frames."""
         self.set_keymap(self.preferences.keymap)
-        if self.abilities.ssh:
+        if self.capabilities.ssh:
             self.animation_level = "none"
         if self._first_mode != "runs":
             await self.show_mode(self._first_mode)
@@ -142,7 +142,7 @@ class Workbench(RunKeeper):
 
     def _poll(self) -> None:
         now = self.clock()
-        pace = FAST if now - self._last_key < KEY_GLOW else SLOW
+        pace = FAST if now - self._last_key < KEY_ACTIVE_S else SLOW
         pace = max(pace, self._frame_cost / FRAMES_SHARE)
         if now - self._last_frame >= pace - FAST / 2:
             self.frame_now()
@@ -259,7 +259,7 @@ def open_workbench(
             store, feed=feed() if feed is not None else None, mode=mode, read_only=read_only,
             preferences=Preferences(preferences_path()),
         )  # fmt: skip
-        waits.shorten(over_ssh=app.abilities.ssh)
+        waits.shorten(over_ssh=app.capabilities.ssh)
         code = app.run()
         app.finish_run()
         return code or 0

@@ -21,7 +21,7 @@ HELD: Final = {"pause": "continue"}  # what the key does while the run is paused
 
 
 @dataclass(frozen=True, slots=True)
-class Steered:
+class ControlledRun:
     """The run that the keys act on."""
 
     name: str
@@ -31,7 +31,7 @@ class Steered:
     total: int
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> "Steered":
+    def of(cls, snapshot: Snapshot) -> "ControlledRun":
         """The run of a snapshot; one that was asked to pause counts as paused."""
         held = snapshot.asked == "pause" or (
             snapshot.status == "paused" and snapshot.asked != "continue"
@@ -43,27 +43,27 @@ class Steered:
 class ControlScreen(WorkbenchScreen):
     """A screen with `CONTROL_BINDINGS`, for the shown run unless it names another."""
 
-    def steered(self) -> Steered | None:
+    def controlled_run(self) -> ControlledRun | None:
         """The run that the keys act on, as it is at this moment."""
         session = self.workbench.session
-        return Steered.of(session.state.snapshot()) if session is not None else None
+        return ControlledRun.of(session.state.snapshot()) if session is not None else None
 
-    def steer(self, verb: Asked) -> None:
+    def send(self, verb: Asked) -> None:
         """Ask something of that run."""
         self.workbench.control(verb)
 
     def action_pause(self) -> None:
         """Ask the engine to pause, or to continue."""
-        run = self.steered()
-        self.steer("continue" if run is not None and run.held else "pause")
+        run = self.controlled_run()
+        self.send("continue" if run is not None and run.held else "pause")
 
     def action_checkpoint(self) -> None:
         """Ask for a checkpoint."""
-        self.steer("checkpoint")
+        self.send("checkpoint")
 
     def action_stop(self) -> None:
         """Ask how to stop."""
-        run = self.steered()
+        run = self.controlled_run()
         if run is not None and run.active:
             self.workbench.push_screen(StopDialog(run.name, run.step, run.total), self._stop)
         else:
@@ -71,6 +71,6 @@ class ControlScreen(WorkbenchScreen):
 
     def _stop(self, verb: str | None) -> None:
         if verb == "stop_now":
-            self.steer("stop_now")
+            self.send("stop_now")
         elif verb == "stop_after_step":
-            self.steer("stop_after_step")
+            self.send("stop_after_step")

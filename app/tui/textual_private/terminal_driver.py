@@ -94,5 +94,5 @@ class TerminalDriver(LinuxDriver):
         if self._closed.is_set():
             return
         self._closed.set()
-        terminal.go_dark()
+        terminal.discard_output()
         self._loop.call_soon_threadsafe(self._workbench.lose_terminal)

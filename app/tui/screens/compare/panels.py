@@ -21,7 +21,7 @@ from app.tui.screens.compare.pages import answers_lines, grid_lines, seeds_lines
 from app.tui.screens.compare.verdict import differences, verdict
 from app.tui.screens.compare.view import PAGES, Page, View
 from app.tui.widgets.panel import Line, Panel
-from app.tui.widgets.top_bar import breath
+from app.tui.widgets.top_bar import pulse
 from grpo_engine.metrics import spec
 
 MOST_RUNS = 12
@@ -104,8 +104,8 @@ class RunsPanel(ViewPanel):
         self.styles.height = rows + 3 + notes
 
     def watch_now(self, old: float, new: float) -> None:
-        """Let live marks breathe."""
-        if breath(old) != breath(new) and any(run.active for run in self.view.runs):
+        """Let the marks of live runs pulse."""
+        if pulse(old) != pulse(new) and any(run.active for run in self.view.runs):
             self.refresh()
 
     def topic(self) -> str:

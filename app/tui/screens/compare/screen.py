@@ -164,7 +164,7 @@ class CompareScreen(WorkbenchScreen):
         """The run of this process has changed: it is read with the next poll."""
 
     def tick(self, now: float) -> None:
-        """Let live marks breathe."""
+        """Let the marks of live runs pulse."""
         self.query_one(RunsPanel).now = now
 
     def receive(self, message: Message) -> None:
@@ -332,8 +332,8 @@ class CompareScreen(WorkbenchScreen):
         )
         self.view = replace(self.view, grid=found, grid_paths=(down, across))
 
-    @work(exclusive=True, group="rest")
-    async def rest(self) -> None:
+    @work(exclusive=True, group="crosshair")
+    async def read_at_crosshair(self) -> None:
         """Once the crosshair rests, read what depends on where it is."""
         await asyncio.sleep(REST_S)
         self.reload()
@@ -368,7 +368,7 @@ class CompareScreen(WorkbenchScreen):
         }
 
     @on(CurvesResized)
-    def cut_anew(self) -> None:
+    def read_curves(self) -> None:
         """The charts have another width."""
         self.draw()
 
@@ -384,7 +384,7 @@ class CompareScreen(WorkbenchScreen):
         """A chart was clicked."""
         view = replace(self.view, chart=message.chart)
         self.view = view if message.x is None else view.put(message.x)
-        self.rest()
+        self.read_at_crosshair()
 
     @on(PagePicked)
     def pick_page(self, message: PagePicked) -> None:
@@ -406,12 +406,12 @@ class CompareScreen(WorkbenchScreen):
         """Move the crosshair; tables follow once it rests."""
         pixels = self.query_one(CurvesPanel).pixels
         self.view = self.view.moved(by, pixels // 2)
-        self.rest()
+        self.read_at_crosshair()
 
     def action_common(self) -> None:
         """Put the crosshair where the shortest run ends."""
         self.view = replace(self.view, at=None)
-        self.rest()
+        self.read_at_crosshair()
 
     def action_place(self) -> None:
         """Ask where the crosshair is to go."""
@@ -428,7 +428,7 @@ class CompareScreen(WorkbenchScreen):
             self.notify(f"{text!r} is no number.", severity="warning", markup=False)
             return
         self.view = self.view.put(x)
-        self.rest()
+        self.read_at_crosshair()
 
     def action_axis(self) -> None:
         """Lay the curves over the next axis; the crosshair goes to the common end."""

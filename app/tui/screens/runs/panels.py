@@ -14,7 +14,7 @@ from app.tui.screens.runs.columns import Cell, fitting, head_line, run_line
 from app.tui.screens.runs.preview import preview_lines
 from app.tui.screens.runs.view import Row, View
 from app.tui.widgets.panel import Line, Panel
-from app.tui.widgets.top_bar import breath
+from app.tui.widgets.top_bar import pulse
 
 CARD = (
     ("⏎", "two-minute starter run", "an embedded model learns arithmetic on this machine"),
@@ -47,8 +47,8 @@ class RunsTable(ViewPanel):
         self._top = 0
 
     def watch_now(self, old: float, new: float) -> None:
-        """Let live marks breathe."""
-        if breath(old) != breath(new) and any(run.active for run in self.view.runs[:200]):
+        """Let the marks of live runs pulse."""
+        if pulse(old) != pulse(new) and any(run.active for run in self.view.runs[:200]):
             self.refresh()
 
     def _about(self) -> str:

@@ -18,7 +18,7 @@ from app.feed.run_state import Asked, Snapshot
 from app.feed.session import Session
 from app.tui import messages as msg
 from app.tui.dialogs.ask import Ask
-from app.tui.screens.control import CONTROL_BINDINGS, HELD, ControlScreen, Steered
+from app.tui.screens.control import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen
 from app.tui.screens.runs.columns import COLUMNS, METRICS
 from app.tui.screens.runs.load import load_preview, load_sparks
 from app.tui.screens.runs.panels import PreviewPanel, RowPicked, RunsTable, ViewPanel
@@ -122,9 +122,9 @@ class RunsScreen(ControlScreen):
         """The run of this process has changed: its row is read with the next poll."""
 
     def tick(self, now: float) -> None:
-        """Let live marks breathe, and name what the pause key does to the run under the cursor."""
+        """Let the marks of live runs pulse, and name what the pause key does to the chosen run."""
         self.query_one(RunsTable).now = now
-        run = self.steered()
+        run = self.controlled_run()
         self.query_one(KeyBar).renamed = HELD if run is not None and run.held else {}
 
     # -- reading ----------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class RunsScreen(ControlScreen):
 
         self.app.push_screen(QueueScreen(), lambda _: self.refresh_runs())
 
-    # -- steering the run under the cursor, wherever it trains -------------------------------
+    # -- controlling the run under the cursor, wherever it trains ----------------------------
 
     def _session(self, run: RunSummary) -> Session | None:
         """The run as this process holds it: trained here, or on screen."""
@@ -303,20 +303,20 @@ class RunsScreen(ControlScreen):
             return bench.live
         return bench.session if bench.session and bench.session.run == run.key else None
 
-    def steered(self) -> Steered | None:
+    def controlled_run(self) -> ControlledRun | None:
         """The run under the cursor."""
         run = self.view.chosen
         if run is None:
             return None
         session = self._session(run)
         if session is not None and session.feed.mark == "":
-            return Steered.of(session.state.snapshot())
-        return Steered(run.name or run.id, run.active, run.status == "paused", run.step,
+            return ControlledRun.of(session.state.snapshot())
+        return ControlledRun(run.name or run.id, run.active, run.status == "paused", run.step,
                        run.total_steps)  # fmt: skip
 
-    def steer(self, verb: Asked) -> None:
+    def send(self, verb: Asked) -> None:
         """Ask it; the answer names the run."""
-        run, found = self.view.chosen, self.steered()
+        run, found = self.view.chosen, self.controlled_run()
         if run is None or found is None:
             self.notify("No run is under the cursor.", severity="warning")
         elif self.workbench.read_only:
@@ -331,7 +331,7 @@ class RunsScreen(ControlScreen):
                 self.workbench.frame_now()
             else:
                 self.run_worker(partial(self._leave_request, run, verb), thread=True,
-                                group="steer", exit_on_error=False)  # fmt: skip
+                                group="control", exit_on_error=False)  # fmt: skip
 
     def _leave_request(self, run: RunSummary, verb: str) -> None:
         """Ask the process that trains it, through the store; called on a thread."""

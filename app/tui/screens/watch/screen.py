@@ -12,7 +12,7 @@ from textual.reactive import reactive
 from app.feed.narrator import narrate
 from app.feed.run_state import Snapshot
 from app.tui.messages import PromptFocused
-from app.tui.screens.control import CONTROL_BINDINGS, HELD, ControlScreen, Steered
+from app.tui.screens.control import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen
 from app.tui.screens.watch import texts
 from app.tui.widgets.alerts_log import AlertsLog
 from app.tui.widgets.charts.curves import Curves
@@ -23,7 +23,7 @@ from app.tui.widgets.narrator_line import NarratorLine
 from app.tui.widgets.phase_bar import PhaseBar
 
 # what does nothing once no engine is at work
-STEERING = frozenset({"pause", "checkpoint", "stop", "freeze"})
+CONTROLS = frozenset({"pause", "checkpoint", "stop", "freeze"})
 
 
 class WatchScreen(ControlScreen):
@@ -60,8 +60,8 @@ class WatchScreen(ControlScreen):
         """Hand the snapshot down, unless the view is frozen."""
         self.query_one(PhaseBar).snapshot = snapshot
         bar = self.query_one(KeyBar)
-        bar.hidden = frozenset() if snapshot.active else STEERING
-        bar.renamed = HELD if Steered.of(snapshot).held else {}
+        bar.hidden = frozenset() if snapshot.active else CONTROLS
+        bar.renamed = HELD if ControlledRun.of(snapshot).held else {}
         if not self.frozen:
             self._hand_down(snapshot)
 
