@@ -57,7 +57,7 @@ class Shot:
 
 
 SHOTS = {
-    "runs": Shot("runs", True, (), ("newt", "reward")),
+    "runs": Shot("runs", True, (), ("newt", "reward", "not the default")),
     "new-run": Shot("new_run", True, (), ("2 New", "prompts", "GB")),
     "watch": Shot("watch", False, ("n", "n", "n"), ("generate", "reward"), at=112.0),
     "rollouts": Shot("rollouts", False, ("WAIT:token 1 of 6", *["right"] * 3),

@@ -74,7 +74,7 @@ class AlertsLog(Panel):
         Binding("enter", "explain_alert", "explain", id="log.explain",
                 tooltip="Say what the alert means and what to try"),
         Binding("m", "mute", "mute", id="log.mute",
-                tooltip="Mute this kind of alert in this run, or let it speak again"),
+                tooltip="Mute this kind of alert in this run, or unmute it"),
     ]  # fmt: skip
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
@@ -142,7 +142,7 @@ class AlertsLog(Panel):
         self.post_message(ExplainRequested(self.topic()))
 
     def action_mute(self) -> None:
-        """Mute the kind of alert under the mark, or let it speak again."""
+        """Mute the kind of alert under the mark, or unmute it."""
         entry = self._entry()
         if isinstance(entry, Alert):
             self.post_message(MuteRequested(entry.rule, not entry.muted))

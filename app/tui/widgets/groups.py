@@ -90,9 +90,9 @@ class Groups(Panel):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "step(-1)", "prompt", id="groups.up", key_display="↑↓",
-                tooltip="Look at the prompt above"),
+                tooltip="Show the prompt above"),
         Binding("down,j", "step(1)", "prompt below", id="groups.down", show=False,
-                tooltip="Look at the prompt below"),
+                tooltip="Show the prompt below"),
         Binding("left,h", "aside(-1)", "answer", id="groups.left", key_display="←→",
                 tooltip="Choose the answer to the left"),
         Binding("right,l", "aside(1)", "answer to the right", id="groups.right", show=False,

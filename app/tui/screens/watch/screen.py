@@ -22,7 +22,7 @@ from app.tui.widgets.lanes import Lanes
 from app.tui.widgets.narrator_line import NarratorLine
 from app.tui.widgets.phase_bar import PhaseBar
 
-# what does nothing once no engine is at work
+# what does nothing without an engine
 CONTROLS = frozenset({"pause", "checkpoint", "stop", "freeze"})
 
 
@@ -34,11 +34,11 @@ class WatchScreen(ControlScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         *CONTROL_BINDINGS,
         Binding("f", "freeze", "freeze view", id="watch.freeze",
-                tooltip="Hold the picture still; the run goes on"),
+                tooltip="Freeze the view; the run continues"),
         Binding("n", "prompt(1)", "next prompt", id="watch.next",
-                tooltip="Look at the next prompt of the step", key_display="n p"),
+                tooltip="Show the next prompt of the step", key_display="n p"),
         Binding("p", "prompt(-1)", "previous prompt", id="watch.previous", show=False,
-                tooltip="Look at the previous prompt of the step"),
+                tooltip="Show the previous prompt of the step"),
     ]  # fmt: skip
 
     frozen: reactive[bool] = reactive(False, repaint=False)
@@ -87,7 +87,7 @@ class WatchScreen(ControlScreen):
         self.query_one(AlertsLog).snapshot = snapshot
 
     def tick(self, now: float) -> None:
-        """Let the seconds of the phase run."""
+        """Update the seconds of the phase."""
         self.query_one(PhaseBar).now = now
 
     def find(self, text: str) -> None:
@@ -113,27 +113,27 @@ class WatchScreen(ControlScreen):
             self.query_one(NarratorLine).sentence = narrate(self.snapshot, self.place)
 
     def watch_frozen(self, frozen: bool) -> None:
-        """Say that the view holds, or catch up."""
+        """Say that the view is frozen, or catch up."""
         if not self.is_mounted:
             return
         if frozen:
-            sentence = "The view is frozen while the run goes on. f lets it move again."
+            sentence = "The view is frozen while the run continues. f unfreezes it."
             self.query_one(NarratorLine).sentence = sentence
         else:
             self._hand_down(self.snapshot)
 
     def action_freeze(self) -> None:
-        """Hold the picture still, or let it go on."""
+        """Freeze the view, or unfreeze it."""
         self.frozen = not self.frozen
 
     def action_prompt(self, by: int) -> None:
-        """Look at another prompt, around the end to the start."""
+        """Show another prompt, wrapping around at the end."""
         count = len(self.snapshot.cards)
         if count:
             self.place = (min(self.place, count - 1) + by) % count
 
     @on(PromptFocused)
-    def look_at_prompt(self, message: PromptFocused) -> None:
+    def show_prompt(self, message: PromptFocused) -> None:
         """A panel chose a prompt."""
         message.stop()
         self.place = message.place
