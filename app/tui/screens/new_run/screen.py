@@ -151,7 +151,7 @@ class NewRunScreen(WorkbenchScreen):
                 tooltip="Write the settings to a YAML file for `grpo-tui train`"),
     ]  # fmt: skip
 
-    TRIAL_DELAY_S: ClassVar[float] = 0.5
+    REHEARSE_S: ClassVar[float] = 0.5
     SCORE_S: ClassVar[float] = 0.4
     YAML_S: ClassVar[float] = 0.3
 
@@ -663,7 +663,7 @@ class NewRunScreen(WorkbenchScreen):
     def try_settings(self) -> None:
         """Try the settings once they have been left alone for a moment."""
         if self.is_mounted:
-            self._soon("try_settings", self.TRIAL_DELAY_S, self._run_trials)
+            self._soon("try_settings", self.REHEARSE_S, self._run_trials)
 
     def _run_trials(self) -> None:
         config = self.view.checked.config

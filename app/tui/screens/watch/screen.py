@@ -127,7 +127,7 @@ class WatchScreen(ControlScreen):
         self.frozen = not self.frozen
 
     def action_prompt(self, by: int) -> None:
-        """Show another prompt, wrapping around at the end."""
+        """Look at another prompt, around the end to the start."""
         count = len(self.snapshot.cards)
         if count:
             self.place = (min(self.place, count - 1) + by) % count

@@ -28,7 +28,7 @@ PAGES = {"recipe": "r", "prompts": "x", "try": "t", "yaml": "v", "cost": "o"}
 @pytest.fixture(autouse=True)
 def _no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """No trial process, except where a test asks for one."""
-    monkeypatch.setattr(NewRunScreen, "TRIAL_DELAY_S", 3600.0)
+    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 3600.0)
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from tests.patience import PATIENCE
 @pytest.fixture(autouse=True)
 def _no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """No trial process, except where a test asks for one."""
-    monkeypatch.setattr(NewRunScreen, "TRIAL_DELAY_S", 3600.0)
+    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 3600.0)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ async def test_hostile_texts_of_task_files_are_shown_harmlessly(store: Path) -> 
 async def test_example_prompts_memory_and_rewards_show_what_the_trial_gave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(NewRunScreen, "TRIAL_DELAY_S", 0.05)
+    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
     world = write_world(tmp_path)
     app = workbench(tmp_path / "grpo.db")
     async with app.run_test(size=(200, 60)) as pilot:
