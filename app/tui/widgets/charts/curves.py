@@ -104,7 +104,7 @@ class Curves(Panel):
         return kept[1]
 
     def action_step(self, by: int) -> None:
-        """Move the mark by some charts."""
+        """Move the cursor by some charts."""
         self.cursor = max(0, min(len(charts_of(self.snapshot)) - 1, self.cursor + by))
 
     def action_explain_chart(self) -> None:
