@@ -18,7 +18,7 @@ class Verb(NamedTuple):
 
 
 NEEDS_ENGINE: Final = frozenset({"train", "resume", "sweep", "eval"})
-TRAIN, WATCH, KEEP, LIST = "Train", "Watch", "Manage", "Reference"
+TRAIN, LOOK, KEEP, KNOW = "Train", "Watch", "Manage", "Reference"
 
 VERBS: Final = tuple(
     Verb(name, f"app.cli.verbs.{target}", help_, section)
@@ -30,22 +30,22 @@ VERBS: Final = tuple(
         (TRAIN, "pause", "pause:pause", "Pause a run."),
         (TRAIN, "continue", "continue_:continue_", "Let a paused run continue."),
         (TRAIN, "eval", "evaluate:evaluate", "Score a run or a model on held-out problems."),
-        (WATCH, "watch", "watch:watch", "Attach the live screen to a run."),
-        (WATCH, "replay", "replay:replay", "Play a recorded run again, with a clock."),
-        (WATCH, "demo", "demo:demo", "Play the bundled recording; needs no MLX."),
-        (WATCH, "logs", "logs:logs", "Print a run's log."),
-        (WATCH, "report", "report:report", "Sum up a run in one page."),
-        (WATCH, "serve", "serve:serve", "Show the workbench in a browser on this machine."),
+        (LOOK, "watch", "watch:watch", "Attach the live screen to a run."),
+        (LOOK, "replay", "replay:replay", "Play a recorded run again, with a clock."),
+        (LOOK, "demo", "demo:demo", "Play the bundled recording; needs no MLX."),
+        (LOOK, "logs", "logs:logs", "Print a run's log."),
+        (LOOK, "report", "report:report", "Sum up a run in one page."),
+        (LOOK, "serve", "serve:serve", "Show the workbench in a browser on this machine."),
         (KEEP, "runs", "runs:app", "List runs; show, rename, tag, note, archive, delete, import."),
         (KEEP, "compare", "compare:compare", "Put runs side by side: settings and metrics."),
         (KEEP, "rollouts", "rollouts:rollouts", "List, search and print rollouts of a run."),
         (KEEP, "export", "export:export", "Write runs, metrics, rollouts or tokens to a file."),
-        (LIST, "tasks", "tasks:app", "List the tasks there are; show one."),
-        (LIST, "rewards", "rewards:app", "List the reward functions there are; show one."),
-        (LIST, "recipes", "recipes:app", "List the algorithms there are; show one."),
-        (LIST, "presets", "presets:app", "List the presets there are; show one."),
-        (LIST, "models", "models:app", "List models; show one; import a GGUF file."),
-        (LIST, "config", "config:app", "Write, check and compare configuration files."),
-        (LIST, "doctor", "doctor:doctor", "Say what this machine has and what it lacks."),
+        (KNOW, "tasks", "tasks:app", "List the tasks there are; show one."),
+        (KNOW, "rewards", "rewards:app", "List the reward functions there are; show one."),
+        (KNOW, "recipes", "recipes:app", "List the algorithms there are; show one."),
+        (KNOW, "presets", "presets:app", "List the presets there are; show one."),
+        (KNOW, "models", "models:app", "List models; show one; import a GGUF file."),
+        (KNOW, "config", "config:app", "Write, check and compare configuration files."),
+        (KNOW, "doctor", "doctor:doctor", "Say what this machine has and what it lacks."),
     )
 )
