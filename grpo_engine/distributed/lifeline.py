@@ -102,7 +102,7 @@ class Lifeline:
             why = json.loads(message)["failed"]
         self._control.lose(
             f"{who} of the run has ended: {why}. Start all ranks again with `grpo-tui resume`; "
-            "the run goes on from its last checkpoint"
+            "the run continues from its last checkpoint"
         )
 
 

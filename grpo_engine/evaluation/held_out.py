@@ -104,7 +104,7 @@ def _evaluate_mode(
 
 
 def sampling_of(run: Run, mode: Mode) -> Sampling:
-    """How evaluation draws: greedy, or with its own temperature, top-p and top-k."""
+    """The sampling of evaluations: greedy, or with a temperature, top-p and top-k of their own."""
     config = run.config.evaluation
     plain = replace(run.sampling, min_p=0.0, repetition_penalty=1.0)
     if mode == "greedy":
@@ -170,7 +170,7 @@ def _by_format(groups: Sequence[SampledGroup], accuracy: str, format_: str) -> d
 
 
 def _well_formed(group: SampledGroup, format_: str) -> list[bool]:
-    """Which answers are in the asked form: by its rule where it is built in, else by any score."""
+    """Which answers are well formed: by the rule of a built-in format reward, else by any score."""
     if format_ in TAGGED:
         return [well_formed(group.prefill + rollout.text) for rollout in group.rollouts]
     return [value is not None and value > 0 for value in group.scores.column(format_)]

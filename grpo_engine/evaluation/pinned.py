@@ -32,7 +32,7 @@ class PinnedGroups:
 
 
 def take_pins(run: Run) -> None:
-    """Pin the prompts that the user asked for since the last time; unknown keys are ignored."""
+    """Pin the prompts that were requested since the last time; unknown keys are ignored."""
     for key in run.ranks.broadcast(run.control.take_pins()):
         known = {example.key: example for example in run.task.held_out} | run.drawn_examples
         if key in known and all(pin.key != key for pin in run.progress.pins):

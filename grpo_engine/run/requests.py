@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 def answer_requests(run: Run, step: int) -> Iterator[Event]:
-    """Wait while the run is paused, drop the step if it is to stop at once, save if asked to."""
+    """Wait while the run is paused, drop the step if it is to stop at once, save if requested."""
     if run.control.paused:
         yield RunPaused(step=run.step)
         run.clock.pause()

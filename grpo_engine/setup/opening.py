@@ -91,7 +91,7 @@ def open_run(
     if ranks.size > 1:
         yield NoteWritten(
             step=step,
-            text=f"{ranks.size} ranks share out the prompts; progress is shown of rank 0's own",
+            text=f"{ranks.size} ranks share out the prompts; progress is shown of rank 0's prompts",
         )
     run = yield from load_run(
         config, control, folder, stack, task, step, threads=threads, ranks=ranks,

@@ -52,8 +52,8 @@ def pinned_advantages(groups: Sequence[SampledGroup], recipe: Recipe) -> list[fl
     shown = recipes.recipe("grpo", signal=signal, beta=0.0)
     rewards_BF = [list(row) for group in groups for row in group.scores.values]
     group_ids_B = [place for place, group in enumerate(groups) for _ in group.rollouts]
-    found = advantages(rewards_BF, group_ids_B, shown, groups[0].scores.weights)
-    return [float(value) for value in np.array(found.values)]
+    advantages_B = advantages(rewards_BF, group_ids_B, shown, groups[0].scores.weights).values
+    return [float(value) for value in np.array(advantages_B)]
 
 
 def scalar_advantages(samples: Samples) -> list[float]:

@@ -161,8 +161,8 @@ def _sampled(rollout: Rollout) -> tuple[float, ...]:
 
 
 def _row_mean(values: mx.array | None, samples: Samples, row: int) -> float | None:
-    found = by_row(values, samples, row)
-    return statistics.fmean(found) if found else None
+    numbers = by_row(values, samples, row)
+    return statistics.fmean(numbers) if numbers else None
 
 
 def step_metrics(
@@ -212,30 +212,30 @@ def _loss_metrics(samples: Samples, result: UpdateResult) -> dict[str, float]:
 
 
 def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Lengths of all answers and of those that ended by themselves."""
+    """Lengths of all completions, and of those that ended before the limit."""
     lengths = [len(rollout.ids) for rollout in rollouts]
     ended = [len(rollout.ids) for rollout in rollouts if rollout.finish != "length"]
-    found = {
+    metrics = {
         "completions/mean_length": statistics.fmean(lengths),
         "completions/min_length": float(min(lengths)),
         "completions/max_length": float(max(lengths)),
         "completions/clipped_ratio": 1 - len(ended) / len(lengths),
     }
     if ended:
-        found |= {
+        metrics |= {
             "completions/mean_terminated_length": statistics.fmean(ended),
             "completions/min_terminated_length": float(min(ended)),
             "completions/max_terminated_length": float(max(ended)),
         }
-    return found
+    return metrics
 
 
 def _duplicates(samples: Samples) -> float:
-    """Share of answers that equal a sibling token by token."""
-    again = 0
+    """Share of completions that equal a sibling token by token."""
+    duplicates = 0
     for group in samples.groups:
-        again += len(group.rollouts) - len({rollout.ids for rollout in group.rollouts})
-    return again / len(samples.rollouts)
+        duplicates += len(group.rollouts) - len({rollout.ids for rollout in group.rollouts})
+    return duplicates / len(samples.rollouts)
 
 
 def sampler_gap(samples: Samples) -> dict[str, float]:
@@ -268,14 +268,14 @@ def _explained_variance(samples: Samples) -> float:
 
 def time_metrics(phases: Mapping[str, float], step_time: float, sampled: int) -> dict[str, float]:
     """Seconds by phase, and the speed of sampling."""
-    found = {
+    metrics = {
         f"time/{name}": phases.get(name, 0.0)
         for name in ("generate", "score", "logprobs", "update")
     }
-    found["step_time"] = step_time
+    metrics["step_time"] = step_time
     if phases.get("generate"):
-        found["tokens_per_second"] = sampled / phases["generate"]
-    return found
+        metrics["tokens_per_second"] = sampled / phases["generate"]
+    return metrics
 
 
 def forget_peak_memory() -> None:
