@@ -41,8 +41,8 @@ from grpo_engine.setup.opening import load_run, open_run
 from grpo_engine.setup.self_check import check_itself
 from grpo_engine.tasks.base import Task, load_task
 from grpo_engine.train.advantages import (
+    advantages_read_tokens,
     needs_old_logprobs,
-    reads_tokens,
     rows_to_train,
     scalar_advantages,
     step_advantages,
@@ -118,9 +118,7 @@ def _train(run: Run) -> Iterator[Event]:
         # 2. Score them. Groups without variance are replaced where the recipe has refills.
         sampled = yield from sample_step(run, step)
         no_advantages_B = [0.0 for group in sampled.replaced for _ in group.rollouts]
-        yield from groups_scored(
-            run, step, sampled.replaced, "train", run.sampling, no_advantages_B
-        )
+        yield from groups_scored(run, step, sampled.replaced, no_advantages_B)
 
         if sampled.groups:
             # token_ids_BT, mask_BT and sampler_logprobs_BT, as sampled: never tokenised again
@@ -128,16 +126,14 @@ def _train(run: Run) -> Iterator[Event]:
 
             # 3. Advantages, [B] or [B, T], from rewards [B, F]. A critic, or a KL penalty in the
             #    reward, makes them from old and reference log-probabilities, which then come first.
-            if reads_tokens(recipe):
+            if advantages_read_tokens(recipe):
                 yield from score_before_update(run, samples, step)
             samples.advantages = step_advantages(samples, recipe)
-            yield from groups_scored(
-                run, step, samples.groups, "train", run.sampling, scalar_advantages(samples)
-            )
+            yield from groups_scored(run, step, samples.groups, scalar_advantages(samples))
 
             # 4. old_logprobs_BT and reference_logprobs_BT of the rows that can have a gradient.
             samples.trained_rows = rows_to_train(samples, recipe, run.progress.entropy_bonus)
-            if samples.trained_rows and not reads_tokens(recipe):
+            if samples.trained_rows and not advantages_read_tokens(recipe):
                 yield from score_before_update(run, samples, step)
 
             # 5. Passes over the rollouts: for each minibatch the loss from the ratio of new to

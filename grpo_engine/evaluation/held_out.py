@@ -89,7 +89,9 @@ def _evaluate_mode(
             run, step, problems[start : start + each], sampling,
             rows=samples, first=first + start, origin="eval",
         )  # fmt: skip
-        yield from groups_scored(run, step, fresh, "eval", sampling, [None] * samples * len(fresh))
+        yield from groups_scored(
+            run, step, fresh, [None] * samples * len(fresh), origin="eval", sampling=sampling
+        )
         groups += fresh
     return EvaluationFinished(
         step=step,

@@ -59,7 +59,7 @@ def sample_pinned(run: Run, step: int) -> Generator[Event, None, PinnedGroups | 
         rows=run.config.rollout.group_size, origin="pinned",
     )  # fmt: skip
     advantages_B = pinned_advantages(groups, run.recipe)
-    yield from groups_scored(run, step, groups, "pinned", run.sampling, advantages_B)
+    yield from groups_scored(run, step, groups, advantages_B, origin="pinned")
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     with run.clock.phase("evaluate"):
         old = yield from score_tokens(run, step, rollouts, entropy=True)

@@ -12,7 +12,7 @@ from grpo_engine.train.samples import SampledGroup, Samples
 GROUP_SIGNALS = ("group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign")
 
 
-def reads_tokens(recipe: Recipe) -> bool:
+def advantages_read_tokens(recipe: Recipe) -> bool:
     """Whether advantages are made from log-probabilities or values of the tokens."""
     return recipe.signal == "gae" or (recipe.anchor != "none" and recipe.anchor_place == "reward")
 
@@ -27,7 +27,7 @@ def needs_old_logprobs(recipe: Recipe) -> bool:
         or recipe.sampler_sync_every > 1
         or recipe.trust == "target"
         or recipe.entropy_top_quantile < 1
-        or reads_tokens(recipe)
+        or advantages_read_tokens(recipe)
     )
 
 

@@ -27,15 +27,20 @@ GIGABYTE = 1e9
 
 
 def groups_scored(
-    run: Run, step: int, groups: Sequence[SampledGroup], origin: Origin, sampling: Sampling,
-    advantages_B: Sequence[float | None],
+    run: Run, step: int, groups: Sequence[SampledGroup], advantages_B: Sequence[float | None],
+    *, origin: Origin = "train", sampling: Sampling | None = None,
 ) -> Iterator[GroupScored]:  # fmt: skip
     """The events of groups, with the advantages of all their rollouts in order."""
     row = 0
     for group in groups:
         end = row + len(group.rollouts)
         yield group_scored(
-            step, group, origin, sampling, advantages_B[row:end], run.scorer.accuracy
+            step,
+            group,
+            origin,
+            sampling or run.sampling,
+            advantages_B[row:end],
+            run.scorer.accuracy,
         )
         row = end
 

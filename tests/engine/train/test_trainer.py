@@ -1,5 +1,6 @@
 """Whole runs on a tiny model: every recipe trains, and what the events say is true."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from grpo_engine.events import (
     GroupScored,
     ModelLoaded,
     PassFinished,
+    PhaseStarted,
     RunFailed,
     RunFinished,
     RunPaused,
@@ -111,6 +113,35 @@ def test_learning_rate_zero_changes_nothing(world: Path, tmp_path: Path) -> None
         settings(world, steps=3, optimizer={"learning_rate": 0.0, "micro_rows": 4}), tmp_path
     )
     assert [event.metrics["kl"] for event in of(StepFinished, events)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "order"),
+    [
+        (
+            {"recipe": "grpo", "beta": 0.04, "passes": 1},
+            "generate score GroupScored logprobs update PassFinished TokensScored StepFinished",
+        ),
+        (  # a critic makes advantages from what it says of the tokens
+            {"recipe": "ppo", "passes": 1, "minibatches": 1},
+            "generate score logprobs GroupScored update PassFinished TokensScored StepFinished",
+        ),
+    ],
+    ids=["grpo", "ppo"],
+)
+def test_a_step_comes_in_the_order_of_the_algorithm(
+    world: Path, tmp_path: Path, algorithm: dict[str, object], order: str
+) -> None:
+    config = settings(world, steps=2, algorithm=algorithm, evaluation={"pinned": 0})
+    kinds = [
+        event.phase if isinstance(event, PhaseStarted) else type(event).__name__
+        for event in events_of(config, tmp_path)
+        if event.step == 1
+        and isinstance(
+            event, PhaseStarted | GroupScored | PassFinished | TokensScored | StepFinished
+        )
+    ]
+    assert [kind for kind, _ in itertools.groupby(kinds)] == order.split()
 
 
 @pytest.mark.parametrize("weight", ["per_sequence", "per_token"])
