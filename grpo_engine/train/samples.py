@@ -99,7 +99,7 @@ class Samples:
         return places[:count]
 
     def rewards(self) -> list[list[float | None]]:
-        """Rewards [B, F]; None where a function does not apply."""
+        """Rewards [B, F]."""
         return [list(row) for group in self.groups for row in group.scores.values]
 
     def step_scores(self) -> list[list[tuple[int, float | None]]]:
