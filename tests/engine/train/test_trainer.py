@@ -144,6 +144,36 @@ def test_a_step_comes_in_the_order_of_the_algorithm(
     assert [kind for kind, _ in itertools.groupby(kinds)] == order.split()
 
 
+def test_a_reference_that_is_refreshed_after_each_step_is_the_policy_of_the_next(
+    world: Path, tmp_path: Path
+) -> None:
+    refreshed = {"recipe": "grpo-iterative", "passes": 1, "ref_refresh_every": 1, "ref_mix": 1.0}
+    events = events_of(settings(world, steps=3, algorithm=refreshed), tmp_path)
+    kls = [event.metrics["kl"] for event in of(StepFinished, events)]
+    assert kls == pytest.approx([0, 0, 0], abs=1e-6)
+
+
+def test_a_sampler_that_lags_follows_the_policy_every_second_step(
+    world: Path, tmp_path: Path
+) -> None:
+    lagging = {"recipe": "grpo", "passes": 1, "sampler_sync_every": 2}
+    events = events_of(settings(world, algorithm=lagging, evaluation={"pinned": 0}), tmp_path)
+    gaps = {  # from the sampler's weights to the policy's, before the update
+        event.step: max(
+            abs(new - old)
+            for row in event.numbers
+            for new, old in zip(row.passes[0], row.old, strict=True)
+        )
+        for event in of(TokensScored, events)
+    }
+    assert {step: gap > 1e-3 for step, gap in gaps.items()} == {
+        1: False,
+        2: True,
+        3: False,
+        4: True,
+    }
+
+
 @pytest.mark.parametrize("weight", ["per_sequence", "per_token"])
 def test_micro_batches_do_not_change_the_update(world: Path, tmp_path: Path, weight: str) -> None:
     found = []
