@@ -69,7 +69,7 @@ class Shape(Generic[V]):
         for field in fields(self.view):  # type: ignore[arg-type]
             needed = field.default is MISSING or field.name in columns
             column = columns[field.name] if needed else repeat(field.default)
-            deque(map(vars(self.view)[field.name].__set__, made, column), maxlen=0)
+            deque(map(getattr(self.view, field.name).__set__, made, column), maxlen=0)
         return made
 
 
