@@ -8,8 +8,6 @@ from grpo_engine.config.recipes import RECIPES, Recipe, recipe
 from grpo_engine.maths.advantage import Advantages, advantages
 from grpo_engine.train.samples import SampledGroup, Samples
 
-GROUP_SIGNALS = ("group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign")
-
 
 def reads_tokens(how: Recipe) -> bool:
     """Whether advantages are made from log-probabilities or values of the tokens."""
@@ -47,7 +45,7 @@ def judge(samples: Samples, how: Recipe) -> Advantages:
 
 def judge_alone(groups: Sequence[SampledGroup], how: Recipe) -> list[float]:
     """Advantages that followed answers would have, for people to look at; no gradient is made."""
-    signal = how.signal if how.signal in GROUP_SIGNALS else RECIPES["grpo"].signal
+    signal = how.signal if how.compares == "completions" else RECIPES["grpo"].signal
     plain = recipe("grpo", signal=signal, beta=0.0)
     rewards = [list(row) for group in groups for row in group.scores.values]
     owners = [place for place, group in enumerate(groups) for _ in group.rollouts]

@@ -3,8 +3,7 @@
 import pytest
 
 from grpo_engine.config.recipe_cards import CARDS
-from grpo_engine.config.recipe_formula import formula
-from grpo_engine.config.recipe_words import answers, around, sentence
+from grpo_engine.config.recipe_words import answers, around, formula, sentence
 from grpo_engine.config.recipes import RECIPES, recipe, settings_read
 
 
@@ -78,7 +77,7 @@ def test_every_setting_that_is_read_belongs_to_one_answer_or_stands_around(name:
                 "Jᵢₜ = min( ρᵢₜ·Aᵢ, clip(ρᵢₜ, 0.8, 1.28)·Aᵢ )",
                 "wᵢ = exp( Σₜ log π_old(oᵢₜ)/π_sampler(oᵢₜ) )   0 outside [0.5, 3]",
                 "mᵢ = [Aᵢ ≥ 0 or 1/|oᵢ| Σₜ log π_sampler(oᵢₜ)/π(oᵢₜ) ≤ 0.1]",
-                "L = −1/Σᵢ|oᵢ| Σᵢ Σₜ ( mᵢ·wᵢ·Jᵢₜ )",
+                "L = −1/Σᵢ|oᵢ| Σᵢ Σₜ ( wᵢ·mᵢ·Jᵢₜ )",
             ],
         ),
     ],
