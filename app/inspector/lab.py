@@ -55,7 +55,7 @@ def what_if(
         )
     }
     given = [worth.get(row.index, list(row.advantages)) for row in tokens.rows]
-    if how.signal in ("process", "gae"):
+    if how.per_token:
         given = [list(row.advantages) for row in tokens.rows]
     last = max((len(row.passes) for row in tokens.rows), default=1) - 1
     terms = group_terms(tokens, how, totals, at=last if at < 0 else at, advantages=given)

@@ -64,12 +64,13 @@ def more(name: str, than: float) -> When:
 class Meaning(NamedTuple):
     """What a value of a choice means: words of the recipe's sentence, lines of its formula.
 
-    `compares`: what a signal compares within a group, if it does.
+    Of a signal: what it compares within a group, and whether each token has its own advantage.
     """
 
     words: str = ""
     formula: tuple[str, ...] = ()
     compares: Literal["", "completions", "steps"] = ""
+    per_token: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

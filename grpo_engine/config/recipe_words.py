@@ -21,7 +21,7 @@ class Answer(NamedTuple):
 
 
 ASKS = {
-    "signal": "What is a completion worth?",
+    "signal": "What is an answer's advantage?",
     "ratio": "How is old data re-weighted?",
     "trust": "When does the push stop?",
     "anchor": "How far from the reference?",
@@ -85,19 +85,19 @@ def values_of(recipe: Recipe) -> dict[str, object]:
     """The settings, and what is derived from them, by the names that words and formulas use."""
     in_reward = recipe.anchor != "none" and recipe.anchor_place == "reward"
     rho = "ρᵢ" if recipe.ratio.startswith("sequence") else "ρᵢₜ"
-    worth = "Aᵢₜ" if recipe.signal in ("process", "gae") else "Aᵢ"
+    advantage = "Aᵢₜ" if recipe.per_token else "Aᵢ"
     settings = asdict(recipe)
     return settings | {
         "s": "s" if in_reward else "r",
         "std_by": "G−1" if recipe.std == "sample" else "G",
         "whitened": "   then whitened over the update" if recipe.whiten else "",
-        "A": worth,
+        "A": advantage,
         "rho": rho,
-        "unbounded": f"{worth}·log π(oᵢₜ)" if recipe.ratio == "none" else f"{rho}·{worth}",
+        "unbounded": f"{advantage}·log π(oᵢₜ)" if recipe.ratio == "none" else f"{rho}·{advantage}",
         "raw": rho if recipe.delta is None else f"min({rho}, {recipe.delta:g})",
         "low": f"{1 - recipe.clip_low:g}",
         "high": f"{1 + recipe.clip_high:g}",
-        "payer": "token" if recipe.anchor_level == "token" else "completion",
+        "payer": "token" if recipe.anchor_level == "token" else "answer",
         "paid": "out of the reward" if in_reward else "in the loss",
         "w": "wᵢ" if recipe.importance_mode.startswith("sequence") else "wᵢₜ",
         "corrected": correction_words(recipe),
@@ -108,7 +108,7 @@ def values_of(recipe: Recipe) -> dict[str, object]:
 def correction_words(recipe: Recipe) -> str:
     """What is done where the sampler's probabilities differ from the trainer's."""
     level, _, beyond = recipe.importance_mode.partition("_")
-    whose = "token" if level == "token" else "completion"
+    whose = "token" if level == "token" else "answer"
     low, high = f"{recipe.importance_floor:g}", f"{recipe.importance_cap:g}"
     inside = f"at most {high}" if recipe.importance_floor == 0 else f"from {low} to {high}"
     done = f"held {inside}" if beyond == "truncate" else f"left out unless it is {inside}"

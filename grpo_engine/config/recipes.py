@@ -23,15 +23,15 @@ from grpo_engine.errors import RecipeError
 
 
 def less_group_mean(formula: str, words: str = "") -> Meaning:
-    """A signal that compares a completion with the mean of its group."""
-    less = "a completion is worth its reward less the mean of its group"
+    """A signal that compares an answer with the mean of its group."""
+    less = "the advantage of an answer is its reward less the mean of its group"
     return Meaning(less + words, (formula,), compares="completions")
 
 
 SIGNALS: dict[str, Meaning] = {
-    "return": Meaning("a completion is worth its reward", ("Aᵢ = {s}ᵢ",)),
+    "return": Meaning("the advantage of an answer is its reward", ("Aᵢ = {s}ᵢ",)),
     "minus_batch_mean": Meaning(
-        "a completion is worth its reward less the mean of the batch",
+        "the advantage of an answer is its reward less the mean of the batch",
         ("Aᵢ = {s}ᵢ − mean({s})   over the batch",),
     ),
     "group_mean": less_group_mean("Aᵢ = {s}ᵢ − mean({s})   over the group"),
@@ -40,7 +40,7 @@ SIGNALS: dict[str, Meaning] = {
         ", in units of the group's spread",
     ),
     "leave_one_out": Meaning(
-        "a completion is worth its reward less the mean of its siblings",
+        "the advantage of an answer is its reward less the mean of its siblings",
         ("Aᵢ = {s}ᵢ − mean of the other {s} of the group",),
         compares="completions",
     ),
@@ -49,24 +49,27 @@ SIGNALS: dict[str, Meaning] = {
         ", in units of the batch's spread",
     ),
     "group_sign": Meaning(
-        "of a completion only counts whether it is better or worse than its group",
+        "the advantage of an answer is a sign: better or worse than its group",
         ("Aᵢ = sign({s}ᵢ − mean({s}))   0 within 0.1·std of the group",),
         compares="completions",
     ),
     "process": Meaning(
-        "a token is worth the steps that end at or after it, in units of the group's spread",
+        "the advantage of a token is the sum of the steps that end at or after it, in units of the "
+        "group's spread",
         (
             "r̃ᵢⱼ = (rᵢⱼ − mean(r)) / (std(r) + {signal_eps:g})   over all steps j of the group",
             "Aᵢₜ = Σⱼ r̃ᵢⱼ over the steps that end at or after t",
         ),
         compares="steps",
+        per_token=True,
     ),
     "gae": Meaning(
-        "a token is worth what came on top of what a critic expected",
+        "the advantage of a token is what came on top of what a critic expected",
         (
             "δᵢₜ = sᵢₜ + {gamma:g}·Vᵢₜ₊₁ − Vᵢₜ",
             "Aᵢₜ = δᵢₜ + {gamma:g}·{lam:g}·Aᵢₜ₊₁{whitened}",
         ),
+        per_token=True,
     ),
 }
 RATIOS = {
@@ -76,11 +79,11 @@ RATIOS = {
         ("ρᵢₜ = π(oᵢₜ) / π_old(oᵢₜ)",),
     ),
     "sequence_mean": Meaning(
-        "old completions are re-weighted, each by the geometric mean of its tokens' ratios",
+        "old answers are re-weighted, each by the geometric mean of its tokens' ratios",
         ("ρᵢ = exp( 1/|oᵢ| Σₜ log π(oᵢₜ)/π_old(oᵢₜ) )",),
     ),
     "sequence_sum": Meaning(
-        "old completions are re-weighted, each by its probability ratio",
+        "old answers are re-weighted, each by its probability ratio",
         ("ρᵢ = exp( Σₜ log π(oᵢₜ)/π_old(oᵢₜ) )",),
     ),
 }
@@ -104,7 +107,7 @@ TRUSTS = {
     "target": Meaning(
         "the push stops when the token has reached its target probability",
         (
-            "s = sign of the sum of A over completions with this prefix and token",
+            "s = sign of the sum of A over answers with this prefix and token",
             "t = p² where s < 0, p + share of room·(√p − p) where s > 0   p = π_old",
             "Jᵢₜ = min( {rho}·s, clip({rho}, p, t/p)·s )",
         ),
@@ -119,10 +122,10 @@ ANCHORS = {
 }
 WEIGHTS = {
     "per_sequence": Meaning(
-        "every completion counts the same, whatever its length", ("1/B Σᵢ 1/|oᵢ| Σₜ",)
+        "every answer counts the same, whatever its length", ("1/B Σᵢ 1/|oᵢ| Σₜ",)
     ),
     "per_completion": Meaning(
-        "tokens are summed and completions averaged: long ones count more", ("1/B Σᵢ Σₜ",)
+        "tokens are summed and answers averaged: long ones count more", ("1/B Σᵢ Σₜ",)
     ),
     "per_token": Meaning("every token of the update counts the same", ("1/Σᵢ|oᵢ| Σᵢ Σₜ",)),
     "per_batch_token": Meaning(
@@ -130,7 +133,7 @@ WEIGHTS = {
         ("mean over micro-batches of 1/Σᵢ|oᵢ| Σᵢ Σₜ",),
     ),
     "constant": Meaning(
-        "tokens are summed, then divided by completions times the maximum length",
+        "tokens are summed, then divided by answers times the maximum length",
         ("1/(B·max length) Σᵢ Σₜ",),
     ),
     "sum": Meaning("tokens are summed", ("Σᵢ Σₜ",)),
@@ -160,12 +163,12 @@ class Recipe:
 
     name: str
 
-    # 1. Signal: what is a completion worth?
+    # 1. Signal: what is an answer's advantage?
     signal: Literal[
         "return", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out",
         "batch_standard", "group_sign", "process", "gae",
     ] = setting(
-        "group_standard", "What an answer is worth, relative to what.", meanings=SIGNALS,
+        "group_standard", "What an answer's advantage is, and relative to what.", meanings=SIGNALS,
         steps=("group_standard", "group_mean", "leave_one_out", "batch_standard", "group_sign"),
     )  # fmt: skip
     std: Literal["sample", "population"] = setting(
@@ -322,7 +325,7 @@ class Recipe:
         0.0, "Leave out worse answers this far from the sampler; 0 is off.", unit="nats/token",
         off=0, belongs="ratio", label="off-policy", steps=(0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
         factor="mᵢ·",
-        said=", and worse completions more than {off_policy_mask:g} nats per token from their "
+        said=", and worse answers more than {off_policy_mask:g} nats per token from their "
         "sampler are left out",
     )  # fmt: skip
 
@@ -349,6 +352,11 @@ class Recipe:
     def compares(self) -> str:
         """What the signal compares within a group: completions, steps, or nothing."""
         return SIGNALS[self.signal].compares
+
+    @property
+    def per_token(self) -> bool:
+        """Whether the tokens of an answer have advantages of their own."""
+        return SIGNALS[self.signal].per_token
 
 
 SETTINGS: Mapping[str, Setting] = {
@@ -401,12 +409,12 @@ EXCLUSIONS = (
         ("trust", "ratio"),
         lambda r: r.trust == "target" and r.ratio != "token",
         "trust=target gives every token its own target, but ratio={ratio} is one number per "
-        "completion: choose ratio=token",
+        "answer: choose ratio=token",
     ),
     Exclusion(
         ("trust", "signal"),
         lambda r: r.trust == "target" and r.signal != "group_sign",
-        "trust=target reads only the sign of a completion, so the size that signal={signal} "
+        "trust=target reads only the sign of an answer, so the size that signal={signal} "
         "computes would be lost: choose signal=group_sign",
     ),
     Exclusion(
@@ -418,7 +426,7 @@ EXCLUSIONS = (
     Exclusion(
         ("anchor_place", "signal", "anchor", "beta"),
         lambda r: _in_reward(r) and r.signal == "process",
-        "anchor_place=reward subtracts the distance from the score of a completion, but "
+        "anchor_place=reward subtracts the distance from the score of an answer, but "
         "signal=process has scores of steps: choose anchor_place=loss",
     ),
     Exclusion(
@@ -432,7 +440,7 @@ EXCLUSIONS = (
         ("anchor_level", "signal", "anchor_place"),
         lambda r: _in_reward(r) and r.signal == "gae" and r.anchor_level == "sequence",
         "signal=gae takes the distance token by token, but anchor_level=sequence has one for the "
-        "completion: choose anchor_level=token",
+        "answer: choose anchor_level=token",
     ),
     Exclusion(
         ("combine", "signal"),

@@ -84,7 +84,7 @@ class TaskConfig(Section):
 
 
 class RewardsConfig(Section):
-    """What an answer is worth."""
+    """How an answer is scored."""
 
     functions: tuple[str, ...] = setting(
         (), "Reward functions: built-in names, `file.py:function` or `module:function`; "
