@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
@@ -132,6 +133,10 @@ class Setting:
 
     def checked(self, value: Any) -> Any:
         """The value in the setting's own type; a ValueError says what would be legal."""
+        given = value
+        if isinstance(value, str) and self.range != ANY:
+            with suppress(ValueError):  # YAML reads 1e-5 as text: its floats need a point
+                value = float(value)
         if self.choices or self.kind is bool:
             legal = value in self.choices if self.choices else isinstance(value, bool)
         elif value is None or isinstance(value, bool):
@@ -140,7 +145,7 @@ class Setting:
             legal = value in self.range or (self.off_apart and value == self.off)
             legal = legal and (self.kind is not int or value == int(value))
         if not legal:
-            raise ValueError(f"must be {self.allowed}, got {value!r}")
+            raise ValueError(f"must be {self.allowed}, got {given!r}")
         if self.choices or value is None:
             return value
         return self.kind(value) if self.kind in (int, bool) else float(value)

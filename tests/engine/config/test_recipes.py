@@ -152,6 +152,7 @@ def test_beta_on_a_recipe_without_an_anchor_means_k3() -> None:
         ("grpo", {"trust": "clamp"}, "trust must be one of none, clip"),
         ("grpo", {"clip_low": 1.5}, "clip_low must be at least 0 and at most 1, got 1.5"),
         ("grpo", {"clip_low": "a"}, "clip_low must be at least 0 and at most 1, got 'a'"),
+        ("grpo", {"clip_low": "nan"}, "clip_low must be at least 0 and at most 1, got 'nan'"),
         ("grpo", {"clip_low": True}, "clip_low must be"),
         ("grpo", {"clip_high": float("nan")}, "clip_high must be at least 0, got nan"),
         ("grpo", {"beta": -0.1}, "beta must be at least 0"),
@@ -294,7 +295,21 @@ def test_a_setting_has_the_range_that_its_formula_allows(
             setting.checked(value)
 
 
-OTHER_TYPES = [True, "", "no", "0.5", "1", math.nan, math.inf, -math.inf, 10**400, [], {}]
+OTHER_TYPES = [
+    True,
+    "",
+    "no",
+    "0.5",
+    "1",
+    "nan",
+    "1e400",
+    math.nan,
+    math.inf,
+    -math.inf,
+    10**400,
+    [],
+    {},
+]
 
 
 def edges(setting: Setting) -> list[Any]:

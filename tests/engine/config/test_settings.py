@@ -107,6 +107,15 @@ def test_yaml_round_trip_keeps_the_config(tmp_path: Path) -> None:
     assert build(read_yaml(path)) == config
 
 
+def test_numbers_that_yaml_reads_as_text_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("algorithm: {signal_eps: 1e-5, passes: '2'}\noptimizer: {learning_rate: 1e-5}")
+    config = build(read_yaml(path))
+    assert config.optimizer.learning_rate == 1e-5
+    made = config.algorithm.resolved()
+    assert (made.signal_eps, made.passes) == (1e-5, 2)
+
+
 def test_merge_lays_sections_over_each_other() -> None:
     merged = merge({"rollout": {"prompts": 2, "group_size": 4}}, {"rollout": {"prompts": 3}})
     assert merged == {"rollout": {"prompts": 3, "group_size": 4}}
