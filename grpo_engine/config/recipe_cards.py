@@ -49,8 +49,8 @@ CARDS: dict[str, RecipeCard] = {
     "grpo-iterative": RecipeCard(
         title="Iterative GRPO",
         paper="DeepSeekMath, arXiv:2402.03300, algorithm 1",
-        summary="GRPO whose reference becomes the policy every so many steps.",
-        good="Long runs can leave the starting model behind while every stretch stays leashed.",
+        summary="GRPO whose reference becomes the policy every N steps.",
+        good="A long run can leave the starting model behind and still stay near its reference.",
         bad="KL no longer says how far the model is from where it began.",
     ),
     "grpo-process": RecipeCard(
@@ -96,7 +96,7 @@ CARDS: dict[str, RecipeCard] = {
         title="CISPO",
         paper="MiniMax-M1, arXiv:2506.13585",
         summary="Bound the weight of a token and never its gradient.",
-        good="Rare tokens that turn an argument go on learning where clipping would drop them.",
+        good="Rare tokens that turn an argument keep learning where clipping would drop them.",
         bad="Nothing stops a push, so that many passes over the same rollouts can go too far.",
     ),
     "sapo": RecipeCard(

@@ -177,9 +177,9 @@ def anchor_lines(recipe: Recipe) -> tuple[str, ...]:
 def loss_line(recipe: Recipe) -> str:
     """What is minimised."""
     active = [setting for setting in SETTINGS.values() if setting.active(recipe)]
-    leash = ""
+    penalty = ""
     if recipe.anchor != "none" and recipe.anchor_place == "loss":
-        leash = f" − {{beta:g}}·k{'ᵢₜ' if recipe.anchor_level == 'token' else 'ᵢ'}"
-    terms = "".join(s.factor for s in active) + "Jᵢₜ" + leash + "".join(s.term for s in active)
+        penalty = f" − {{beta:g}}·k{'ᵢₜ' if recipe.anchor_level == 'token' else 'ᵢ'}"
+    terms = "".join(s.factor for s in active) + "Jᵢₜ" + penalty + "".join(s.term for s in active)
     (over,) = meaning(recipe, "weight").formula
     return f"L = −{over} ( {terms} )" + "".join(s.outside for s in active)

@@ -113,12 +113,12 @@ TRUSTS = {
         ),
     ),
 }
-_LEASH = "each {payer} pays {beta:g} times {anchor} to the reference, {paid}"
+_PENALTY = "each {payer} pays {beta:g} times {anchor} to the reference, {paid}"
 ANCHORS = {
     "none": Meaning("the policy may go anywhere"),
-    "k1": Meaning(_LEASH, ("x",)),
-    "k2": Meaning(_LEASH, ("x²/2",)),
-    "k3": Meaning(_LEASH, ("e⁻ˣ + x − 1",)),
+    "k1": Meaning(_PENALTY, ("x",)),
+    "k2": Meaning(_PENALTY, ("x²/2",)),
+    "k3": Meaning(_PENALTY, ("e⁻ˣ + x − 1",)),
 }
 WEIGHTS = {
     "per_sequence": Meaning(
@@ -232,7 +232,7 @@ class Recipe:
         steps=("none", "k1", "k2", "k3"),
     )  # fmt: skip
     beta: float = number(
-        0.04, "Strength of the KL leash; 0 is off.", off=0, main=True, belongs="anchor",
+        0.04, "Weight of the KL penalty; 0 is off.", off=0, main=True, belongs="anchor",
         when=ANCHORED, label="beta (KL)", steps=(0.0, 0.001, 0.01, 0.02, 0.04, 0.1, 0.3),
     )  # fmt: skip
     anchor_level: Literal["token", "sequence"] = setting(

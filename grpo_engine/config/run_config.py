@@ -1,6 +1,6 @@
 """RunConfig: the one tree of settings and the one place where a default is written.
 
-A default of None in `algorithm` means: as the recipe says, and for `importance_cap` as the loaded
+A default of None in `algorithm` means what the recipe says, and for `importance_cap` as the loaded
 model needs it. Elsewhere 0 or None means off.
 """
 
@@ -111,7 +111,7 @@ class RolloutConfig(Section):
     stop: tuple[str, ...] = setting((), "Texts that end an answer.")
     think_budget: int = setting(0, "Most tokens before `</think>`; 0 for no cap.", ge=0)
     max_rows: int = setting(0, "Rows decoded at a time; 0 for all of the step.", ge=0)
-    ignore_end: bool = setting(False, "Go on past end tokens, for benchmarks.")
+    ignore_end: bool = setting(False, "Sample past end tokens, for benchmarks.")
 
 
 def _checked(facts: Setting) -> Callable[[Any], Any]:
@@ -184,7 +184,7 @@ class EvaluationConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """What is kept to go on from."""
+    """What is kept to resume from."""
 
     every: int = setting(20, "Write a checkpoint every N steps; 0 for only at the end.", ge=0)
     keep: int = setting(2, "Checkpoints kept beside the best one.", ge=1, le=1000)
@@ -205,7 +205,7 @@ class RecordConfig(Section):
 
 
 class AlertsConfig(Section):
-    """From when on a run's numbers raise an alert; nothing of the training depends on it."""
+    """The thresholds of alerts; training does not depend on them."""
 
     no_signal: float = setting(0.5, "Share of prompts without signal over 5 steps.", gt=0, le=1)
     kl: float = setting(0.1, "KL to the reference over 5 steps.", gt=0, unit="nats/token")

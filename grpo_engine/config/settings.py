@@ -124,7 +124,7 @@ def write_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Lay one tree over another, section by section.
 
-    Other rewards have other weights, and another task has other options: those go with the old.
+    Other rewards drop the weights of the old ones, and another task drops its options.
     """
     merged = dict(base)
     for key, value in over.items():
