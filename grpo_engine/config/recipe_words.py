@@ -83,12 +83,11 @@ def meaning(recipe: Recipe, choice: str) -> Meaning:
 
 def values_of(recipe: Recipe) -> dict[str, object]:
     """The settings, and what is derived from them, by the names that words and formulas use."""
-    in_reward = recipe.anchor != "none" and recipe.anchor_place == "reward"
     rho = "ρᵢ" if recipe.ratio.startswith("sequence") else "ρᵢₜ"
     advantage = "Aᵢₜ" if recipe.per_token else "Aᵢ"
     settings = asdict(recipe)
     return settings | {
-        "s": "s" if in_reward else "r",
+        "s": "s" if recipe.pays_in_reward else "r",
         "std_by": "G−1" if recipe.std == "sample" else "G",
         "whitened": "   then whitened over the update" if recipe.whiten else "",
         "A": advantage,
@@ -98,7 +97,7 @@ def values_of(recipe: Recipe) -> dict[str, object]:
         "low": f"{1 - recipe.clip_low:g}",
         "high": f"{1 + recipe.clip_high:g}",
         "payer": "token" if recipe.anchor_level == "token" else "answer",
-        "paid": "out of the reward" if in_reward else "in the loss",
+        "paid": "out of the reward" if recipe.pays_in_reward else "in the loss",
         "w": "wᵢ" if recipe.importance_mode.startswith("sequence") else "wᵢₜ",
         "corrected": correction_words(recipe),
         "often": often(recipe).format(**settings),
@@ -131,11 +130,10 @@ def often(recipe: Recipe) -> str:
 
 def reward_lines(recipe: Recipe) -> tuple[str, ...]:
     """What is scored, where that is more than the reward."""
-    taken = recipe.anchor != "none" and recipe.anchor_place == "reward"
     if recipe.signal == "gae":
-        price = " − {beta:g}·k(π_old/π_ref)ᵢₜ" if taken else ""
+        price = " − {beta:g}·k(π_old/π_ref)ᵢₜ" if recipe.pays_in_reward else ""
         return (f"sᵢₜ = [t is the last token]·rᵢ{price}",)
-    if not taken:
+    if not recipe.pays_in_reward:
         return ()
     total = "Σₜ k(π_old/π_ref)ᵢₜ" if recipe.anchor_level == "token" else "k(Σₜ log π_old/π_ref)ᵢ"
     return (f"sᵢ = rᵢ − {{beta:g}}·{total}",)

@@ -349,6 +349,11 @@ class Recipe:
         return self.importance_cap > 0 or self.off_policy_mask > 0
 
     @property
+    def pays_in_reward(self) -> bool:
+        """Whether the distance to the reference is taken from the reward, and not from the loss."""
+        return self.anchor != "none" and self.anchor_place == "reward"
+
+    @property
     def compares(self) -> str:
         """What the signal compares within a group: completions, steps, or nothing."""
         return SIGNALS[self.signal].compares
@@ -386,10 +391,6 @@ class Exclusion(NamedTuple):
     why: str
 
 
-def _in_reward(r: Recipe) -> bool:
-    return r.anchor != "none" and r.anchor_place == "reward"
-
-
 # (is it refused?, why and what to do)
 EXCLUSIONS = (
     Exclusion(
@@ -425,20 +426,20 @@ EXCLUSIONS = (
     ),
     Exclusion(
         ("anchor_place", "signal", "anchor", "beta"),
-        lambda r: _in_reward(r) and r.signal == "process",
+        lambda r: r.pays_in_reward and r.signal == "process",
         "anchor_place=reward subtracts the distance from the score of an answer, but "
         "signal=process has scores of steps: choose anchor_place=loss",
     ),
     Exclusion(
         ("anchor_place", "combine", "anchor", "beta"),
-        lambda r: _in_reward(r) and r.combine == "normalize_then_sum",
+        lambda r: r.pays_in_reward and r.combine == "normalize_then_sum",
         "anchor_place=reward subtracts the distance from the sum of the rewards, but "
         "combine=normalize_then_sum normalises before it sums: choose sum_then_normalize, or "
         "anchor_place=loss",
     ),
     Exclusion(
         ("anchor_level", "signal", "anchor_place"),
-        lambda r: _in_reward(r) and r.signal == "gae" and r.anchor_level == "sequence",
+        lambda r: r.pays_in_reward and r.signal == "gae" and r.anchor_level == "sequence",
         "signal=gae takes the distance token by token, but anchor_level=sequence has one for the "
         "answer: choose anchor_level=token",
     ),

@@ -11,7 +11,7 @@ from grpo_engine.train.samples import SampledGroup, Samples
 
 def reads_tokens(how: Recipe) -> bool:
     """Whether advantages are made from log-probabilities or values of the tokens."""
-    return how.signal == "gae" or (how.anchor != "none" and how.anchor_place == "reward")
+    return how.signal == "gae" or how.pays_in_reward
 
 
 def reads_old_first(how: Recipe) -> bool:
