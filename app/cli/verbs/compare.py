@@ -61,7 +61,7 @@ def compare(
         if as_csv:
             print_rows(rows, as_json=False, as_csv=True, raw=raw)
         else:
-            from experiments.export.rows import write_rows
+            from experiments.export.files import write_rows
 
             write_rows(iter(rows), "md", sys.stdout)
     else:
@@ -129,7 +129,7 @@ def _best(value: float | None, step: int | None, delta: float | None, better: bo
 
 
 def _value(value: Any) -> str:
-    from experiments.export.csv import json_text
+    from experiments.export.json import json_text
 
     return value if isinstance(value, str) else json_text(value)
 

@@ -88,7 +88,7 @@ def changed_settings(settings: Any) -> dict[str, Any]:
 
 def page(facts: dict[str, Any]) -> str:
     """The page in Markdown."""
-    from experiments.export.rows import md_cell
+    from experiments.export.markdown import md_cell
 
     run = facts["run"]
     lines = [
@@ -126,18 +126,7 @@ def page(facts: dict[str, Any]) -> str:
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> list[str]:
-    from experiments.export.rows import md_cell
+    from experiments.export.csv import header_of
+    from experiments.export.markdown import table
 
-    if not rows:
-        return []
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [f"## {title}", "", "| " + " | ".join(map(md_cell, names)) + " |"]
-    lines.append("|" + " --- |" * len(names))
-    lines += [
-        "| " + " | ".join(md_cell(_short(row.get(name))) for name in names) + " |" for row in rows
-    ]
-    return [*lines, ""]
-
-
-def _short(value: Any) -> Any:
-    return shown(value) if isinstance(value, float) else value
+    return [f"## {title}", "", *table(header_of(rows), rows, digits=4), ""] if rows else []

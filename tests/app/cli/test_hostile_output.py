@@ -13,7 +13,8 @@ from app import exit_codes
 from app.cli.output import data_stdout
 from experiments.db.texts import escape
 from experiments.export.csv import read_csv
-from experiments.export.rows import FORMATS, WHAT, rows_of
+from experiments.export.files import FORMATS
+from experiments.export.rows import WHAT, rows_of
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
