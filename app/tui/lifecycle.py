@@ -171,10 +171,8 @@ class RunKeeper(ThemedApp):
 
     def _start_detached(self, message: msg.LaunchRequested) -> None:
         from app.jobs.launch import detached
-        from grpo_engine.config.settings import build
 
-        config = build(message.config) if isinstance(message.config, dict) else message.config
-        self._tell(msg.Detached(detached(config, self.store, message.parent)))
+        self._tell(msg.Detached(detached(message.config, self.store, message.parent)))
 
     def _resume_detached(self, ref: str) -> None:
         from app.jobs.launch import resume_detached
