@@ -28,10 +28,11 @@ def report(
     with reading(db) as reader:
         found = reader.resolve(run)
         facts = gather(reader, found)
+        curves = [] if as_json else drawn(reader, found)
     if as_json:
         print_json(facts)
         return
-    text = page(facts)
+    text = page(facts, curves)
     if out is None:
         sys.stdout.write(text)
     else:
@@ -86,7 +87,19 @@ def changed_settings(settings: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def page(facts: dict[str, Any]) -> str:
+def drawn(reader: "StoreReader", run: "RunSummary") -> list[str]:
+    """The curves that say most, as far as there are any: reward and held-out accuracy."""
+    from app.cli.curves import Canvas, metric_chart
+
+    lines: list[str] = []
+    for key in ("reward", "eval/accuracy"):
+        series = reader.metric_series(run.key, key)
+        if len(series.steps) > 1:
+            lines += metric_chart(key, [(run.name, series)], Canvas(), height=10)
+    return lines
+
+
+def page(facts: dict[str, Any], curves: list[str]) -> str:
     """The page in Markdown."""
     from experiments.export.markdown import md_cell
 
@@ -103,6 +116,7 @@ def page(facts: dict[str, Any]) -> str:
     if run["note"]:
         lines += [md_cell(run["note"]), ""]
     lines += _table("Held-out", facts["evaluations"])
+    lines += ["## Curves", "", "```text", *curves, "```", ""] if curves else []
     lines += _table("Metrics", facts["metrics"])
     lines += _table(
         "Settings that are not the defaults",

@@ -84,6 +84,7 @@ def assert_harmless(text: str) -> None:
         ("rollouts", "@last"), ("rollouts", "@last", "--json"),
         ("rollouts", "@last", "--search", "title"), ("rollouts", "@last", "--search", NAME),
         ("report", "@last"), ("report", "@last", "--json"), ("logs", "@last"),
+        ("plot", *RUNS), ("plot", *RUNS, "--json"), ("plot", "@last", "--metric", NAME),
         ("logs", "@last", "--json"), ("runs", "tag", "@last", "--add", NAME),
         ("runs", "note", "@last", NAME), ("runs", "show", NAME), ("runs", "--filter", NAME),
         ("runs", "--sort", NAME), ("compare", RUNS[0], NAME), ("stop", "@last"),
