@@ -161,7 +161,7 @@ class Watcher:
             self._go_dark()
 
     def _go_dark(self) -> None:
-        """Nobody reads any more: the run goes on, its log and the store have everything."""
+        """Nobody reads any more: the run continues, its log and the store have everything."""
         self._printer = Silent()
         null = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):

@@ -31,7 +31,7 @@ def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool =
         try:
             state, note = run_item(queue, item)
         except BaseException:
-            # interrupted: the item keeps its run and goes on from its checkpoint the next time
+            # interrupted: the item keeps its run, which is resumed from its checkpoint next time
             queue.finish(item.id, "queued", note="interrupted")
             raise
         queue.finish(item.id, state, note=note)
@@ -103,7 +103,7 @@ def _has_stderr() -> bool:
 
 
 def _command(queue: "RunQueue", item: "QueueItemRow", folder: Path) -> list[str]:
-    """Train anew, or go on where an earlier worker was interrupted."""
+    """Train from the start, or resume what an earlier worker was interrupted in."""
     store = ["--db", str(queue.store.path)]
     if item.run_id is not None:
         return command("resume", queue.store.run_row(item.run_id).short, *store)

@@ -110,7 +110,9 @@ def resumed_job(
     if folder is not None:
         saved, _ = latest(folder)
         if saved is None:
-            raise CheckpointError(f"{folder} holds no checkpoint to resume from; train anew")
+            raise CheckpointError(
+                f"{folder} holds no checkpoint to resume from; start again with `train`"
+            )
         return Job(config=build(saved.state["config"], str(folder)), folder=folder, resume=True)
     control, path = control or Control(), store_path(db)
     with closing(StoreReader(path)) as reader:

@@ -39,7 +39,7 @@ class Bridge:
 
     @property
     def running(self) -> bool:
-        """Whether a run goes on in this process."""
+        """Whether a run trains in this process."""
         return self.control is not None
 
     def launch(self, config: "RunConfig", parent: str = "") -> None:

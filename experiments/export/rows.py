@@ -122,7 +122,7 @@ def token_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]
             if view is None:
                 continue
             texts = {rollout.index: rollout.text for rollout in group.rollouts}
-            worth = {rollout.index: rollout.advantage for rollout in group.rollouts}
+            advantages = {rollout.index: rollout.advantage for rollout in group.rollouts}
             for row in view.rows:
                 text = texts.get(row.index, "")
                 starts = (0, *row.ends)
@@ -139,7 +139,7 @@ def token_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]
                         },
                         "after": _at(row.after, place), "entropy": _at(row.entropy, place),
                         "advantage": _at(row.advantages, place) if row.advantages
-                        else worth.get(row.index),
+                        else advantages.get(row.index),
                     }  # fmt: skip
 
 
