@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 ARGS ?=
+# A test process for each processor; one that has nothing left takes from the others.
+PARALLEL := -n logical --maxprocesses 8 --dist worksteal
 
 .PHONY: help run dev test test-slow lint types imports check wheel mutants soak bench-quick device clean
 
@@ -15,10 +17,10 @@ dev:
 	@tools/setup dev
 
 test: dev ## the tests that take seconds each
-	$(PY) -m pytest
+	$(PY) -m pytest $(PARALLEL)
 
 test-slow: dev ## the tests that take minutes each
-	$(PY) -m pytest -m slow -rs --timeout 1800
+	$(PY) -m pytest -m slow -rs --timeout 1800 $(PARALLEL)
 
 lint: dev ## format and lint
 	$(PY) -m ruff format --check .

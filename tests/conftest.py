@@ -2,6 +2,7 @@
 
 import gc
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,14 @@ settings.register_profile(
     "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Parallel tests share no temporary folder: engines count each other in it."""
+    if hasattr(config, "workerinput"):
+        folder = Path(f"{config.option.basetemp}-other")
+        folder.mkdir()
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
 
 
 @pytest.fixture(scope="module", autouse=True)
