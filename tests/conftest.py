@@ -32,11 +32,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _full_collections_between_modules() -> Iterator[None]:
-    """Each looks through all that the libraries made, and there would be one for each few tests."""
+    """Each looks at what came since the one before: what the libraries made stays frozen."""
     gc.collect()
     gc.freeze()
     before = gc.get_threshold()
     gc.set_threshold(*before[:2], NEVER)
     yield
     gc.set_threshold(*before)
-    gc.unfreeze()
