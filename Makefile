@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 ARGS ?=
+# Tests start hundreds of programs: each module is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 # A test process for each processor; one that has nothing left takes from the others.
 PARALLEL := -n logical --maxprocesses 8 --dist worksteal
 
