@@ -23,11 +23,13 @@ settings.load_profile("tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Parallel tests share no temporary folder: engines count each other in it."""
+    """Parallel tests share no temporary folder, and no program is told the size of a terminal."""
     if hasattr(config, "workerinput"):
-        folder = Path(f"{config.option.basetemp}-other")
+        folder = Path(f"{config.option.basetemp}-other")  # engines count each other in it
         folder.mkdir()
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+        for name in ("COLUMNS", "LINES"):  # readline, which pytest loads, set them for its children
+            os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="module", autouse=True)
