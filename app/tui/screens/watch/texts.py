@@ -1,35 +1,34 @@
-"""What is on the Watch screen as CSV, JSON or Markdown: the curves and the step's answers."""
+"""What is on the Watch screen as CSV, JSON or Markdown: the curves and the step's answers.
 
-import csv
-import io
-import json
-import math
+The charts draw buckets of steps; the values of CSV and JSON are the stored ones.
+"""
+
+from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 from app.feed.run_state import Card, Snapshot
 from app.text.safe_text import safe
-from experiments.db.texts import escape, guard
+from experiments.export.csv import csv_string
+from experiments.export.files import header_for
+from experiments.export.json import json_text
+from experiments.export.markdown import table
+from experiments.export.rows import Row, metric_rows
+from experiments.reader import StoreReader
 from grpo_engine.metrics import spec
 
 ANSWER = ("prompt", "answer", "reward", "advantage", "tokens", "finish", "text")
 
 
-def curves(snapshot: Snapshot) -> tuple[tuple[str, ...], list[list[float | None]]]:
-    """Column names, and a row per step: of each metric its mean over the drawn bucket of steps.
+def as_csv(reader: StoreReader, run: int, snapshot: Snapshot) -> str:
+    """The metrics up to the shown step, as `grpo-tui export` writes them."""
+    header = header_for("metrics", reader, [reader.run(run).summary])
+    return csv_string(header, _metrics(reader, run, snapshot))
 
-    Up to 2,048 steps a bucket is one step, and the values are exact.
-    """
-    names = tuple(snapshot.series)
-    columns: list[dict[int, float]] = []
-    for name in names:
-        view = snapshot.series[name]
-        middle = [(low + high) / 2 for low, high in zip(view.low, view.high, strict=True)]
-        columns.append(
-            {step: value for step, value in zip(view.steps(), middle, strict=True)
-             if math.isfinite(value)}
-        )  # fmt: skip
-    steps = sorted({step for column in columns for step in column})
-    return names, [[float(step), *(column.get(step) for column in columns)] for step in steps]
+
+def _metrics(reader: StoreReader, run: int, snapshot: Snapshot) -> Iterator[Row]:
+    rows = metric_rows(reader, [reader.run(run).summary])
+    return takewhile(lambda row: row["step"] <= snapshot.step, rows)
 
 
 def _answers(card: Card) -> list[dict[str, Any]]:
@@ -40,24 +39,12 @@ def _answers(card: Card) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def as_csv(snapshot: Snapshot) -> str:
-    """The curves: a row per step, a column per metric."""
-    names, rows = curves(snapshot)
-    file = io.StringIO()
-    writer = csv.writer(file)
-    writer.writerow(["step", *(guard(escape(name)) for name in names)])
-    writer.writerows([f"{row[0]:.0f}", *row[1:]] for row in rows)
-    return file.getvalue()
-
-
-def as_json(snapshot: Snapshot) -> str:
-    """The curves, the step's prompts with their answers, and the alerts."""
-    names, rows = curves(snapshot)
+def as_json(reader: StoreReader, run: int, snapshot: Snapshot) -> str:
+    """The metrics, the step's prompts with their answers, and the alerts."""
     tree = {
         "run": snapshot.head.id, "name": snapshot.head.name, "status": snapshot.status,
         "step": snapshot.step, "total_steps": snapshot.head.total_steps,
-        "metrics": [dict(zip(("step", *names), (int(row[0] or 0), *row[1:]), strict=True))
-                    for row in rows],
+        "metrics": list(_metrics(reader, run, snapshot)),
         "prompts": [
             {"prompt": card.index + 1, "origin": card.origin, "text": card.prompt,
              "target": card.target, "mean": card.mean, "no_signal": card.no_signal,
@@ -72,29 +59,21 @@ def as_json(snapshot: Snapshot) -> str:
             for alert in snapshot.alerts
         ],
     }  # fmt: skip
-    return json.dumps(tree, ensure_ascii=True, indent=1)
+    return json_text(tree, indent=2) + "\n"
 
 
 def as_markdown(snapshot: Snapshot) -> str:
     """The metrics of the last step, the alerts that hold, and the step's answers."""
     head = snapshot.head
     lines = [f"# {safe(head.name or head.id)}, step {snapshot.step} of {head.total_steps}", ""]
-    lines += ["| metric | value | smoothed |", "| --- | ---: | ---: |"]
-    for name, view in snapshot.series.items():
-        label = _cell(spec(name).label)
-        lines.append(f"| {label} (`{_cell(name)}`) | {view.last:.6g} | {view.value:.6g} |")
+    metrics = (
+        {"metric": f"{spec(name).label} ({name})", "value": view.last, "smoothed": view.value}
+        for name, view in snapshot.series.items()
+    )
+    lines += table(("metric", "value", "smoothed"), metrics, digits=6)
     for alert in snapshot.open_alerts:
         lines += ["", f"Alert: {safe(alert.explanation, ' ')} {safe(alert.remedy, ' ')}"]
     for card in snapshot.cards:
         lines += ["", f"## Prompt {card.index + 1}", "", safe(card.prompt, "\n"), ""]
-        lines += ["| answer | reward | advantage | text |", "| --- | ---: | ---: | --- |"]
-        for cell in card.cells:
-            numbers = " | ".join(
-                "" if value is None else f"{value:.4g}" for value in (cell.reward, cell.advantage)
-            )
-            lines.append(f"| {cell.index + 1} | {numbers} | {_cell(cell.text)} |")
+        lines += table(("answer", "reward", "advantage", "text"), _answers(card), digits=4)
     return "\n".join(lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    return safe(text, " ").replace("|", "\\|")
