@@ -2,6 +2,10 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 ARGS ?=
+# Tests start hundreds of programs, so what they load is compiled once.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest
+# A test process for each processor; one that has nothing left takes from the others.
+PARALLEL := -n logical --maxprocesses 8 --dist worksteal
 
 .PHONY: help run dev test test-slow lint types imports check wheel mutants soak bench-quick device clean
 
@@ -15,10 +19,10 @@ dev:
 	@tools/setup dev
 
 test: dev ## the tests that take seconds each
-	$(PY) -m pytest
+	$(PYTEST) $(PARALLEL)
 
 test-slow: dev ## the tests that take minutes each
-	$(PY) -m pytest -m slow -rs --timeout 1800
+	$(PYTEST) -m slow -rs --timeout 1800 $(PARALLEL)
 
 lint: dev ## format and lint
 	$(PY) -m ruff format --check .
@@ -39,7 +43,7 @@ mutants: dev ## change the maths line by line; does a test notice?
 	$(PY) -m tests.tools.mutants
 
 soak: dev ## hours of faults and load
-	$(PY) -m pytest -m soak --timeout 3600
+	$(PYTEST) -m soak --timeout 3600
 	$(PY) -m benchmarks.soak
 
 bench-quick: dev ## the short benchmarks

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,13 +22,22 @@ settings.register_profile(
 settings.load_profile("tests")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Parallel tests share no temporary folder, and no program is told the size of a terminal."""
+    if hasattr(config, "workerinput"):
+        folder = Path(f"{config.option.basetemp}-other")  # engines count each other in it
+        folder.mkdir()
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+        for name in ("COLUMNS", "LINES"):  # readline, which pytest loads, set them for its children
+            os.environ.pop(name, None)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _full_collections_between_modules() -> Iterator[None]:
-    """Each looks through all that the libraries made, and there would be one for each few tests."""
+    """Each looks at what came since the one before: what the libraries made stays frozen."""
     gc.collect()
     gc.freeze()
     before = gc.get_threshold()
     gc.set_threshold(*before[:2], NEVER)
     yield
     gc.set_threshold(*before)
-    gc.unfreeze()

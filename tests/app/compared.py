@@ -14,8 +14,6 @@ from experiments.reader import StoreReader
 from tests.app.script import algorithm
 from tests.app.stored import record, run_events
 
-SIZES = [(80, 24), (120, 40), (200, 60)]
-
 
 def two_runs(folder: Path) -> Path:
     """Two runs that differ in beta, seed and length."""

@@ -20,8 +20,13 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Label, Static
 
 from app.text.safe_text import cell_len
-from app.tui.looks.palette import READABLE, contrast
+from app.tui.looks.palette import DARK, PALETTES, READABLE, contrast
 from app.tui.looks.themes import number_of
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+# A size changes the layout and a theme the colours, so no pair of them shows more than this.
+LOOKS = [(size, DARK) for size in SIZES]
+LOOKS += [((120, 40), theme) for theme in PALETTES if theme != DARK]
 
 
 def frame(app: App[Any]) -> list[str]:

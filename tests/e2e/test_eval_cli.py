@@ -2,21 +2,23 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from grpo_engine.events import RunFinished
 from grpo_engine.run import checkpoint
 from tests.e2e.training import events_in, grpo_tui, write_config
-from tests.engine.runs import write_world
+from tests.engine.runs import events_of, settings, write_world
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A world with a run of two steps in it."""
     folder = write_world(tmp_path_factory.mktemp("world"))
-    config = write_config(folder, folder / "c.yaml", steps=2, evaluation={"samples": 2})
-    done = grpo_tui(folder, "train", config, "--no-store", "--folder", folder / "run")
-    assert done.returncode == 0, done.stderr
+    changes: dict[str, Any] = {"steps": 2, "evaluation": {"samples": 2}}
+    write_config(folder, folder / "c.yaml", **changes)
+    assert isinstance(events_of(settings(folder, **changes), folder / "run")[-1], RunFinished)
     return folder
 
 

@@ -102,7 +102,7 @@ def test_two_ranks_train_what_one_process_trains(world: Path, tmp_path: Path, ca
     config = write_config(world, tmp_path / "c.yaml", steps=4, **changes)
     alone = grpo_tui(tmp_path / "alone", "train", config, "--json", "--name", "r")
     assert alone.returncode == 0, alone.stderr
-    port = 20000 + os.getpid() % 10000
+    port = 20000 + os.getpid() % 1000 * 8
     with started(
         tmp_path / "ranks", "train", config, "--json", "--name", "r",
         out=tmp_path / "out.jsonl", port=port,
@@ -126,7 +126,7 @@ def test_a_rank_that_dies_ends_the_run_with_a_message_and_it_resumes(
     config = write_config(
         world, tmp_path / "c.yaml", steps=6, checkpoint={"every": 1}, **gate.changes
     )
-    out, port = tmp_path / "out.txt", 10000 + os.getpid() % 10000
+    out, port = tmp_path / "out.txt", 10000 + os.getpid() % 1000 * 8
     with started(tmp_path, "train", config, "--name", "r", out=out, port=port) as process:
         gate.wait()
         rank_of(process.pid, 1).send_signal(signal.SIGKILL)

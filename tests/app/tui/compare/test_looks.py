@@ -10,7 +10,6 @@ import pytest
 from app.text.numbers import with_unit
 from app.text.safe_text import safe
 from app.tui.app import Workbench
-from app.tui.looks.palette import PALETTES
 from app.tui.screens.compare.curves import CurvesPanel
 from app.tui.screens.compare.panels import PagePanel, RunsPanel
 from app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
@@ -19,7 +18,6 @@ from grpo_engine import events as ev
 from grpo_engine.metrics import spec
 from tests.app import frames
 from tests.app.compared import (
-    SIZES,
     cli,
     grid_of_runs,
     opened,
@@ -28,6 +26,7 @@ from tests.app.compared import (
     two_runs,
     workbench,
 )
+from tests.app.frames import LOOKS, SIZES
 from tests.app.script import HOSTILE, hostile_group, started
 from tests.app.stored import record, with_ends
 
@@ -42,13 +41,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return grid_of_runs(tmp_path_factory.mktemp("sweep"))
 
 
-@pytest.mark.parametrize(
-    ("size", "theme"),
-    [
-        *((size, theme) for size in SIZES for theme in ("dark", "light")),
-        *(((120, 40), theme) for theme in PALETTES if theme not in ("dark", "light")),
-    ],
-)
+@pytest.mark.parametrize(("size", "theme"), LOOKS)
 async def test_frames_are_whole_on_every_page_size_and_theme(
     size: tuple[int, int], theme: str, store: Path
 ) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from app.tui.app import Workbench
-from app.tui.looks.palette import PALETTES
 from app.tui.screens.new_run import NewRunScreen
 from app.tui.screens.new_run.pages import YamlPanel
 from app.tui.screens.new_run.panels import SettingsPanel, Typed
@@ -15,20 +14,17 @@ from app.tui.screens.new_run.picks import Pick
 from experiments.reader import StoreReader
 from grpo_engine.config.settings import read_yaml
 from tests.app import frames
+from tests.app.frames import LOOKS
 from tests.app.new_run_kit import go_to, opened, workbench, write
 from tests.app.rest import until
 from tests.app.stored import record, run_events
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE
 
-SIZES = [(80, 24), (120, 40), (200, 60)]
 PAGES = {"recipe": "r", "prompts": "x", "try": "t", "yaml": "v", "cost": "o"}
 
 
-@pytest.fixture(autouse=True)
-def _no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No trial process, except where a test asks for one."""
-    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 3600.0)
+pytestmark = pytest.mark.usefixtures("no_trials")
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +34,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("size", "theme"),
-    [*((size, theme) for size in SIZES for theme in ("dark", "light")),
-     *((SIZES[1], theme) for theme in PALETTES if theme.startswith("safe"))],
-)  # fmt: skip
+@pytest.mark.parametrize(("size", "theme"), LOOKS)
 async def test_frames_are_whole_at_every_size_and_theme_on_every_page(
     size: tuple[int, int], theme: str, store: Path
 ) -> None:

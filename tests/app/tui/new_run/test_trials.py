@@ -22,11 +22,7 @@ from tests.app.stored import record, run_events
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE
 
-
-@pytest.fixture(autouse=True)
-def _no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No trial process, except where a test asks for one."""
-    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 3600.0)
+pytestmark = pytest.mark.usefixtures("no_trials")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from textual.pilot import Pilot
 from app.feed.run_state import Snapshot
 from app.inspector.lab import KNOBS
 from app.tui.app import Workbench
-from app.tui.looks.palette import PALETTES
 from app.tui.messages import RolloutOpened
 from app.tui.preferences import Preferences
 from app.tui.screens.rollouts import RolloutsScreen
@@ -20,10 +19,9 @@ from app.tui.screens.rollouts.token_lines import probability
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from tests.app import frames
+from tests.app.frames import LOOKS, SIZES
 from tests.app.script import hostile_group, started
 from tests.app.stored import record, with_ends
-
-SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +55,7 @@ def workbench(store: Path, theme: str = "dark") -> Workbench:
     return Workbench(store, preferences=preferences)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("theme", list(PALETTES))
+@pytest.mark.parametrize(("size", "theme"), LOOKS)
 async def test_frames_are_whole_at_every_size_and_theme(
     size: tuple[int, int], theme: str, store: Path
 ) -> None:

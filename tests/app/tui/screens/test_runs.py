@@ -8,7 +8,6 @@ from textual.pilot import Pilot
 
 from app.tui import messages as msg
 from app.tui.app import Workbench
-from app.tui.looks.palette import PALETTES
 from app.tui.preferences import Preferences
 from app.tui.screens.runs import RunsScreen
 from app.tui.screens.runs.columns import fitting
@@ -17,11 +16,10 @@ from app.tui.screens.runs.texts import as_csv, records
 from experiments.reader import StoreReader
 from experiments.store import ExperimentStore
 from tests.app import frames
+from tests.app.frames import LOOKS, SIZES
 from tests.app.rest import until
 from tests.app.script import algorithm
 from tests.app.stored import record, run_events
-
-SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +47,7 @@ async def ready(app: Workbench, pilot: Pilot[int]) -> RunsScreen:
     return screen
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("theme", list(PALETTES))
+@pytest.mark.parametrize(("size", "theme"), LOOKS)
 async def test_frames_are_whole_at_every_size_and_theme(
     size: tuple[int, int], theme: str, store: Path
 ) -> None:

@@ -21,14 +21,16 @@ from app.tui.preferences import Preferences
 from app.tui.screens.base import WorkbenchScreen
 from app.tui.screens.rollouts.lab.screen import LabScreen
 from tests.app import frames
+from tests.app.frames import SIZES
 from tests.app.rest import until
 from tests.app.script import Script, algorithm
 from tests.app.stored import record, run_events
 from tests.app.tui.screens.test_watch import workbench
 from tests.patience import PATIENCE
 
-SIZES = [(80, 24), (120, 40), (200, 60)]
-WALKS = [(size, theme) for size in SIZES for theme in ("dark", "light")]
+WALKS = [*((size, "dark") for size in SIZES), ((120, 40), "light")]
+
+pytestmark = pytest.mark.usefixtures("no_trials")
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,13 @@ from textual.pilot import Pilot
 
 from app.feed.feed import ScriptFeed
 from app.tui.app import Workbench
-from app.tui.looks.palette import PALETTES
 from app.tui.preferences import Preferences
 from app.tui.widgets.charts.curves import Curves
 from app.tui.widgets.lanes import Lanes
 from tests.app import frames
+from tests.app.frames import LOOKS, SIZES
 from tests.app.script import FIRST_WALL_TIME, Script, hostile_group, started
 
-SIZES = [(80, 24), (120, 40), (200, 60)]
 SHORT = Script(steps=24, total_steps=60)
 
 
@@ -34,8 +33,7 @@ async def settle(pilot: Pilot[int], app: Workbench) -> None:
     await pilot.pause()
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("theme", list(PALETTES))
+@pytest.mark.parametrize(("size", "theme"), LOOKS)
 async def test_frames_are_whole_at_every_size_and_theme(
     size: tuple[int, int], theme: str, tmp_path: Path
 ) -> None:
