@@ -8,7 +8,7 @@ from typing import Any
 from app.trial.examples import Examples
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.errors import EngineError
-from grpo_engine.rewards.combine import total
+from grpo_engine.events import total_reward
 from grpo_engine.rewards.worker.client import RewardWorker
 from grpo_engine.rollouts.prompts import conversation, reward_completion, reward_prompt
 
@@ -56,7 +56,7 @@ class Scores:
         ]  # fmt: skip
         return {
             "rows": rows,
-            "total": total(scored.values, scored.weights)[0],
+            "total": total_reward([values[0] for values in scored.values], scored.weights),
             "problems": [str(problem)[:MOST] for problem in scored.problems],
         }
 

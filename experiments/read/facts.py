@@ -1,7 +1,9 @@
 """The record as events again, in the order of recording: what a viewer of the store is fed."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from experiments import values as v
 from experiments.db.numbers import number
@@ -11,6 +13,7 @@ from experiments.read.metrics import MetricQuestions
 from experiments.read.rollouts import RolloutQuestions
 from grpo_engine import events as ev
 
+Value = TypeVar("Value")
 Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
 
 SOURCES = (
@@ -111,18 +114,7 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
             keys,
         )
         for row in rows:
-            view = self._evaluation(row, True)
-            event = ev.EvaluationFinished(
-                step=view.step, moment=row[3], mode=row[4], problems=view.problems,
-                samples=view.samples, metrics=view.metrics, seconds=view.seconds,
-                rows=tuple(
-                    ev.EvaluationSample(
-                        example_key=item.example_key, correct=item.correct, samples=item.samples,
-                        rewards=item.rewards,
-                    )
-                    for item in view.rows
-                ),
-            )  # fmt: skip
+            event = _as(ev.EvaluationFinished, self._evaluation(row, True))
             yield v.Fact(seq=row[9], at=row[10], event=event)
 
     def _group_facts(self, run: int, keys: Sequence[int]) -> Iterable[v.Fact]:
@@ -158,37 +150,25 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
             yield seq, tokens, view, blobs.get(seq, ((), ()))
 
 
+def _as(kind: type[Value], stored: Any, **changes: Any) -> Value:
+    """The event's value in a stored one, which has the same fields and more."""
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    return kind(**{field.name: getattr(stored, field.name) for field in fields} | changes)
+
+
 def _group(view: v.GroupView, blob: Blob) -> ev.Group:
     prompt_ids, rows = blob
     by_index = {row.index: row for row in rows}
-    return ev.Group(
-        index=view.index, origin=view.origin, example_key=view.example_key,
-        prompt_text=view.prompt_text, prompt_ids=prompt_ids, prompt_hash=view.prompt_hash,
-        target=view.target, attempt=view.refill, reward_mean=view.reward_mean,
-        reward_std=view.reward_std, no_signal=view.no_signal, sampling=view.sampling,
-        completions=tuple(_completion(item, by_index.get(item.index)) for item in view.rollouts),
-    )  # fmt: skip
+    rollouts = tuple(_completion(item, by_index.get(item.index)) for item in view.rollouts)
+    return _as(ev.Group, view, prompt_ids=prompt_ids, rollouts=rollouts)
 
 
 def _completion(item: v.RolloutView, row: v.TokenRow | None) -> ev.Completion:
-    return ev.Completion(
-        index=item.index, ids=row.ids if row else (), text=item.text, finish=item.finish,
-        rewards=tuple(
-            ev.RewardValue(name=one.name, value=one.value, weight=one.weight, reason=one.reason)
-            for one in item.rewards
-        ),
-        reward=item.reward, advantage=item.advantage,
-        sampler_logprobs=row.sampler if row else (), ends=row.ends if row else (),
-    )  # fmt: skip
+    if row is None:
+        return _as(ev.Completion, item)
+    return _as(ev.Completion, item, ids=row.ids, sampler_logprobs=row.sampler, ends=row.ends)
 
 
 def _numbers(item: v.RolloutView, row: v.TokenRow | None) -> ev.TokenNumbers:
-    if row is None:
-        return ev.TokenNumbers(
-            index=item.index, old=(), clip_fraction=item.clip_fraction, kl=item.kl
-        )
-    return ev.TokenNumbers(
-        index=item.index, old=row.old, reference=row.reference, passes=row.passes,
-        after=row.after, entropy=row.entropy, advantages=row.advantages, sampled=row.sampled,
-        clip_fraction=item.clip_fraction, kl=item.kl,
-    )  # fmt: skip
+    numbers = row or ev.TokenNumbers(index=item.index, old=())
+    return _as(ev.TokenNumbers, numbers, clip_fraction=item.clip_fraction, kl=item.kl)

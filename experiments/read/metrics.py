@@ -11,6 +11,7 @@ from experiments.db.numbers import loads, number
 from experiments.db.texts import escape
 from experiments.errors import NothingStoredError
 from experiments.read.connection import Reading, no_collection, text
+from grpo_engine import events as ev
 
 
 class MetricQuestions(Reading):
@@ -131,7 +132,7 @@ class MetricQuestions(Reading):
         steps, tokens, elapsed = zip(*rows, strict=True) if rows else ((), (), ())
         return steps, tokens, elapsed
 
-    def passes(self, run: int, step: int) -> tuple[v.PassView, ...]:
+    def passes(self, run: int, step: int) -> tuple[ev.PassFinished, ...]:
         """The optimiser updates of a step."""
         rows = self._all(
             "SELECT step, pass, minibatch, loss, clip_low, clip_high, kl_to_old, grad_norm, "
@@ -140,7 +141,7 @@ class MetricQuestions(Reading):
             (run, step),
         )
         return tuple(
-            v.PassView(
+            ev.PassFinished(
                 step=row[0], index=row[1], minibatch=row[2], loss=number(row[3]),
                 clip_low=number(row[4]), clip_high=number(row[5]), kl_to_old=number(row[6]),
                 grad_norm=number(row[7]), learning_rate=number(row[8]), stop_reason=text(row[9]),
@@ -159,7 +160,7 @@ class MetricQuestions(Reading):
         return tuple(
             v.AlertView(
                 key=row[0], rule=text(row[1]), severity=row[2], first_step=row[3],
-                last_step=row[4], count=row[5], value=row[6], limit=row[7], group=row[8],
+                step=row[4], count=row[5], value=row[6], limit=row[7], group=row[8],
                 explanation=text(row[9]), remedy=text(row[10]), muted=bool(row[11]),
             )
             for row in rows
@@ -192,19 +193,19 @@ class MetricQuestions(Reading):
 
     def _evaluation(self, row: Any, with_rows: bool) -> v.EvaluationView:
         return v.EvaluationView(
-            key=row[0], run=row[1], step=row[2], moment=row[3], mode=row[4], problems=row[5],
+            key=row[0], step=row[2], moment=row[3], mode=row[4], problems=row[5],
             samples=row[6], metrics=loads(row[7]), seconds=number(row[8]),
             rows=self._evaluation_rows(row[0]) if with_rows else (),
         )  # fmt: skip
 
-    def _evaluation_rows(self, evaluation: int) -> tuple[v.EvaluationSampleView, ...]:
+    def _evaluation_rows(self, evaluation: int) -> tuple[ev.EvaluationSample, ...]:
         rows = self._all(
             "SELECT example_key, correct, samples, rewards FROM evaluation_sample "
             "WHERE evaluation_id = ? ORDER BY position",
             (evaluation,),
         )
         return tuple(
-            v.EvaluationSampleView(
+            ev.EvaluationSample(
                 example_key=text(row[0]), correct=row[1], samples=row[2], rewards=loads(row[3])
             )
             for row in rows

@@ -9,6 +9,7 @@ from experiments.db.paths import run_folder, tokens_file
 from experiments.db.texts import escape
 from experiments.errors import NothingStoredError
 from experiments.read.connection import Reading, marks, text
+from grpo_engine import events as ev
 
 GROUP = (
     "id, run_id, attempt, step, idx, origin, example_key, prompt_hash, prompt_text, target, "
@@ -150,8 +151,8 @@ class RolloutQuestions(Reading):
                 found.setdefault(row[1], []).append(view)
         return found
 
-    def _rewards(self, rollouts: Sequence[int]) -> dict[int, list[v.RewardView]]:
-        found: dict[int, list[v.RewardView]] = {}
+    def _rewards(self, rollouts: Sequence[int]) -> dict[int, list[ev.RewardValue]]:
+        found: dict[int, list[ev.RewardValue]] = {}
         for place in range(0, len(rollouts), CHUNK):
             part = rollouts[place : place + CHUNK]
             rows = self._all(
@@ -162,7 +163,7 @@ class RolloutQuestions(Reading):
             )
             for key, name, value, weight, reason, nonfinite in rows:
                 found.setdefault(key, []).append(
-                    v.RewardView(
+                    ev.RewardValue(
                         name=text(name),
                         value=maybe(value, "value", nonfinite),
                         weight=float("nan") if weight is None else weight,
@@ -174,16 +175,16 @@ class RolloutQuestions(Reading):
 
 def _group(row: Any, rollouts: Iterable[v.RolloutView]) -> v.GroupView:
     return v.GroupView(
-        key=row[0], run=row[1], attempt=row[2], step=row[3], index=row[4], origin=row[5],
+        key=row[0], run=row[1], step=row[3], index=row[4], origin=row[5],
         example_key=text(row[6]), prompt_hash=text(row[7]), prompt_text=text(row[8]),
         target=text(row[9]), sampling=loads(row[10]),
         reward_mean=maybe(row[11], "reward_mean", row[16]),
-        reward_std=maybe(row[12], "reward_std", row[16]), no_signal=text(row[13]), refill=row[14],
+        reward_std=maybe(row[12], "reward_std", row[16]), no_signal=text(row[13]), attempt=row[14],
         has_tokens=bool(row[15]), rollouts=tuple(rollouts),
     )  # fmt: skip
 
 
-def rollout_view(row: Any, rewards: tuple[v.RewardView, ...] = ()) -> v.RolloutView:
+def rollout_view(row: Any, rewards: tuple[ev.RewardValue, ...] = ()) -> v.RolloutView:
     """A row of `ROLLOUT` as a value."""
     return v.RolloutView(
         key=row[0], group=row[1], index=row[2], text=text(row[3]),

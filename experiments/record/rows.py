@@ -137,7 +137,7 @@ class GroupRows:
         rows.prompts.append((key, prompt))
         rows.sizes += 200 + 2 * len(prompt) + len(target)
         by_index = {row.index: row for row in pair.numbers.numbers} if pair.numbers else {}
-        for completion in group.completions:
+        for completion in group.rollouts:
             number = last_rollout + len(rows.rollouts) + 1
             self._rollout(rows, number, key, completion, by_index.get(completion.index))
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
+import numpy as np
 
-from grpo_engine.events import AlertRaised
+from grpo_engine.events import AlertRaised, total_reward
 from grpo_engine.maths.around import overlong_penalty
 
 OVERLONG = "overlong"
@@ -28,16 +29,18 @@ class Scores:
     alerts: tuple[AlertRaised, ...] = ()
 
     def totals(self) -> list[float | None]:
-        """Weighted sum over the functions that apply to each answer."""
-        return [self._total(row) for row in self.values]
+        """The total reward of each answer."""
+        return [total_reward(row, self.weights) for row in self.values]
 
-    def _total(self, row: Sequence[float | None]) -> float | None:
-        known = [
-            value * weight
-            for value, weight in zip(row, self.weights, strict=True)
-            if value is not None
-        ]
-        return sum(known) if known else None
+    @property
+    def differ(self) -> bool:
+        """Whether some answer, or some step of an answer, scored otherwise than another.
+
+        Totals are compared in float32, in which advantages are computed.
+        """
+        totals = {np.float32(total) for total in self.totals() if total is not None}
+        steps = {score for row in self.steps or () for _, score in row if score is not None}
+        return len(totals) > 1 or len(steps) > 1
 
     def column(self, name: str) -> list[float | None]:
         """The values of one function."""

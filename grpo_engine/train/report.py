@@ -47,7 +47,7 @@ def group_scored(
             prompt_hash=prompt_hash(group.example.prompt),
             target=group.example.target,
             attempt=group.attempt,
-            completions=tuple(
+            rollouts=tuple(
                 _completion(group, place, totals[place], advantages[place])
                 for place in range(len(group.rollouts))
             ),
@@ -91,7 +91,7 @@ def _completion(
 
 def _why_no_signal(group: SampledGroup, accuracy: str) -> str:
     """Why siblings teach nothing; empty where they do."""
-    if group.has_variance or len(group.rollouts) < 2:
+    if group.scores.differ or len(group.rollouts) < 2:
         return ""
     known = [value for value in group.totals if value is not None]
     if not known:

@@ -54,7 +54,7 @@ def collect(run: Run, step: int) -> Generator[Event, None, Collected]:
             kept = fresh
             break
         for group in fresh:
-            group.replaced = not group.has_variance
+            group.replaced = not group.scores.differ
             (replaced if group.replaced else kept).append(group)
         if len(kept) == wanted or turn == rounds:
             break

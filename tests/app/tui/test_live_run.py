@@ -53,7 +53,7 @@ async def test_a_run_inside_the_app_is_recorded_shown_and_read_back_the_same(
     replayed = settled(Session(ReplayFeed(store, "quick-hare", speed=1000.0)))
     for other in (stored, replayed):
         assert other.metrics == live.metrics
-        assert other.cards == live.cards
+        assert other.groups == live.groups
         assert other.series.keys() == live.series.keys()
         assert other.series["reward"].smooth == live.series["reward"].smooth
         assert [line.text for line in other.log] == [line.text for line in live.log]

@@ -6,9 +6,11 @@ import json
 import math
 from typing import Any
 
-from app.feed.run_state import Card, Snapshot
+from app.feed.snapshot import ShownGroup, Snapshot
 from app.text.safe_text import safe
 from experiments.db.texts import escape, guard
+from experiments.values import BoardGroup
+from grpo_engine.events import Group
 from grpo_engine.metrics import spec
 
 ANSWER = ("prompt", "answer", "reward", "advantage", "tokens", "finish", "text")
@@ -32,12 +34,17 @@ def curves(snapshot: Snapshot) -> tuple[tuple[str, ...], list[list[float | None]
     return names, [[float(step), *(column.get(step) for column in columns)] for step in steps]
 
 
-def _answers(card: Card) -> list[dict[str, Any]]:
-    return [
-        dict(zip(ANSWER, (card.index + 1, cell.index + 1, cell.reward, cell.advantage,
-                          cell.tokens, cell.finish, cell.text), strict=True))
-        for cell in card.cells
-    ]  # fmt: skip
+def _answers(group: ShownGroup) -> list[dict[str, Any]]:
+    return [dict(zip(ANSWER, (group.index + 1, *answer), strict=True)) for answer in _rows(group)]
+
+
+def _rows(group: ShownGroup) -> list[tuple[int, float | None, float | None, int, str | None, str]]:
+    """Number, reward, advantage, tokens, finish and text of each answer."""
+    if isinstance(group, BoardGroup):
+        return [(one.index + 1, None, None, one.tokens, one.finish, one.text)
+                for one in group.rollouts]  # fmt: skip
+    return [(one.index + 1, one.reward, one.advantage, len(one.ids), one.finish, one.text)
+            for one in group.rollouts]  # fmt: skip
 
 
 def as_csv(snapshot: Snapshot) -> str:
@@ -59,10 +66,12 @@ def as_json(snapshot: Snapshot) -> str:
         "metrics": [dict(zip(("step", *names), (int(row[0] or 0), *row[1:]), strict=True))
                     for row in rows],
         "prompts": [
-            {"prompt": card.index + 1, "origin": card.origin, "text": card.prompt,
-             "target": card.target, "mean": card.mean, "no_signal": card.no_signal,
-             "answers": _answers(card)}
-            for card in snapshot.cards
+            {"prompt": group.index + 1, "origin": group.origin, "text": group.prompt_text,
+             "target": group.target,
+             "mean": group.reward_mean if isinstance(group, Group) else None,
+             "no_signal": group.no_signal if isinstance(group, Group) else "",
+             "answers": _answers(group)}
+            for group in snapshot.groups
         ],
         "alerts": [
             {"rule": alert.rule, "severity": alert.severity, "first_step": alert.first_step,
@@ -85,14 +94,14 @@ def as_markdown(snapshot: Snapshot) -> str:
         lines.append(f"| {label} (`{_cell(name)}`) | {view.last:.6g} | {view.value:.6g} |")
     for alert in snapshot.open_alerts:
         lines += ["", f"Alert: {safe(alert.explanation, ' ')} {safe(alert.remedy, ' ')}"]
-    for card in snapshot.cards:
-        lines += ["", f"## Prompt {card.index + 1}", "", safe(card.prompt, "\n"), ""]
+    for group in snapshot.groups:
+        lines += ["", f"## Prompt {group.index + 1}", "", safe(group.prompt_text, "\n"), ""]
         lines += ["| answer | reward | advantage | text |", "| --- | ---: | ---: | --- |"]
-        for cell in card.cells:
+        for number, reward, advantage, _, _, text in _rows(group):
             numbers = " | ".join(
-                "" if value is None else f"{value:.4g}" for value in (cell.reward, cell.advantage)
+                "" if value is None else f"{value:.4g}" for value in (reward, advantage)
             )
-            lines.append(f"| {cell.index + 1} | {numbers} | {_cell(cell.text)} |")
+            lines.append(f"| {number} | {numbers} | {_cell(text)} |")
     return "\n".join(lines) + "\n"
 
 
