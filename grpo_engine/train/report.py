@@ -11,7 +11,6 @@ from grpo_engine.events import (
     Group,
     GroupScored,
     Origin,
-    RewardValue,
     TokenNumbers,
     TokensScored,
 )
@@ -69,19 +68,13 @@ def group_scored(
 def _completion(
     group: SampledGroup, place: int, reward: float | None, advantage: float | None
 ) -> Completion:
-    rollout, scores = group.rollouts[place], group.scores
-    reasons = scores.reasons[place] if scores.reasons else ("",) * len(scores.names)
+    rollout = group.rollouts[place]
     return Completion(
         index=rollout.index,
         ids=rollout.ids,
         text=rollout.text,
         finish=rollout.finish,
-        rewards=tuple(
-            RewardValue(name=name, value=value, weight=weight, reason=reason)
-            for name, value, weight, reason in zip(
-                scores.names, scores.values[place], scores.weights, reasons, strict=True
-            )
-        ),
+        rewards=group.scores.rewards[place],
         reward=reward,
         advantage=advantage,
         sampler_logprobs=rollout.raw_logprobs,

@@ -89,7 +89,7 @@ class Samples:
 
     def rewards(self) -> list[list[float | None]]:
         """Rewards [B, F]."""
-        return [list(row) for group in self.groups for row in group.scores.values]
+        return [row for group in self.groups for row in group.scores.values]
 
     def steps(self) -> list[list[tuple[int, float | None]]]:
         """(last token, score) of every step of every answer, for process supervision."""

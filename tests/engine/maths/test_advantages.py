@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from grpo_engine.config.recipes import recipe
 from grpo_engine.errors import MathsError
-from grpo_engine.events import total_reward
+from grpo_engine.events import RewardValue, total_reward
 from grpo_engine.maths.advantage import advantages, reward_metrics
 from grpo_engine.rewards.scoring import Scores
 from tests.engine.maths import oracle
@@ -66,7 +66,13 @@ def test_the_total_that_advantages_are_made_of_is_the_one_that_events_carry(
 def test_totals_that_differ_by_rounding_alone_teach_nothing() -> None:
     # .1 + .2 = .30000000000000004 and .3 + 0 = .3; in float32 both are .3
     rows = [[0.1, 0.2], [0.3, 0.0]]
-    scores = Scores(names=("a", "b"), weights=(1.0, 1.0), values=tuple(map(tuple, rows)))
+    scores = Scores(
+        rewards=tuple(
+            tuple(RewardValue(name=name, value=value, weight=1.0)
+                  for name, value in zip("ab", row, strict=True))
+            for row in rows
+        )
+    )  # fmt: skip
     assert len(set(scores.totals())) == 2
     assert not scores.differ
     assert numbers(advantages(rows, [0, 0], "grpo", scores.weights).values) == [0.0, 0.0]
