@@ -171,6 +171,7 @@ class GroupView(Group):
 
     key: int
     run: int
+    attempt: int
     step: int
     has_tokens: bool
     prompt_ids: tuple[int, ...] = ()

@@ -64,7 +64,7 @@ class Group:
     prompt_ids: tuple[int, ...]
     prompt_hash: str
     target: str
-    attempt: int = 0
+    refill: int = field(default=0, metadata={"stored": "attempt"})  # 0 for the first sampling
     rollouts: tuple[Completion, ...] = field(metadata={"stored": "completions"})
     reward_mean: float | None
     reward_std: float | None

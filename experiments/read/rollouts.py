@@ -175,11 +175,11 @@ class RolloutQuestions(Reading):
 
 def _group(row: Any, rollouts: Iterable[v.RolloutView]) -> v.GroupView:
     return v.GroupView(
-        key=row[0], run=row[1], step=row[3], index=row[4], origin=row[5],
+        key=row[0], run=row[1], attempt=row[2], step=row[3], index=row[4], origin=row[5],
         example_key=text(row[6]), prompt_hash=text(row[7]), prompt_text=text(row[8]),
         target=text(row[9]), sampling=loads(row[10]),
         reward_mean=maybe(row[11], "reward_mean", row[16]),
-        reward_std=maybe(row[12], "reward_std", row[16]), no_signal=text(row[13]), attempt=row[14],
+        reward_std=maybe(row[12], "reward_std", row[16]), no_signal=text(row[13]), refill=row[14],
         has_tokens=bool(row[15]), rollouts=tuple(rollouts),
     )  # fmt: skip
 

@@ -130,7 +130,7 @@ class GroupRows:
                 key, self.run, self.attempt, step, pair.seq, pair.numbers_seq, group.index,
                 group.origin, escape(group.example_key), escape(group.prompt_hash), prompt, target,
                 dumps(group.sampling), known(group.reward_mean), known(group.reward_std),
-                escape(group.no_signal), group.attempt, int(has_tokens),
+                escape(group.no_signal), group.refill, int(has_tokens),
                 nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
             )
         )  # fmt: skip

@@ -45,7 +45,7 @@ def group_scored(
             prompt_ids=group.prompt_ids,
             prompt_hash=prompt_hash(group.example.prompt),
             target=group.example.target,
-            attempt=group.attempt,
+            refill=group.attempt,
             rollouts=tuple(
                 _completion(group, place, totals[place], advantages[place])
                 for place in range(len(group.rollouts))

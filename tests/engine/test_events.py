@@ -41,7 +41,8 @@ def test_the_rollouts_of_a_group_are_stored_as_its_completions() -> None:
     # the field's name in users' spill files
     told = to_json(events.GroupScored(step=1, group=group()))
     assert [one["text"] for one in told["group"]["completions"]] == ["yes", "no"]
-    assert "rollouts" not in told["group"]
+    assert told["group"]["attempt"] == 0
+    assert not told["group"].keys() & {"rollouts", "refill"}
     assert from_json(told) == events.GroupScored(step=1, group=group())
 
 

@@ -28,7 +28,7 @@ def rollout(index: int, **changes: object) -> RolloutView:
 
 def group(index: int, *rollouts: RolloutView, mean: float | None = 0.5) -> GroupView:
     return GroupView(
-        key=index, run=1, step=1, index=index, origin="train", example_key="",
+        key=index, run=1, attempt=1, step=1, index=index, origin="train", example_key="",
         prompt_hash="", prompt_text="", target="", sampling={}, reward_mean=mean, reward_std=0.1,
         no_signal="", has_tokens=True, rollouts=rollouts,
     )  # fmt: skip

@@ -181,7 +181,7 @@ def test_advantages_of_another_recipe_are_made_from_the_rewards() -> None:
         )  # fmt: skip
 
     group = GroupView(
-        key=1, run=1, step=1, index=0, origin="train", example_key="", prompt_hash="",
+        key=1, run=1, attempt=1, step=1, index=0, origin="train", example_key="", prompt_hash="",
         prompt_text="", target="", sampling={}, reward_mean=None, reward_std=None, no_signal="",
         has_tokens=True, rollouts=(rollout(0, 1.0), rollout(1, 0.0)),
     )  # fmt: skip

@@ -22,7 +22,7 @@ def rollout(index: int, value: float, advantage: float) -> RolloutView:
 
 
 GROUP = GroupView(
-    key=1, run=1, step=1, index=0, origin="train", example_key="", prompt_hash="",
+    key=1, run=1, attempt=1, step=1, index=0, origin="train", example_key="", prompt_hash="",
     prompt_text="", target="", sampling={}, reward_mean=None, reward_std=None, no_signal="",
     has_tokens=True, rollouts=(rollout(0, 1.0, 0.7), rollout(1, 0.0, -0.7)),
 )  # fmt: skip

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from textual.app import App, SuspendNotSupported
 
@@ -16,6 +17,7 @@ from app.inspector.groups import letter
 from app.text.safe_text import safe
 from app.tui.screens.rollouts.view import View
 from experiments.db.texts import escape, guard
+from experiments.values import GroupView
 
 
 def as_csv(view: View) -> str:
@@ -44,7 +46,17 @@ def as_csv(view: View) -> str:
 def as_json(view: View) -> str:
     """The groups of the step as they are stored."""
     groups = view.step.groups if view.step else ()
-    return json.dumps([asdict(group) for group in groups], ensure_ascii=True, indent=1)
+    return json.dumps([_tree(group) for group in groups], ensure_ascii=True, indent=1)
+
+
+def _tree(group: GroupView) -> dict[str, Any]:
+    """A group without its tokens, which are not read with it."""
+    tree = asdict(group)
+    del tree["prompt_ids"]
+    for rollout in tree["rollouts"]:
+        for name in ("ids", "ends", "sampler_logprobs"):
+            del rollout[name]
+    return tree
 
 
 def as_markdown(view: View) -> str:
