@@ -151,7 +151,7 @@ def test_refills_replace_groups_without_variance_and_give_up_in_time(
     algorithm = {"recipe": "dapo", "refill_rounds": 2, "overlong_buffer": 0.0}
     events = events_of(settings(world, steps=1, rewards=rewards, algorithm=algorithm), tmp_path)
     groups = [e.group for e in of(GroupScored, events) if e.group.origin == "train"]
-    assert [(g.index, g.attempt) for g in groups] == [
+    assert [(g.index, g.refill) for g in groups] == [
         (0, 0),
         (1, 0),
         (2, 1),
