@@ -74,8 +74,12 @@ class Terminal:
         self, _kind: type[BaseException] | None, _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        if not self.child.closed:
+        if self.child.closed:
+            return
+        try:
             self.child.close(force=True)
+        except pexpect.ExceptionPexpect:  # killed, and not yet gone on a busy machine
+            self.child.wait()
 
     def text(self) -> str:
         """What is on the screen now."""

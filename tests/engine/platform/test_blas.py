@@ -200,6 +200,13 @@ def test_a_library_of_another_kind_is_refused() -> None:
         openblas.OpenBlas("libc.so.6", threads=1)
 
 
+def test_a_library_that_counts_in_64_bits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = "OpenBLAS 0.3.34 USE64BITINT DYNAMIC_ARCH"
+    monkeypatch.setattr(openblas.OpenBlas, "_text", lambda _self, _name: config)
+    with pytest.raises(openblas.BlasError, match="counts in 64 bits"):
+        openblas.OpenBlas(bundled(), threads=1)
+
+
 def test_without_any_library_mlx_works_and_the_way_out_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
