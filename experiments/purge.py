@@ -73,7 +73,7 @@ def _rows(conn: sqlite3.Connection, table: str, run: int) -> None:
         if edge is None:
             conn.execute(f"DELETE FROM {table} WHERE run_id = ?", (run,))
         else:
-            conn.execute(f"DELETE FROM {table} WHERE run_id = ? AND {keyed} < ?", (run, edge[0]))
+            conn.execute(f"DELETE FROM {table} WHERE run_id = ? AND {keyed} < ?", (run, *edge))
         conn.execute("COMMIT")
         if edge is None:
             return

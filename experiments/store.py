@@ -24,9 +24,12 @@ from experiments.db.configs import (
 )
 from experiments.db.connection import begin, open_writer
 from experiments.db.machine import boot_id, host_name, process_start
-from experiments.db.migrations import CURRENT, migrate, too_new, version
+from experiments.db.migrations import migrate, too_new, version
 from experiments.db.names import free_name, new_uid, short_id
 from experiments.db.paths import run_folder
+from experiments.db.schema import CURRENT
+from experiments.db.statements import insert_into
+from experiments.db.stored import RunLive
 from experiments.db.summaries import rebuild
 from experiments.db.tables import AlertRow, AttemptRow, ControlRow, RunParamRow, RunRow, RunTagRow
 from experiments.db.texts import escape, now_iso
@@ -290,9 +293,9 @@ class ExperimentStore:
         with closing(open_writer(self.path)) as conn:
             begin(conn)
             conn.execute(
-                "INSERT INTO run_live VALUES (?, ?, -1, 0, '') ON CONFLICT (run_id) DO UPDATE "
+                f"{insert_into(RunLive)} ON CONFLICT (run_id) DO UPDATE "
                 "SET lease_until = max(lease_until, excluded.lease_until)",
-                (run, time.time() + seconds),
+                RunLive(run, time.time() + seconds, version=-1, updated_at=0, board=""),
             )
             conn.execute("COMMIT")
 
@@ -317,7 +320,7 @@ def _hide(conn: sqlite3.Connection, run: int, number: int, from_step: int) -> No
             (run, from_step, number),
         )
     conn.execute(
-        "INSERT OR IGNORE INTO metric_hidden "
+        "INSERT OR IGNORE INTO metric_hidden (run_id, attempt, key_id, step, value) "
         "SELECT run_id, ?, key_id, step, value FROM metric WHERE run_id = ? AND step > ?",
         (number - 1, run, from_step),
     )

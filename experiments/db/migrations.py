@@ -1,72 +1,18 @@
-"""The migrations in order; each runs in one transaction, after a copy of the file."""
+"""Bring a file up to date: each migration in one transaction, after a copy of the file."""
 
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.db import schema
 from experiments.db.connection import APPLICATION_ID, begin
 from experiments.db.machine import host_name, is_alive
+from experiments.db.schema import CURRENT, MIGRATIONS
 from experiments.db.texts import iso, now_iso, seconds
 from experiments.errors import StoreReadOnlyError
 
 FRESH_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """One step from a schema to the next."""
-
-    name: str
-    apply: Callable[[sqlite3.Connection], None]
-
-
-def m001_runs(conn: sqlite3.Connection) -> None:
-    """Runs, attempts, metrics, rollouts, evaluations, requests."""
-    _run_sql(conn, schema.RUNS)
-
-
-def m002_search(conn: sqlite3.Connection) -> None:
-    """The full-text index over prompts and completions."""
-    _run_sql(conn, schema.SEARCH)
-    conn.execute("INSERT INTO rollout_words (rollout_words) VALUES ('rebuild')")
-    conn.execute("INSERT INTO prompt_words (prompt_words) VALUES ('rebuild')")
-
-
-def m003_queue(conn: sqlite3.Connection) -> None:
-    """Sweeps and the queue."""
-    _run_sql(conn, schema.QUEUE)
-
-
-def m004_order(conn: sqlite3.Connection) -> None:
-    """An index that sorts a run's rollouts."""
-    _run_sql(conn, schema.ORDER)
-
-
-def m005_list(conn: sqlite3.Connection) -> None:
-    """Lists of runs without their configurations."""
-    _run_sql(conn, schema.LIST)
-
-
-MIGRATIONS = (
-    Migration("m001_runs", m001_runs),
-    Migration("m002_search", m002_search),
-    Migration("m003_queue", m003_queue),
-    Migration("m004_order", m004_order),
-    Migration("m005_list", m005_list),
-)
-CURRENT = len(MIGRATIONS)
-
-
-def _run_sql(conn: sqlite3.Connection, script: str) -> None:
-    # executescript would commit; the statements hold no semicolon of their own
-    for statement in script.split(";"):
-        if statement.strip():
-            conn.execute(statement)
 
 
 def version(conn: sqlite3.Connection) -> int:
@@ -93,23 +39,25 @@ def migrate(conn: sqlite3.Connection, path: Path, *, upto: int = CURRENT) -> Pat
     if found:
         _refuse_while_running(conn, path)
         copy = backup(conn, path, f"before-schema-{upto}")
-    for number, migration in enumerate(MIGRATIONS[:upto], start=1):
-        _apply(conn, number, migration)
+    for number, name in enumerate(list(MIGRATIONS)[:upto], start=1):
+        _apply(conn, number, name)
     return copy
 
 
-def _apply(conn: sqlite3.Connection, number: int, migration: Migration) -> None:
+def _apply(conn: sqlite3.Connection, number: int, name: str) -> None:
     begin(conn)
     try:
         # another process may have been here while this one waited for the lock
         if version(conn) < number:
-            migration.apply(conn)
+            # executescript would commit; the statements hold no semicolon of their own
+            for statement in MIGRATIONS[name].split(";"):
+                conn.execute(statement)
             conn.execute(
                 "CREATE TABLE IF NOT EXISTS migration "
                 "(n INTEGER PRIMARY KEY, name TEXT NOT NULL, at TEXT NOT NULL)"
             )
             conn.execute(
-                "INSERT INTO migration VALUES (?, ?, ?)", (number, migration.name, now_iso())
+                "INSERT INTO migration (n, name, at) VALUES (?, ?, ?)", (number, name, now_iso())
             )
             conn.execute(f"PRAGMA user_version = {number}")
             conn.execute(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -21,11 +21,6 @@ def number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def maybe(value: float | None, name: str, nonfinite: str) -> float | None:
-    """A stored number that may be absent: NULL is None unless it is marked as NaN."""
-    return float("nan") if value is None and name in nonfinite.split(",") else value
-
-
 def dumps(values: Mapping[str, Any]) -> str:
     """Compact JSON of plain ASCII, so that any text survives; NaN and infinities as strings."""
     plain = {key: str(value) if _odd(value) else value for key, value in values.items()}

@@ -1,4 +1,4 @@
-"""The SQL of each migration, in order; a text here is never edited after release."""
+"""The migrations: names and SQL, in order; a text here is never edited after release."""
 
 RUNS = """
 CREATE TABLE run (
@@ -349,3 +349,17 @@ CREATE INDEX IF NOT EXISTS run_list ON run (
   bytes, config_hash
 );
 """
+
+REBUILD = """
+INSERT INTO rollout_words (rollout_words) VALUES ('rebuild');
+INSERT INTO prompt_words (prompt_words) VALUES ('rebuild');
+"""
+
+MIGRATIONS = {
+    "m001_runs": RUNS,
+    "m002_search": SEARCH + REBUILD,
+    "m003_queue": QUEUE,
+    "m004_order": ORDER,
+    "m005_list": LIST,
+}
+CURRENT = len(MIGRATIONS)

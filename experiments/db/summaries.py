@@ -4,12 +4,11 @@ import math
 import sqlite3
 from collections.abc import Iterable
 
-Row = tuple[float | int | None, ...]
+from experiments.db.statements import insert_into, select
+from experiments.db.stored import MetricSummary
 
-UPSERT = (
-    "INSERT OR REPLACE INTO metric_summary (run_id, key_id, first, first_step, last, last_step, "
-    "min, min_step, max, max_step, mean, count, nonfinite) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)"
-)
+UPSERT = insert_into(MetricSummary, "INSERT OR REPLACE")
+EMPTY = MetricSummary(run_id=0, key_id=0, count=0, nonfinite=0)
 
 
 class Summary:
@@ -20,12 +19,12 @@ class Summary:
         "min_step", "nonfinite",
     )  # fmt: skip
 
-    def __init__(self, row: Row = (None,) * 9 + (0, 0)) -> None:
-        (
-            self.first, self.first_step, self.last, self.last_step, self.min, self.min_step,
-            self.max, self.max_step, self.mean, count, nonfinite,
-        ) = row  # fmt: skip
-        self.count, self.nonfinite = int(count or 0), int(nonfinite or 0)
+    def __init__(self, row: MetricSummary = EMPTY) -> None:
+        self.count, self.nonfinite, self.mean = row.count, row.nonfinite, row.mean
+        self.first, self.first_step = row.first, row.first_step
+        self.last, self.last_step = row.last, row.last_step
+        self.min, self.min_step = row.min, row.min_step
+        self.max, self.max_step = row.max, row.max_step
 
     def add(self, step: int, value: float) -> None:
         """Take one more value in; a value that is not finite is only counted."""
@@ -43,22 +42,21 @@ class Summary:
         finite = self.count - self.nonfinite
         self.mean = (self.mean or 0.0) + (value - (self.mean or 0.0)) / finite
 
-    def row(self, run: int, key: int) -> Row:
-        """The parameters of `UPSERT`."""
-        return (
-            run, key, self.first, self.first_step, self.last, self.last_step, self.min,
-            self.min_step, self.max, self.max_step, self.mean, self.count, self.nonfinite,
+    def row(self, run: int, key: int) -> MetricSummary:
+        """The line as it is stored."""
+        return MetricSummary(
+            run_id=run, key_id=key, first=self.first, first_step=self.first_step, last=self.last,
+            last_step=self.last_step, min=self.min, min_step=self.min_step, max=self.max,
+            max_step=self.max_step, mean=self.mean, count=self.count, nonfinite=self.nonfinite,
         )  # fmt: skip
 
 
 def load(conn: sqlite3.Connection, run: int) -> dict[int, Summary]:
     """The stored lines of a run."""
     rows = conn.execute(
-        "SELECT key_id, first, first_step, last, last_step, min, min_step, max, max_step, mean, "
-        "count, nonfinite FROM metric_summary WHERE run_id = ?",
-        (run,),
+        f"SELECT {select(MetricSummary)} FROM metric_summary WHERE run_id = ?", (run,)
     )
-    return {row[0]: Summary(row[1:]) for row in rows}
+    return {row.key_id: Summary(row) for row in map(MetricSummary._make, rows)}
 
 
 def rebuild(conn: sqlite3.Connection, run: int, keys: Iterable[int]) -> None:

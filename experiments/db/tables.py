@@ -1,126 +1,198 @@
-"""The store's tables as SQLModel rows; they never leave `experiments`."""
+"""The store's tables as SQLModel rows; they never leave `experiments`.
 
-from typing import ClassVar
+They are the declaration: `python docs/schema.py` writes docs/schema.md and stored.py from them, and
+a test compares them with what the migrations make.
+"""
 
+from typing import Any, ClassVar
+
+from sqlalchemy import Index, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
+
+from experiments.db.texts import Escaped
+
+WITHOUT_ROWID = {"sqlite_with_rowid": False}
+
+# What a list of runs shows, in its order: each row of `run` is a page, for its configuration.
+RUN_LIST = (
+    "archived", "created_at", "short", "uid", "name", "status", "model", "task", "recipe", "seed",
+    "step", "total_steps", "tokens", "elapsed", "started_at", "ended_at", "device",
+    "dataset_fingerprint", "code_version", "error", "note", "bytes", "config_hash",
+)  # fmt: skip
+
+# FTS5 tables without content of their own; a rowid is the `id` of the row.
+FULL_TEXT = {
+    "rollout_words": """CREATE VIRTUAL TABLE rollout_words USING fts5 (
+  text, content = 'rollout', content_rowid = 'id', columnsize = 0,
+  tokenize = 'unicode61 remove_diacritics 0'
+)""",
+    "prompt_words": """CREATE VIRTUAL TABLE prompt_words USING fts5 (
+  prompt_text, content = 'rollout_group', content_rowid = 'id', columnsize = 0,
+  tokenize = 'unicode61 remove_diacritics 0'
+)""",
+}
 
 
 class RunRow(SQLModel, table=True):
     """One run; the configuration is kept as it was given."""
 
     __tablename__: ClassVar[str] = "run"
+    __table_args__: ClassVar[tuple[Any, ...]] = (
+        Index("run_name", "name"),
+        Index("run_status", "status"),
+        Index("run_parent", "parent_id", sqlite_where=text("parent_id IS NOT NULL")),
+        Index("run_config", "config_hash"),
+        Index("run_sweep", "sweep_id", sqlite_where=text("sweep_id IS NOT NULL")),
+        Index("run_list", *RUN_LIST),
+    )
 
-    id: int | None = Field(default=None, primary_key=True)
-    uid: str = Field(unique=True)
-    short: str = Field(unique=True)
-    name: str
-    status: str
-    created_at: str
-    started_at: str | None = None
-    ended_at: str | None = None
-    model: str
-    task: str
-    recipe: str
-    seed: int
-    config: str
-    config_hash: str
-    code_version: str = ""
-    versions: str = ""
-    device: str = ""
-    dataset_fingerprint: str = ""
-    total_steps: int = 0
-    step: int = 0
-    tokens: int = 0
-    elapsed: float = 0.0
-    bytes: int = 0
-    last_seq: int = 0
-    error: str = ""
-    note: str = ""
-    archived: int = 0
-    sweep_id: int | None = Field(default=None, foreign_key="sweep.id", ondelete="SET NULL")
-    parent_id: int | None = Field(default=None, foreign_key="run.id", ondelete="SET NULL")
+    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+    uid: str = Field(
+        unique=True, description="UUIDv7; the same in every store that the row is copied to."
+    )
+    short: str = Field(unique=True, description="Eight characters to type.")
+    name: Escaped = Field(description="Speakable, or chosen; unique while it can be.")
+    status: str = Field(
+        description="As last reported; stalled, lost and unknown are derived when it is read."
+    )
+    created_at: str = Field(description="ISO, UTC.")
+    started_at: str | None = Field(default=None, description="ISO, UTC.")
+    ended_at: str | None = Field(default=None, description="ISO, UTC.")
+    model: Escaped = Field(description="`model.path`.")
+    task: Escaped = Field(description="`task.name`.")
+    recipe: Escaped = Field(description="The algorithm.")
+    seed: int = Field(description="`seed`.")
+    config: str = Field(description="The configuration as it was given, JSON.")
+    config_hash: str = Field(description="Fingerprint of the configuration without its name.")
+    code_version: Escaped = Field(default="", description="grpo-tui's version.")
+    versions: str = Field(default="", description="Versions of the packages, JSON.")
+    device: Escaped = Field(default="", description="What computed.")
+    dataset_fingerprint: Escaped = Field(
+        default="", description="Of the problems; paired tests need equal ones."
+    )
+    total_steps: int = Field(default=0, description="Steps asked for.")
+    step: int = Field(default=0, description="Last finished step.")
+    tokens: int = Field(default=0, description="Tokens.")
+    elapsed: float = Field(default=0.0, description="Seconds without pauses.")
+    bytes: int = Field(default=0, description="Size of what was recorded, about.")
+    last_seq: int = Field(default=0, description="Last stored `seq`.")
+    error: Escaped = Field(default="", description="Why it failed.")
+    note: Escaped = Field(default="", description="Free text.")
+    archived: int = Field(default=0, description="1 hides it from lists.")
+    sweep_id: int | None = Field(
+        default=None,
+        foreign_key="sweep.id",
+        ondelete="SET NULL",
+        description="The sweep it belongs to.",
+    )
+    parent_id: int | None = Field(
+        default=None,
+        foreign_key="run.id",
+        ondelete="SET NULL",
+        description="The run it was cloned from.",
+    )
 
 
 class AttemptRow(SQLModel, table=True):
     """One process's work on a run."""
 
     __tablename__: ClassVar[str] = "attempt"
+    __table_args__: ClassVar[tuple[Any, ...]] = (UniqueConstraint("run_id", "n"),)
 
-    id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE")
-    n: int
-    from_step: int
-    until_step: int | None = None
-    host: str
-    boot: str
-    pid: int
-    pid_start: str
-    started_at: str
-    heartbeat: str
-    progress_at: str
-    ended_at: str | None = None
-    cause: str = ""
-    rss_gb: float = 0.0
-    free_gb: float = 0.0
-    slept_s: float = 0.0
+    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
+    n: int = Field(description="Its number in the run, from 1 on.")
+    from_step: int = Field(description="The last step it kept; 0 begins the run.")
+    until_step: int | None = Field(
+        default=None, description="Steps beyond were done again by a later attempt."
+    )
+    host: str = Field(description="The machine.")
+    boot: str = Field(description="The machine's boot; a pid means nothing after the next.")
+    pid: int = Field(description="The process.")
+    pid_start: str = Field(description="When the process began; pids are reused.")
+    started_at: str = Field(description="ISO, UTC.")
+    heartbeat: str = Field(description="Last sign of life of the process.")
+    progress_at: str = Field(description="Last progress of the run.")
+    ended_at: str | None = Field(default=None, description="ISO, UTC.")
+    cause: Escaped = Field(default="", description="How it ended.")
+    rss_gb: float = Field(default=0.0, description="Memory at the last heartbeat.")
+    free_gb: float = Field(default=0.0, description="Memory that was free then.")
+    slept_s: float = Field(default=0.0, description="Seconds that the machine slept.")
 
 
 class RunParamRow(SQLModel, table=True):
     """One setting of a run, flattened: what filters and differences read."""
 
     __tablename__: ClassVar[str] = "run_param"
-    __table_args__: ClassVar[dict[str, bool]] = {"sqlite_with_rowid": False}
+    __table_args__: ClassVar[tuple[Any, ...]] = (
+        Index("run_param_path", "path", "number"),
+        WITHOUT_ROWID,
+    )
 
-    run_id: int = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
-    path: str = Field(primary_key=True)
-    value: str
-    number: float | None = None
+    run_id: int = Field(
+        primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
+    )
+    path: Escaped = Field(primary_key=True, description="section.name")
+    value: str = Field(description="JSON.")
+    number: float | None = Field(
+        default=None, description="The value as a number, for comparisons; NULL for texts."
+    )
 
 
 class RunTagRow(SQLModel, table=True):
     """A tag on a run."""
 
     __tablename__: ClassVar[str] = "run_tag"
-    __table_args__: ClassVar[dict[str, bool]] = {"sqlite_with_rowid": False}
+    __table_args__: ClassVar[tuple[Any, ...]] = (
+        Index("run_tag_tag", "tag"),
+        WITHOUT_ROWID,
+    )
 
-    run_id: int = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
-    tag: str = Field(primary_key=True)
+    run_id: int = Field(
+        primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
+    )
+    tag: Escaped = Field(primary_key=True, description="The tag.")
 
 
 class EventRow(SQLModel, table=True):
     """An event that no other table holds, as JSON."""
 
     __tablename__: ClassVar[str] = "event"
+    __table_args__: ClassVar[tuple[Any, ...]] = (
+        Index("event_run", "run_id", "seq"),
+        Index("event_kind", "run_id", "kind", "seq"),
+    )
 
-    id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE")
-    attempt: int
-    seq: int
-    at: float
-    step: int
-    kind: str
-    payload: str
-    hidden: int
+    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
+    attempt: int = Field(description="The attempt that did it.")
+    seq: int = Field(description="Place in the run's record, from 1 on.")
+    at: float = Field(description="Seconds since 1970.")
+    step: int = Field(description="The training step.")
+    kind: str = Field(description="Its class.")
+    payload: str = Field(description="The event, JSON.")
+    hidden: int = Field(default=0, description="1 where a later attempt did the step again.")
 
 
 class AlertRow(SQLModel, table=True):
     """A rule that held, once or for a while."""
 
     __tablename__: ClassVar[str] = "alert"
+    __table_args__: ClassVar[tuple[Any, ...]] = (UniqueConstraint("run_id", "rule"),)
 
-    id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE")
-    rule: str
-    severity: str
-    first_step: int
-    last_step: int
-    count: int
-    value: float | None = None
-    limit: float | None = None
-    group_index: int | None = None
-    explanation: str
-    remedy: str
-    muted: int
+    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
+    rule: Escaped = Field(description="The rule.")
+    severity: str = Field(description="info, warning or error.")
+    first_step: int = Field(description="Where it held first.")
+    last_step: int = Field(description="Where it held last.")
+    count: int = Field(description="How many.")
+    value: float | None = Field(default=None, description="The value.")
+    limit: float | None = Field(default=None, description="The limit that the value crossed.")
+    group_index: int | None = Field(default=None, description="The group, if it is one.")
+    explanation: Escaped = Field(description="What it means.")
+    remedy: Escaped = Field(description="What to do.")
+    muted: int = Field(default=0, description="1 where the user silenced it.")
 
 
 class KeySetRow(SQLModel, table=True):
@@ -128,48 +200,56 @@ class KeySetRow(SQLModel, table=True):
 
     __tablename__: ClassVar[str] = "key_set"
 
-    id: int | None = Field(default=None, primary_key=True)
-    keys: str = Field(unique=True)
+    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+    keys: str = Field(unique=True, description="Metric keys, JSON.")
 
 
 class StepRow(SQLModel, table=True):
     """One finished step."""
 
     __tablename__: ClassVar[str] = "step"
+    __table_args__: ClassVar[tuple[Any, ...]] = (
+        Index("step_run", "run_id", "step", "attempt", unique=True),
+        Index("step_seq", "run_id", "seq"),
+    )
 
-    id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE")
-    attempt: int
-    step: int
-    seq: int
-    at: float
-    elapsed: float | None = None
-    tokens: int
-    key_set: int = Field(foreign_key="key_set.id")
-    skipped: str
-    hidden: int
+    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
+    attempt: int = Field(description="The attempt that did it.")
+    step: int = Field(description="The training step.")
+    seq: int = Field(description="Place in the run's record, from 1 on.")
+    at: float = Field(description="Seconds since 1970.")
+    elapsed: float | None = Field(default=None, description="Seconds without pauses.")
+    tokens: int = Field(description="Tokens.")
+    key_set: int = Field(foreign_key="key_set.id", description="Which metrics it reported.")
+    skipped: Escaped = Field(description="Why no update was made.")
+    hidden: int = Field(default=0, description="1 where a later attempt did the step again.")
 
 
 class UpdatePassRow(SQLModel, table=True):
     """One optimiser update of a step."""
 
     __tablename__: ClassVar[str] = "update_pass"
+    __table_args__: ClassVar[tuple[Any, ...]] = (
+        Index("update_pass_run", "run_id", "step"),
+        Index("update_pass_seq", "run_id", "seq"),
+    )
 
-    id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE")
-    attempt: int
-    step: int
-    seq: int
-    pass_: int = Field(sa_column_kwargs={"name": "pass"})
-    minibatch: int
-    loss: float | None = None
-    clip_low: float | None = None
-    clip_high: float | None = None
-    kl_to_old: float | None = None
-    grad_norm: float | None = None
-    learning_rate: float | None = None
-    stop_reason: str
-    hidden: int
+    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
+    attempt: int = Field(description="The attempt that did it.")
+    step: int = Field(description="The training step.")
+    seq: int = Field(description="Place in the run's record, from 1 on.")
+    pass_: int = Field(sa_column_kwargs={"name": "pass"}, description="From 1 on.")
+    minibatch: int = Field(description="From 0 on.")
+    loss: float | None = Field(default=None, description="The objective.")
+    clip_low: float | None = Field(default=None, description="Share clipped low.")
+    clip_high: float | None = Field(default=None, description="Share clipped high.")
+    kl_to_old: float | None = Field(default=None, description="Distance to the sampling policy.")
+    grad_norm: float | None = Field(default=None, description="Before clipping.")
+    learning_rate: float | None = Field(default=None, description="In this update.")
+    stop_reason: Escaped = Field(description="Why passes ended here.")
+    hidden: int = Field(default=0, description="1 where a later attempt did the step again.")
 
 
 class MetricKeyRow(SQLModel, table=True):
@@ -177,149 +257,184 @@ class MetricKeyRow(SQLModel, table=True):
 
     __tablename__: ClassVar[str] = "metric_key"
 
-    id: int | None = Field(default=None, primary_key=True)
-    name: str = Field(unique=True)
+    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+    name: Escaped = Field(unique=True, description="As the trainer says.")
 
 
 class MetricRow(SQLModel, table=True):
     """One value of one metric; NaN is NULL."""
 
     __tablename__: ClassVar[str] = "metric"
-    __table_args__: ClassVar[dict[str, bool]] = {"sqlite_with_rowid": False}
+    __table_args__: ClassVar[tuple[Any, ...]] = (WITHOUT_ROWID,)
 
-    run_id: int = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
-    key_id: int = Field(primary_key=True, foreign_key="metric_key.id")
-    step: int = Field(primary_key=True)
-    value: float | None = None
+    run_id: int = Field(
+        primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
+    )
+    key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
+    step: int = Field(primary_key=True, description="The training step.")
+    value: float | None = Field(default=None, description="The value.")
 
 
 class MetricHiddenRow(SQLModel, table=True):
     """Values of steps that a later attempt did again."""
 
     __tablename__: ClassVar[str] = "metric_hidden"
-    __table_args__: ClassVar[dict[str, bool]] = {"sqlite_with_rowid": False}
+    __table_args__: ClassVar[tuple[Any, ...]] = (WITHOUT_ROWID,)
 
-    run_id: int = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
-    attempt: int = Field(primary_key=True)
-    key_id: int = Field(primary_key=True, foreign_key="metric_key.id")
-    step: int = Field(primary_key=True)
-    value: float | None = None
+    run_id: int = Field(
+        primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
+    )
+    attempt: int = Field(primary_key=True, description="The attempt that did it.")
+    key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
+    step: int = Field(primary_key=True, description="The training step.")
+    value: float | None = Field(default=None, description="The value.")
 
 
 class MetricSummaryRow(SQLModel, table=True):
     """One metric of one run in a line."""
 
     __tablename__: ClassVar[str] = "metric_summary"
-    __table_args__: ClassVar[dict[str, bool]] = {"sqlite_with_rowid": False}
+    __table_args__: ClassVar[tuple[Any, ...]] = (
+        Index("metric_summary_max", "key_id", "max"),
+        WITHOUT_ROWID,
+    )
 
-    run_id: int = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
-    key_id: int = Field(primary_key=True, foreign_key="metric_key.id")
-    first: float | None = None
-    first_step: int | None = None
-    last: float | None = None
-    last_step: int | None = None
-    min: float | None = None
-    min_step: int | None = None
-    max: float | None = None
-    max_step: int | None = None
-    mean: float | None = None
-    count: int
-    nonfinite: int
+    run_id: int = Field(
+        primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
+    )
+    key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
+    first: float | None = Field(default=None, description="First finite value.")
+    first_step: int | None = Field(default=None, description="Its step.")
+    last: float | None = Field(default=None, description="Last finite value.")
+    last_step: int | None = Field(default=None, description="Its step.")
+    min: float | None = Field(default=None, description="Smallest.")
+    min_step: int | None = Field(default=None, description="Its step.")
+    max: float | None = Field(default=None, description="Largest.")
+    max_step: int | None = Field(default=None, description="Its step.")
+    mean: float | None = Field(default=None, description="Mean of the finite values.")
+    count: int = Field(description="How many.")
+    nonfinite: int = Field(description="How many are NaN or infinite.")
 
 
 class RolloutGroupRow(SQLModel, table=True):
     """The completions of one prompt in one step."""
 
     __tablename__: ClassVar[str] = "rollout_group"
+    __table_args__: ClassVar[tuple[Any, ...]] = (
+        Index("rollout_group_prompt", "run_id", "prompt_hash", "step"),
+        Index("rollout_group_origin", "run_id", "origin", "step"),
+        Index("rollout_group_seq", "run_id", "seq"),
+        Index("rollout_group_tokens", "run_id", "tokens_seq"),
+    )
 
-    id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE")
-    attempt: int
-    step: int
-    seq: int
-    tokens_seq: int | None = None
-    idx: int
-    origin: str
-    example_key: str
-    prompt_hash: str
-    prompt_text: str
-    target: str
-    sampling: str
-    reward_mean: float | None = None
-    reward_std: float | None = None
-    no_signal: str
-    refill: int
-    has_tokens: int
-    nonfinite: str
-    hidden: int
+    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
+    attempt: int = Field(description="The attempt that did it.")
+    step: int = Field(description="The training step.")
+    seq: int = Field(description="Place in the run's record, from 1 on.")
+    tokens_seq: int | None = Field(default=None, description="`seq` of the token numbers.")
+    idx: int = Field(description="Place in the step.")
+    origin: str = Field(description="train, eval or pinned.")
+    example_key: Escaped = Field(description="The problem, the same over steps and runs.")
+    prompt_hash: Escaped = Field(description="The prompt, the same over steps.")
+    prompt_text: Escaped = Field(description="The prompt as the model saw it.")
+    target: Escaped = Field(description="The expected answer.")
+    sampling: str = Field(description="JSON.")
+    reward_mean: float | None = Field(default=None, description="Over its rollouts.")
+    reward_std: float | None = Field(default=None, description="The same.")
+    no_signal: Escaped = Field(description="Why it taught nothing.")
+    refill: int = Field(description="Refill round.")
+    has_tokens: int = Field(description="1 where tokens.db has its numbers.")
+    nonfinite: str = Field(description="Names of the columns whose NULL is NaN and not absence.")
+    hidden: int = Field(default=0, description="1 where a later attempt did the step again.")
 
 
 class RolloutRow(SQLModel, table=True):
     """One completion."""
 
     __tablename__: ClassVar[str] = "rollout"
+    __table_args__: ClassVar[tuple[Any, ...]] = (
+        Index(
+            "rollout_of_group", "group_id", "run_id", "advantage", "tokens", "kl", "clip_fraction"
+        ),
+        Index("rollout_reward_order", "run_id", "reward"),
+    )
 
-    id: int | None = Field(default=None, primary_key=True)
-    group_id: int = Field(foreign_key="rollout_group.id", ondelete="CASCADE")
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE")
-    idx: int
-    text: str
-    reward: float | None = None
-    advantage: float | None = None
-    tokens: int
-    finish: str
-    clip_fraction: float | None = None
-    kl: float | None = None
-    nonfinite: str
+    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+    group_id: int = Field(
+        foreign_key="rollout_group.id", ondelete="CASCADE", description="The group."
+    )
+    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
+    idx: int = Field(description="Place in the group.")
+    text: Escaped = Field(description="The completion.")
+    reward: float | None = Field(default=None, description="Weighted sum of the reward functions.")
+    advantage: float | None = Field(default=None, description="What the update pushed with.")
+    tokens: int = Field(description="Tokens.")
+    finish: str = Field(description="stop, length or stop_string.")
+    clip_fraction: float | None = Field(
+        default=None, description="Share of its tokens that were clipped."
+    )
+    kl: float | None = Field(default=None, description="Mean distance to the reference.")
+    nonfinite: str = Field(description="Names of the columns whose NULL is NaN and not absence.")
 
 
 class RolloutRewardRow(SQLModel, table=True):
     """One reward function's score of one completion."""
 
     __tablename__: ClassVar[str] = "rollout_reward"
-    __table_args__: ClassVar[dict[str, bool]] = {"sqlite_with_rowid": False}
+    __table_args__: ClassVar[tuple[Any, ...]] = (WITHOUT_ROWID,)
 
-    rollout_id: int = Field(primary_key=True, foreign_key="rollout.id", ondelete="CASCADE")
-    position: int = Field(primary_key=True)
-    function: str
-    value: float | None = None
-    weight: float | None = None
-    reason: str
-    nonfinite: str
+    rollout_id: int = Field(
+        primary_key=True, foreign_key="rollout.id", ondelete="CASCADE", description="The rollout."
+    )
+    position: int = Field(primary_key=True, description="Place in its list.")
+    function: Escaped = Field(description="The reward function.")
+    value: float | None = Field(
+        default=None, description="Raw score; NULL where it does not apply."
+    )
+    weight: float | None = Field(default=None, description="Its weight.")
+    reason: Escaped = Field(description="Why, in the function's words.")
+    nonfinite: str = Field(description="Names of the columns whose NULL is NaN and not absence.")
 
 
 class EvaluationRow(SQLModel, table=True):
     """One held-out evaluation."""
 
     __tablename__: ClassVar[str] = "evaluation"
+    __table_args__: ClassVar[tuple[Any, ...]] = (Index("evaluation_run", "run_id", "seq"),)
 
-    id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE")
-    attempt: int
-    step: int
-    seq: int
-    at: float
-    moment: str
-    mode: str
-    problems: int
-    samples: int
-    metrics: str
-    seconds: float | None = None
-    hidden: int
+    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
+    attempt: int = Field(description="The attempt that did it.")
+    step: int = Field(description="The training step.")
+    seq: int = Field(description="Place in the run's record, from 1 on.")
+    at: float = Field(description="Seconds since 1970.")
+    moment: str = Field(description="before, during or after.")
+    mode: str = Field(description="sampled or greedy.")
+    problems: int = Field(description="Problems asked.")
+    samples: int = Field(description="Samples per problem.")
+    metrics: str = Field(description="JSON.")
+    seconds: float | None = Field(default=None, description="How long it took.")
+    hidden: int = Field(default=0, description="1 where a later attempt did the step again.")
 
 
 class EvaluationSampleRow(SQLModel, table=True):
     """One held-out problem in one evaluation."""
 
     __tablename__: ClassVar[str] = "evaluation_sample"
-    __table_args__: ClassVar[dict[str, bool]] = {"sqlite_with_rowid": False}
+    __table_args__: ClassVar[tuple[Any, ...]] = (WITHOUT_ROWID,)
 
-    evaluation_id: int = Field(primary_key=True, foreign_key="evaluation.id", ondelete="CASCADE")
-    position: int = Field(primary_key=True)
-    example_key: str
-    correct: int
-    samples: int
-    rewards: str
+    evaluation_id: int = Field(
+        primary_key=True,
+        foreign_key="evaluation.id",
+        ondelete="CASCADE",
+        description="The evaluation.",
+    )
+    position: int = Field(primary_key=True, description="Place in its list.")
+    example_key: Escaped = Field(description="The problem, the same over steps and runs.")
+    correct: int = Field(description="Samples that were right.")
+    samples: int = Field(description="Samples of it.")
+    rewards: str = Field(description="Means by function, JSON.")
 
 
 class RunLiveRow(SQLModel, table=True):
@@ -327,56 +442,85 @@ class RunLiveRow(SQLModel, table=True):
 
     __tablename__: ClassVar[str] = "run_live"
 
-    run_id: int = Field(primary_key=True, foreign_key="run.id", ondelete="CASCADE")
-    lease_until: float
-    version: int
-    updated_at: float
-    board: str
+    run_id: int = Field(
+        primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
+    )
+    lease_until: float = Field(description="Seconds since 1970; no viewer looks after that.")
+    version: int = Field(description="Grows with each change.")
+    updated_at: float = Field(description="Seconds since 1970.")
+    board: str = Field(description="JSON.")
 
 
 class ControlRow(SQLModel, table=True):
     """A request to a run from another process."""
 
     __tablename__: ClassVar[str] = "control"
+    __table_args__: ClassVar[tuple[Any, ...]] = (
+        Index("control_open", "run_id", "attempt", sqlite_where=text("outcome = ''")),
+    )
 
-    id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE")
-    attempt: int
-    verb: str
-    argument: str = ""
-    asked_at: str
-    asked_by: str
-    taken_at: str | None = None
-    outcome: str = ""
+    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
+    attempt: int = Field(description="The attempt that did it.")
+    verb: str = Field(description="What is asked.")
+    argument: Escaped = Field(default="", description="What the verb applies to.")
+    asked_at: str = Field(description="ISO, UTC.")
+    asked_by: Escaped = Field(description="Who.")
+    taken_at: str | None = Field(default=None, description="When the run took it.")
+    outcome: str = Field(default="", description="Empty while it is open.")
 
 
 class SweepRow(SQLModel, table=True):
     """A grid of settings and seeds."""
 
     __tablename__: ClassVar[str] = "sweep"
+    __table_args__: ClassVar[tuple[Any, ...]] = (Index("sweep_spec", "spec_hash"),)
 
-    id: int | None = Field(default=None, primary_key=True)
-    uid: str = Field(unique=True)
-    name: str
-    created_at: str
-    spec_hash: str
-    axes: str
+    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+    uid: str = Field(
+        unique=True, description="UUIDv7; the same in every store that the row is copied to."
+    )
+    name: Escaped = Field(description="For people.")
+    created_at: str = Field(description="ISO, UTC.")
+    spec_hash: str = Field(description="Fingerprint of the grid.")
+    axes: str = Field(description="Paths and values, JSON.")
 
 
 class QueueItemRow(SQLModel, table=True):
     """A run that waits for its turn, or had it."""
 
     __tablename__: ClassVar[str] = "queue_item"
+    __table_args__: ClassVar[tuple[Any, ...]] = (
+        Index("queue_item_state", "state", "id"),
+        Index("queue_item_sweep", "sweep_id"),
+    )
 
-    id: int | None = Field(default=None, primary_key=True)
-    sweep_id: int | None = Field(default=None, foreign_key="sweep.id", ondelete="CASCADE")
-    name: str
-    state: str
-    created_at: str
-    settings: str
-    config: str
-    config_hash: str
-    lease_owner: str = ""
-    lease_until: float = 0.0
-    run_id: int | None = Field(default=None, foreign_key="run.id", ondelete="SET NULL")
-    note: str = ""
+    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+    sweep_id: int | None = Field(
+        default=None,
+        foreign_key="sweep.id",
+        ondelete="CASCADE",
+        description="The sweep it belongs to, if any.",
+    )
+    name: Escaped = Field(description="For people.")
+    state: str = Field(description="queued, leased, done, failed, skipped or cancelled.")
+    created_at: str = Field(description="ISO, UTC.")
+    settings: str = Field(description="Its settings in the sweep, JSON.")
+    config: str = Field(description="The configuration as it was given, JSON.")
+    config_hash: str = Field(description="Fingerprint of the configuration without its name.")
+    lease_owner: str = Field(default="", description="Host, pid and its start, JSON.")
+    lease_until: float = Field(default=0.0, description="Seconds since 1970.")
+    run_id: int | None = Field(
+        default=None, foreign_key="run.id", ondelete="SET NULL", description="The run it became."
+    )
+    note: Escaped = Field(default="", description="Free text.")
+
+
+class MigrationRow(SQLModel, table=True):
+    """A migration that the file has had."""
+
+    __tablename__: ClassVar[str] = "migration"
+
+    n: int | None = Field(default=None, primary_key=True, description="Its number.")
+    name: str = Field(description="Its name.")
+    at: str = Field(description="ISO, UTC.")

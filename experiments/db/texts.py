@@ -7,11 +7,14 @@ that only looks like one of them, are doubled. All other text stays as it is.
 import re
 import unicodedata
 from datetime import UTC, datetime
+from typing import Annotated
 
 _HOSTILE = re.compile("[\x00\ud800-\udfff]")
 _ENCODE = re.compile("(\\\\*)(?:([\x00\ud800-\udfff])|(x00|ud[89a-f][0-9a-f]{2}))")
 _DECODE = re.compile(r"(\\+)(x00|ud[89a-f][0-9a-f]{2})")
 _GUARDED = ("=", "+", "-", "@", "\t", "\r", "'")
+
+Escaped = Annotated[str, "escaped"]  # a column whose text is stored by `escape`
 
 
 def escape(text: str) -> str:

@@ -199,7 +199,9 @@ class TokenFile:
         assert self._conn is not None
         try:
             with self._conn:
-                self._conn.executemany(f"INSERT OR REPLACE INTO blob VALUES (?, {CODEC}, ?)", blobs)
+                self._conn.executemany(
+                    f"INSERT OR REPLACE INTO blob (seq, codec, data) VALUES (?, {CODEC}, ?)", blobs
+                )
         except sqlite3.Error:
             self.close()
             raise
@@ -244,5 +246,6 @@ def read_blobs(
         for seq in seqs:
             row = conn.execute("SELECT codec, data FROM blob WHERE seq = ?", (seq,)).fetchone()
             if row is not None:
-                found[seq] = decode(row[1], row[0])
+                codec, data = row
+                found[seq] = decode(data, codec)
     return found

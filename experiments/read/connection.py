@@ -5,12 +5,18 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from experiments.db.connection import open_reader
-from experiments.db.migrations import CURRENT, too_new, version
+from experiments.db.migrations import too_new, version
+from experiments.db.schema import CURRENT
+from experiments.db.statements import select
+from experiments.db.stored import TABLES
 from experiments.db.texts import unescape
 from experiments.errors import NoStoreError, NothingStoredError, StoreUnusableError
+from experiments.read.shapes import Columns, Shape, V
+
+R = TypeVar("R", bound=tuple[Any, ...])
 
 
 class Reading:
@@ -38,7 +44,7 @@ class Reading:
 
     def integrity(self) -> str:
         """`ok`, or what SQLite finds wrong with the file."""
-        return "; ".join(str(row[0]) for row in self._all("PRAGMA integrity_check"))
+        return "; ".join(self._column("PRAGMA integrity_check"))
 
     def changed(self) -> bool:
         """Whether another connection has committed since the last call."""
@@ -65,11 +71,48 @@ class Reading:
         rows = self._all(sql, values)
         return rows[0] if rows else None
 
+    def _column(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        """The first column of each row."""
+        return [value for value, *_ in self._all(sql, values)]
+
+    def _value(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        """The first column of the first row; None where there is no row."""
+        return next(iter(self._column(sql, values)), None)
+
+    def _columns(
+        self, shape: Shape[Any], rest: str, values: Sequence[Any] = (), *more: str
+    ) -> Columns:
+        """The columns of the rows that the rest of the statement selects, and `more` of them."""
+        columns = ", ".join((self._select(shape), *more))
+        table = TABLES[shape.row]
+        return shape.read(self._all(f"SELECT {columns} FROM {table} {rest}", values), *more)
+
+    def _views(self, shape: Shape[V], rest: str, values: Sequence[Any] = ()) -> tuple[V, ...]:
+        """The values of the rows that the rest of the statement selects."""
+        return tuple(shape.make(self._columns(shape, rest, values)))
+
+    def _select(self, shape: Shape[Any], of: str = "") -> str:
+        """The columns of a shape, of a table under another name if it has one."""
+        row = shape.row
+        return select(row, shape.columns.values(), of=of, present=self._present(row))
+
+    def _rows(self, row: type[R], rest: str, values: Sequence[Any] = ()) -> list[R]:
+        """The rows that the rest of the statement selects."""
+        columns = select(row, present=self._present(row))
+        found = self._all(f"SELECT {columns} FROM {TABLES[row]} {rest}", values)
+        return [row(*values) for values in found]
+
+    def _present(self, row: Any) -> list[str] | None:
+        """The columns that an older file has in a table; None where it has all."""
+        if self.schema >= CURRENT:
+            return None
+        return self._column("SELECT name FROM pragma_table_info(?)", (TABLES[row],))
+
     def _short(self, run: int) -> str:
-        row = self._one("SELECT short FROM run WHERE id = ?", (run,))
-        if row is None:
+        short = self._value("SELECT short FROM run WHERE id = ?", (run,))
+        if short is None:
             raise NothingStoredError(f"run {run} is no longer in the store")
-        return str(row[0])
+        return str(short)
 
 
 def text(value: str | None) -> str:

@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from experiments import values as v
+from experiments.db import stored
 from experiments.db.numbers import number
 from experiments.db.paths import run_folder, tokens_file
 from experiments.read.connection import marks, text
-from experiments.read.metrics import MetricQuestions
+from experiments.read.metrics import PASS, MetricQuestions
 from experiments.read.rollouts import RolloutQuestions
+from experiments.read.shapes import Shape
 from grpo_engine import events as ev
 
 Value = TypeVar("Value")
 Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
 
+EVALUATION = Shape(ev.EvaluationFinished, stored.Evaluation)
 SOURCES = (
     ("event", "seq"), ("step", "seq"), ("update_pass", "seq"), ("evaluation", "seq"),
     ("rollout_group", "seq"), ("rollout_group", "tokens_seq"),
@@ -49,7 +52,7 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
         found.sort()
         facts: dict[int, v.Fact] = {}
         for table, column in SOURCES:
-            keys = [row[3] for row in found[:limit] if row[1:3] == (table, column)]
+            keys = [key for _, *of, key in found[:limit] if of == [table, column]]
             if keys:
                 for fact in self._reader_of(table, column)(run, keys):
                     facts[fact.seq] = fact
@@ -78,8 +81,8 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
             keys,
         )
         names = {key: text(name) for key, name in self._all("SELECT id, name FROM metric_key")}
-        for seq, at, step, tokens, elapsed, stored in rows:
-            wanted = json.loads(stored)
+        for seq, at, step, tokens, elapsed, keys_json in rows:
+            wanted = json.loads(keys_json)
             values = dict(
                 self._all(
                     "SELECT key_id, value FROM metric WHERE run_id = ? AND step = ? "
@@ -94,28 +97,18 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
             yield v.Fact(seq=seq, at=at, event=event)
 
     def _pass_facts(self, _: int, keys: Sequence[int]) -> Iterable[v.Fact]:
-        rows = self._all(
-            "SELECT seq, step, pass, minibatch, loss, clip_low, clip_high, kl_to_old, grad_norm, "
-            f"learning_rate, stop_reason FROM update_pass WHERE id IN ({marks(keys)})",
-            keys,
-        )
-        for row in rows:
-            event = ev.PassFinished(
-                step=row[1], index=row[2], minibatch=row[3], loss=number(row[4]),
-                clip_low=number(row[5]), clip_high=number(row[6]), kl_to_old=number(row[7]),
-                grad_norm=number(row[8]), learning_rate=number(row[9]), stop_reason=text(row[10]),
-            )  # fmt: skip
-            yield v.Fact(seq=row[0], at=None, event=event)
+        rest = f"WHERE id IN ({marks(keys)})"
+        columns = self._columns(PASS, rest, keys, "seq")
+        for seq, event in zip(columns["seq"], PASS.make(columns), strict=True):
+            yield v.Fact(seq=seq, at=None, event=event)
 
     def _evaluation_facts(self, _: int, keys: Sequence[int]) -> Iterable[v.Fact]:
-        rows = self._all(
-            "SELECT id, run_id, step, moment, mode, problems, samples, metrics, seconds, seq, at "
-            f"FROM evaluation WHERE id IN ({marks(keys)})",
-            keys,
-        )
-        for row in rows:
-            event = _as(ev.EvaluationFinished, self._evaluation(row, True))
-            yield v.Fact(seq=row[9], at=row[10], event=event)
+        rest = f"WHERE id IN ({marks(keys)})"
+        columns = self._columns(EVALUATION, rest, keys, "id", "seq", "at")
+        columns["rows"] = [self._evaluation_rows(key) for key in columns["id"]]
+        events = EVALUATION.make(columns)
+        for seq, at, event in zip(columns["seq"], columns["at"], events, strict=True):
+            yield v.Fact(seq=seq, at=at, event=event)
 
     def _group_facts(self, run: int, keys: Sequence[int]) -> Iterable[v.Fact]:
         for seq, _, view, blob in self._with_blobs(run, keys):

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from experiments import values as v
+from experiments.db import stored
 from experiments.db.machine import boot_id, host_name
 from experiments.db.paths import fault_file, log_file, run_folder
 from experiments.db.texts import ago, iso, seconds
@@ -19,49 +20,21 @@ class PostMortemQuestions(MetricQuestions):
         """Last step, checkpoint, steps to redo, cause as far as known, last log lines."""
         short = self._short(run)
         folder = run_folder(self.path, short)
-        last = self._one("SELECT step FROM run WHERE id = ?", (run,))[0]
+        last, error = self._one("SELECT step, error FROM run WHERE id = ?", (run,))
         saved = [item for item in self.checkpoints(run) if item.exists and item.step <= last]
         newest = max(saved, key=lambda item: item.step, default=None)
-        attempt = self._one(
-            "SELECT host, boot, heartbeat, ended_at, cause, rss_gb, free_gb, slept_s FROM attempt "
-            "WHERE run_id = ? ORDER BY n DESC LIMIT 1",
-            (run,),
-        )
+        rows = self._rows(stored.Attempt, "WHERE run_id = ? ORDER BY n DESC LIMIT 1", (run,))
+        attempt = rows[0] if rows else None
         return v.PostMortem(
             run=run,
             last_step=last,
             checkpoint_step=newest.step if newest else None,
             checkpoint_path=newest.path if newest else None,
             steps_to_redo=last - (newest.step if newest else 0),
-            last_seen=attempt[2] if attempt else "",
-            cause=self._cause(run, folder, attempt) if attempt else "nothing ever worked on it",
+            last_seen=attempt.heartbeat if attempt else "",
+            cause=_cause(error, folder, attempt) if attempt else "nothing ever worked on it",
             log_lines=tail(log_file(folder), LINES) or self.log_lines(run),
         )
-
-    def _cause(self, run: int, folder: Path, attempt: tuple[object, ...]) -> str:
-        host, boot, heartbeat, ended_at, cause, held, left, slept = attempt
-        error = self._one("SELECT error FROM run WHERE id = ?", (run,))[0]
-        if error or cause or ended_at:
-            return str(error or cause or "its process ended it without a word")
-        if fault := _fault(fault_file(folder)):
-            return fault
-        if host != host_name():
-            return f"unknown: it ran on {host}, which this machine cannot see"
-        if boot != boot_id():
-            return "the machine restarted while it ran"
-        parts = []
-        if isinstance(left, float) and isinstance(held, float) and 0 < left < 0.05 * (held + left):
-            parts.append(
-                f"probably out of memory: it held {held:.1f} GB and {left:.1f} GB were left"
-            )
-        if isinstance(slept, float) and slept > 0:
-            parts.append(f"the machine slept for {slept:.0f} s while it ran")
-        if not parts:
-            parts.append(
-                "its process was killed (kill -9, the terminal or the system), "
-                f"last sign of life at {heartbeat}"
-            )
-        return "; ".join(parts)
 
     def log_lines(self, run: int, lines: int = LINES) -> tuple[str, ...]:
         """The last notes, alerts and errors that a run recorded, with their times."""
@@ -78,6 +51,29 @@ class PostMortemQuestions(MetricQuestions):
             words = words or f"checkpoint {data.get('path')}"
             found.append(f"{iso(at)} step {data['step']}: {words}")
         return tuple(found)
+
+
+def _cause(error: str, folder: Path, attempt: stored.Attempt) -> str:
+    held, left = attempt.rss_gb, attempt.free_gb
+    if error or attempt.cause or attempt.ended_at:
+        return error or attempt.cause or "its process ended it without a word"
+    if fault := _fault(fault_file(folder)):
+        return fault
+    if attempt.host != host_name():
+        return f"unknown: it ran on {attempt.host}, which this machine cannot see"
+    if attempt.boot != boot_id():
+        return "the machine restarted while it ran"
+    parts = []
+    if 0 < left < 0.05 * (held + left):
+        parts.append(f"probably out of memory: it held {held:.1f} GB and {left:.1f} GB were left")
+    if attempt.slept_s > 0:
+        parts.append(f"the machine slept for {attempt.slept_s:.0f} s while it ran")
+    if not parts:
+        parts.append(
+            "its process was killed (kill -9, the terminal or the system), "
+            f"last sign of life at {attempt.heartbeat}"
+        )
+    return "; ".join(parts)
 
 
 def tail(path: Path, lines: int, end: int | None = None) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from experiments import values as v
+from experiments.db import stored
 from experiments.db.configs import flat
 from experiments.db.paths import run_folder
 from experiments.db.texts import escape
@@ -13,6 +14,7 @@ from experiments.errors import RunNotFoundError
 from experiments.read.columns import FIELDS, Column, Known, nearest, parse_column, parse_columns
 from experiments.read.connection import Reading, marks, no_collection, text
 from experiments.read.filters import compile_filter
+from experiments.read.shapes import Shape
 from experiments.read.status import Derived, LifeSigns, derive
 from grpo_engine.metrics import spec
 
@@ -21,20 +23,15 @@ DEFAULT_METRICS = (
     "entropy", "eval/accuracy", "eval/greedy/accuracy",
 )  # fmt: skip
 
-_BASE = (
-    "run.id, run.short, run.uid, run.name, run.status, run.model, run.task, run.recipe, run.seed, "
-    "run.step, run.total_steps, run.tokens, run.elapsed, run.created_at, run.started_at, "
-    "run.ended_at, run.device, run.dataset_fingerprint, run.code_version, run.error, run.note, "
-    "run.archived, run.bytes, run.config_hash, worker.n, worker.host, worker.heartbeat"
-)
+RUN = Shape(v.RunSummary, stored.Run, id="short")
+ATTEMPT = Shape(v.AttemptView, stored.Attempt)
+LINE = Shape(v.MetricSummary, stored.MetricSummary)
+_OF_ATTEMPT = ("attempts", "host", "heartbeat")
 _LAST_ATTEMPT = (
     "LEFT JOIN attempt worker ON worker.id = "
     "(SELECT id FROM attempt WHERE run_id = run.id ORDER BY n DESC LIMIT 1)"
 )
-_LINE = (
-    "first", "first_step", "last", "last_step", "min", "min_step", "max", "max_step", "mean",
-    "count", "nonfinite",
-)  # fmt: skip
+_COUNT = list(LINE.columns).index("count")
 _JOINS = 50
 
 
@@ -51,17 +48,14 @@ class LazyMetrics(Mapping[str, v.MetricSummary]):
 
     def __getitem__(self, key: str) -> v.MetricSummary:
         place = self._places[key]
-        line = self._row[place : place + len(_LINE)]
-        if line[9] is None:
+        numbers = self._row[place : place + len(LINE.columns)]
+        line = dict(zip(LINE.columns, numbers, strict=True))
+        if line["count"] is None:
             raise KeyError(key)
-        return v.MetricSummary(
-            key=key, direction=spec(key).direction, first=line[0], first_step=line[1],
-            last=line[2], last_step=line[3], min=line[4], min_step=line[5], max=line[6],
-            max_step=line[7], mean=line[8], count=line[9], nonfinite=line[10],
-        )  # fmt: skip
+        return v.MetricSummary(key=key, direction=spec(key).direction, **line)
 
     def __iter__(self) -> Iterator[str]:
-        return (key for key, place in self._places.items() if self._row[place + 9] is not None)
+        return (key for key, place in self._places.items() if self._row[place + _COUNT] is not None)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -89,7 +83,8 @@ class RunQuestions(Reading):
             condition += f" AND run.id IN ({marks(keys)})"
             values = [*values, *keys]
         extra = [column.sql(shown=True) for column in wanted]
-        select = ", ".join([_BASE, *(sql for sql, _ in extra)])
+        attempt = "worker.n, worker.host, worker.heartbeat"
+        select = ", ".join([self._select(RUN), attempt, *(sql for sql, _ in extra)])
         statuses = self._derive_active()
         with no_collection():
             rows = self._all(
@@ -104,15 +99,13 @@ class RunQuestions(Reading):
 
     def known(self) -> Known:
         """The names of settings and metrics that the store has."""
-        paths = self._all(
+        paths = self._column(
             "WITH RECURSIVE names (path) AS (SELECT min(path) FROM run_param UNION ALL SELECT "
             "(SELECT min(path) FROM run_param WHERE path > names.path) FROM names "
             "WHERE names.path IS NOT NULL) SELECT path FROM names WHERE path IS NOT NULL"
         )
-        keys = self._all("SELECT name FROM metric_key")
-        return Known(
-            frozenset(text(row[0]) for row in paths), frozenset(text(row[0]) for row in keys)
-        )
+        keys = self._column("SELECT name FROM metric_key")
+        return Known(frozenset(map(text, paths)), frozenset(map(text, keys)))
 
     def run(self, run: int) -> v.RunDetail:
         """A run with its settings and attempts."""
@@ -132,11 +125,11 @@ class RunQuestions(Reading):
         )
 
     def _settled(self, run: int) -> dict[str, Any]:
-        rows = self._all(
+        payload = self._value(
             "SELECT payload FROM event WHERE run_id = ? AND kind = 'ModelLoaded' AND hidden = 0 "
             "ORDER BY seq DESC LIMIT 1", (run,),
         )  # fmt: skip
-        return dict(json.loads(rows[0][0]).get("settled", {})) if rows else {}
+        return dict(json.loads(payload).get("settled", {})) if payload else {}
 
     def settings(self, run: int) -> dict[str, Any]:
         """A run's settings by their paths."""
@@ -145,19 +138,7 @@ class RunQuestions(Reading):
 
     def attempts(self, run: int) -> tuple[v.AttemptView, ...]:
         """Who worked on a run, oldest first."""
-        rows = self._all(
-            "SELECT n, from_step, until_step, host, pid, started_at, heartbeat, progress_at, "
-            "ended_at, cause FROM attempt WHERE run_id = ? ORDER BY n",
-            (run,),
-        )
-        return tuple(
-            v.AttemptView(
-                n=row[0], from_step=row[1], until_step=row[2], host=row[3], pid=row[4],
-                started_at=row[5], heartbeat=row[6], progress_at=row[7], ended_at=row[8],
-                cause=text(row[9]),
-            )
-            for row in rows
-        )  # fmt: skip
+        return self._views(ATTEMPT, "WHERE run_id = ? ORDER BY n", (run,))
 
     # -- which run is meant ---------------------------------------------------------------------
 
@@ -166,19 +147,19 @@ class RunQuestions(Reading):
         if ref.startswith("@"):
             return self._special(ref)
         for condition in ("short = ?1 OR uid = ?1", "name = ?1"):
-            rows = self._all(f"SELECT id FROM run WHERE {condition}", (escape(ref),))
-            if len(rows) == 1:
-                return self._summary(rows[0][0])
-        rows = [
-            row
-            for row in self._all("SELECT id, short, uid, name FROM run")
-            if ref and any(text(part).startswith(ref) for part in row[1:])
-        ]
-        if len(rows) == 1:
-            return self._summary(rows[0][0])
-        if rows:
-            some = ", ".join(f"{row[1]} ({text(row[3])})" for row in rows[:5])
-            raise RunNotFoundError(f"{ref!r} could be {len(rows)} runs: {some}; type more of it")
+            keys = self._column(f"SELECT id FROM run WHERE {condition}", (escape(ref),))
+            if len(keys) == 1:
+                return self._summary(keys[0])
+        found = {
+            key: f"{short} ({text(name)})"
+            for key, short, uid, name in self._all("SELECT id, short, uid, name FROM run")
+            if ref and any(part.startswith(ref) for part in (short, uid, text(name)))
+        }
+        if len(found) == 1:
+            return self._summary(*found)
+        if found:
+            some = ", ".join(list(found.values())[:5])
+            raise RunNotFoundError(f"{ref!r} could be {len(found)} runs: {some}; type more of it")
         names = [text(part) for row in self._all("SELECT short, name FROM run") for part in row]
         if not names:
             raise RunNotFoundError(f"no run is called {ref!r}: {self.path} holds no runs yet")
@@ -193,18 +174,19 @@ class RunQuestions(Reading):
             raise RunNotFoundError(f"{ref!r} is no run; there are @last and @best")
         if last is None:
             raise RunNotFoundError(f"{ref} is no run yet: {self.path} holds none")
+        newest, task = last
         if ref == "@last":
-            return self._summary(last[0])
+            return self._summary(newest)
         for key in ("eval/accuracy", "eval/greedy/accuracy", "reward"):
-            row = self._one(
+            best = self._value(
                 "SELECT run.id FROM metric_summary JOIN run ON run.id = run_id "
                 "WHERE key_id = (SELECT id FROM metric_key WHERE name = ?) AND task = ? "
                 "AND max IS NOT NULL ORDER BY max DESC, run.id DESC LIMIT 1",
-                (key, last[1]),
+                (key, task),
             )
-            if row is not None:
-                return self._summary(row[0])
-        return self._summary(last[0])
+            if best is not None:
+                return self._summary(best)
+        return self._summary(newest)
 
     def _summary(self, run: int) -> v.RunSummary:
         return self.runs(archived=True, keys=[run])[0]
@@ -220,11 +202,11 @@ class RunQuestions(Reading):
             "WHERE run.status IN ('running', 'paused')"
         )
         found = {
-            row[0]: derive(row[1], LifeSigns(*row[4:]), row[2] / row[3] if row[3] else 0.0)
-            for row in rows
+            run: derive(status, LifeSigns(*signs), elapsed / step if step else 0.0)
+            for run, status, elapsed, step, *signs in rows
         }
         self._conn.create_function(
-            "derived", 2, lambda run, stored: found[run][0] if run in found else stored
+            "derived", 2, lambda run, status: found.get(run, (status, None))[0]
         )
         return found
 
@@ -232,7 +214,8 @@ class RunQuestions(Reading):
         self, rows: Sequence[Any], columns: Sequence[Column], statuses: Mapping[int, Derived],
         metrics: Sequence[str],
     ) -> tuple[v.RunSummary, ...]:  # fmt: skip
-        keys = [row[0] for row in rows]
+        found = RUN.read(rows, *_OF_ATTEMPT)
+        keys = found["key"]
         tags = self._tags(keys)
         lines, places = self._lines(keys, metrics)
         parents = dict(
@@ -242,26 +225,21 @@ class RunQuestions(Reading):
             )
         )
         sweeps = self._sweeps()
-        found = []
-        for row in rows:
-            key = row[0]
-            status, since = statuses.get(key, (row[4], None))
-            found.append(
-                v.RunSummary(
-                    key=key, id=row[1], uid=row[2], name=text(row[3]), status=status,
-                    status_since=since, model=text(row[5]), task=text(row[6]), recipe=text(row[7]),
-                    seed=row[8], step=row[9], total_steps=row[10], tokens=row[11], elapsed=row[12],
-                    created_at=row[13], started_at=row[14], ended_at=row[15], device=text(row[16]),
-                    dataset_fingerprint=text(row[17]), code_version=text(row[18]),
-                    error=text(row[19]), note=text(row[20]), archived=bool(row[21]),
-                    parent=parents.get(key), sweep=sweeps.get(key), bytes=row[22],
-                    config_hash=row[23], attempts=row[24] or 0, host=row[25] or "",
-                    heartbeat=row[26], tags=tags.get(key, ()),
-                    metrics=LazyMetrics(lines.get(key, ()), places),
-                    columns=_cells(columns, row[27:]) if columns else NO_COLUMNS,
-                )
-            )  # fmt: skip
-        return tuple(found)
+        derived = [
+            statuses.get(key, (status, None))
+            for key, status in zip(keys, found["status"], strict=True)
+        ]
+        found["status"] = [status for status, _ in derived]
+        found["status_since"] = [since for _, since in derived]
+        found["attempts"] = [count or 0 for count in found["attempts"]]
+        found["host"] = [host or "" for host in found["host"]]
+        found["tags"] = [tags.get(key, ()) for key in keys]
+        found["parent"], found["sweep"] = list(map(parents.get, keys)), list(map(sweeps.get, keys))
+        found["metrics"] = [LazyMetrics(lines.get(key, ()), places) for key in keys]
+        found["columns"] = [
+            _cells(columns, row[-len(columns) :]) if columns else NO_COLUMNS for row in rows
+        ]
+        return tuple(RUN.make(found))
 
     def _tags(self, runs: Sequence[int]) -> dict[int, tuple[str, ...]]:
         found: dict[int, tuple[str, ...]] = {}
@@ -282,12 +260,12 @@ class RunQuestions(Reading):
         )
 
     def _keys_of(self, run: int) -> list[str]:
-        rows = self._all(
+        names = self._column(
             "SELECT name FROM metric_summary JOIN metric_key ON metric_key.id = key_id "
             "WHERE run_id = ?",
             (run,),
         )
-        return [text(row[0]) for row in rows]
+        return [text(name) for name in names]
 
     def _lines(
         self, runs: Sequence[int], metrics: Sequence[str]
@@ -300,7 +278,7 @@ class RunQuestions(Reading):
         found: dict[int, tuple[Any, ...]] = {}
         for at in range(0, len(ids), _JOINS):
             keys = [key for _, key in ids[at : at + _JOINS]]
-            names = ", ".join(f"m{key}.{name}" for key in keys for name in _LINE)
+            names = ", ".join(self._select(LINE, f"m{key}") for key in keys)
             joins = " ".join(
                 f"LEFT JOIN metric_summary m{key} ON m{key}.run_id = wanted.value "
                 f"AND m{key}.key_id = {key}"
@@ -310,9 +288,9 @@ class RunQuestions(Reading):
                 f"SELECT wanted.value, {names} FROM json_each(?) wanted {joins}",
                 [json.dumps(list(runs))],
             )
-            part = {row[0]: row for row in rows}
-            found = {run: (*found[run], *row[1:]) for run, row in part.items()} if at else part
-        places = {text(name): 1 + at * len(_LINE) for at, (name, _) in enumerate(ids)}
+            for run, *numbers in rows:
+                found[run] = (*found.get(run, ()), *numbers)
+        places = {text(name): at * len(LINE.columns) for at, (name, _) in enumerate(ids)}
         return found, places
 
 

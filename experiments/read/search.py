@@ -6,13 +6,13 @@ The text is always quoted, so that `<answer>` and `x = -5` are ordinary searches
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from experiments import values as v
 from experiments.db.texts import escape
 from experiments.errors import QueryError
 from experiments.read.connection import marks, text
-from experiments.read.search_order import HIT, PAGE, OrderedRollouts
+from experiments.read.search_order import PAGE, Found, OrderedRollouts
 
 Mode = Literal["words", "prefix", "substring"]
 MODES = ("words", "prefix", "substring")
@@ -154,15 +154,13 @@ class SearchQuestions(OrderedRollouts):
         return low, min(high, before - 1) if before is not None else high
 
     def _edge(self, run: int, way: str) -> int | None:
-        group = self._one(
+        group = self._value(
             f"SELECT id FROM rollout_group WHERE run_id = ? ORDER BY seq {way} LIMIT 1", (run,)
         )
-        if group is None:
-            return None
-        found = self._one(
-            f"SELECT id FROM rollout WHERE group_id = ? ORDER BY id {way} LIMIT 1", group
+        edge: int | None = self._value(
+            f"SELECT id FROM rollout WHERE group_id = ? ORDER BY id {way} LIMIT 1", (group,)
         )
-        return int(found[0]) if found else None
+        return edge
 
     # -- newest first ---------------------------------------------------------------------------
 
@@ -186,52 +184,53 @@ class SearchQuestions(OrderedRollouts):
         low, high = bounds
         size = 64
         while high >= low:
-            rows = self._all(
+            keys = self._column(
                 "SELECT rowid FROM rollout_words WHERE rollout_words MATCH ? "
                 "AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT ?",
                 (query.match, low, high, size),
             )
-            yield from (row[0] for row in rows)
-            if len(rows) < size:
+            yield from keys
+            if len(keys) < size:
                 return
-            high, size = rows[-1][0] - 1, PAGE
+            high, size = keys[-1] - 1, PAGE
 
     def _prompt_pages(self, query: Query, bounds: tuple[int, int]) -> Iterator[int]:
         low, high = bounds
-        top = self._one(
+        last = self._value(
             "SELECT group_id FROM rollout WHERE id <= ? ORDER BY id DESC LIMIT 1", (high,)
         )
-        bottom = self._one("SELECT group_id FROM rollout WHERE id >= ? ORDER BY id LIMIT 1", (low,))
-        if top is None or bottom is None:
+        first = self._value(
+            "SELECT group_id FROM rollout WHERE id >= ? ORDER BY id LIMIT 1", (low,)
+        )
+        if last is None or first is None:
             return
-        last, first = top[0], bottom[0]
         while last >= first:
-            rows = self._all(
+            groups = self._column(
                 "SELECT rowid FROM prompt_words WHERE prompt_words MATCH ? "
                 "AND rowid BETWEEN ? AND ? ORDER BY rowid DESC LIMIT 16",
                 (query.match, first, last),
             )
-            for (group,) in rows:
-                found = self._all(
+            for group in groups:
+                yield from self._column(
                     "SELECT id FROM rollout WHERE group_id = ? AND id BETWEEN ? AND ? "
                     "ORDER BY id DESC",
                     (group, low, high),
                 )
-                yield from (row[0] for row in found)
-            if len(rows) < 16:
+            if len(groups) < 16:
                 return
-            last = rows[-1][0] - 1
+            last = groups[-1] - 1
 
     def _hit(self, key: int, query: Query, run: int | None, in_text: bool) -> v.SearchHit | None:
         """The hit that the index found, unless it is another run's or not quite what was typed."""
-        row = self._one(HIT + "AND r.id = ?", (key,))
-        if row is None or (run is not None and row[2] != run):
-            return None
-        if query.exact:
-            in_text, in_prompt = query.holds(row[7]), query.holds(row[9])
-            if not in_text and not in_prompt:
+        for row in self._found("AND r.id = ?", (key,)):
+            if run not in (None, row.run):
                 return None
-        return _as_hit(row, in_text)
+            if query.exact:
+                in_text = query.holds(row.text)
+                if not in_text and not query.holds(row.prompt):
+                    return None
+            return _as_hit(row, in_text)
+        return None
 
     # -- without the index, and in other orders ---------------------------------------------------
 
@@ -244,20 +243,22 @@ class SearchQuestions(OrderedRollouts):
         size = 100
         while high >= low:
             bottom = max(low, high - size + 1)
-            rows = self._all(
-                HIT + f"AND r.id BETWEEN ? AND ? {likely} ORDER BY r.id DESC",
+            rows = self._found(
+                f"AND r.id BETWEEN ? AND ? {likely} ORDER BY r.id DESC",
                 (bottom, high, *values),
             )
             yield from self._among(rows, query, run)
             high, size = bottom - 1, 5000
 
     def _among(
-        self, rows: Iterable[Any], query: Query, run: int | None
+        self, rows: Iterable[Found], query: Query, run: int | None
     ) -> Iterator[v.SearchHit | None]:
         for row in rows:
-            in_text = query.found_in(row[7])
-            mine = run is None or row[2] == run
-            yield _as_hit(row, in_text) if mine and (in_text or query.found_in(row[9])) else None
+            in_text = query.found_in(row.text)
+            mine = run is None or row.run == run
+            yield (
+                _as_hit(row, in_text) if mine and (in_text or query.found_in(row.prompt)) else None
+            )
 
     def _sorted(
         self, query: Query, run: int | None, column: str, bounds: tuple[int, int]
@@ -278,26 +279,25 @@ class SearchQuestions(OrderedRollouts):
                 return None
             hits = self._scan(query, run, bounds)
             return {hit.rollout: hit.where == "completion" for hit in hits if hit is not None}
-        rows = self._all(
+        texts = self._column(
             "SELECT rowid FROM rollout_words WHERE rollout_words MATCH ? "
             "AND rowid BETWEEN ? AND ? LIMIT ?",
             (query.match, *bounds, FEW + 1),
         )
-        groups = self._all(
+        groups = self._column(
             "SELECT rowid FROM prompt_words WHERE prompt_words MATCH ? AND rowid BETWEEN "
             "(SELECT group_id FROM rollout WHERE id >= ? ORDER BY id LIMIT 1) AND "
             "(SELECT group_id FROM rollout WHERE id <= ? ORDER BY id DESC LIMIT 1) LIMIT ?",
             (query.match, *bounds, FEW // 8 + 1),
         )
-        if len(rows) > FEW or len(groups) > FEW // 8:
+        if len(texts) > FEW or len(groups) > FEW // 8:
             return None
         keys: dict[int, bool] = {}
         for place in range(0, len(groups), PAGE):
-            part = [row[0] for row in groups[place : place + PAGE]]
-            found = self._all(f"SELECT id FROM rollout WHERE group_id IN ({marks(part)})", part)
-            keys.update((row[0], False) for row in found)
-        keys.update((row[0], True) for row in rows)
-        return keys
+            part = groups[place : place + PAGE]
+            found = self._column(f"SELECT id FROM rollout WHERE group_id IN ({marks(part)})", part)
+            keys.update(dict.fromkeys(found, False))
+        return keys | dict.fromkeys(texts, True)
 
     def _sort_few(
         self, found: dict[int, bool], query: Query, run: int | None, column: str
@@ -315,9 +315,10 @@ class SearchQuestions(OrderedRollouts):
             yield self._hit(key, query, run, found[key])
 
 
-def _as_hit(row: Any, in_text: bool) -> v.SearchHit:
+def _as_hit(row: Found, in_text: bool) -> v.SearchHit:
     return v.SearchHit(
-        rollout=row[0], group=row[1], run=row[2], step=row[3], origin=row[4], group_index=row[5],
-        index=row[6], where="completion" if in_text else "prompt",
-        text=text(row[7] if in_text else row[9]), reward=row[8],
+        rollout=row.rollout, group=row.group, run=row.run, step=row.step, origin=row.origin,
+        group_index=row.group_index, index=row.rollout_index,
+        where="completion" if in_text else "prompt",
+        text=text(row.text if in_text else row.prompt), reward=row.reward,
     )  # fmt: skip

@@ -1,9 +1,11 @@
 """A run's rollouts by one of their numbers, a page at a time, so that a search streams."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from experiments.read.connection import Reading, marks
+from grpo_engine.events import Origin
 
 PAGE = 500
 FIRST_PAGE = 200
@@ -14,10 +16,28 @@ HIT = (
 )
 
 
+class Found(NamedTuple):
+    """A row of `HIT`."""
+
+    rollout: int
+    group: int
+    run: int
+    step: int
+    origin: Origin
+    group_index: int
+    rollout_index: int
+    text: str
+    reward: float | None
+    prompt: str
+
+
 class OrderedRollouts(Reading):
     """Walks all rollouts of a run by falling reward, advantage, length, KL or clip fraction."""
 
-    def _ordered(self, run: int | None, column: str) -> Iterator[Any]:
+    def _found(self, rest: str, values: Sequence[Any]) -> list[Found]:
+        return list(map(Found._make, self._all(HIT + rest, values)))
+
+    def _ordered(self, run: int | None, column: str) -> Iterator[Found]:
         """The rollouts of a run by falling `column`, a page at a time."""
         if column == "reward":
             yield from self._walk_index(run)
@@ -25,35 +45,35 @@ class OrderedRollouts(Reading):
         for keys in self._keys_by(run, column):
             for place in range(0, len(keys), 100):
                 part = keys[place : place + 100]
-                rows = self._all(HIT + f"AND r.id IN ({marks(part)})", part)
-                found = {row[0]: row for row in rows}
+                rows = self._found(f"AND r.id IN ({marks(part)})", part)
+                found = {row.rollout: row for row in rows}
                 yield from (found[key] for key in part if key in found)
 
     def _keys_by(self, run: int | None, column: str) -> Iterator[list[int]]:
         """The ids of a run's rollouts by falling `column`, in pages that grow; NULLs last."""
         edges = [
-            self._one(
+            self._value(
                 f"SELECT id FROM rollout_group WHERE run_id = ? ORDER BY seq {way} LIMIT 1", (run,)
             )
             for way in ("ASC", "DESC")
         ]
-        if None in edges:
+        oldest, newest = edges
+        if oldest is None or newest is None:
             return
         table = "rollout INDEXED BY rollout_of_group" if self.schema >= 4 else "rollout"
         where = f"FROM {table} WHERE group_id BETWEEN ? AND ? AND run_id = ?"
-        oldest, newest = edges[0][0], edges[1][0]
         values = (oldest, newest, run)
         rows = self._first_by(column, where, values)
         size = FIRST_PAGE
         while True:
-            yield [row[0] for row in rows]
+            yield [key for key, _ in rows]
             if len(rows) < size:
                 break
-            size = 20 * size
+            (key, value), size = rows[-1], 20 * size
             rows = self._all(
                 f"SELECT id, {column} {where} AND {column} IS NOT NULL AND ({column}, id) < (?, ?) "
                 f"ORDER BY {column} DESC, id DESC LIMIT ?",
-                [*values, rows[-1][1], rows[-1][0], size],
+                [*values, value, key, size],
             )
         group, key, size = newest + 1, 0, FIRST_PAGE
         while True:
@@ -62,10 +82,10 @@ class OrderedRollouts(Reading):
                 "ORDER BY group_id DESC, id DESC LIMIT ?",
                 [*values, group, key, size],
             )
-            yield [row[0] for row in rows]
+            yield [key for key, _ in rows]
             if len(rows) < size:
                 return
-            key, group, size = rows[-1][0], rows[-1][1], 20 * size
+            (key, group), size = rows[-1], 20 * size
 
     def _first_by(self, column: str, where: str, values: tuple[int, int, int | None]) -> list[Any]:
         """The FIRST_PAGE highest by (column, id): those of the newest groups, beaten by older ones.
@@ -79,27 +99,26 @@ class OrderedRollouts(Reading):
         found = self._all(
             f"SELECT id, {column} {where} AND {column} IS NOT NULL {page}", [cut, newest, run]
         )
-        full = len(found) == FIRST_PAGE
-        better = f"({column}, id) > (?, ?)" if full else f"{column} IS NOT NULL"
-        worst = [found[-1][1], found[-1][0]] if full else []
+        better, worst = f"{column} IS NOT NULL", []
+        if len(found) == FIRST_PAGE:
+            key, value = found[-1]
+            better, worst = f"({column}, id) > (?, ?)", [value, key]
         found += self._all(
             f"SELECT id, {column} {where} AND {better} {page}", [oldest, cut - 1, run, *worst]
         )
-        return sorted(found, key=lambda row: (row[1], row[0]), reverse=True)[:FIRST_PAGE]
+        return sorted(found, key=itemgetter(1, 0), reverse=True)[:FIRST_PAGE]
 
-    def _walk_index(self, run: int | None) -> Iterator[Any]:
-        top = self._one("SELECT max(reward) FROM rollout WHERE run_id = ?", (run,))
-        value, key, size = top[0], 1 << 62, 100
+    def _walk_index(self, run: int | None) -> Iterator[Found]:
+        value = self._value("SELECT max(reward) FROM rollout WHERE run_id = ?", (run,))
+        key, size = 1 << 62, 100
         while value is not None:
-            rows = self._all(
-                HIT + "AND r.run_id = ?1 AND (r.reward, r.id) < (?2, ?3) "
+            rows = self._found(
+                "AND r.run_id = ?1 AND (r.reward, r.id) < (?2, ?3) "
                 "ORDER BY r.run_id DESC, r.reward DESC, r.id DESC LIMIT ?4",
                 (run, value, key, size),
             )
             yield from rows
             if len(rows) < size:
                 break
-            value, key, size = rows[-1][8], rows[-1][0], PAGE
-        yield from self._all(
-            HIT + "AND r.run_id = ? AND r.reward IS NULL ORDER BY r.id DESC", (run,)
-        )
+            value, key, size = rows[-1].reward, rows[-1].rollout, PAGE
+        yield from self._found("AND r.run_id = ? AND r.reward IS NULL ORDER BY r.id DESC", (run,))

@@ -5,17 +5,19 @@ import time
 from typing import Any
 
 from experiments.board import board_from_json
+from experiments.db import stored
 from experiments.db.texts import seconds
 from experiments.errors import NothingStoredError
 from experiments.read.connection import Reading, text
 from experiments.read.post_mortem import last_sign
+from experiments.read.shapes import Shape
 from experiments.values import BoardView, ControlView, QueueItemView, SweepView
 
 NO_ANSWER_S = 5.0
-_ITEM = (
-    "SELECT q.id, sweep.name, q.name, q.state, q.settings, q.config, q.lease_owner, "
-    "q.lease_until, run.short, q.note, q.created_at FROM queue_item q "
-    "LEFT JOIN sweep ON sweep.id = q.sweep_id LEFT JOIN run ON run.id = q.run_id "
+ITEM = Shape(QueueItemView, stored.QueueItem, sweep="", run="")
+SWEEP = Shape(SweepView, stored.Sweep, id="uid")
+_JOINED = (
+    "LEFT JOIN sweep ON sweep.id = queue_item.sweep_id LEFT JOIN run ON run.id = queue_item.run_id "
 )
 
 
@@ -24,8 +26,8 @@ class WaitingQuestions(Reading):
 
     def board(self, run: int) -> BoardView | None:
         """The board as the run's process last wrote it for viewers."""
-        row = self._one("SELECT board FROM run_live WHERE run_id = ? AND board != ''", (run,))
-        return board_from_json(json.loads(row[0])) if row else None
+        board = self._value("SELECT board FROM run_live WHERE run_id = ? AND board != ''", (run,))
+        return board_from_json(json.loads(board)) if board else None
 
     def control(self, request: int) -> ControlView:
         """What became of a request: asked, taken, done, expired, or no answer."""
@@ -43,27 +45,32 @@ class WaitingQuestions(Reading):
         """The runs that wait for their turn or have it, in order."""
         if self.schema < 3:
             return ()
-        where = "" if all_states else "WHERE q.state IN ('queued', 'leased') "
-        return tuple(_item(row) for row in self._all(_ITEM + where + "ORDER BY q.id"))
+        where = "" if all_states else "WHERE state IN ('queued', 'leased') "
+        return self._queued(where + "ORDER BY queue_item.id")
+
+    def _queued(self, rest: str, *values: int) -> tuple[QueueItemView, ...]:
+        columns = self._columns(ITEM, _JOINED + rest, values, "sweep.name", "run.short")
+        columns["sweep"] = [text(name) or None for name in columns["sweep.name"]]
+        columns["run"] = columns["run.short"]
+        columns["lease_until"] = [until or None for until in columns["lease_until"]]
+        return tuple(ITEM.make(columns))
 
     def sweeps(self) -> tuple[SweepView, ...]:
         """The sweeps, the newest first."""
         if self.schema < 3:
             return ()
-        keys = self._all("SELECT id FROM sweep ORDER BY id DESC")
-        return tuple(self.sweep(key) for (key,) in keys)
+        return tuple(map(self.sweep, self._column("SELECT id FROM sweep ORDER BY id DESC")))
 
     def sweep(self, key: int) -> SweepView:
         """One sweep with its items."""
-        row = self._one("SELECT uid, name, created_at, axes FROM sweep WHERE id = ?", (key,))
-        if row is None:
-            raise NothingStoredError(f"there is no sweep {key}")
-        items = self._all(_ITEM + "WHERE q.sweep_id = ? ORDER BY q.id", (key,))
-        return SweepView(
-            id=row[0], name=text(row[1]), created_at=row[2],
-            axes={path: tuple(values) for path, values in json.loads(row[3]).items()},
-            items=tuple(_item(item) for item in items),
-        )  # fmt: skip
+        items = self._queued("WHERE queue_item.sweep_id = ? ORDER BY queue_item.id", key)
+        columns = self._columns(SWEEP, "WHERE id = ?", (key,))
+        columns["axes"] = [
+            {path: tuple(values) for path, values in axes.items()} for axes in columns["axes"]
+        ]
+        for sweep in SWEEP.make(columns | {"items": [items]}):
+            return sweep
+        raise NothingStoredError(f"there is no sweep {key}")
 
 
 def _control(row: Any) -> ControlView:
@@ -84,12 +91,4 @@ def _control(row: Any) -> ControlView:
     return ControlView(
         key=key, run=run, verb=verb, asked_at=asked, taken_at=taken, outcome=outcome,
         state=state, message=message,  # type: ignore[arg-type]
-    )  # fmt: skip
-
-
-def _item(row: Any) -> QueueItemView:
-    return QueueItemView(
-        key=row[0], sweep=text(row[1]) or None, name=text(row[2]), state=row[3],
-        settings=json.loads(row[4]), config=json.loads(row[5]), lease_owner=row[6],
-        lease_until=row[7] or None, run=row[8], note=text(row[9]),
     )  # fmt: skip

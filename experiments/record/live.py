@@ -38,7 +38,8 @@ class LiveBoard:
         row = conn.execute(
             "SELECT lease_until FROM run_live WHERE run_id = ?", (self.run,)
         ).fetchone()
-        if row is None or row[0] < now:
+        (lease_until,) = row or (0.0,)
+        if lease_until < now:
             return
         view = self.board.snapshot()
         begin(conn, limit=0.05)
@@ -69,9 +70,9 @@ class Requests:
             (self.run,),
         ).fetchall()
         old = [
-            row[0]
-            for row in rows
-            if row[1] != self.attempt or time.time() - seconds(row[4]) > EXPIRE_S
+            key
+            for key, attempt, _, _, asked in rows
+            if attempt != self.attempt or time.time() - seconds(asked) > EXPIRE_S
         ]
         if old:
             self._outcome(conn, old, "expired")

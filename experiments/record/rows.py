@@ -1,4 +1,4 @@
-"""The rows of one transaction: its statements, and groups turned into rows."""
+"""The rows of one transaction, and groups turned into rows."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -7,36 +7,12 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
+from experiments.db import stored
 from experiments.db.numbers import dumps, known, nan_names
 from experiments.db.texts import escape
 from grpo_engine import events as ev
 
 PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdvanced)
-
-GROUP_SQL = (
-    "INSERT INTO rollout_group (id, run_id, attempt, step, seq, tokens_seq, idx, origin, "
-    "example_key, prompt_hash, prompt_text, target, sampling, reward_mean, reward_std, no_signal, "
-    "refill, has_tokens, nonfinite, hidden) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,0)"
-)
-ROLLOUT_SQL = (
-    "INSERT INTO rollout (id, group_id, run_id, idx, text, reward, advantage, tokens, finish, "
-    "clip_fraction, kl, nonfinite) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)"
-)
-REWARD_SQL = "INSERT INTO rollout_reward VALUES (?,?,?,?,?,?,?)"
-METRIC_SQL = "INSERT OR REPLACE INTO metric VALUES (?,?,?,?)"
-PASS_SQL = (
-    "INSERT INTO update_pass (run_id, attempt, step, seq, pass, minibatch, loss, clip_low, "
-    "clip_high, kl_to_old, grad_norm, learning_rate, stop_reason, hidden) "
-    "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,0)"
-)
-EVENT_SQL = (
-    "INSERT INTO event (run_id, attempt, seq, at, step, kind, payload, hidden) "
-    "VALUES (?,?,?,?,?,?,?,0)"
-)
-STEP_SQL = (
-    "INSERT OR REPLACE INTO step (run_id, attempt, step, seq, at, elapsed, tokens, key_set, "
-    "skipped, hidden) VALUES (?,?,?,?,?,?,?,?,?,0)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +55,14 @@ class Scored:
 
 @dataclass(slots=True)
 class Rows:
-    """The rows of one transaction, by statement."""
+    """The rows of one transaction, by table."""
 
-    groups: list[tuple[Any, ...]] = field(default_factory=list)
-    rollouts: list[tuple[Any, ...]] = field(default_factory=list)
-    rewards: list[tuple[Any, ...]] = field(default_factory=list)
-    prompts: list[tuple[int, str]] = field(default_factory=list)
-    texts: list[tuple[int, str]] = field(default_factory=list)
-    passes: list[tuple[Any, ...]] = field(default_factory=list)
-    events: list[tuple[Any, ...]] = field(default_factory=list)
-    metrics: list[tuple[Any, ...]] = field(default_factory=list)
+    groups: list[stored.RolloutGroup] = field(default_factory=list)
+    rollouts: list[stored.Rollout] = field(default_factory=list)
+    rewards: list[stored.RolloutReward] = field(default_factory=list)
+    passes: list[stored.UpdatePass] = field(default_factory=list)
+    events: list[stored.Event] = field(default_factory=list)
+    metrics: list[stored.Metric] = field(default_factory=list)
     sizes: int = 0
 
 
@@ -126,15 +100,17 @@ class GroupRows:
         has_tokens = self.wanted.tokens_of(step, group.origin)
         prompt, target = escape(group.prompt_text), escape(group.target)
         rows.groups.append(
-            (
-                key, self.run, self.attempt, step, pair.seq, pair.numbers_seq, group.index,
-                group.origin, escape(group.example_key), escape(group.prompt_hash), prompt, target,
-                dumps(group.sampling), known(group.reward_mean), known(group.reward_std),
-                escape(group.no_signal), group.refill, int(has_tokens),
-                nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
+            stored.RolloutGroup(
+                id=key, run_id=self.run, attempt=self.attempt, step=step, seq=pair.seq,
+                tokens_seq=pair.numbers_seq, idx=group.index, origin=group.origin,
+                example_key=escape(group.example_key), prompt_hash=escape(group.prompt_hash),
+                prompt_text=prompt, target=target, sampling=dumps(group.sampling),
+                reward_mean=known(group.reward_mean), reward_std=known(group.reward_std),
+                no_signal=escape(group.no_signal), refill=group.refill,
+                has_tokens=int(has_tokens),
+                nonfinite=nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
             )
         )  # fmt: skip
-        rows.prompts.append((key, prompt))
         rows.sizes += 200 + 2 * len(prompt) + len(target)
         by_index = {row.index: row for row in pair.numbers.numbers} if pair.numbers else {}
         for completion in group.rollouts:
@@ -146,24 +122,32 @@ class GroupRows:
         numbers: ev.TokenNumbers | None,
     ) -> None:  # fmt: skip
         text = escape(completion.text) if self.wanted.rollouts else ""
-        clip = numbers.clip_fraction if numbers else None
-        kl = numbers.kl if numbers else None
         rows.rollouts.append(
-            (
-                key, group, self.run, completion.index, text, known(completion.reward),
-                known(completion.advantage), len(completion.ids), completion.finish, known(clip),
-                known(kl), nan_names(reward=completion.reward, advantage=completion.advantage,
-                                     clip_fraction=clip, kl=kl),
+            stored.Rollout(
+                id=key, group_id=group, run_id=self.run, idx=completion.index, text=text,
+                reward=known(completion.reward), advantage=known(completion.advantage),
+                tokens=len(completion.ids), finish=completion.finish,
+                **of_numbers(completion, numbers),
             )
         )  # fmt: skip
-        rows.texts.append((key, text))
         rows.sizes += 120 + 2 * len(text)
         for position, reward in enumerate(completion.rewards):
             reason = escape(reward.reason)
             rows.rewards.append(
-                (
-                    key, position, escape(reward.name), known(reward.value), known(reward.weight),
-                    reason, nan_names(value=reward.value),
+                stored.RolloutReward(
+                    rollout_id=key, position=position, function=escape(reward.name),
+                    value=known(reward.value), weight=known(reward.weight), reason=reason,
+                    nonfinite=nan_names(value=reward.value),
                 )
             )  # fmt: skip
             rows.sizes += 30 + len(reason)
+
+
+def of_numbers(completion: ev.Completion, numbers: ev.TokenNumbers | None) -> dict[str, Any]:
+    """The columns of a rollout that are known once its token numbers are."""
+    clip = numbers.clip_fraction if numbers else None
+    kl = numbers.kl if numbers else None
+    nonfinite = nan_names(
+        reward=completion.reward, advantage=completion.advantage, clip_fraction=clip, kl=kl
+    )
+    return {"clip_fraction": known(clip), "kl": known(kl), "nonfinite": nonfinite}

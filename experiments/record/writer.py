@@ -5,32 +5,19 @@ import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 
-from experiments.db import summaries
+from experiments.db import stored, summaries
 from experiments.db.connection import begin, hurried
-from experiments.db.numbers import dumps, known, nan_names
+from experiments.db.numbers import dumps, known
 from experiments.db.paths import tokens_file
+from experiments.db.statements import insert_into
+from experiments.db.stored import NEW
 from experiments.db.texts import escape, iso
 from experiments.db.tokens import TokenFile, encode
 from experiments.read.connection import marks
 from experiments.read.facts import SOURCES
-from experiments.record.rows import (  # fmt: skip
-    EVENT_SQL,
-    GROUP_SQL,
-    METRIC_SQL,
-    PASS_SQL,
-    REWARD_SQL,
-    ROLLOUT_SQL,
-    STEP_SQL,
-    GroupRows,
-    Item,
-    Rows,
-    Scored,
-    Wanted,
-    insert,
-)
+from experiments.record.rows import GroupRows, Item, Rows, Scored, Wanted, insert, of_numbers
 from experiments.values import TokenRow
 from grpo_engine import events as ev
 
@@ -194,19 +181,21 @@ class RunWriter:
         self._totals(items, rows.sizes)
 
     def _flush(self, rows: Rows) -> None:
-        many = partial(insert, self.conn)
-        many(GROUP_SQL, rows.groups)
-        many(ROLLOUT_SQL, rows.rollouts)
-        many(REWARD_SQL, rows.rewards)
-        many("INSERT INTO rollout_words (rowid, text) VALUES (?,?)", rows.texts)
-        many("INSERT INTO prompt_words (rowid, prompt_text) VALUES (?,?)", rows.prompts)
-        many(PASS_SQL, rows.passes)
-        many(EVENT_SQL, rows.events)
-        many(METRIC_SQL, rows.metrics)
+        insert(self.conn, insert_into(stored.RolloutGroup), rows.groups)
+        insert(self.conn, insert_into(stored.Rollout), rows.rollouts)
+        insert(self.conn, insert_into(stored.RolloutReward), rows.rewards)
+        texts = [(row.id, row.text) for row in rows.rollouts]
+        insert(self.conn, "INSERT INTO rollout_words (rowid, text) VALUES (?,?)", texts)
+        prompts = [(row.id, row.prompt_text) for row in rows.groups]
+        insert(self.conn, "INSERT INTO prompt_words (rowid, prompt_text) VALUES (?,?)", prompts)
+        insert(self.conn, insert_into(stored.UpdatePass), rows.passes)
+        insert(self.conn, insert_into(stored.Event), rows.events)
+        insert(self.conn, insert_into(stored.Metric, "INSERT OR REPLACE"), rows.metrics)
         if rows.metrics and self._summaries is not None:
             lines = self._summaries
-            changed = {row[1] for row in rows.metrics}
-            many(summaries.UPSERT, [lines[key].row(self.run, key) for key in changed])
+            changed = {row.key_id for row in rows.metrics}
+            found = [lines[key].row(self.run, key) for key in changed]
+            insert(self.conn, summaries.UPSERT, found)
 
     def _late_numbers(self, pair: Scored) -> None:
         """Complete a group that an earlier transaction wrote."""
@@ -215,59 +204,58 @@ class RunWriter:
             "UPDATE rollout_group SET tokens_seq = ? WHERE run_id = ? AND seq = ?",
             (pair.numbers_seq, self.run, pair.seq),
         )
-        group = self.conn.execute(
-            "SELECT id FROM rollout_group WHERE run_id = ? AND seq = ?", (self.run, pair.seq)
-        ).fetchone()[0]
-        scored = {item.index: item for item in pair.group.rollouts}
-        for row in pair.numbers.numbers:
-            old = scored.get(row.index)
-            marks = nan_names(
-                reward=old.reward if old else None, advantage=old.advantage if old else None,
-                clip_fraction=row.clip_fraction, kl=row.kl,
-            )  # fmt: skip
-            self.conn.execute(
-                "UPDATE rollout SET clip_fraction = ?, kl = ?, nonfinite = ? "
-                "WHERE group_id = ? AND idx = ?",
-                (known(row.clip_fraction), known(row.kl), marks, group, row.index),
-            )
+        numbers = {row.index: row for row in pair.numbers.numbers}
+        for completion in pair.group.rollouts:
+            if completion.index in numbers:
+                found = of_numbers(completion, numbers[completion.index])
+                self.conn.execute(
+                    f"UPDATE rollout SET {', '.join(f'{name} = ?' for name in found)} WHERE "
+                    "group_id = (SELECT id FROM rollout_group WHERE run_id = ? AND seq = ?) "
+                    "AND idx = ?",
+                    (*found.values(), self.run, pair.seq, completion.index),
+                )
 
     def _pass(self, rows: Rows, item: Item, event: ev.PassFinished) -> None:
         rows.passes.append(
-            (
-                self.run, self.attempt, event.step, item.seq, event.index, event.minibatch,
-                known(event.loss), known(event.clip_low), known(event.clip_high),
-                known(event.kl_to_old), known(event.grad_norm), known(event.learning_rate),
-                escape(event.stop_reason),
+            stored.UpdatePass(
+                id=NEW, run_id=self.run, attempt=self.attempt, step=event.step, seq=item.seq,
+                pass_=event.index, minibatch=event.minibatch, loss=known(event.loss),
+                clip_low=known(event.clip_low), clip_high=known(event.clip_high),
+                kl_to_old=known(event.kl_to_old), grad_norm=known(event.grad_norm),
+                learning_rate=known(event.learning_rate), stop_reason=escape(event.stop_reason),
             )
         )  # fmt: skip
 
     def _step(self, rows: Rows, item: Item, event: ev.StepFinished) -> None:
         self._metrics(rows, event.step, event.metrics)
         self.conn.execute(
-            STEP_SQL,
-            (
-                self.run, self.attempt, event.step, item.seq, item.at, known(event.elapsed),
-                event.tokens, self._key_set(tuple(event.metrics)),
-                escape(self._skipped.pop(event.step, "")),
+            insert_into(stored.Step, "INSERT OR REPLACE"),
+            stored.Step(
+                id=NEW, run_id=self.run, attempt=self.attempt, step=event.step, seq=item.seq,
+                at=item.at, elapsed=known(event.elapsed), tokens=event.tokens,
+                key_set=self._key_set(tuple(event.metrics)),
+                skipped=escape(self._skipped.pop(event.step, "")),
             ),
         )  # fmt: skip
         rows.sizes += 60 + 25 * len(event.metrics)
 
     def _evaluation(self, rows: Rows, item: Item, event: ev.EvaluationFinished) -> None:
         cursor = self.conn.execute(
-            "INSERT INTO evaluation (run_id, attempt, step, seq, at, moment, mode, problems, "
-            "samples, metrics, seconds, hidden) VALUES (?,?,?,?,?,?,?,?,?,?,?,0)",
-            (
-                self.run, self.attempt, event.step, item.seq, item.at, event.moment, event.mode,
-                event.problems, event.samples, dumps(event.metrics), known(event.seconds),
+            insert_into(stored.Evaluation),
+            stored.Evaluation(
+                id=NEW, run_id=self.run, attempt=self.attempt, step=event.step, seq=item.seq,
+                at=item.at, moment=event.moment, mode=event.mode, problems=event.problems,
+                samples=event.samples, metrics=dumps(event.metrics), seconds=known(event.seconds),
             ),
         )  # fmt: skip
+        assert cursor.lastrowid is not None
         self.conn.executemany(
-            "INSERT INTO evaluation_sample VALUES (?,?,?,?,?,?)",
+            insert_into(stored.EvaluationSample),
             [
-                (
-                    cursor.lastrowid, position, escape(row.example_key), row.correct, row.samples,
-                    dumps(row.rewards),
+                stored.EvaluationSample(
+                    evaluation_id=cursor.lastrowid, position=position,
+                    example_key=escape(row.example_key), correct=row.correct, samples=row.samples,
+                    rewards=dumps(row.rewards),
                 )
                 for position, row in enumerate(event.rows)
             ],
@@ -300,7 +288,12 @@ class RunWriter:
         event = item.event
         payload = json.dumps(ev.to_json(event), separators=(",", ":"), allow_nan=False)
         kind = ev.kind_of(event)
-        rows.events.append((self.run, self.attempt, item.seq, item.at, event.step, kind, payload))
+        rows.events.append(
+            stored.Event(
+                id=NEW, run_id=self.run, attempt=self.attempt, seq=item.seq, at=item.at,
+                step=event.step, kind=kind, payload=payload,
+            )
+        )  # fmt: skip
         rows.sizes += 60 + len(payload)
 
     def _started(self, event: ev.RunStarted, at: float) -> None:
@@ -322,16 +315,16 @@ class RunWriter:
 
     def _alert(self, event: ev.AlertRaised) -> None:
         self.conn.execute(
-            "INSERT INTO alert (run_id, rule, severity, first_step, last_step, count, value, "
-            '"limit", group_index, explanation, remedy, muted) VALUES (?,?,?,?,?,1,?,?,?,?,?,0) '
+            f"{insert_into(stored.Alert)} "
             "ON CONFLICT (run_id, rule) DO UPDATE SET severity = excluded.severity, "
             "last_step = excluded.last_step, count = count + 1, value = excluded.value, "
             '"limit" = excluded."limit", group_index = excluded.group_index, '
             "explanation = excluded.explanation, remedy = excluded.remedy",
-            (
-                self.run, escape(event.rule), event.severity, event.step, event.step,
-                known(event.value), known(event.limit), event.group, escape(event.explanation),
-                escape(event.remedy),
+            stored.Alert(
+                id=NEW, run_id=self.run, rule=escape(event.rule), severity=event.severity,
+                first_step=event.step, last_step=event.step, count=1, value=known(event.value),
+                limit=known(event.limit), group_index=event.group,
+                explanation=escape(event.explanation), remedy=escape(event.remedy),
             ),
         )  # fmt: skip
 
@@ -343,15 +336,15 @@ class RunWriter:
         for name, value in values.items():
             key = self._keys.get(name) or self._key(name)
             number = float(value)
-            rows.metrics.append((self.run, key, step, None if number != number else number))
+            rows.metrics.append(stored.Metric(self.run, key, step, known(number)))
             if key not in self._summaries:
                 self._summaries[key] = summaries.Summary()
             self._summaries[key].add(step, number)
 
     def _key(self, name: str) -> int:
-        stored = escape(name)
-        self.conn.execute("INSERT OR IGNORE INTO metric_key (name) VALUES (?)", (stored,))
-        found = self.conn.execute("SELECT id FROM metric_key WHERE name = ?", (stored,))
+        escaped = escape(name)
+        self.conn.execute("INSERT OR IGNORE INTO metric_key (name) VALUES (?)", (escaped,))
+        found = self.conn.execute("SELECT id FROM metric_key WHERE name = ?", (escaped,))
         self._keys[name] = key = int(found.fetchone()[0])
         return key
 

@@ -1,17 +1,17 @@
 """Old files open after the last migration with their data; newer ones are read only."""
 
-import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine
 from sqlmodel import SQLModel
 
-from experiments.db import schema
 from experiments.db import tables as tables_module
-from experiments.db.connection import begin, open_writer, sqlite_warnings
-from experiments.db.migrations import CURRENT, MIGRATIONS, migrate, version
+from experiments.db.connection import open_writer, sqlite_warnings
+from experiments.db.migrations import migrate, version
+from experiments.db.schema import CURRENT, MIGRATIONS
 from experiments.errors import StoreReadOnlyError
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
@@ -19,45 +19,39 @@ from experiments.store import ExperimentStore
 from tests.experiments.made import CONFIG, finished, put_all, record_run, started
 
 FIRST = 1
-assert tables_module
 
 
 def first_version(path: Path) -> None:
-    """A store with a recorded run, taken back to what the first migration made."""
-    record_run(path, steps=2, name="old")
-    with closing(open_writer(path)) as conn:
-        begin(conn)
-        for table in ("rollout_words", "prompt_words", "queue_item"):
-            conn.execute(f"DROP TABLE {table}")
-        conn.execute("DROP INDEX run_list")
-        conn.execute("DROP INDEX run_config")
-        conn.execute("DROP INDEX run_sweep")
-        conn.execute("DROP INDEX rollout_of_group")
-        conn.execute("CREATE INDEX rollout_group_id ON rollout (group_id)")
-        conn.execute("ALTER TABLE run DROP COLUMN sweep_id")
-        conn.execute("DROP TABLE sweep")
-        conn.execute("DELETE FROM migration WHERE n > 1")
-        conn.execute(f"PRAGMA user_version = {FIRST}")
-        conn.execute("COMMIT")
+    """A recorded run in a store as the first migration made it."""
+    newest = path.with_name("newest.db")
+    record_run(newest, steps=2, name="old")
+    with closing(open_writer(path, create=True)) as conn:
+        migrate(conn, path, upto=FIRST)
+        conn.execute("PRAGMA foreign_keys = OFF")
+        conn.execute("ATTACH ? AS newest", (str(newest),))
+        for table in tables(conn) - {"migration"}:
+            names = ", ".join(f'"{name}"' for name in columns(conn, table))
+            conn.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM newest.{table}")
 
 
-def columns(conn: sqlite3.Connection) -> dict[str, list[tuple[str, str, int, int]]]:
-    names = conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-    return {
-        name: [
-            (row[1], row[2], row[3], row[5]) for row in conn.execute(f"PRAGMA table_info({name})")
-        ]
-        for (name,) in names
-    }
+def tables(conn: sqlite3.Connection) -> set[str]:
+    found = conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    return {name for (name,) in found}
 
 
-def test_taking_a_store_back_gives_exactly_the_first_schema(tmp_path: Path) -> None:
-    first_version(tmp_path / "old.db")
-    with closing(open_writer(tmp_path / "fresh.db", create=True)) as conn:
-        migrate(conn, tmp_path / "fresh.db", upto=FIRST)
-        wanted = columns(conn)
-    with closing(sqlite3.connect(tmp_path / "old.db")) as conn:
-        assert columns(conn) == wanted
+def columns(conn: sqlite3.Connection, table: str) -> list[str]:
+    return [name for _, name, *_ in conn.execute(f"PRAGMA table_info({table})")]
+
+
+def test_a_column_that_an_older_file_lacks_is_read_as_its_default(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    first_version(path)
+    with closing(sqlite3.connect(path)) as conn:
+        conn.execute("ALTER TABLE attempt DROP COLUMN cause")
+    with closing(StoreReader(path)) as reader:
+        run = reader.resolve("old").key
+        assert [attempt.cause for attempt in reader.attempts(run)] == [""]
+        assert reader.post_mortem(run).last_seen
 
 
 def test_a_database_from_the_first_migration_opens_after_the_last_with_its_data(
@@ -120,33 +114,75 @@ def test_a_failing_migration_leaves_the_file_as_it_was(
 ) -> None:
     path = tmp_path / "s.db"
     first_version(path)
-    monkeypatch.setattr(schema, "QUEUE", schema.QUEUE + "CREATE TABLE run (twice);")
+    broken = MIGRATIONS["m003_queue"] + "CREATE TABLE run (twice);"
+    monkeypatch.setitem(MIGRATIONS, "m003_queue", broken)
     with pytest.raises(sqlite3.OperationalError):
         ExperimentStore(path)
     with closing(sqlite3.connect(path)) as conn:
         # the second migration is complete, the third has left nothing
         assert version(conn) == 2
-        assert "sweep" not in columns(conn)
+        assert "sweep" not in tables(conn)
 
 
-def test_the_models_say_what_the_migrations_made(tmp_path: Path) -> None:
+def shape(conn: sqlite3.Connection) -> dict[str, dict[str, object]]:
+    """Each table by name: its columns, keys, indices and whether it has row ids."""
+    found = {}
+    tables = conn.execute(
+        "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND name NOT LIKE '%\\_words%' "
+        "ESCAPE '\\' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+    )
+    for table, sql in tables.fetchall():
+        info = conn.execute(f"PRAGMA table_info({table})").fetchall()
+        keys = conn.execute(f"PRAGMA foreign_key_list({table})").fetchall()
+        indices = conn.execute(f"PRAGMA index_list({table})").fetchall()
+        found[table] = {
+            "columns": {name: (AFFINITY.get(kind, kind), bool(needed) and not key)
+                        for _, name, kind, needed, _, key in info},
+            "key": [name for key, name in sorted((row[5], row[1]) for row in info) if key],
+            "points": sorted((name, other, there, gone)
+                             for _, _, other, name, there, _, gone, _ in keys),
+            "indices": sorted(index(conn, *row[1:5]) for row in indices if row[3] != "pk"),
+            "rowid": "WITHOUT ROWID" not in sql,
+        }  # fmt: skip
+    return found
+
+
+def index(
+    conn: sqlite3.Connection, name: str, unique: int, origin: str, partial: int
+) -> tuple[str, int, tuple[str, ...], str]:
+    """An index's name where it has one of its own, uniqueness, columns and condition."""
+    columns = tuple(row[2] for row in conn.execute(f"PRAGMA index_info({name})"))
+    sql = conn.execute("SELECT sql FROM sqlite_master WHERE name = ?", (name,)).fetchone()[0]
+    condition = sql.partition(" WHERE ")[2] if partial else ""
+    return name if origin == "c" else "", unique, columns, condition
+
+
+AFFINITY = {"VARCHAR": "TEXT", "FLOAT": "REAL"}  # what SQLAlchemy calls them
+
+
+def test_the_declared_tables_are_what_the_migrations_make(tmp_path: Path) -> None:
+    ExperimentStore(tmp_path / "s.db").close()
+    engine = create_engine(f"sqlite:///{tmp_path / 'declared.db'}")
+    SQLModel.metadata.create_all(engine)
+    engine.dispose()
+    with (
+        closing(sqlite3.connect(tmp_path / "s.db")) as made,
+        closing(sqlite3.connect(tmp_path / "declared.db")) as declared,
+    ):
+        assert shape(made) == shape(declared)
+
+
+def test_full_text_tables_are_as_declared_and_there_are_no_triggers(tmp_path: Path) -> None:
     ExperimentStore(tmp_path / "s.db").close()
     with closing(sqlite3.connect(tmp_path / "s.db")) as conn:
-        made = {name: {(col[0], bool(col[2])) for col in cols if not col[3]}
-                for name, cols in columns(conn).items()}  # fmt: skip
-        keys = {name: [col[0] for col in sorted(cols, key=lambda col: col[3]) if col[3]]
-                for name, cols in columns(conn).items()}  # fmt: skip
-    for name, table in SQLModel.metadata.tables.items():
-        assert {(column.name, not column.nullable) for column in table.columns
-                if not column.primary_key} == made[name]  # fmt: skip
-        assert [column.name for column in table.primary_key.columns] == keys[name]
-    own = {name for name in made if not re.search("_words|^sqlite_|^migration$", name)}
-    assert own == set(SQLModel.metadata.tables)
+        made = dict(conn.execute("SELECT name, sql FROM sqlite_master WHERE sql LIKE '%fts5%'"))
+        others = conn.execute("SELECT name FROM sqlite_master WHERE type IN ('trigger', 'view')")
+        assert made == tables_module.FULL_TEXT
+        assert others.fetchall() == []
 
 
 def test_migrations_are_numbered_in_order() -> None:
-    assert [m.name[:4] for m in MIGRATIONS] == [f"m{n:03d}" for n in range(1, CURRENT + 1)]
-    assert all(m.name == m.apply.__name__ for m in MIGRATIONS)
+    assert [name[:4] for name in MIGRATIONS] == [f"m{n:03d}" for n in range(1, CURRENT + 1)]
 
 
 def test_sqlite_versions_with_corruption_bugs_are_named() -> None:

@@ -1,4 +1,4 @@
-"""docs/schema.md says what the store is."""
+"""docs/schema.md and experiments/db/stored.py say what the store is."""
 
 import importlib.util
 from pathlib import Path
@@ -19,6 +19,11 @@ def schema_page() -> ModuleType:
     return module
 
 
-def test_the_page_is_what_the_store_gives(schema_page: ModuleType) -> None:
+def test_the_page_is_what_the_tables_say(schema_page: ModuleType) -> None:
     page = (DOCS / "schema.md").read_text(encoding="utf-8")
-    assert page == schema_page.render(), "run `python docs/schema.py`"
+    assert page == schema_page.page(), "run `python docs/schema.py`"
+
+
+def test_the_types_of_rows_are_what_the_tables_say(schema_page: ModuleType) -> None:
+    rows = schema_page.ROWS.read_text(encoding="utf-8")
+    assert rows == schema_page.row_types(), "run `python docs/schema.py`"
