@@ -74,7 +74,7 @@ class MetricQuestions(Reading):
         return (row[0], row[1]) if row else (None, None)
 
     def step_within(self, run: int, axis: str, limit: float) -> int | None:
-        """The last step within so many tokens, or so many seconds without pauses."""
+        """The last step within a number of tokens, or of seconds without pauses."""
         column = {"tokens": "tokens", "wall": "elapsed"}[axis]
         row = self._one(
             f"SELECT max(step) FROM step WHERE run_id = ? AND hidden = 0 AND {column} <= ?",
