@@ -37,7 +37,7 @@ def guarded(work: Callable[[], int]) -> int:
     with contextlib.suppress(OSError):
         sys.stderr.write(
             f"grpo-tui: the workbench was ended by {name}; everything recorded is in the store, "
-            "and `grpo-tui resume` goes on from the last checkpoint\n"
+            "and `grpo-tui resume` resumes from the last checkpoint\n"
         )
     return 128 + number
 

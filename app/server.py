@@ -44,7 +44,7 @@ def guard(token: str) -> Any:
             raise web.HTTPForbidden(text="This address is not served here.")
         origin = request.headers.get("Origin", "")
         if origin and origin.partition("://")[2] != request.host:
-            raise web.HTTPForbidden(text="Another site may not look in here.")
+            raise web.HTTPForbidden(text="Other sites may not read this page.")
         given = request.query.get(PARAMETER) or request.cookies.get(COOKIE) or ""
         if not secrets.compare_digest(given.encode(), token.encode()):
             raise web.HTTPUnauthorized(text="The address must hold the token that was printed.")
@@ -79,7 +79,7 @@ class Served(Server):
         return answer
 
     async def on_startup(self, _app: web.Application) -> None:
-        """Print where to look."""
+        """Print the address."""
         sys.stderr.write(f"{self.address}\n{TUNNEL.format(port=self.port)}\n"
                          "Read-only; Ctrl-C ends it.\n")  # fmt: skip
 

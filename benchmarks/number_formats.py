@@ -30,9 +30,9 @@ from grpo_engine.platform import blas
 from grpo_engine.run.session import Run
 from grpo_engine.setup.opening import load_run
 from grpo_engine.tasks.base import load_task
-from grpo_engine.train.advantages import judge, rows_to_train
+from grpo_engine.train.advantages import rows_to_train, step_advantages
 from grpo_engine.train.samples import as_float, gather
-from grpo_engine.train.sampling import Collected, collect
+from grpo_engine.train.sampling import StepGroups, sample_step
 from grpo_engine.train.update import update
 from grpo_engine.trainer import run
 
@@ -89,8 +89,8 @@ def drain(events: Generator[Event, None, Any]) -> Any:
 
 
 def first_update(
-    config: RunConfig, folder: Path, given: Collected | None
-) -> tuple[Collected, dict[str, mx.array], float]:
+    config: RunConfig, folder: Path, given: StepGroups | None
+) -> tuple[StepGroups, dict[str, mx.array], float]:
     """One update on these answers, or on ones sampled here: what was moved, as it is kept.
 
     Last comes the share of 16-bit numbers, as the forward reads them, that are others.
@@ -99,10 +99,10 @@ def first_update(
         current: Run = drain(
             load_run(config, Control(), folder, stack, load_task(config.task), 0, threads=1)
         )
-        given = given or drain(collect(current, 1))
+        given = given or drain(sample_step(current, 1))
         samples = gather(given.groups, current.recipe)
-        samples.worth = judge(samples, current.recipe)
-        samples.trained = rows_to_train(samples, current.recipe, 0.0)
+        samples.advantages = step_advantages(samples, current.recipe)
+        samples.trained_rows = rows_to_train(samples, current.recipe, 0.0)
         before, read = kept(current), current.policy.snapshot()
         drain(update(current, samples, 1))
         moved = {name: value - before[name] for name, value in kept(current).items()}
@@ -121,7 +121,7 @@ def compare_updates(tuning: str, dtype: str, seed: int, folder: Path) -> Found:
     """|change of the weights| beside float32's, after one update on float32's answers."""
     found: Found = {}
     once = {"algorithm": {"passes": 1, "beta": 0.0}}  # the reference is the policy itself here
-    given: Collected | None = None
+    given: StepGroups | None = None
     for rate in (*SMALL, RATES[tuning]):
         moved = []
         for place, kind in enumerate(("float32", dtype)):

@@ -57,7 +57,7 @@ class Shot:
 
 
 SHOTS = {
-    "runs": Shot("runs", True, (), ("newt", "reward")),
+    "runs": Shot("runs", True, (), ("newt", "reward", "not the default")),
     "new-run": Shot("new_run", True, (), ("2 New", "prompts", "GB")),
     "watch": Shot("watch", False, ("n", "n", "n"), ("generate", "reward"), at=112.0),
     "rollouts": Shot("rollouts", False, ("WAIT:token 1 of 6", *["right"] * 3),
@@ -150,7 +150,7 @@ async def shoot(shot: Shot, store: Path, size: tuple[int, int], theme: str) -> s
         if shot.answer is not None:
             step, group, answer = shot.answer
             run = app.session.run if app.session else 1
-            await app.hand_over("rollouts", RolloutOpened(run, step, "train", group, answer))
+            await app.forward("rollouts", RolloutOpened(run, step, "train", group, answer))
             await until(pilot, app, lambda: f"step {step} " in text_of(app))
         for key in shot.keys:
             if key.startswith("WAIT:"):

@@ -14,7 +14,7 @@ import pytest
 
 from app.cli.verb_table import VERBS
 from app.tui.app import SCREENS, Workbench
-from app.tui.idle.readying import MODULES
+from app.tui.idle.preloading import MODULES
 from grpo_engine.rewards.builtins import BUILT_IN as REWARDS
 from grpo_engine.tasks.base import BUILT_IN as TASKS
 

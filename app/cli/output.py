@@ -135,7 +135,7 @@ def width(text: str) -> int:
 
 
 def cut(text: str, size: int) -> str:
-    """The text within so many columns, ending in `…` where something is missing."""
+    """The text cut to a number of columns, ending in `…` where something is missing."""
     if width(text) <= size:
         return text
     kept, used = [], 0

@@ -19,7 +19,7 @@ def ask(run: str, verb: str, *, as_json: bool, db: str | None, wait: float = WAI
     if found.status in ("lost", "aborted"):
         raise QueryError(
             f"{found.name} has no process any more ({found.status}); "
-            f"`grpo-tui resume {found.id}` goes on with it"
+            f"`grpo-tui resume {found.id}` resumes it"
         )
     if not found.active and found.status != "unknown":
         raise QueryError(f"{found.name} is {found.status} already")

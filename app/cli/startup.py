@@ -24,7 +24,7 @@ def open_workbench() -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         sys.stderr.write("grpo-tui: the workbench needs a terminal; see grpo-tui --help\n")
         return exit_codes.USAGE
-    gc.disable()  # nothing of what is loaded now goes again; `Tidying` collects from then on
+    gc.disable()  # what is loaded now stays loaded; `IdleGarbageCollection` collects from then on
     try:
         return int(import_module("app.tui.app").main() or exit_codes.OK)
     finally:

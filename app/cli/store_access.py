@@ -57,7 +57,7 @@ def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]
     store = ExperimentStore(store_path(db))
     try:
         if store.copied_to is not None:
-            say(f"upgraded {store.path}; a copy from before is {store.copied_to}")
+            say(f"upgraded {store.path}; a copy from before the upgrade is {store.copied_to}")
         if store.read_only:
             if must:
                 raise StoreReadOnlyError(store.read_only)

@@ -18,17 +18,17 @@ class Verb(NamedTuple):
 
 
 NEEDS_ENGINE: Final = frozenset({"train", "resume", "sweep", "eval"})
-TRAIN, LOOK, KEEP, KNOW = "Train", "Look", "Keep", "Know"
+TRAIN, LOOK, KEEP, KNOW = "Train", "Watch", "Manage", "Reference"
 
 VERBS: Final = tuple(
     Verb(name, f"app.cli.verbs.{target}", help_, section)
     for section, name, target, help_ in (
         (TRAIN, "train", "train:train", "Train with GRPO, without a screen."),
-        (TRAIN, "resume", "resume:resume", "Go on with a run from its last checkpoint."),
+        (TRAIN, "resume", "resume:resume", "Resume a run from its last checkpoint."),
         (TRAIN, "sweep", "sweep:sweep", "Train a grid of settings and seeds, one after another."),
         (TRAIN, "stop", "stop:stop", "Ask a run to save a checkpoint and stop."),
-        (TRAIN, "pause", "pause:pause", "Ask a run to hold."),
-        (TRAIN, "continue", "continue_:continue_", "Ask a held run to go on."),
+        (TRAIN, "pause", "pause:pause", "Pause a run."),
+        (TRAIN, "continue", "continue_:continue_", "Let a paused run continue."),
         (TRAIN, "eval", "evaluate:evaluate", "Score a run or a model on held-out problems."),
         (LOOK, "watch", "watch:watch", "Attach the live screen to a run."),
         (LOOK, "replay", "replay:replay", "Play a recorded run again, with a clock."),

@@ -39,7 +39,7 @@ def _waiting(snapshot: Snapshot) -> str:
             return "Checkpoint asked for: the last finished step is written at the next token."
         case "continue":
             return "Going on."
-    return "The run holds. Press . to go on." if snapshot.status == "paused" else ""
+    return "The run is paused. Press . to continue." if snapshot.status == "paused" else ""
 
 
 def _ended(snapshot: Snapshot) -> str:

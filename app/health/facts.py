@@ -16,7 +16,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A line of the report: what was looked at, what was found, what would help."""
+    """A line of the report: what was checked, what was found, what would help."""
 
     area: str
     name: str

@@ -24,7 +24,7 @@ _SUSPECT = re.compile(
 
 @lru_cache(maxsize=4096)
 def _sign(char: str) -> str:
-    """What stands for one suspect character, where its neighbours do not matter."""
+    """The visible form of one suspect character, where its neighbours do not matter."""
     code = ord(char)
     if code < 0x20:
         return chr(0x2400 + code)
@@ -53,7 +53,7 @@ def _sign(char: str) -> str:
 
 
 def safe(text: str, newline: str = NEWLINE_SIGN) -> str:
-    """Give the text with everything in it visible and harmless; `newline` stands for a line end."""
+    """Give the text with everything in it visible and harmless; `newline` replaces a line end."""
     if text.isascii() and text.isprintable():
         return text
     text = text.replace("\r\n", "\n").replace("\t", _TAB)

@@ -25,7 +25,7 @@ TICK_S = 0.1
 PIECE = 1 << 16
 
 
-class RehearsalError(RuntimeError):
+class TrialError(RuntimeError):
     """The process gave no answer, and why."""
 
 
@@ -40,7 +40,7 @@ class _Job:
     dropped: bool = False
 
 
-class Rehearsal:
+class TrialProcess:
     """One thread that keeps at most one process; both begin with the first question."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Rehearsal:
     ) -> dict[str, Any]:
         """Give the answer; a later question with the same key cancels this one.
 
-        Only `online` questions may use the network. Raises `RehearsalError`, and
+        Only `online` questions may use the network. Raises `TrialError`, and
         `asyncio.CancelledError` where it was overtaken.
         """
         loop = asyncio.get_running_loop()
@@ -67,7 +67,7 @@ class Rehearsal:
             old.future.cancel()
         self._latest[key] = job
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="rehearsal", daemon=True)
+            self._thread = threading.Thread(target=self._work, name="trial", daemon=True)
             self._thread.start()
         self._jobs.put(job)
         found: dict[str, Any] = await job.future
@@ -88,9 +88,9 @@ class Rehearsal:
                 continue
             try:
                 good, value = True, self._answer(job)
-            except (RehearsalError, OSError, ValueError) as error:
+            except (TrialError, OSError, ValueError) as error:
                 self._stop()
-                good, value = False, RehearsalError(str(error))
+                good, value = False, TrialError(str(error))
             if self._closing.is_set():
                 break
             if not job.loop.is_closed():
@@ -137,14 +137,14 @@ class Rehearsal:
         while not found.endswith(b"\n"):
             waited = time.monotonic() - job.begun
             if self._closing.is_set() or (job.dropped and waited > OVERTAKEN_S):
-                raise RehearsalError("the question was given up")
+                raise TrialError("the question was given up")
             if waited > limit:
-                raise RehearsalError(f"no answer within {limit:g} s")
+                raise TrialError(f"no answer within {limit:g} s")
             if select.select([file], [], [], TICK_S)[0]:
                 piece = os.read(file, PIECE)
                 if not piece:
                     code = process.wait(5.0)
-                    raise RehearsalError(f"the trial process ended with status {code}")
+                    raise TrialError(f"the trial process ended with status {code}")
                 found += piece
         return bytes(found)
 

@@ -52,7 +52,7 @@ class Examples:
         """The first problems of the run's first step."""
         return draw(self.task(config), config.seed, 0, COUNT)
 
-    def look(self, config: RunConfig) -> dict[str, Any]:
+    def describe(self, config: RunConfig) -> dict[str, Any]:
         """The task in numbers and its first problems."""
         task = self.task(config)
         some = self.drawn(config)

@@ -20,20 +20,20 @@ def main() -> None:
 
     lower_priority(10)
     with ExitStack() as stack, answers:
-        serve(sys.stdin.buffer, answers, Bench(stack))
+        serve(sys.stdin.buffer, answers, Trials(stack))
 
 
-def serve(questions: BinaryIO, answers: BinaryIO, bench: "Bench") -> None:
+def serve(questions: BinaryIO, answers: BinaryIO, trials: "Trials") -> None:
     """Read questions and write answers."""
     while select.select([questions], [], [], IDLE_S)[0]:
         line = questions.readline()
         if not line:
             return
-        answers.write(json.dumps(bench.answer(json.loads(line))).encode() + b"\n")
+        answers.write(json.dumps(trials.answer(json.loads(line))).encode() + b"\n")
         answers.flush()
 
 
-class Bench:
+class Trials:
     """What was loaded is kept for the next question."""
 
     def __init__(self, stack: ExitStack) -> None:
@@ -55,7 +55,7 @@ class Bench:
             config = build(question["config"], "these settings")
             match question["do"]:
                 case "examples":
-                    return self._examples.look(config)
+                    return self._examples.describe(config)
                 case "memory":
                     return self._estimates.estimate(config)
                 case _:

@@ -1,4 +1,4 @@
-"""The workbench: five screens as modes, one shown run, a governed refresh, and the wiring."""
+"""The workbench: five screens as modes, one shown run, a limited refresh rate, and the wiring."""
 
 import asyncio
 import time
@@ -21,9 +21,9 @@ from app.feed.run_state import Snapshot
 from app.guardian import guarded
 from app.text.safe_text import safe
 from app.tui import messages as msg
-from app.tui.idle.readying import Readying
-from app.tui.idle.tidying import Tidying
-from app.tui.keys import deeds
+from app.tui.idle.garbage_collection import IdleGarbageCollection
+from app.tui.idle.preloading import Preloading
+from app.tui.keys import key_actions
 from app.tui.lifecycle import RunKeeper
 from app.tui.looks.themes import THEMES
 from app.tui.preferences import Preferences, preferences_path
@@ -38,8 +38,8 @@ SCREENS = {
     "rollouts": "app.tui.screens.rollouts:RolloutsScreen",
     "compare": "app.tui.screens.compare:CompareScreen",
 }
-FAST, SLOW, KEY_GLOW = 1 / 12, 1 / 4, 2.0
-FRAMES_SHARE = 1 / 8  # of the time, which leaves the rest to keys
+FAST, SLOW, KEY_ACTIVE_S = 1 / 12, 1 / 4, 2.0
+FRAMES_SHARE = 1 / 8  # of the time; the rest is for keys
 
 
 def load(target: str) -> Screen[Any]:
@@ -64,7 +64,7 @@ class Workbench(RunKeeper):
         Binding("2", "mode('new_run')", "New run", id="mode.new_run", show=False,
                 tooltip="Settings of a new run, and start"),
         Binding("3", "mode('watch')", "Watch", id="mode.watch", show=False,
-                tooltip="The run as it goes on"),
+                tooltip="The run while it trains"),
         Binding("4", "mode('rollouts')", "Rollouts", id="mode.rollouts", show=False,
                 tooltip="Every answer, down to the token"),
         Binding("5", "mode('compare')", "Compare", id="mode.compare", show=False,
@@ -80,9 +80,9 @@ class Workbench(RunKeeper):
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":
             return found
-        from app.tui.textual_private.steady_driver import SteadyDriver
+        from app.tui.textual_private.terminal_driver import TerminalDriver
 
-        return SteadyDriver
+        return TerminalDriver
 
     def __init__(
         self, store: Path | None = None, *, feed: Feed | None = None, mode: str = "runs",
@@ -97,37 +97,37 @@ class Workbench(RunKeeper):
         self._last_key = 0.0
         self._last_frame = self._frame_cost = 0.0
         self._idle = Snapshot()
-        self._tidying = Tidying()
-        self._readying = Readying(self.build, SCREENS, read_only=read_only)
+        self._garbage_collection = IdleGarbageCollection()
+        self._preloading = Preloading(self.build_screen, SCREENS, read_only=read_only)
 
     # -- life -------------------------------------------------------------------------------
 
     def on_load(self) -> None:
-        """Start tasks in their turn, as Python 3.11 does.
+        """Start each task from the event loop, as Python 3.11 does.
 
-        From 3.12 on Textual starts each within the call that makes it, so that fields of the first
-        screen would be mounted before the screen is the app's.
+        From 3.12 on Textual's tasks start eagerly, which would mount fields of the first screen
+        before the screen belongs to the app.
         """
         asyncio.get_running_loop().set_task_factory(None)
 
     async def on_mount(self) -> None:
         """Take the user's keys, show the first screen, and start the frames."""
         self.set_keymap(self.preferences.keymap)
-        if self.abilities.ssh:
+        if self.capabilities.ssh:
             self.animation_level = "none"
         if self._first_mode != "runs":
-            await self.bring(self._first_mode)
+            await self.show_mode(self._first_mode)
         if not self.is_headless:
             self.obey_signals()
             self.begin_capture_print(self)
-            self._tidying.start()
-            self.call_after_refresh(self._readying.start)
-        self.set_interval(FAST, self._governor, name="frames")
+            self._garbage_collection.start()
+            self.call_after_refresh(self._preloading.start)
+        self.set_interval(FAST, self._poll, name="frames")
 
     def on_unmount(self) -> None:
-        """Let go of the store and the run."""
-        self._tidying.stop()
-        self._readying.stop()
+        """Close the run's feed and the store."""
+        self._garbage_collection.stop()
+        self._preloading.stop()
         if self.session is not None:
             self.session.close()
         self.reader.close()
@@ -140,15 +140,15 @@ class Workbench(RunKeeper):
 
     # -- frames -----------------------------------------------------------------------------
 
-    def _governor(self) -> None:
+    def _poll(self) -> None:
         now = self.clock()
-        pace = FAST if now - self._last_key < KEY_GLOW else SLOW
+        pace = FAST if now - self._last_key < KEY_ACTIVE_S else SLOW
         pace = max(pace, self._frame_cost / FRAMES_SHARE)
         if now - self._last_frame >= pace - FAST / 2:
             self.frame_now()
         quiet = now - self._last_key
-        self._readying.look(quiet)
-        self._tidying.look(quiet)
+        self._preloading.poll(quiet)
+        self._garbage_collection.poll(quiet)
 
     def frame_now(self) -> None:
         """Draw what is new on the screen in front."""
@@ -173,7 +173,7 @@ class Workbench(RunKeeper):
             self.notify("This view is read-only.", severity="warning")
             return
         if isinstance(self.screen, WorkbenchScreen):
-            await self.bring(mode)
+            await self.show_mode(mode)
 
     def action_jump(self) -> None:
         """Letters on every panel and field."""
@@ -183,11 +183,11 @@ class Workbench(RunKeeper):
             self.push_screen(JumpScreen(self.screen))
 
     async def action_quit(self) -> None:
-        """Textual's own key for quitting asks as well."""
+        """Ask first; Textual's own key for quitting ends up here."""
         self.action_ask_quit()
 
     def action_command_palette(self) -> None:
-        """All actions by name, in a field that keeps what is pasted on its line."""
+        """All actions by name, in a field that keeps pasted text on one line."""
         from app.tui.textual_private.action_palette import ActionPalette
 
         if not isinstance(self.screen, ActionPalette):
@@ -197,16 +197,16 @@ class Workbench(RunKeeper):
         self, message: str, *, title: str = "", severity: SeverityLevel = "information",
         timeout: float | None = None, markup: bool = False,  # noqa: ARG002 - never
     ) -> None:  # fmt: skip
-        """Show a message for a while; it may hold names and texts from elsewhere, never markup."""
+        """Show a message for a while; names and texts in it are never read as markup."""
         super().notify(safe(message, "\n"), title=title, severity=severity, timeout=timeout,
                        markup=False)  # fmt: skip
 
     def get_system_commands(self, screen: Screen[Any]) -> Any:
         """Every action of the screen, then themes, for the palette."""
-        for deed in deeds(screen):
-            run = partial(self.run_action, deed.action, deed.node)
-            name = deed.name[:1].upper() + deed.name[1:]
-            yield SystemCommand(name, f"{deed.help}  ({deed.written})", run)
+        for item in key_actions(screen):
+            run = partial(self.run_action, item.action, item.node)
+            name = item.name[:1].upper() + item.name[1:]
+            yield SystemCommand(name, f"{item.help}  ({item.written})", run)
         for theme in THEMES:
             yield SystemCommand(f"Theme: {theme.name}", "Colours of the whole workbench",
                                 partial(self.change_theme, theme.name))  # fmt: skip
@@ -228,20 +228,20 @@ class Workbench(RunKeeper):
         """Show an answer token by token."""
         if not message.run and self.session is not None:
             message.run = self.session.run
-        await self.hand_over("rollouts", message)
+        await self.forward("rollouts", message)
 
     @on(msg.CompareRequested)
     async def show_comparison(self, message: msg.CompareRequested) -> None:
         """Put runs side by side."""
-        await self.hand_over("compare", message)
+        await self.forward("compare", message)
 
     @on(msg.NewRunRequested)
     async def show_form(self, message: msg.NewRunRequested) -> None:
         """Open the form of a new run."""
-        await self.hand_over("new_run", message)
+        await self.forward("new_run", message)
 
-    async def hand_over(self, mode: str, message: Message) -> None:
-        """Bring a screen to the front and give it a request."""
+    async def forward(self, mode: str, message: Message) -> None:
+        """Switch to a screen and give it a request."""
         await self.action_mode(mode)
         screen = self.screen
         if isinstance(screen, WorkbenchScreen) and screen.mode == mode:
@@ -259,7 +259,7 @@ def open_workbench(
             store, feed=feed() if feed is not None else None, mode=mode, read_only=read_only,
             preferences=Preferences(preferences_path()),
         )  # fmt: skip
-        waits.shorten(over_ssh=app.abilities.ssh)
+        waits.shorten(over_ssh=app.capabilities.ssh)
         code = app.run()
         app.finish_run()
         return code or 0

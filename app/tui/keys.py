@@ -13,17 +13,17 @@ NAMES = {
     "left": "←", "right": "→", "up": "↑", "down": "↓", "escape": "esc", "asterisk": "*",
     "left_square_bracket": "[", "right_square_bracket": "]", "minus": "-", "equals_sign": "=",
 }  # fmt: skip
-# Textual's own bindings that are worth telling, in this program's words.
+# Textual's own bindings that the help lists, in this program's words.
 OWN_WORDS = {
     "app.focus_next": ("next panel", "Go to the next panel or field"),
-    "app.focus_previous": ("panel before", "Go to the panel or field before"),
+    "app.focus_previous": ("previous panel", "Go to the previous panel or field"),
     "command_palette": ("palette", "Find any action by its name"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
-    """One action, the keys that fire it, and whose it is."""
+class KeyAction:
+    """One action, its keys, and the node it belongs to."""
 
     keys: tuple[str, ...]
     name: str
@@ -45,14 +45,14 @@ def key_name(key: str, display: str | None = None) -> str:
 
 
 def words_of(binding: Binding) -> tuple[str, str] | None:
-    """Name and explanation of a binding; None for those of Textual that are not worth telling."""
+    """Name and explanation of a binding; None for Textual's that the help leaves out."""
     if binding.id:
         return binding.description, binding.tooltip or binding.description
     return OWN_WORDS.get(binding.action)
 
 
-def deeds(screen: Screen[Any]) -> Iterator[Deed]:
-    """What the keys do here, the focused widget's first."""
+def key_actions(screen: Screen[Any]) -> Iterator[KeyAction]:
+    """What the keys do here, those of the focused widget first."""
     found: dict[tuple[str, DOMNode], tuple[Binding, list[str]]] = {}
     for active in screen.active_bindings.values():
         if active.enabled and words_of(active.binding) is not None:
@@ -61,4 +61,4 @@ def deeds(screen: Screen[Any]) -> Iterator[Deed]:
     for (action, node), (binding, keys) in found.items():
         words = words_of(binding)
         if words is not None:
-            yield Deed(tuple(dict.fromkeys(keys)), words[0], words[1], action, node)
+            yield KeyAction(tuple(dict.fromkeys(keys)), words[0], words[1], action, node)

@@ -45,8 +45,8 @@ class RunKeeper(ThemedApp):
         self.live: Session | None = None
         self.plan: Plan = ""
         self.handed_over = ""
-        self.dark = False
-        self.abilities = terminal.abilities()
+        self.terminal_lost = False
+        self.capabilities = terminal.capabilities()
 
     def _tell(self, message: Message) -> None:
         """Take a message from the engine thread."""
@@ -127,7 +127,7 @@ class RunKeeper(ThemedApp):
 
     def copy(self, text: str) -> None:
         """Copy text, and say how it went."""
-        self.notify(terminal.copy(self, text, self.abilities))
+        self.notify(terminal.copy(self, text, self.capabilities))
 
     # -- starting ---------------------------------------------------------------------------
 
@@ -302,10 +302,10 @@ class RunKeeper(ThemedApp):
 
     def lose_terminal(self) -> None:
         """The terminal is gone: draw into the void, end the screen, let the engine finish."""
-        if self.dark:
+        if self.terminal_lost:
             return
-        terminal.go_dark()
-        self.dark = True
+        terminal.discard_output()
+        self.terminal_lost = True
         self.exit(0)
 
     def finish_run(self) -> None:
@@ -324,9 +324,9 @@ class RunKeeper(ThemedApp):
 
     def panic(self, *renderables: Any) -> None:
         """A terminal that is gone takes the screen, not the run."""
-        if not self.dark and not self.is_headless and terminal.is_lost():
+        if not self.terminal_lost and not self.is_headless and terminal.is_lost():
             self.lose_terminal()
-        elif not self.dark:
+        elif not self.terminal_lost:
             super().panic(*renderables)
 
     def on_print(self, event: events.Print) -> None:

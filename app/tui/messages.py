@@ -24,7 +24,7 @@ class ControlRequested(Message):
 
 @dataclass
 class MuteRequested(Message):
-    """Mute this kind of alert in the shown run, or let it speak again."""
+    """Mute this kind of alert in the shown run, or unmute it."""
 
     rule: str
     muted: bool
@@ -32,7 +32,7 @@ class MuteRequested(Message):
 
 @dataclass
 class PromptFocused(Message):
-    """The prompt at this place of the step is the one to look at."""
+    """Show the prompt at this place of the step."""
 
     place: int
 
@@ -83,7 +83,7 @@ class LaunchRequested(Message):
 
 @dataclass
 class ResumeRequested(Message):
-    """Go on with a stored run from its last checkpoint."""
+    """Resume a stored run from its last checkpoint."""
 
     ref: str
     where: Literal["here", "detached"] = "here"
@@ -119,7 +119,7 @@ class Queued(Message):
 
 @dataclass
 class EngineEnded(Message):
-    """The engine thread is done with a run; `error` is what broke it, if anything did."""
+    """The engine thread has finished a run; `error` says what broke it, if anything did."""
 
     run: str
     error: str = ""

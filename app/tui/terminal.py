@@ -21,7 +21,7 @@ TOOLS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Abilities:
+class Capabilities:
     """What the program may count on; `copier` is a local clipboard tool, if there is one."""
 
     ssh: bool
@@ -30,8 +30,8 @@ class Abilities:
     copier: tuple[str, ...] = ()
 
 
-def abilities(environment: Mapping[str, str] | None = None) -> Abilities:
-    """Look at the environment once."""
+def capabilities(environment: Mapping[str, str] | None = None) -> Capabilities:
+    """Read them from the environment."""
     env = os.environ if environment is None else environment
     ssh = bool(env.get("SSH_CONNECTION") or env.get("SSH_TTY"))
     copier: tuple[str, ...] = ()
@@ -44,15 +44,15 @@ def abilities(environment: Mapping[str, str] | None = None) -> Abilities:
             if shutil.which(tool[0], path=env.get("PATH")):
                 copier = tool
                 break
-    return Abilities(ssh=ssh, tmux=bool(env.get("TMUX")),
+    return Capabilities(ssh=ssh, tmux=bool(env.get("TMUX")),
                      browser=env.get("TEXTUAL_DRIVER", "").find("web_driver") >= 0,
                      copier=copier)  # fmt: skip
 
 
-def copy(app: "App[int]", text: str, able: Abilities) -> str:
+def copy(app: "App[int]", text: str, able: Capabilities) -> str:
     """Copy by the best way there is, and say in a few words what was done."""
     if not text:
-        return "Nothing is marked here that could be copied."
+        return "Nothing is selected here that could be copied."
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     count = f"{len(text):,} characters"
     if able.copier:
@@ -88,7 +88,7 @@ def is_lost() -> bool:
     return False
 
 
-def go_dark() -> None:
+def discard_output() -> None:
     """Point the standard streams at nothing, so that no write can fail or block."""
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):

@@ -64,7 +64,7 @@ def open_writer(
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """Open to read only; a file on a read-only medium is read as it lies there."""
+    """Open to read only, also from a read-only medium."""
     if not path.exists():
         raise NoStoreError(f"there is no store at {path}; a first run will make it")
     base = f"file:{quote(str(path))}"

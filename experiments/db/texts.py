@@ -55,7 +55,7 @@ def unguard(cell: str) -> str:
 
 
 class _Visible(dict[int, str]):
-    """What stands for each character on a terminal, found out when it is first met."""
+    """The visible form of each character, worked out when it is first met."""
 
     def __missing__(self, code: int) -> str:
         shown = chr(code)

@@ -223,7 +223,7 @@ class TokenFile:
         self._conn = conn
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         if self._conn is not None:
             self._conn.close()
             self._conn = None

@@ -22,7 +22,7 @@ def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out:
     """Write the metrics of runs under `out` and count the values."""
     if format not in TRACKERS:
         raise ExportError(f"there is no tracker {format!r}; choose from {', '.join(TRACKERS)}")
-    # what the packages say of themselves is no data
+    # what the packages print is no data
     with redirect_stdout(sys.stderr):
         return sum(TRACKERS[format](reader, run, out) for run in runs)
 

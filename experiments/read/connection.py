@@ -34,7 +34,7 @@ class Reading:
         self._stops = 0
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the connection."""
         self._conn.close()
 
     def interrupt(self) -> None:

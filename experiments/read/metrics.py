@@ -82,7 +82,7 @@ class MetricQuestions(Reading):
         return row or (None, None)
 
     def step_within(self, run: int, axis: str, limit: float) -> int | None:
-        """The last step within so many tokens, or so many seconds without pauses."""
+        """The last step within a number of tokens, or of seconds without pauses."""
         column = {"tokens": "tokens", "wall": "elapsed"}[axis]
         last: int | None = self._value(
             f"SELECT max(step) FROM step WHERE run_id = ? AND hidden = 0 AND {column} <= ?",

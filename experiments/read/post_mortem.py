@@ -14,7 +14,7 @@ LINES = 20
 
 
 class PostMortemQuestions(MetricQuestions):
-    """The last that was heard of a run, and what it would take to go on."""
+    """The last that was heard of a run, and what it would take to resume it."""
 
     def post_mortem(self, run: int) -> v.PostMortem:
         """Last step, checkpoint, steps to redo, cause as far as known, last log lines."""

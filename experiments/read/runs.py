@@ -36,7 +36,7 @@ _JOINS = 50
 
 
 class LazyMetrics(Mapping[str, v.MetricSummary]):
-    """The metrics of a run as one row of numbers, made into values where they are looked at.
+    """The metrics of a run as one row of numbers, made into values when they are read.
 
     `places` says where in the row each metric begins; one whose count is NULL the run has not.
     """

@@ -273,7 +273,7 @@ class SearchQuestions(OrderedRollouts):
     def _few(
         self, query: Query, run: int | None, bounds: tuple[int, int]
     ) -> dict[int, bool] | None:
-        """All hits, if there are only so many, and whether each is in the completion."""
+        """All hits, if there are few, and whether each is in the completion."""
         if not query.match or self.schema < 2:
             if bounds[1] - bounds[0] >= FEW:
                 return None

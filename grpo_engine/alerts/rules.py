@@ -1,4 +1,4 @@
-"""The rules of `alerts`: each looks at the last steps' metrics and finds one thing or nothing."""
+"""The rules of alerts: each reads the last steps' metrics and gives one finding or None."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from grpo_engine.config.run_config import AlertsConfig
 from grpo_engine.events import Severity
 
 MOSTLY_RIGHT = 0.8  # from here on, form is what is left to learn
-MEAN_GAP, MOST_GAP = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
+MEAN_GAP, MAX_GAP = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
 # how large a gap that is corrected may be: times the first step's, times what rounding explains
 GROWN, FARTHEST = 5.0, Gap(20.0, 4.0)
 MASKED = 0.25  # share of tokens that the correction may leave out
@@ -17,7 +17,7 @@ MASKED = 0.25  # share of tokens that the correction may leave out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the rules look at; `history` ends with the step in hand, `start` has the first ten."""
+    """What the rules read; `history` ends with the current step, `start` has the first ten."""
 
     history: Sequence[Mapping[str, float]]
     start: Sequence[Mapping[str, float]]
@@ -227,7 +227,7 @@ def gradient_spike(facts: Facts) -> Finding | None:
 
 def sampler_disagrees(facts: Facts) -> Finding | None:
     """A gap that is corrected may be as large as rounding makes it, which the first step shows."""
-    keys = (MEAN_GAP, MOST_GAP)
+    keys = (MEAN_GAP, MAX_GAP)
     now = {key: facts.history[-1][key] for key in keys if key in facts.history[-1]}
     limits = dict(zip(keys, facts.sampler_gap, strict=True))
     if facts.corrected:
@@ -238,8 +238,8 @@ def sampler_disagrees(facts: Facts) -> Finding | None:
     beyond = [key for key in keys if now.get(key, 0.0) > limits[key]]
     if not beyond:
         return None
-    sizes = f"{now.get(MEAN_GAP, 0.0):.2g} nats per token on average, {now[MOST_GAP]:.2g} at most"
-    found = f"Sampler and trainer give the same tokens different log-probabilities: {sizes}. "
+    sizes = f"{now.get(MEAN_GAP, 0.0):.2g} nats per token on average, {now[MAX_GAP]:.2g} at most"
+    problem = f"Sampler and trainer give the same tokens different log-probabilities: {sizes}. "
     if facts.corrected:
         why = "Importance correction weighs answers for it, but rounding alone is not so large."
         remedy = "Set model.shared_prefix false, and if that does not help model.dtype float32."
@@ -247,7 +247,7 @@ def sampler_disagrees(facts: Facts) -> Finding | None:
         why = "The policy is updated as if it had sampled what another policy did."
         remedy = "Set algorithm.importance_cap 3 to correct for it, or model.dtype float32."
     return Finding(
-        severity="warning" if facts.corrected else "error", explanation=found + why,
+        severity="warning" if facts.corrected else "error", explanation=problem + why,
         remedy=remedy, value=now[beyond[0]], limit=limits[beyond[0]],
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Alerts: what the numbers of a run say is wrong, what it means, and what to try.
 
 `Alerts` folds the events of a run; it keeps the last steps' metrics and nothing else, so that its
-state fits in a checkpoint. A rule that goes on to hold is raised again every `REPEAT` steps.
+state fits in a checkpoint. A rule that still holds is raised again every `REPEAT` steps.
 """
 
 from collections.abc import Iterator, Mapping
@@ -83,7 +83,7 @@ class Alerts:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave."""
+        """Put back what `state` gave."""
         self._history = [dict(row) for row in state["history"]]
         self._start = [dict(row) for row in state["start"]]
         self._evaluations = [(int(step), float(value)) for step, value in state["evaluations"]]

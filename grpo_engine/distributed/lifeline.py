@@ -1,8 +1,8 @@
 """Notices when a rank of a run is gone: a socket between rank 0 and each other rank.
 
-A collective operation whose partner has died may wait for ever inside MLX, where no Python can
-end it. So the ranks hold a connection beside it, and a thread on each end that waits for it to
-break and says so in `control.lost`, for whoever can end the process.
+A collective operation whose partner has died may wait forever inside MLX, where Python cannot
+end it. So each rank has a socket to rank 0, and a thread on each end that waits for it to break and
+reports it in `control.lost`, for whoever can end the process.
 """
 
 import json
@@ -38,12 +38,12 @@ class Lifeline:
             if server is not None:
                 offer = {"port": server.getsockname()[1], "addresses": addresses(),
                          "token": secrets.token_hex(16)}  # fmt: skip
-            found = self._ranks.share(offer)
+            offer = self._ranks.broadcast(offer)
             if server is not None:
-                self._accept(server, found["token"])
+                self._accept(server, offer["token"])
             else:
-                self._connect(found)
-            self._ranks.gather(None)  # nobody goes on before all are held
+                self._connect(offer)
+            self._ranks.gather(None)  # no rank starts before all are connected
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
@@ -91,18 +91,18 @@ class Lifeline:
         threading.Thread(target=self._wait, args=(client, who), daemon=True).start()
 
     def _wait(self, client: socket.socket, who: str) -> None:
-        said = b""
+        message = b""
         with suppress(OSError):
             while part := client.recv(4096):
-                said += part
-        if self._closing or said == BYE:
+                message += part
+        if self._closing or message == BYE:
             return
         why = "it was killed, or its machine or network is gone"
         with suppress(ValueError, KeyError):
-            why = json.loads(said)["failed"]
+            why = json.loads(message)["failed"]
         self._control.lose(
             f"{who} of the run has ended: {why}. Start all ranks again with `grpo-tui resume`; "
-            "the run goes on from its last checkpoint"
+            "the run continues from its last checkpoint"
         )
 
 
@@ -115,12 +115,12 @@ def addresses(env: Mapping[str, str] = os.environ) -> list[str]:
     """Where other ranks may find this one: as the launcher's host file says, else by name."""
     with suppress(KeyError, OSError, ValueError, TypeError, IndexError):
         hosts = json.loads(Path(env["MLX_HOSTFILE"]).read_text(encoding="utf-8"))
-        own = [place.rpartition(":")[0] for place in hosts[int(env["MLX_RANK"])]]
-        return list(dict.fromkeys(own)) or [LOOPBACK]
+        local = [place.rpartition(":")[0] for place in hosts[int(env["MLX_RANK"])]]
+        return list(dict.fromkeys(local)) or [LOOPBACK]
     for name in ("MLX_JACCL_COORDINATOR", "NCCL_HOST_IP"):
         if host := env.get(name, ""):
             return [host.rpartition(":")[0] or host]
     with suppress(OSError):
-        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
-        return [*dict.fromkeys(str(entry[4][0]) for entry in found), LOOPBACK]
+        entries = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+        return [*dict.fromkeys(str(entry[4][0]) for entry in entries), LOOPBACK]
     return [LOOPBACK]

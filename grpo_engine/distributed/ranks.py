@@ -1,8 +1,9 @@
 """One run on several machines: ranks that share out the work and agree on every number.
 
-Each rank samples, scores and differentiates its share; what they found is summed or gathered, so
+Each rank samples, scores and differentiates its share; the results are summed or gathered, so
 that every rank holds the same groups, denominators and gradients and takes the same decisions.
-MLX's distributed back ends carry it; a process that `mlx.launch` did not start is alone.
+The messages go through MLX's distributed back ends; a process that `mlx.launch` did not start is
+alone.
 """
 
 import json
@@ -36,21 +37,21 @@ class Ranks:
 
     @property
     def rank(self) -> int:
-        """Which of them this is; 0 records the run."""
+        """This rank's number."""
         return int(self.group.rank()) if self.group else 0
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """How many ranks there are."""
         return int(self.group.size()) if self.group else 1
 
     @property
     def leads(self) -> bool:
-        """Whether this is the rank that records, decides and listens to the user."""
+        """Whether this is rank 0, which records the run and decides for all ranks."""
         return self.rank == 0
 
-    def mine(self, items: Sequence[Item]) -> list[tuple[int, Item]]:
-        """This rank's share with its places: every `size`-th, so that long ones are spread."""
+    def assigned(self, items: Sequence[Item]) -> list[tuple[int, Item]]:
+        """This rank's items with their places: every `size`-th, to share out long ones."""
         return list(enumerate(items))[self.rank :: self.size]
 
     def gather(self, value: Any) -> list[Any]:
@@ -64,19 +65,19 @@ class Ranks:
         whole = self._all_gather(padded).reshape(self.size, -1)
         return [json.loads(row[:size].tobytes()) for row, size in zip(whole, sizes, strict=True)]
 
-    def share(self, value: Any) -> Any:
-        """The JSON value that rank 0 gives."""
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's JSON value on every rank."""
         return self.gather(value if self.leads else None)[0] if self.group else value
 
-    def spread(self, items: Iterable[tuple[int, Any]], count: int) -> list[Any]:
-        """JSON values by place, each made by one rank, put together on all of them."""
-        found: list[Any] = [None] * count
+    def gather_by_place(self, items: Iterable[tuple[int, Any]], count: int) -> list[Any]:
+        """JSON values in the order of their places, each made by one rank."""
+        values: list[Any] = [None] * count
         for part in self.gather([[place, value] for place, value in items]):
             for place, value in part:
-                found[place] = value
-        return found
+                values[place] = value
+        return values
 
-    def add(self, tree: Any) -> Any:
+    def sum(self, tree: Any) -> Any:
         """The sum over all ranks of every array of a tree, in one message per number format."""
         if not self.group:
             return tree
@@ -93,7 +94,7 @@ class Ranks:
         mx.eval(summed)
         return nest(summed)
 
-    def add_one(self, value: mx.array) -> mx.array:
+    def sum_array(self, value: mx.array) -> mx.array:
         """The sum over all ranks of one array."""
         if not self.group:
             return value
@@ -101,17 +102,17 @@ class Ranks:
         mx.eval(total)
         return total
 
-    def hand_out(self, arrays: Mapping[str, mx.array] | None) -> dict[str, mx.array]:
+    def broadcast_arrays(self, arrays: Mapping[str, mx.array] | None) -> dict[str, mx.array]:
         """Rank 0's arrays on every rank."""
         if not self.group:
             return dict(arrays or {})
-        own = arrays or {}
-        kinds = {name: [list(a.shape), str(a.dtype).rpartition(".")[2]] for name, a in own.items()}
-        found: dict[str, mx.array] = {}
-        for name, (shape, dtype) in self.share(kinds).items():
-            value = own[name] if self.leads else mx.zeros(shape, getattr(mx, dtype))
-            found[name] = self.add_one(value) if value.size else value
-        return found
+        local = arrays or {}
+        kinds = {n: [list(a.shape), str(a.dtype).rpartition(".")[2]] for n, a in local.items()}
+        everywhere: dict[str, mx.array] = {}
+        for name, (shape, dtype) in self.broadcast(kinds).items():
+            value = local[name] if self.leads else mx.zeros(shape, getattr(mx, dtype))
+            everywhere[name] = self.sum_array(value) if value.size else value
+        return everywhere
 
     def _stream(self) -> Any:
         """Sockets and Thunderbolt are served from the CPU; NCCL from the GPU."""
@@ -122,6 +123,8 @@ class Ranks:
         return total
 
     def _all_gather(self, value: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-        found = mx.distributed.all_gather(mx.array(value), group=self.group, stream=self._stream())
-        mx.eval(found)
-        return np.array(found)
+        gathered = mx.distributed.all_gather(
+            mx.array(value), group=self.group, stream=self._stream()
+        )
+        mx.eval(gathered)
+        return np.array(gathered)

@@ -1,1 +1,1 @@
-"""Held-out evaluation and the prompts that are followed through a run."""
+"""Held-out evaluation, and pinned prompts that are sampled through a whole run."""

@@ -4,8 +4,8 @@ Noise does not depend on the step, so that two evaluations of a run differ by th
 """
 
 import statistics
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from grpo_engine.evaluation.statistics import (
@@ -19,7 +19,7 @@ from grpo_engine.events import EvaluationFinished, EvaluationSample, Event, Phas
 from grpo_engine.rewards.shape import well_formed
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run.session import Run, is_stopping
-from grpo_engine.train.report import group_scored
+from grpo_engine.train.report import groups_scored
 from grpo_engine.train.samples import SampledGroup
 from grpo_engine.train.sampling import sample_and_score
 
@@ -30,16 +30,22 @@ TAGGED = ("format_parts", "format_all")
 AT_A_TIME = 64  # rows decoded together at least, where the run itself uses fewer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
-    """The evaluations made at one moment; `complete` is false where a stop cut them short."""
+def evaluate_if_due(run: Run) -> Iterator[Event]:
+    """Between steps: evaluate every so many steps, and after the last one."""
+    config, step = run.config.evaluation, run.step
+    if config.before_and_after and step == run.config.steps:
+        yield from evaluate(run, step, "after")
+    elif config.every and step % config.every == 0:
+        yield from evaluate(run, step, "during")
 
-    complete: bool
-    score: float | None
 
+def evaluate(run: Run, step: int, moment: Moment) -> Generator[Event, None, bool]:
+    """Evaluate in every mode that the settings ask for, and remember the best step.
 
-def evaluate(run: Run, step: int, moment: Moment) -> Generator[Event, None, Results]:
-    """Evaluate in every mode that the settings ask for; a stop leaves at the next group of rows."""
+    False if a stop cut it short; that happens at the next group of rows.
+    """
+    if not run.task.held_out:
+        return True
     config = run.config.evaluation
     modes: list[tuple[Mode, int]] = [("greedy", 1)] if config.greedy else []
     if config.samples:
@@ -48,11 +54,20 @@ def evaluate(run: Run, step: int, moment: Moment) -> Generator[Event, None, Resu
     for mode, samples in modes:
         finished = yield from _evaluate_mode(run, step, moment, mode, samples)
         if finished is None:
-            return Results(complete=False, score=None)
+            return False
         yield finished
-        own = finished.metrics.get("eval/accuracy", finished.metrics["eval/reward"])
-        score = own if score is None or mode == "sampled" else score
-    return Results(complete=True, score=score)
+        yield from run.alerts.observe(finished)
+        mode_score = finished.metrics.get("eval/accuracy", finished.metrics["eval/reward"])
+        if score is None or mode == "sampled":
+            score = mode_score
+    progress = run.progress
+    if (
+        score is not None
+        and step > 0
+        and (progress.best_score is None or score > progress.best_score)
+    ):
+        progress.best_step, progress.best_score = step, score
+    return True
 
 
 def _evaluate_mode(
@@ -70,13 +85,14 @@ def _evaluate_mode(
     for start in range(0, len(problems), each):
         if is_stopping(run):
             return None
-        found = yield from sample_and_score(
+        fresh = yield from sample_and_score(
             run, step, problems[start : start + each], sampling,
             rows=samples, first=first + start, origin="eval",
         )  # fmt: skip
-        for group in found:
-            yield group_scored(step, group, "eval", sampling, [None] * samples, run.scorer.accuracy)
-        groups += found
+        yield from groups_scored(
+            run, step, fresh, [None] * samples * len(fresh), origin="eval", sampling=sampling
+        )
+        groups += fresh
     return EvaluationFinished(
         step=step,
         moment=moment,
@@ -90,7 +106,7 @@ def _evaluate_mode(
 
 
 def sampling_of(run: Run, mode: Mode) -> Sampling:
-    """How evaluation draws: greedy, or with its own temperature, top-p and top-k."""
+    """The sampling of evaluations: greedy, or with a temperature, top-p and top-k of their own."""
     config = run.config.evaluation
     plain = replace(run.sampling, min_p=0.0, repetition_penalty=1.0)
     if mode == "greedy":
@@ -107,29 +123,29 @@ def summarise(groups: Sequence[SampledGroup], accuracy: str, format_: str) -> di
     """Metrics over all problems; intervals are 95 % and end in `_low` and `_high`."""
     totals = [[v for v in group.totals if v is not None] for group in groups]
     means = [statistics.fmean(values) for values in totals if values]
-    found = {"eval/reward": statistics.fmean(means) if means else float("nan")}
-    found["eval/reward_low"], found["eval/reward_high"] = bootstrap(means)
+    metrics = {"eval/reward": statistics.fmean(means) if means else float("nan")}
+    metrics["eval/reward_low"], metrics["eval/reward_high"] = bootstrap(means)
     for name in groups[0].scores.names if groups else ():
         known = [v for group in groups for v in group.scores.column(name) if v is not None]
         if known:
-            found[f"eval/rewards/{name}"] = statistics.fmean(known)
+            metrics[f"eval/rewards/{name}"] = statistics.fmean(known)
     lengths = [len(rollout.ids) for group in groups for rollout in group.rollouts]
-    cut = [rollout.finish == "length" for group in groups for rollout in group.rollouts]
-    found["eval/mean_length"] = statistics.fmean(lengths) if lengths else 0.0
-    found["eval/truncated"] = statistics.fmean(cut) if cut else 0.0
+    truncated = [rollout.finish == "length" for group in groups for rollout in group.rollouts]
+    metrics["eval/mean_length"] = statistics.fmean(lengths) if lengths else 0.0
+    metrics["eval/truncated"] = statistics.fmean(truncated) if truncated else 0.0
     if groups and accuracy in groups[0].scores.names:
-        found |= _accuracy(groups, accuracy)
+        metrics |= _accuracy(groups, accuracy)
         if format_ in groups[0].scores.names:
-            found |= _by_format(groups, accuracy, format_)
-    return found
+            metrics |= _by_format(groups, accuracy, format_)
+    return metrics
 
 
 def _accuracy(groups: Sequence[SampledGroup], accuracy: str) -> dict[str, float]:
     samples = len(groups[0].rollouts)
     right = [sum(map(is_right, group.scores.column(accuracy))) for group in groups]
     share, (low, high) = share_with_interval(right, samples)
-    found = {"eval/accuracy": share, "eval/accuracy_low": low, "eval/accuracy_high": high}
-    return found | dict(pass_at_ks(right, samples))
+    metrics = {"eval/accuracy": share, "eval/accuracy_low": low, "eval/accuracy_high": high}
+    return metrics | dict(pass_at_ks(right, samples))
 
 
 def _by_format(groups: Sequence[SampledGroup], accuracy: str, format_: str) -> dict[str, float]:
@@ -138,7 +154,7 @@ def _by_format(groups: Sequence[SampledGroup], accuracy: str, format_: str) -> d
     formed = [_well_formed(group, format_) for group in groups]
     counts = [sum(row) for row in formed]
     share, (low, high) = share_with_interval(counts, samples)
-    found = {"eval/format": share, "eval/format_low": low, "eval/format_high": high}
+    metrics = {"eval/format": share, "eval/format_low": low, "eval/format_high": high}
     right = [
         sum(
             ok and is_right(value)
@@ -148,15 +164,15 @@ def _by_format(groups: Sequence[SampledGroup], accuracy: str, format_: str) -> d
     ]
     if sum(counts):
         among = sum(right) / sum(counts)
-        found["eval/accuracy_of_formatted"] = among
+        metrics["eval/accuracy_of_formatted"] = among
         low, high = _interval_of_ratio(right, counts)
-        found["eval/accuracy_of_formatted_low"] = low
-        found["eval/accuracy_of_formatted_high"] = high
-    return found
+        metrics["eval/accuracy_of_formatted_low"] = low
+        metrics["eval/accuracy_of_formatted_high"] = high
+    return metrics
 
 
 def _well_formed(group: SampledGroup, format_: str) -> list[bool]:
-    """Which answers are in the asked form: by its rule where it is built in, else by any score."""
+    """Which answers are well formed: by the rule of a built-in format reward, else by any score."""
     if format_ in TAGGED:
         return [well_formed(group.prefill + rollout.text) for rollout in group.rollouts]
     return [value is not None and value > 0 for value in group.scores.column(format_)]

@@ -170,10 +170,10 @@ class RowsBatch:
 
     def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
         """Run prompts, as many at a time as `PREFILL_TOKENS` allows."""
-        found: list[Prefilled] = []
+        prefilled: list[Prefilled] = []
         for part in self._portions(prompts):
-            found += self._run(part)
-        return found
+            prefilled += self._run(part)
+        return prefilled
 
     def _portions(self, prompts: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
         portions: list[list[tuple[int, ...]]] = []
@@ -323,8 +323,8 @@ class MergedBatch:
         if self.caches is None:
             self.caches = merged
         else:
-            for own, new in zip(self.caches, merged, strict=True):
-                own.extend(new)
+            for cache, new in zip(self.caches, merged, strict=True):
+                cache.extend(new)
 
     def step(self, tokens: Sequence[int]) -> mx.array:
         """Run one token per row."""

@@ -34,7 +34,7 @@ def sample_groups(
     control: Control | None = None,
     weights: Weights | None = None,
 ) -> Generator[Event, None, list[Rollout]]:
-    """Sample all rows, yield `RolloutsAdvanced`, return the rollouts in the order asked for.
+    """Sample all rows, yield `RolloutsAdvanced`, return the rollouts in the order of `prompts`.
 
     A pause yields `RunPaused` and `RunResumed`; `control.stop_now` raises `StopNow`. `weights`
     are the sampler's where it lags behind the policy.
@@ -84,7 +84,7 @@ class _Decoding:
         self.active: list[Row] = []
         self.batch = batch
         self.prefilled: dict[tuple[int, ...], Prefilled] = {}
-        self.most = sampling.max_rows or len(rows)
+        self.max_rows = sampling.max_rows or len(rows)
         self.think_end = _think_end(policy) if sampling.think_budget else []
         self.seen: mx.array | None = None
 
@@ -92,7 +92,7 @@ class _Decoding:
         """Let waiting rows take free places: run their prompts, draw their first tokens."""
         rows = [
             self.waiting.popleft()
-            for _ in range(min(len(self.waiting), self.most - len(self.active)))
+            for _ in range(min(len(self.waiting), self.max_rows - len(self.active)))
         ]
         if not rows:
             return
@@ -155,25 +155,26 @@ class _Decoding:
 
 
 def _decode(state: _Decoding, *, step: int, control: Control | None) -> Iterator[Event]:
-    started = told = time.monotonic()
+    started = reported = time.monotonic()
     while state.waiting or state.active:
         if control is not None:
             paused = time.monotonic()
-            yield from hold(control, step)
+            yield from pause_or_stop(control, step)
             started += time.monotonic() - paused
-        if len(state.active) < state.most:
+        if len(state.active) < state.max_rows:
             state.admit()
         if state.active:
             state.advance()
         done = not state.waiting and not state.active
-        asked = control is not None and control.wants_checkpoint  # taken up behind the event
-        if done or asked or time.monotonic() - told >= REPORT_EVERY:
-            told = time.monotonic()
-            yield _progress(state.rows, state.policy, step, told - started)
+        # a requested checkpoint is written by whoever receives the event
+        requested = control is not None and control.wants_checkpoint
+        if done or requested or time.monotonic() - reported >= REPORT_EVERY:
+            reported = time.monotonic()
+            yield _progress(state.rows, state.policy, step, reported - started)
 
 
-def hold(control: Control, step: int) -> Iterator[Event]:
-    """Wait where a pause was asked for; raise `StopNow` where the step is to be dropped."""
+def pause_or_stop(control: Control, step: int) -> Iterator[Event]:
+    """Wait while the run is paused; raise `StopNow` where the step is to be dropped."""
     if control.stop_now:
         raise StopNow
     if not control.paused:

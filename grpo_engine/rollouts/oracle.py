@@ -1,4 +1,4 @@
-"""The slow truth: one row at a time, the whole sequence anew for every token, no cache."""
+"""The oracle of the batched sampler: one row at a time, a whole forward per token, no cache."""
 
 from collections.abc import Sequence
 

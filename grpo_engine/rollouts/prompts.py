@@ -83,8 +83,7 @@ class PromptRenderer:
     def limit(self) -> int:
         """The most tokens a prompt may have; 0 is no limit."""
         room = max(1, self.context - self.max_new_tokens) if self.context else 0
-        asked = self.config.max_prompt_tokens
-        return min(filter(None, (room, asked)), default=0)
+        return min(filter(None, (room, self.config.max_prompt_tokens)), default=0)
 
     def __call__(self, example: Example) -> RenderedPrompt:
         """Render one example, or say which one cannot be rendered and why."""

@@ -52,7 +52,7 @@ class Row:
     forced: list[int] = field(default_factory=list)
     finish: Finish | None = None
     to_force: list[int] = field(default_factory=list)
-    reported: int = 0  # tokens that a progress event has told
+    reported: int = 0  # tokens that progress events have reported
     _thought: bool = False
     _pending: str = ""
 
@@ -123,9 +123,9 @@ def token_ends(ids: Sequence[int], text: str, decode: Decode) -> tuple[int, ...]
     Tokens are decoded one by one where that gives the text, which one dictionary then serves;
     else together with their neighbours, for spaces that depend on them and for half characters.
     """
-    found = tuple(accumulate(len(decode([token])) for token in ids))
+    ends = tuple(accumulate(len(decode([token])) for token in ids))
     if "".join(decode([token]) for token in ids) == text:
-        return found
+        return ends
     growing, places = GrowingText(decode), []
     for count in range(1, len(ids) + 1):
         growing.advance(ids[:count], last=count == len(ids))

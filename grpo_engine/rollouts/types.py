@@ -1,4 +1,4 @@
-"""What sampling is asked for and what it gives."""
+"""The values that sampling takes and gives."""
 
 from dataclasses import dataclass, field
 

@@ -1,1 +1,1 @@
-"""What a run holds, what may be asked of it, and its checkpoints."""
+"""The state of a run, the requests that it answers, and its checkpoints."""

@@ -1,4 +1,4 @@
-"""Checkpoints: everything needed to go on bit for bit, complete on disk or not there at all.
+"""Checkpoints: everything needed to resume bit for bit, complete on disk or not there at all.
 
 A checkpoint is a directory `checkpoints/step-000020` that is an mlx-lm adapter directory as it
 stands, with safetensors and one `state.json` beside it. It is written under a temporary name,
@@ -134,11 +134,11 @@ def _is_whole(path: Path) -> bool:
 
 
 def steps(run_folder: Path) -> list[int]:
-    """The steps of the checkpoints there are, oldest first."""
+    """The steps that have a checkpoint, oldest first."""
     root = run_folder / FOLDER
     names = [path.name for path in root.iterdir()] if root.is_dir() else []
-    found = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
-    return sorted(int(number) for number in found if number.isdigit())
+    numbers = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
+    return sorted(int(number) for number in numbers if number.isdigit())
 
 
 def folder(run_folder: Path, step: int) -> Path:
@@ -189,6 +189,6 @@ def prune(run_folder: Path, *, keep: int, best: int | None) -> None:
 
 
 def newest_step(run_folder: Path) -> int:
-    """The step that a resumed run goes on after; -1 without a checkpoint."""
-    found, _ = latest(run_folder)
-    return -1 if found is None else found.step
+    """The step after which a resumed run continues; -1 without a checkpoint."""
+    saved, _ = latest(run_folder)
+    return -1 if saved is None else saved.step

@@ -10,13 +10,13 @@ class Clock:
 
     def __init__(self) -> None:
         self.phases: dict[str, float] = {}
-        self._lost = 0.0
-        self._halted: float | None = None
+        self._paused_for = 0.0
+        self._paused_at: float | None = None
         self._started = self.now()
 
     def now(self) -> float:
         """Seconds of work since some fixed moment."""
-        return time.perf_counter() - self._lost
+        return time.perf_counter() - self._paused_for
 
     def start_step(self) -> None:
         """Begin a step: no phase has taken any time."""
@@ -27,15 +27,15 @@ class Clock:
         """Seconds since `start_step`."""
         return self.now() - self._started
 
-    def halt(self) -> None:
-        """The run is paused from here."""
-        self._halted = time.perf_counter()
+    def pause(self) -> None:
+        """Stop counting."""
+        self._paused_at = time.perf_counter()
 
-    def go_on(self) -> None:
-        """The pause is over."""
-        if self._halted is not None:
-            self._lost += time.perf_counter() - self._halted
-            self._halted = None
+    def resume(self) -> None:
+        """Count again after a pause."""
+        if self._paused_at is not None:
+            self._paused_for += time.perf_counter() - self._paused_at
+            self._paused_at = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""A run to a checkpoint and back: all that decides what comes next, and nothing else."""
+"""Writes a run to a checkpoint and restores it: all that decides the numbers of later steps."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -27,20 +27,20 @@ TENSORS = ("trained", "optimizer", "reference", "lagged", "critic", "critic_opti
 
 
 def save_checkpoint(run: Run) -> Iterator[Event]:
-    """Write the state after the last finished step, then remove checkpoints that are not kept.
+    """Write the state after the last finished step, then remove old checkpoints.
 
-    Within a step that is what was kept as it began, and no phase of the step's own ends.
+    Within a step it writes the held state and announces no phase.
     """
     step = run.step
     if not run.ranks.leads:
         run.saved_step = step
         return
-    if run.kept is None:
+    if run.held_state is None:
         yield PhaseStarted(step=step, phase="checkpoint")
     if run.control.stop_now:
         raise StopNow(f"the checkpoint of step {step} was left out")
     begun = run.clock.now()
-    tensors = run.kept or _tensors(run)
+    tensors = run.held_state or _tensors(run)
     saved = checkpoint.save(
         run.folder, step, write=partial(run.policy.save_adapter, weights=tensors["trained"]),
         tensors=tensors, state=_state(run),
@@ -57,20 +57,30 @@ def save_checkpoint(run: Run) -> Iterator[Event]:
     )
 
 
-def keep(run: Run) -> None:
-    """Hold on to what the last finished step left, so that it can be written within the next."""
-    run.kept = _tensors(run)
+def save_if_due(run: Run) -> Iterator[Event]:
+    """Between steps: write a checkpoint if it is requested, due, the best, or the run's last."""
+    config, step = run.config.checkpoint, run.step
+    is_requested = run.control.take_checkpoint()
+    is_due = config.every and step % config.every == 0
+    is_best = config.best and run.progress.best_step == step
+    if is_requested or is_due or is_best or step == run.config.steps:
+        yield from save_checkpoint(run)
 
 
-def let_go(run: Run, *, changing: bool = False) -> None:
-    """Hold on to nothing; while weights are `changing`, only drop what is too large to be twice."""
+def hold_state(run: Run) -> None:
+    """Hold the state after the last finished step, so that it can be written within the next."""
+    run.held_state = _tensors(run)
+
+
+def drop_state(run: Run, *, changing: bool = False) -> None:
+    """Drop the held state; before the weights change, only where memory has no room for both."""
     if not changing or run.config.model.tuning == "full":
-        run.kept = None
+        run.held_state = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handed:
-    """A checkpoint that rank 0 read, as every rank holds it."""
+class SharedCheckpoint:
+    """A checkpoint that rank 0 read and every rank holds."""
 
     step: int
     path: Path
@@ -78,47 +88,49 @@ class Handed:
     arrays: Mapping[str, Mapping[str, mx.array]]
 
     def tensors(self, name: str) -> dict[str, mx.array]:
-        """One of its files of arrays."""
+        """The arrays of `<name>.safetensors`."""
         return dict(self.arrays[name])
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the checkpoint has such a file."""
         return name in self.arrays
 
 
-def hand_out(ranks: Ranks, saved: Checkpoint | None) -> Checkpoint | Handed | None:
+def share_checkpoint(
+    ranks: Ranks, saved: Checkpoint | None
+) -> Checkpoint | SharedCheckpoint | None:
     """Give rank 0's checkpoint to the ranks of other machines, which have no copy of it."""
     if ranks.size == 1:
         return saved
     names = [name for name in TENSORS if saved is not None and saved.has(name)]
-    head = ranks.share(
+    head = ranks.broadcast(
         None if saved is None else
         {"step": saved.step, "path": str(saved.path), "state": dict(saved.state), "names": names}
     )  # fmt: skip
     if head is None:
         return None
-    return Handed(
+    return SharedCheckpoint(
         step=head["step"], path=Path(head["path"]), state=head["state"],
         arrays={
-            name: ranks.hand_out(saved.tensors(name) if saved is not None else None)
+            name: ranks.broadcast_arrays(saved.tensors(name) if saved is not None else None)
             for name in head["names"]
         },
     )  # fmt: skip
 
 
 def _tensors(run: Run) -> Arrays:
-    found: dict[str, Mapping[str, mx.array]] = {
+    tensors: dict[str, Mapping[str, mx.array]] = {
         "trained": run.policy.snapshot(),
         "optimizer": run.optimizer.arrays(),
     }
     if run.policy.reference is not None:
-        found["reference"] = dict(run.policy.reference)
-    if run.lagged is not None:
-        found["lagged"] = run.lagged
+        tensors["reference"] = dict(run.policy.reference)
+    if run.sampler_weights is not None:
+        tensors["lagged"] = run.sampler_weights
     if run.critic_optimizer is not None:
-        found["critic"] = run.policy.critic_weights()
-        found["critic_optimizer"] = run.critic_optimizer.arrays()
-    return found
+        tensors["critic"] = run.policy.critic_weights()
+        tensors["critic_optimizer"] = run.critic_optimizer.arrays()
+    return tensors
 
 
 def _state(run: Run) -> dict[str, Any]:
@@ -135,14 +147,14 @@ def _state(run: Run) -> dict[str, Any]:
     }
 
 
-def restore(run: Run, saved: Checkpoint | Handed) -> Iterator[Event]:
-    """Put a run where the checkpoint left it; say what is not as it was."""
+def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
+    """Put a run where the checkpoint left it; warn of what differs from then."""
     state = saved.state
     run.policy.load_trainable(saved.tensors("trained"))
     run.optimizer.restore(saved.tensors("optimizer"), run.policy.snapshot())
     if saved.has("reference"):
         run.policy.reference = saved.tensors("reference")
-    run.lagged = saved.tensors("lagged") if saved.has("lagged") else None
+    run.sampler_weights = saved.tensors("lagged") if saved.has("lagged") else None
     if run.critic_optimizer is not None:
         run.policy.load_critic(saved.tensors("critic"))
         run.critic_optimizer.restore(saved.tensors("critic_optimizer"), run.policy.critic_weights())
@@ -179,14 +191,14 @@ def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any
         yield "the data set", state["fingerprint"][:12], run.task.fingerprint[:12]
 
 
-def check_same_settings(config: RunConfig, saved: Checkpoint | Handed) -> None:
+def check_same_settings(config: RunConfig, saved: Checkpoint | SharedCheckpoint) -> None:
     """Refuse to resume with other settings: those belong to another run."""
     then = flatten(RunConfig.model_validate(saved.state["config"]))
     here = flatten(config)
     changed = [name for name in here if name not in FREE and here[name] != then.get(name)]
     if changed:
-        words = ", ".join(f"{name} {then.get(name)!r} -> {here[name]!r}" for name in changed[:5])
+        listed = ", ".join(f"{name} {then.get(name)!r} -> {here[name]!r}" for name in changed[:5])
         raise CheckpointError(
-            f"{saved.path} was made with other settings ({words}); a run keeps its settings: "
+            f"{saved.path} was made with other settings ({listed}); a run keeps its settings: "
             "clone it to change them"
         )

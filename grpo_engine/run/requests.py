@@ -1,4 +1,4 @@
-"""The points within a step at which a run listens: between tokens, and between micro-batches."""
+"""Answers a user's requests within a step: between tokens and between micro-batches."""
 
 from collections.abc import Generator, Iterator
 from dataclasses import replace
@@ -12,24 +12,24 @@ from grpo_engine.run.session import Run
 Result = TypeVar("Result")
 
 
-def listen(run: Run, step: int) -> Iterator[Event]:
-    """A safe point: wait while the run is paused, and leave it if it is to stop at once."""
+def answer_requests(run: Run, step: int) -> Iterator[Event]:
+    """Wait while the run is paused, drop the step if it is to stop at once, save if requested."""
     if run.control.paused:
         yield RunPaused(step=run.step)
-        run.clock.halt()
+        run.clock.pause()
         while run.control.wait_while_paused(0.2):
             pass
-        run.clock.go_on()
+        run.clock.resume()
         yield RunResumed(step=run.step)
     if run.control.stop_now:
         raise StopNow(f"step {step} was dropped")
-    yield from save_if_asked(run)
+    yield from save_if_requested(run)
 
 
 def relay(
     run: Run, step: int, events: Generator[Event, None, Result]
 ) -> Generator[Event, None, Result]:
-    """Pass on the events of sampling as those of `step`; its pauses stop the clock."""
+    """Pass on the events of sampling as those of `step`; pauses stop the clock."""
     while True:
         try:
             event = next(events)
@@ -37,17 +37,17 @@ def relay(
             result: Result = end.value
             return result
         if isinstance(event, RunPaused):
-            run.clock.halt()
+            run.clock.pause()
         elif isinstance(event, RunResumed):
-            run.clock.go_on()
+            run.clock.resume()
         yield replace(event, step=step)
-        yield from save_if_asked(run)
+        yield from save_if_requested(run)
 
 
-def save_if_asked(run: Run) -> Iterator[Event]:
-    """Write what the last finished step left, where a checkpoint was asked for within a step."""
-    if run.kept is None or not run.control.take_checkpoint():
+def save_if_requested(run: Run) -> Iterator[Event]:
+    """Within a step: write the state that is held, where a checkpoint is requested."""
+    if run.held_state is None or not run.control.take_checkpoint():
         return
-    run.clock.halt()
+    run.clock.pause()
     yield from save_checkpoint(run)
-    run.clock.go_on()
+    run.clock.resume()

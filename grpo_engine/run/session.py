@@ -1,4 +1,4 @@
-"""All that a run holds while it goes on."""
+"""The state of a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,14 +25,14 @@ Arrays = Mapping[str, Mapping[str, mx.array]]  # by file of a checkpoint, then b
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """What a run has done: small, and a checkpoint holds it as it is."""
+    """What a run has done so far; a checkpoint stores it as it is."""
 
     step: int = 0
     cursor: int = 0  # training problems drawn
     tokens: int = 0
     elapsed: float = 0.0
-    entropy_bonus: float = 0.0  # the weight that is applied
-    entropy_control: float = 0.0  # the controller's own, where it has a target
+    entropy_bonus: float = 0.0  # the weight in the loss
+    entropy_control: float = 0.0  # the controller's state, where entropy has a target
     bad_updates: int = 0  # updates in a row that were not finite
     evaluated_before: bool = False
     best_step: int | None = None
@@ -42,7 +42,7 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """A run in hand."""
+    """A run with everything loaded."""
 
     config: RunConfig
     recipe: Recipe
@@ -60,13 +60,15 @@ class Run:
     threads: int
     ranks: Ranks = field(default_factory=Ranks)
     progress: Progress = field(default_factory=Progress)
-    lagged: dict[str, mx.array] | None = None  # the sampling policy where it is renewed rarely
-    seen: dict[str, Example] = field(default_factory=dict)  # training problems, to pin by key
+    sampler_weights: dict[str, mx.array] | None = None  # where the sampler lags behind the policy
+    drawn_examples: dict[str, Example] = field(
+        default_factory=dict
+    )  # by key, so they can be pinned
     clock: Clock = field(default_factory=Clock)
     thread_guard: ThreadGuard = field(default_factory=ThreadGuard)
     saved_step: int | None = None  # of the newest checkpoint
-    kept: Arrays | None = None  # within a step: what the last finished one left
-    last: dict[str, float] = field(default_factory=dict)  # metrics for the summary
+    held_state: Arrays | None = None  # within a step: the state after the last finished one
+    last_metrics: dict[str, float] = field(default_factory=dict)  # for the summary
 
     @property
     def step(self) -> int:
@@ -85,5 +87,5 @@ class Run:
 
 
 def is_stopping(run: Run) -> bool:
-    """Whether the run ends after what is in hand: rank 0 decides for all."""
-    return bool(run.ranks.share(run.control.stop_after_step))
+    """Whether the run ends after this step; rank 0 decides for all."""
+    return bool(run.ranks.broadcast(run.control.stop_after_step))

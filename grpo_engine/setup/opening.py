@@ -1,4 +1,4 @@
-"""From settings, or from a checkpoint, to a run in hand: task, model, rewards, optimiser."""
+"""Opens a run from settings or a checkpoint: task, model, rewards, optimiser."""
 
 import time
 from collections.abc import Generator, Mapping
@@ -14,6 +14,7 @@ from grpo_engine.config import mismatch
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.control import Control
+from grpo_engine.distributed.lifeline import Lifeline
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.errors import CheckpointError
 from grpo_engine.evaluation.pinned import first_pins
@@ -52,11 +53,13 @@ def open_run(
     stack: ExitStack,
     *,
     resume: bool,
-    ranks: Ranks,
 ) -> Generator[Event, None, Run]:
-    """Load everything; `stack` ends the reward process when the run is over."""
-    own, problems = checkpoint.latest(folder) if ranks.leads else (None, [])
-    saved = persist.hand_out(ranks, own)
+    """Load everything, on every rank with rank 0's settings; `stack` closes it after the run."""
+    ranks = Ranks.join()
+    stack.enter_context(Lifeline(ranks, control))
+    config = RunConfig.model_validate(ranks.broadcast(config.model_dump(mode="json")))
+    newest, problems = checkpoint.latest(folder) if ranks.leads else (None, [])
+    saved = persist.share_checkpoint(ranks, newest)
     if saved is not None and not resume:
         raise CheckpointError(
             f"{folder} holds a run at step {saved.step}; resume it, or choose another folder"
@@ -88,7 +91,7 @@ def open_run(
     if ranks.size > 1:
         yield NoteWritten(
             step=step,
-            text=f"{ranks.size} ranks share out the prompts; progress is shown of rank 0's own",
+            text=f"{ranks.size} ranks share out the prompts; progress is shown of rank 0's prompts",
         )
     run = yield from load_run(
         config, control, folder, stack, task, step, threads=threads, ranks=ranks,
@@ -103,24 +106,24 @@ def open_run(
 
 def _threads(before: int | None) -> int:
     """Threads of matrix products; a resumed run asks for as many as it had."""
-    found = blas.state()
-    if found is None or not found.loaded:
+    library = blas.state()
+    if library is None or not library.loaded:
         return 1
-    return blas.set_threads(before) if before else found.threads
+    return blas.set_threads(before) if before else library.threads
 
 
 def load_run(
     config: RunConfig, control: Control, folder: Path, stack: ExitStack, task: Task, step: int,
     *, threads: int, ranks: Ranks | None = None, saved: Mapping[str, Any] | None = None,
 ) -> Generator[Event, None, Run]:  # fmt: skip
-    """Load the model and start the rewards: a run that has done nothing yet.
+    """Load the model and start the rewards, for a run at its beginning.
 
     `saved` is a checkpoint's state, whose recipe stays what it was.
     """
-    asked = config.algorithm.resolved()
+    chosen = config.algorithm.resolved()
     begun = time.perf_counter()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
-    policy = load_policy(config.model, seed=config.seed, critic=asked.signal == "gae")
+    policy = load_policy(config.model, seed=config.seed, critic=chosen.signal == "gae")
     ranks = ranks or Ranks()
     recipe = _recipe(config, policy, ranks, saved)
     yield ModelLoaded(
@@ -131,7 +134,7 @@ def load_run(
         dtype=policy.dtype,
         notes=policy.notes,
         seconds=time.perf_counter() - begun,
-        settled=mismatch.correction(asked, recipe),
+        settled=mismatch.correction(chosen, recipe),
     )
     render = PromptRenderer(
         tokenizer=policy.tokenizer,
@@ -174,14 +177,14 @@ def load_run(
 def _recipe(
     config: RunConfig, policy: Policy, ranks: Ranks, saved: Mapping[str, Any] | None
 ) -> Recipe:
-    """The recipe as asked, corrected for the sampler where this model needs it; once for a run."""
-    asked = config.algorithm.resolved()
+    """The recipe as set, corrected for the sampler where this model needs it; once for a run."""
+    chosen = config.algorithm.resolved()
     if saved is not None:
-        return mismatch.corrected(asked, saved.get("settled", {}))
+        return mismatch.corrected(chosen, saved.get("settled", {}))
     packed = mismatch.is_quantized(flatten(policy.model.parameters()))
     # ranks on other devices may have other formats, and all must train alike
     agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=packed)))
-    return mismatch.settled(asked, config.algorithm.importance_cap, agree=agree)
+    return mismatch.settled(chosen, config.algorithm.importance_cap, agree=agree)
 
 
 def _fitted_rows(
@@ -189,9 +192,9 @@ def _fitted_rows(
 ) -> Generator[Event, None, int]:
     """How many answers fit in a backward pass on every rank; refuse a step that is too large."""
     prompt_tokens = preflight.longest_prompt(config, task, render)
-    # every rank cuts the answers alike, so that each gets some of the batches
-    most = -(-config.rollout.prompts * config.rollout.group_size // ranks.size)
-    rows: int = min(most, *ranks.gather(preflight.micro_rows(config, policy, prompt_tokens)))
+    # every rank cuts the rollouts alike, so that each gets some of the batches
+    rank_rows = -(-config.rollout.prompts * config.rollout.group_size // ranks.size)
+    rows: int = min(rank_rows, *ranks.gather(preflight.micro_rows(config, policy, prompt_tokens)))
     estimate = preflight.check_memory(config, policy, prompt_tokens, rows)
     yield NoteWritten(
         step=step,

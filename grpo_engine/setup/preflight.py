@@ -1,4 +1,4 @@
-"""Before a run: will a step fit in memory, and how many rows go through one backward pass."""
+"""Checks before a run that a step fits in memory, and chooses the rows of a backward pass."""
 
 from collections.abc import Sequence
 
@@ -20,9 +20,9 @@ MOMENTS = {"adamw": 2, "adam": 2, "sgd": 1, "muon": 1, "lion": 1, "adafactor": 1
 
 def memory_limit() -> int:
     """Bytes that this process may hold: its own, and what is free where MLX computes."""
-    found = memory()
+    usage = memory()
     held = mx.get_active_memory() + mx.get_cache_memory()
-    return int(SHARE * on_device(mx.device_info(), found.available + found.process, held))
+    return int(SHARE * on_device(mx.device_info(), usage.available + usage.process, held))
 
 
 def longest_prompt(config: RunConfig, task: Task, render: PromptRenderer) -> int:

@@ -46,7 +46,7 @@ def check_itself(run: Run) -> Iterator[Event]:
         run.sampling, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, stop=(),
         think_budget=0, max_new_tokens=min(TOKENS, run.config.rollout.max_new_tokens),
     )  # fmt: skip
-    asked = [
+    prompt_rows = [
         PromptRows(key=example.key, group=group, ids=run.render(example).ids, rows=ROWS)
         for group, example in enumerate(draw(run.task, run.config.seed, 0, PROMPTS))
     ]
@@ -55,7 +55,7 @@ def check_itself(run: Run) -> Iterator[Event]:
         run,
         0,
         sample_groups(
-            policy, asked, sampling, seed=run.config.seed, step=FIXED_STEP,
+            policy, prompt_rows, sampling, seed=run.config.seed, step=FIXED_STEP,
             control=run.control, weights=moved,
         ),
     )  # fmt: skip
@@ -78,8 +78,8 @@ def check_itself(run: Run) -> Iterator[Event]:
     if run.has_reference:
         reference = yield from score_tokens(run, 0, rollouts, reference=True)
         gaps["the policy and its reference (KL 0)"] = (first.logprobs - reference.logprobs, limit)
-    found = {what: (_gap(values, mask), limit) for what, (values, limit) in gaps.items()}
-    for what, (gap, limit) in found.items():
+    checked = {what: (_gap(values, mask), limit) for what, (values, limit) in gaps.items()}
+    for what, (gap, limit) in checked.items():
         if not (gap.mean <= limit.mean and gap.most <= limit.most):
             raise SelfCheckError(
                 f"before step 1 {what} differ by {gap.mean:.3g} nats on average and "
@@ -88,20 +88,20 @@ def check_itself(run: Run) -> Iterator[Event]:
                 f"{'bfloat16' if policy.dtype == 'float16' else 'float32'}; if it stays, the "
                 "model's code keeps state that the engine does not know"
             )
-    worst = max(gap.most for gap, _ in found.values())
+    worst = max(gap.most for gap, _ in checked.values())
     yield NoteWritten(step=0, text=f"self-check passed: largest difference {worst:.1e} nats")
 
 
 def moved_adapter(policy: Policy) -> dict[str, mx.array] | None:
     """The adapter's weights with each B moved, the same way every time; None without adapter."""
-    own = policy.snapshot()
-    if not any(name.endswith("lora_b") for name in own):
+    weights = policy.snapshot()
+    if not any(name.endswith("lora_b") for name in weights):
         return None
     scale = float(policy.adapter["lora_parameters"]["scale"])
     return {
         name: value + MOVED / scale * mx.random.normal(value.shape, key=mx.random.key(place))
         if name.endswith("lora_b") else value
-        for place, (name, value) in enumerate(own.items())
+        for place, (name, value) in enumerate(weights.items())
     }  # fmt: skip
 
 

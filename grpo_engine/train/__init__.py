@@ -1,1 +1,1 @@
-"""The parts of a training step, in the order in which `trainer` uses them."""
+"""The parts of a training step: `trainer` shows their order."""

@@ -1,76 +1,86 @@
-"""What each answer is worth by the run's recipe, and whose forward pass can be left out."""
+"""The advantages of a step's rollouts, and which of them have a gradient."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from grpo_engine.config.recipes import RECIPES, Recipe, recipe
+from grpo_engine.config import recipes
+from grpo_engine.config.recipes import RECIPES, Recipe
 from grpo_engine.maths.advantage import Advantages, advantages
 from grpo_engine.train.samples import SampledGroup, Samples
 
 GROUP_SIGNALS = ("group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign")
 
 
-def reads_tokens(how: Recipe) -> bool:
+def advantages_read_tokens(recipe: Recipe) -> bool:
     """Whether advantages are made from log-probabilities or values of the tokens."""
-    return how.signal == "gae" or (how.anchor != "none" and how.anchor_place == "reward")
+    return recipe.signal == "gae" or (recipe.anchor != "none" and recipe.anchor_place == "reward")
 
 
-def reads_old_first(how: Recipe) -> bool:
-    """Whether the old log-probabilities must be known before the first update.
+def needs_old_logprobs(recipe: Recipe) -> bool:
+    """Whether old_logprobs_BT must be known before the first update.
 
-    Else the first pass is the first forward over fresh answers, and gives them.
+    Else the first pass is the first forward over fresh completions, and gives them.
     """
     return (
-        how.minibatches > 1
-        or how.sampler_sync_every > 1
-        or how.trust == "target"
-        or how.entropy_top_quantile < 1
-        or reads_tokens(how)
+        recipe.minibatches > 1
+        or recipe.sampler_sync_every > 1
+        or recipe.trust == "target"
+        or recipe.entropy_top_quantile < 1
+        or advantages_read_tokens(recipe)
     )
 
 
-def judge(samples: Samples, how: Recipe) -> Advantages:
-    """Advantages of the step's answers."""
+def step_advantages(samples: Samples, recipe: Recipe) -> Advantages:
+    """Advantages of the step's rollouts."""
     return advantages(
         samples.rewards(),
-        samples.group_ids,
-        how,
-        samples.weights,
-        mask=samples.mask,
-        old=samples.old,
-        ref=samples.reference,
-        values=samples.values,
-        steps=samples.steps() if how.signal == "process" else None,
+        samples.group_ids_B,
+        recipe,
+        samples.reward_weights,
+        mask=samples.mask_BT,
+        old=samples.old_logprobs_BT,
+        ref=samples.reference_logprobs_BT,
+        values=samples.old_values_BT,
+        steps=samples.step_scores() if recipe.signal == "process" else None,
     )
 
 
-def judge_alone(groups: Sequence[SampledGroup], how: Recipe) -> list[float]:
-    """Advantages that followed answers would have, for people to look at; no gradient is made."""
-    signal = how.signal if how.signal in GROUP_SIGNALS else RECIPES["grpo"].signal
-    plain = recipe("grpo", signal=signal, beta=0.0)
-    rewards = [list(row) for group in groups for row in group.scores.values]
-    owners = [place for place, group in enumerate(groups) for _ in group.rollouts]
-    worth = advantages(rewards, owners, plain, groups[0].scores.weights)
-    return [float(value) for value in np.array(worth.values)]
+def pinned_advantages(groups: Sequence[SampledGroup], recipe: Recipe) -> list[float]:
+    """Advantages that the rollouts of pinned prompts would have; shown, never trained on."""
+    signal = recipe.signal if recipe.signal in GROUP_SIGNALS else RECIPES["grpo"].signal
+    shown = recipes.recipe("grpo", signal=signal, beta=0.0)
+    rewards_BF = [list(row) for group in groups for row in group.scores.values]
+    group_ids_B = [place for place, group in enumerate(groups) for _ in group.rollouts]
+    advantages_B = advantages(rewards_BF, group_ids_B, shown, groups[0].scores.weights).values
+    return [float(value) for value in np.array(advantages_B)]
 
 
-def rows_to_train(samples: Samples, how: Recipe, entropy_bonus: float) -> list[int]:
-    """Rows whose forward pass can matter.
+def scalar_advantages(samples: Samples) -> list[float]:
+    """One advantage per rollout; the mean over its tokens where each token has its own."""
+    assert samples.advantages is not None
+    values = np.array(samples.advantages.values)
+    if values.ndim == 1:
+        return [float(value) for value in values]
+    mask_BT = np.array(samples.mask_BT)
+    return [float(v) for v in (values * mask_BT).sum(axis=1) / np.maximum(mask_BT.sum(axis=1), 1)]
 
-    A group without signal has no gradient only if nothing but the advantage makes one: no KL in the
+
+def rows_to_train(samples: Samples, recipe: Recipe, entropy_bonus: float) -> list[int]:
+    """Rows whose forward pass can have a gradient.
+
+    A group without signal has none only if nothing but the advantage makes one: no KL in the
     loss, no entropy bonus, no critic. The mean of micro-batches' means counts its batches.
     """
-    assert samples.worth is not None
-    every = list(range(len(samples.rollouts)))
-    needs_all = (
-        how.anchor != "none"
+    assert samples.advantages is not None
+    rows = list(range(len(samples.rollouts)))
+    if (
+        recipe.anchor != "none"
         or entropy_bonus > 0
-        or how.entropy_target is not None
-        or how.signal == "gae"
-        or how.weight == "per_batch_token"
-    )
-    if needs_all:
-        return every
-    has_signal = np.array(samples.worth.has_signal)
-    return [row for row in every if has_signal[row]]
+        or recipe.entropy_target is not None
+        or recipe.signal == "gae"
+        or recipe.weight == "per_batch_token"
+    ):
+        return rows
+    has_signal_B = np.array(samples.advantages.has_signal)
+    return [row for row in rows if has_signal_B[row]]

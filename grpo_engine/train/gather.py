@@ -1,4 +1,4 @@
-"""What ranks tell each other in a step: the answers they sampled and what their batches gave."""
+"""What ranks exchange in a step: rollouts with their scores, gradients, micro-batches' results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,26 +12,27 @@ from grpo_engine.events import AlertRaised, RewardValue
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.rewards.scoring import Scores
 from grpo_engine.rollouts.types import Rollout
-from grpo_engine.train.loss import Seen
+from grpo_engine.train.loss import MicroBatchResult
 
 ARRAYS = ("logprobs", "entropy", "clipped", "kl")
 
-Answers = tuple[list[Rollout], Scores]
+ScoredRollouts = tuple[list[Rollout], Scores]  # of one prompt
 
 
-def all_answers(ranks: Ranks, mine: Sequence[tuple[int, Answers]], count: int) -> list[Answers]:
-    """The answers to all prompts with their scores, of which this rank made those at `mine`."""
+def all_rollouts(
+    ranks: Ranks, local: Sequence[tuple[int, ScoredRollouts]], count: int
+) -> list[ScoredRollouts]:
+    """The scored rollouts of all `count` prompts; this rank made those in `local`, by place."""
     if ranks.size == 1:
-        return [answers for _, answers in mine]
-    told = [(place, [_told(rollouts), asdict(scores)]) for place, (rollouts, scores) in mine]
+        return [scored for _, scored in local]
+    items = [
+        (place, [[asdict(rollout) for rollout in rollouts], asdict(scores)])
+        for place, (rollouts, scores) in local
+    ]
     return [
         ([_rollout(data) for data in rollouts], _scores(scores))
-        for rollouts, scores in ranks.spread(told, count)
+        for rollouts, scores in ranks.gather_by_place(items, count)
     ]
-
-
-def _told(rollouts: Sequence[Rollout]) -> list[dict[str, Any]]:
-    return [asdict(rollout) for rollout in rollouts]
 
 
 def _rollout(data: Mapping[str, Any]) -> Rollout:
@@ -51,45 +52,49 @@ def _scores(data: Mapping[str, Any]) -> Scores:
     )  # fmt: skip
 
 
-def all_alerts(answers: Sequence[Answers]) -> list[AlertRaised]:
-    """What scoring warned of, each warning once."""
-    found: dict[tuple[str, str], AlertRaised] = {}
-    for _, scores in answers:
+def distinct_alerts(scored: Sequence[ScoredRollouts]) -> list[AlertRaised]:
+    """The alerts that scoring raised, each once."""
+    alerts: dict[tuple[str, str], AlertRaised] = {}
+    for _, scores in scored:
         for alert in scores.alerts:
-            found.setdefault((alert.rule, alert.explanation), alert)
-    return list(found.values())
+            alerts.setdefault((alert.rule, alert.explanation), alert)
+    return list(alerts.values())
 
 
-def all_gradients(ranks: Ranks, own: Any, weights: Any) -> Any:
+def all_gradients(ranks: Ranks, local: Any, weights: Any) -> Any:
     """The sum of all ranks' gradients; a rank without any batch joins with zeros."""
     if ranks.size == 1:
-        return own
-    return ranks.add(tree_map(mx.zeros_like, weights) if own is None else own)
+        return local
+    return ranks.sum(tree_map(mx.zeros_like, weights) if local is None else local)
 
 
-def all_seen(ranks: Ranks, batches: Sequence[TokenBatch], mine: Mapping[int, Seen]) -> list[Seen]:
-    """What every batch gave, of which this rank computed those in `mine`."""
+def all_results(
+    ranks: Ranks, batches: Sequence[TokenBatch], local: Mapping[int, MicroBatchResult]
+) -> list[MicroBatchResult]:
+    """The results of every micro-batch; this rank computed those in `local`, by place."""
     if ranks.size == 1:
-        return [mine[place] for place in range(len(batches))]
-    told = [
-        (place, [seen.loss, seen.sums, [n for n in ARRAYS if getattr(seen, n) is not None]])
-        for place, seen in mine.items()
-    ]
-    facts = ranks.spread(told, len(batches))
-    values = ranks.add({
+        return [local[place] for place in range(len(batches))]
+    plain = ranks.gather_by_place(
+        [
+            (place, [one.loss, one.sums, [n for n in ARRAYS if getattr(one, n) is not None]])
+            for place, one in local.items()
+        ],
+        len(batches),
+    )
+    arrays = ranks.sum({
         name: {
-            str(place): getattr(mine[place], name).astype(mx.float32)
-            if place in mine else mx.zeros(batch.mask.shape)
+            str(place): getattr(local[place], name).astype(mx.float32)
+            if place in local else mx.zeros(batch.mask.shape)
             for place, batch in enumerate(batches)
         }
-        for name in facts[0][2]
+        for name in plain[0][2]
     })  # fmt: skip
     return [
-        Seen(
+        MicroBatchResult(
             batch=batch,
             loss=loss,
             sums={name: (total, count) for name, (total, count) in sums.items()},
-            **{n: values[n][place] if n in names else None for n in ARRAYS},  # type: ignore[arg-type]
+            **{n: arrays[n][place] if n in names else None for n in ARRAYS},  # type: ignore[arg-type]
         )
-        for place, (batch, (loss, sums, names)) in enumerate(zip(batches, facts, strict=True))
+        for place, (batch, (loss, sums, names)) in enumerate(zip(batches, plain, strict=True))
     ]

@@ -1,4 +1,4 @@
-"""Log-probabilities of sampled answers without a gradient, micro-batch by micro-batch."""
+"""Log-probabilities of sampled completions without a gradient, micro-batch by micro-batch."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,14 +10,14 @@ from grpo_engine.events import Event, PhaseAdvanced
 from grpo_engine.policy.batch import TokenBatch, micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.rollouts.types import Rollout
-from grpo_engine.run.requests import listen
+from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
 from grpo_engine.train.samples import assembled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
-    """[B, T] each; rows that were not asked for are 0."""
+class ScoredTokens:
+    """[B, T] each; rows that were not scored are 0."""
 
     logprobs: mx.array
     entropy: mx.array | None = None
@@ -34,30 +34,28 @@ def score_tokens(
     reference: bool = False,
     entropy: bool = False,
     values: bool = False,
-) -> Generator[Event, None, Numbers]:
-    """Score answers with the policy, with other weights of it, or with its reference."""
-    only = range(len(rollouts)) if rows is None else rows
-    batches = micro_batches(
+) -> Generator[Event, None, ScoredTokens]:
+    """Score completions with the policy, with other weights of it, or with its reference."""
+    batches = run.ranks.assigned(micro_batches(
         rollouts, rows_at_most=run.micro_rows, pad_id=run.policy.pad_id,
-        bucket=run.policy.fast.bucket, only=list(only),
-    )  # fmt: skip
+        bucket=run.policy.fast.bucket, only=list(range(len(rollouts)) if rows is None else rows),
+    ))  # fmt: skip
     names = ["logprobs", *(["entropy"] if entropy else []), *(["values"] if values else [])]
-    found: dict[str, list[tuple[TokenBatch, mx.array]]] = {name: [] for name in names}
-    mine = [batch for _, batch in run.ranks.mine(batches)]
-    for done, batch in enumerate(mine, 1):
-        who: AbstractContextManager[None] = (
+    parts: dict[str, list[tuple[TokenBatch, mx.array]]] = {name: [] for name in names}
+    for done, (_, batch) in enumerate(batches, 1):
+        scored_by: AbstractContextManager[None] = (
             run.policy.as_reference() if reference else run.policy.using(weights)
         )
-        with who:
+        with scored_by:
             scores = token_scores(
                 run.policy, batch, temperature=run.config.rollout.temperature,
                 gradient=False, entropy=entropy, values=values,
             )  # fmt: skip
             mx.eval(scores.logprobs, scores.entropy, scores.values)
         for name in names:
-            found[name].append((batch, getattr(scores, name)))
-        yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(mine))
-        yield from listen(run, step)
+            parts[name].append((batch, getattr(scores, name)))
+        yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(batches))
+        yield from answer_requests(run, step)
     width = max(1, *(len(rollout.ids) for rollout in rollouts))
-    own = {name: assembled(parts, len(rollouts), width) for name, parts in found.items()}
-    return Numbers(**run.ranks.add(own))
+    arrays = {name: assembled(parts[name], len(rollouts), width) for name in names}
+    return ScoredTokens(**run.ranks.sum(arrays))

@@ -17,14 +17,14 @@ from grpo_engine.maths.weight import Totals
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.run.session import Run
-from grpo_engine.train.samples import Samples, as_float, fitted, part
+from grpo_engine.train.samples import Samples, as_float, fitted, rows_of_batch
 
-Sums = dict[str, tuple[float, float]]
+Sums = dict[str, tuple[float, float]]  # (sum, count) of each metric
 
 
 @dataclass(slots=True, kw_only=True)
-class Seen:
-    """What one micro-batch gave, evaluated."""
+class MicroBatchResult:
+    """Loss, metrics and token arrays [B, T] of one micro-batch, evaluated."""
 
     batch: TokenBatch
     loss: float
@@ -33,6 +33,15 @@ class Seen:
     entropy: mx.array | None
     clipped: mx.array
     kl: mx.array | None
+
+    @classmethod
+    def of(cls, batch: TokenBatch, outputs: Mapping[str, Any]) -> "MicroBatchResult":
+        """The evaluated outputs of `gradient`, as plain numbers where they have no axes."""
+        sums = {
+            name: (as_float(total), as_float(count))
+            for name, (total, count) in outputs["sums"].items()
+        }
+        return cls(**{**outputs, "batch": batch, "loss": as_float(outputs["loss"]), "sums": sums})
 
 
 def gradient(
@@ -43,18 +52,18 @@ def gradient(
     totals: Totals,
     targets: Targets | None,
 ) -> tuple[dict[str, Any], Any]:
-    """The loss of one micro-batch with what is kept of it, and its float32 gradients; all lazy."""
+    """The outputs of `loss` for one micro-batch, and its float32 gradients; all lazy."""
     scale = run.optimizer.loss_scale
 
-    def loss_of() -> tuple[mx.array, dict[str, Any]]:
-        value, found = loss(run, samples, recipe, batch, totals, targets)
-        return value * scale, {"loss": value, **found}
+    def scaled_loss() -> tuple[mx.array, dict[str, Any]]:
+        outputs = loss(run, samples, recipe, batch, totals, targets)
+        return outputs["loss"] * scale, outputs
 
-    (_, found), gradients = nn.value_and_grad(run.policy.module, loss_of)()
+    (_, outputs), gradients = nn.value_and_grad(run.policy.module, scaled_loss)()
     gradients = tree_map(lambda g: g.astype(mx.float32), gradients)
     if scale != 1:
         gradients = tree_map(lambda g: g / scale, gradients)
-    return found, gradients
+    return outputs, gradients
 
 
 def loss(
@@ -64,46 +73,45 @@ def loss(
     batch: TokenBatch,
     totals: Totals,
     targets: Targets | None,
-) -> tuple[mx.array, dict[str, Any]]:
-    """The micro-batch's share of the update's loss, and what is kept of the forward; lazy."""
-    assert samples.worth is not None
+) -> dict[str, Any]:
+    """The micro-batch's share of the update's loss, its metrics and token arrays; lazy."""
+    assert samples.advantages is not None
     reads_entropy = recipe.entropy_bonus > 0 or recipe.entropy_top_quantile < 1
-    scores = token_scores(
+    new = token_scores(
         run.policy,
         batch,
         temperature=run.config.rollout.temperature,
-        entropy=reads_entropy or not samples.passes,
+        entropy=reads_entropy or not samples.pass_logprobs_BT,
         entropy_gradient=recipe.entropy_bonus > 0,
         values=run.has_critic,
     )
 
-    def own(values: mx.array | None) -> mx.array | None:
-        return None if values is None else part(values, batch)
+    def rows(values: mx.array | None) -> mx.array | None:
+        return None if values is None else rows_of_batch(values, batch)
 
-    worth = samples.worth
-    mask = part(samples.mask, batch)
     value, terms = policy_loss(
-        scores.logprobs,
-        own(samples.old),
-        own(samples.reference),
-        part(worth.values, batch),
-        mask,
+        new.logprobs,
+        rows(samples.old_logprobs_BT),
+        rows(samples.reference_logprobs_BT),
+        rows_of_batch(samples.advantages.values, batch),
+        rows_of_batch(samples.mask_BT, batch),
         recipe,
-        group_ids=part(samples.group_ids, batch),
+        group_ids=rows_of_batch(samples.group_ids_B, batch),
         token_ids=batch.ids,
-        entropy=scores.entropy,
-        values=scores.values,
-        old_values=own(samples.values),
-        returns=own(worth.returns),
+        entropy=new.entropy,
+        values=new.values,
+        old_values=rows(samples.old_values_BT),
+        returns=rows(samples.advantages.returns),
         max_length=run.config.rollout.max_new_tokens,
         totals=totals,
-        sampler=own(samples.sampler) if recipe.reads_sampler else None,
-        targets=_own_targets(targets, batch),
+        sampler=rows(samples.sampler_logprobs_BT) if recipe.reads_sampler else None,
+        targets=_targets_of_batch(targets, batch),
     )
-    return value, {
+    return {
+        "loss": value,
         "sums": metrics(terms, recipe),
-        "logprobs": mx.stop_gradient(scores.logprobs),
-        "entropy": None if scores.entropy is None else mx.stop_gradient(scores.entropy),
+        "logprobs": mx.stop_gradient(new.logprobs),
+        "entropy": None if new.entropy is None else mx.stop_gradient(new.entropy),
         "clipped": _clipped(terms),
         "kl": terms.kl,
     }
@@ -114,35 +122,23 @@ def _clipped(terms: Terms) -> mx.array:
     return ((terms.side != 0) & (terms.advantage != 0) & (terms.mask > 0)).astype(mx.float32)
 
 
-def _own_targets(targets: Targets | None, batch: TokenBatch) -> Targets | None:
-    if targets is None:
-        return None
-    rows = targets.rows(mx.array(batch.rows))
-    return Targets(*(fitted(values, batch.width) for values in rows))
-
-
 def step_targets(samples: Samples, recipe: Recipe) -> Targets | None:
     """Targets of whole groups, made once: a micro-batch may hold a slice of one."""
     if recipe.trust != "target":
         return None
-    assert samples.old is not None
-    assert samples.worth is not None
+    assert samples.old_logprobs_BT is not None
+    assert samples.advantages is not None
     return targets_of(
-        samples.old, samples.worth.values, samples.mask > 0, samples.token_ids, samples.group_ids
+        samples.old_logprobs_BT,
+        samples.advantages.values,
+        samples.mask_BT > 0,
+        samples.token_ids_BT,
+        samples.group_ids_B,
     )
 
 
-def seen_of(batch: TokenBatch, found: Mapping[str, Any]) -> Seen:
-    """What an evaluated micro-batch gave, in plain numbers where it has no axes."""
-    return Seen(
-        batch=batch,
-        loss=as_float(found["loss"]),
-        sums={
-            name: (as_float(total), as_float(count))
-            for name, (total, count) in found["sums"].items()
-        },
-        logprobs=found["logprobs"],
-        entropy=found["entropy"],
-        clipped=found["clipped"],
-        kl=found["kl"],
-    )
+def _targets_of_batch(targets: Targets | None, batch: TokenBatch) -> Targets | None:
+    if targets is None:
+        return None
+    rows = targets.rows(mx.array(batch.rows))
+    return Targets(*(fitted(values, batch.width) for values in rows))

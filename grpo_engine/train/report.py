@@ -1,7 +1,7 @@
 """From a step's arrays to its events: groups, token numbers and metrics of plain Python."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -16,12 +16,32 @@ from grpo_engine.events import (
 )
 from grpo_engine.maths.advantage import reward_metrics
 from grpo_engine.rollouts.types import Rollout, Sampling
+from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import prompt_hash
 from grpo_engine.train.samples import SampledGroup, Samples, by_row
-from grpo_engine.train.sampling import Collected
-from grpo_engine.train.update import Outcome, mean
+from grpo_engine.train.sampling import StepGroups
+from grpo_engine.train.update import UpdateResult, mean
 
 GIGABYTE = 1e9
+
+
+def groups_scored(
+    run: Run, step: int, groups: Sequence[SampledGroup], advantages_B: Sequence[float | None],
+    *, origin: Origin = "train", sampling: Sampling | None = None,
+) -> Iterator[GroupScored]:  # fmt: skip
+    """The events of groups, with the advantages of all their rollouts in order."""
+    row = 0
+    for group in groups:
+        end = row + len(group.rollouts)
+        yield group_scored(
+            step,
+            group,
+            origin,
+            sampling or run.sampling,
+            advantages_B[row:end],
+            run.scorer.accuracy,
+        )
+        row = end
 
 
 def group_scored(
@@ -102,21 +122,11 @@ def _why_no_signal(group: SampledGroup, accuracy: str) -> str:
     return f"{why}, replaced" if group.replaced else why
 
 
-def scalar_advantages(samples: Samples) -> list[float]:
-    """One advantage per answer; the mean over its tokens where each token has its own."""
-    assert samples.worth is not None
-    values = np.array(samples.worth.values)
-    if values.ndim == 1:
-        return [float(value) for value in values]
-    mask = np.array(samples.mask)
-    return [float(v) for v in (values * mask).sum(axis=1) / np.maximum(mask.sum(axis=1), 1)]
-
-
 def tokens_scored(step: int, samples: Samples, rows: Sequence[int], group: int) -> TokensScored:
     """The token numbers of one training group."""
-    assert samples.worth is not None
-    per_token = samples.worth.values if samples.worth.values.ndim == 2 else None
-    trained = set(samples.trained)
+    assert samples.advantages is not None
+    per_token = samples.advantages.values if samples.advantages.values.ndim == 2 else None
+    trained = set(samples.trained_rows)
     return TokensScored(
         step=step,
         group=group,
@@ -124,17 +134,19 @@ def tokens_scored(step: int, samples: Samples, rows: Sequence[int], group: int) 
         numbers=tuple(
             TokenNumbers(
                 index=samples.rollouts[row].index,
-                old=by_row(samples.old, samples, row),
-                reference=by_row(samples.reference, samples, row),
-                passes=tuple(by_row(one, samples, row) for one in samples.passes)
+                old=by_row(samples.old_logprobs_BT, samples, row),
+                reference=by_row(samples.reference_logprobs_BT, samples, row),
+                passes=tuple(by_row(one, samples, row) for one in samples.pass_logprobs_BT)
                 if row in trained
                 else (),
-                after=by_row(samples.after, samples, row) if row in samples.after_rows else (),
-                entropy=by_row(samples.entropy, samples, row),
+                after=by_row(samples.updated_logprobs_BT, samples, row)
+                if row in samples.updated_rows
+                else (),
+                entropy=by_row(samples.entropy_BT, samples, row),
                 advantages=by_row(per_token, samples, row),
                 sampled=_sampled(samples.rollouts[row]),
-                clip_fraction=_row_mean(samples.clipped, samples, row),
-                kl=_row_mean(samples.kl, samples, row),
+                clip_fraction=_row_mean(samples.clipped_BT, samples, row),
+                kl=_row_mean(samples.kl_BT, samples, row),
             )
             for row in rows
         ),
@@ -147,93 +159,92 @@ def _sampled(rollout: Rollout) -> tuple[float, ...]:
 
 
 def _row_mean(values: mx.array | None, samples: Samples, row: int) -> float | None:
-    found = by_row(values, samples, row)
-    return statistics.fmean(found) if found else None
+    numbers = by_row(values, samples, row)
+    return statistics.fmean(numbers) if numbers else None
 
 
 def step_metrics(
-    samples: Samples, collected: Collected, outcome: Outcome | None, steps_bonus: float
+    samples: Samples, sampled: StepGroups, result: UpdateResult | None, entropy_bonus: float
 ) -> dict[str, float]:
     """Every metric of the step except tokens, times and memory."""
-    assert samples.worth is not None
-    found = {
+    assert samples.advantages is not None
+    metrics = {
         name: total / count
         for name, (total, count) in reward_metrics(
-            samples.rewards(), samples.worth, samples.names
+            samples.rewards(), samples.advantages, samples.reward_names
         ).items()
         if count
     }
-    found |= length_metrics(samples.rollouts)
-    found["completions/duplicates"] = _duplicates(samples)
-    owners = np.array(samples.group_ids)
-    trained_groups = len({int(owners[row]) for row in samples.trained})
-    found["groups/skipped"] = float(len(samples.groups) - trained_groups)
-    found["groups/refilled"] = float(len(collected.replaced))
-    if outcome is not None and outcome.passes + outcome.updates:
-        found |= _loss_metrics(samples, outcome)
-    if steps_bonus:
-        found["entropy_bonus"] = steps_bonus
-    for group in collected.groups[:1]:
-        found |= dict(group.scores.logged)
-    return found
+    metrics |= length_metrics(samples.rollouts)
+    metrics["completions/duplicates"] = _duplicates(samples)
+    group_ids_B = np.array(samples.group_ids_B)
+    trained_groups = len({int(group_ids_B[row]) for row in samples.trained_rows})
+    metrics["groups/skipped"] = float(len(samples.groups) - trained_groups)
+    if result is not None and result.passes + result.updates:
+        metrics |= _loss_metrics(samples, result)
+    if entropy_bonus:
+        metrics["entropy_bonus"] = entropy_bonus
+    for group in sampled.groups[:1]:
+        metrics |= dict(group.scores.logged)
+    return metrics
 
 
-def _loss_metrics(samples: Samples, outcome: Outcome) -> dict[str, float]:
-    found = {
-        name: mean(outcome.sums, name)
-        for name in outcome.sums
-        if name not in ("at_bound", "entropy")
+def _loss_metrics(samples: Samples, result: UpdateResult) -> dict[str, float]:
+    metrics = {
+        name: mean(result.sums, name) for name in result.sums if name not in ("at_bound", "entropy")
     }
-    found |= {
-        "loss": outcome.loss,
-        "grad_norm": outcome.grad_norm,
-        "learning_rate": outcome.learning_rate,
-        "passes": float(outcome.passes),
+    metrics |= {
+        "loss": result.loss,
+        "grad_norm": result.grad_norm,
+        "learning_rate": result.learning_rate,
+        "passes": float(result.passes),
     }
-    total, count = outcome.entropy
+    total, count = result.entropy
     if count:
-        found["entropy"] = total / count
-    if samples.old is not None:
-        found |= sampler_gap(samples)
-    if samples.values is not None and samples.worth is not None:
-        found["value/explained_variance"] = _explained(samples)
-    return found
+        metrics["entropy"] = total / count
+    if samples.old_logprobs_BT is not None:
+        metrics |= sampler_gap(samples)
+    if samples.old_values_BT is not None:
+        metrics["value/explained_variance"] = _explained_variance(samples)
+    return metrics
 
 
 def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Lengths of all answers and of those that ended by themselves."""
+    """Lengths of all completions, and of those that ended before the limit."""
     lengths = [len(rollout.ids) for rollout in rollouts]
     ended = [len(rollout.ids) for rollout in rollouts if rollout.finish != "length"]
-    found = {
+    metrics = {
         "completions/mean_length": statistics.fmean(lengths),
         "completions/min_length": float(min(lengths)),
         "completions/max_length": float(max(lengths)),
         "completions/clipped_ratio": 1 - len(ended) / len(lengths),
     }
     if ended:
-        found |= {
+        metrics |= {
             "completions/mean_terminated_length": statistics.fmean(ended),
             "completions/min_terminated_length": float(min(ended)),
             "completions/max_terminated_length": float(max(ended)),
         }
-    return found
+    return metrics
 
 
 def _duplicates(samples: Samples) -> float:
-    """Share of answers that equal a sibling token by token."""
-    again = 0
+    """Share of completions that equal a sibling token by token."""
+    duplicates = 0
     for group in samples.groups:
-        again += len(group.rollouts) - len({rollout.ids for rollout in group.rollouts})
-    return again / len(samples.rollouts)
+        duplicates += len(group.rollouts) - len({rollout.ids for rollout in group.rollouts})
+    return duplicates / len(samples.rollouts)
 
 
 def sampler_gap(samples: Samples) -> dict[str, float]:
     """How far the sampler's log-probabilities are from the trainer's, over the trained rows."""
-    rows = samples.trained
-    if not rows or samples.old is None:
+    rows = samples.trained_rows
+    if not rows or samples.old_logprobs_BT is None:
         return {}
-    mask = np.array(samples.mask)[rows] > 0
-    gap = np.abs(np.array(samples.old)[rows] - np.array(samples.raw_sampler)[rows])[mask]
+    mask = np.array(samples.mask_BT)[rows] > 0
+    gap = np.abs(
+        np.array(samples.old_logprobs_BT)[rows] - np.array(samples.raw_sampler_logprobs_BT)[rows]
+    )[mask]
     if gap.size == 0:
         return {}
     return {
@@ -242,34 +253,34 @@ def sampler_gap(samples: Samples) -> dict[str, float]:
     }
 
 
-def _explained(samples: Samples) -> float:
+def _explained_variance(samples: Samples) -> float:
     """1 - Var(return - value)/Var(return) over the tokens."""
-    assert samples.worth is not None
-    assert samples.worth.returns is not None
-    inside = np.array(samples.mask) > 0
-    returns = np.array(samples.worth.returns)[inside]
-    missed = returns - np.array(samples.values)[inside]
+    assert samples.advantages is not None
+    assert samples.advantages.returns is not None
+    inside = np.array(samples.mask_BT) > 0
+    returns = np.array(samples.advantages.returns)[inside]
+    missed = returns - np.array(samples.old_values_BT)[inside]
     spread = float(returns.var())
     return 1 - float(missed.var()) / spread if spread else 0.0
 
 
 def time_metrics(phases: Mapping[str, float], step_time: float, sampled: int) -> dict[str, float]:
     """Seconds by phase, and the speed of sampling."""
-    found = {
+    metrics = {
         f"time/{name}": phases.get(name, 0.0)
         for name in ("generate", "score", "logprobs", "update")
     }
-    found["step_time"] = step_time
+    metrics["step_time"] = step_time
     if phases.get("generate"):
-        found["tokens_per_second"] = sampled / phases["generate"]
-    return found
+        metrics["tokens_per_second"] = sampled / phases["generate"]
+    return metrics
 
 
 def forget_peak_memory() -> None:
-    """Begin a step's peak anew, so that an evaluation before it does not count."""
+    """Start measuring a step's peak, so that an evaluation before it does not count."""
     mx.reset_peak_memory()
 
 
 def memory_metrics() -> dict[str, float]:
-    """Most memory that MLX held in this step."""
+    """The peak memory that MLX held in this step."""
     return {"memory/peak_gb": mx.get_peak_memory() / GIGABYTE}

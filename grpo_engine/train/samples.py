@@ -1,6 +1,7 @@
-"""The answers of one step as arrays: what was sampled, what it earned, and what the policy thinks.
+"""A step's rollouts as arrays: tokens, rewards, log-probabilities and advantages.
 
-Axes: P prompts, B = all answers in the order they were sampled, T the longest of them in tokens.
+Axes: P prompts, B all rollouts in the order they were sampled, T tokens of the longest completion,
+F reward functions.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from grpo_engine.tasks.base import Example
 
 @dataclass(slots=True, kw_only=True)
 class SampledGroup:
-    """One prompt with its answers and what each earned."""
+    """One prompt with its rollouts and their scores."""
 
     index: int
     example: Example
@@ -40,50 +41,53 @@ class SampledGroup:
 
 @dataclass(slots=True, kw_only=True)
 class Samples:
-    """The groups that a step trains on, row by row; token arrays are [B, T], 0 off the mask."""
+    """The rollouts that a step trains on; token arrays are 0 off the mask, None until computed."""
 
     groups: list[SampledGroup]
     rollouts: list[Rollout]
-    group_ids: mx.array
-    mask: mx.array
-    token_ids: mx.array
-    sampler: mx.array
-    raw_sampler: mx.array
-    old: mx.array | None = None
-    reference: mx.array | None = None
-    values: mx.array | None = None
-    entropy: mx.array | None = None
-    worth: Advantages | None = None
-    passes: list[mx.array] = field(default_factory=list)
-    after: mx.array | None = None
-    clipped: mx.array | None = None
-    kl: mx.array | None = None
-    trained: list[int] = field(default_factory=list)
-    after_rows: set[int] = field(default_factory=set)
+    # sampling
+    group_ids_B: mx.array
+    token_ids_BT: mx.array
+    mask_BT: mx.array  # 1 on sampled tokens that the loss counts
+    sampler_logprobs_BT: mx.array  # in the distribution that was sampled from
+    raw_sampler_logprobs_BT: mx.array  # before top_p, top_k, min_p and the repetition penalty
+    # before the update
+    old_logprobs_BT: mx.array | None = None
+    old_values_BT: mx.array | None = None  # the critic's
+    entropy_BT: mx.array | None = None
+    reference_logprobs_BT: mx.array | None = None
+    advantages: Advantages | None = None  # its values are [B] or [B, T]
+    trained_rows: list[int] = field(default_factory=list)  # rows that the passes run
+    # the update
+    pass_logprobs_BT: list[mx.array] = field(default_factory=list)  # one array for each pass
+    clipped_BT: mx.array | None = None
+    kl_BT: mx.array | None = None
+    updated_logprobs_BT: mx.array | None = None  # with the updated policy, for `updated_rows`
+    updated_rows: set[int] = field(default_factory=set)
 
     @property
     def width(self) -> int:
-        """T, the length of the longest answer."""
-        return int(self.mask.shape[1])
+        """T, the length of the longest completion."""
+        return int(self.mask_BT.shape[1])
 
     @property
-    def weights(self) -> tuple[float, ...]:
+    def reward_weights(self) -> tuple[float, ...]:
         """Weights of the reward functions."""
         return self.groups[0].scores.weights
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def reward_names(self) -> tuple[str, ...]:
         """Names of the reward functions."""
         return self.groups[0].scores.names
 
     def rows_of(self, place: int) -> list[int]:
-        """Rows of the group at a place."""
+        """Rows of the group at a place in `groups`."""
         start = sum(len(group.rollouts) for group in self.groups[:place])
         return list(range(start, start + len(self.groups[place].rollouts)))
 
-    def groups_to_follow(self, count: int) -> list[int]:
-        """The first trained groups; those are scored again after the update."""
-        trained = set(self.trained)
+    def first_trained_groups(self, count: int) -> list[int]:
+        """Places of the first groups with trained rows."""
+        trained = set(self.trained_rows)
         places = [p for p in range(len(self.groups)) if trained & set(self.rows_of(p))]
         return places[:count]
 
@@ -91,37 +95,39 @@ class Samples:
         """Rewards [B, F]."""
         return [row for group in self.groups for row in group.scores.values]
 
-    def steps(self) -> list[list[tuple[int, float | None]]]:
-        """(last token, score) of every step of every answer, for process supervision."""
+    def step_scores(self) -> list[list[tuple[int, float | None]]]:
+        """(last token, score) of every step of every rollout, for process supervision."""
         return [list(row) for group in self.groups for row in group.scores.steps or ()]
 
 
 def gather(groups: Sequence[SampledGroup], recipe: Recipe) -> Samples:
-    """Lay out the groups' answers as arrays."""
+    """Lay out the groups' rollouts as arrays."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     width = max(1, *(len(rollout.ids) for rollout in rollouts))
     mask = np.zeros((len(rollouts), width), dtype=np.float32)
     for row, rollout in enumerate(rollouts):
         mask[row, : len(rollout.ids)] = 1
         mask[row, list(rollout.forced)] = 0
-    counted = mx.array(mask)
+    mask_BT = mx.array(mask)
     if recipe.mask_truncated:
-        cut = mx.array([float(rollout.finish == "length") for rollout in rollouts])
-        counted = without_truncated(counted, cut).astype(mx.float32)
-    owners = [place for place, group in enumerate(groups) for _ in group.rollouts]
+        truncated_B = mx.array([float(rollout.finish == "length") for rollout in rollouts])
+        mask_BT = without_truncated(mask_BT, truncated_B).astype(mx.float32)
+    group_ids = [place for place, group in enumerate(groups) for _ in group.rollouts]
     return Samples(
         groups=list(groups),
         rollouts=rollouts,
-        group_ids=mx.array(owners),
-        mask=counted,
-        token_ids=mx.array(padded([r.ids for r in rollouts], width, np.int32)),
-        sampler=mx.array(padded([r.logprobs for r in rollouts], width, np.float32)),
-        raw_sampler=mx.array(padded([r.raw_logprobs for r in rollouts], width, np.float32)),
+        group_ids_B=mx.array(group_ids),
+        mask_BT=mask_BT,
+        token_ids_BT=mx.array(padded([r.ids for r in rollouts], width, np.int32)),
+        sampler_logprobs_BT=mx.array(padded([r.logprobs for r in rollouts], width, np.float32)),
+        raw_sampler_logprobs_BT=mx.array(
+            padded([r.raw_logprobs for r in rollouts], width, np.float32)
+        ),
     )
 
 
 def gather_rollouts(rollouts: Sequence[Rollout]) -> tuple[mx.array, mx.array]:
-    """Mask and the sampler's log-probabilities of answers that belong to no step, [B, T]."""
+    """Mask and the sampler's log-probabilities of rollouts that belong to no step, [B, T]."""
     width = max(1, *(len(rollout.ids) for rollout in rollouts))
     mask = padded([(1,) * len(rollout.ids) for rollout in rollouts], width, np.float32)
     logprobs = padded([rollout.raw_logprobs for rollout in rollouts], width, np.float32)
@@ -129,7 +135,7 @@ def gather_rollouts(rollouts: Sequence[Rollout]) -> tuple[mx.array, mx.array]:
 
 
 def as_float(value: mx.array) -> float:
-    """A single number out of MLX."""
+    """An array of one number as a Python float."""
     return float(np.array(value))
 
 
@@ -143,20 +149,16 @@ def padded(
     return out
 
 
-def part(values: mx.array, batch: TokenBatch) -> mx.array:
+def rows_of_batch(values: mx.array, batch: TokenBatch) -> mx.array:
     """The rows of a micro-batch from a [B] or [B, T] array, cut or padded to its width."""
-    chosen = values[mx.array(batch.rows)]
-    if values.ndim == 1:
-        return chosen
-    return fitted(chosen, batch.width)
+    rows = values[mx.array(batch.rows)]
+    return rows if values.ndim == 1 else fitted(rows, batch.width)
 
 
 def fitted(values: mx.array, width: int) -> mx.array:
     """[B, T] cut or padded with zeros to `width` columns."""
-    have = int(values.shape[1])
-    if have >= width:
-        return values[:, :width]
-    return mx.pad(values, [(0, 0), (0, width - have)])
+    missing = width - int(values.shape[1])
+    return mx.pad(values, [(0, 0), (0, missing)]) if missing > 0 else values[:, :width]
 
 
 def assembled(parts: Sequence[tuple[TokenBatch, mx.array]], rows: int, width: int) -> mx.array:
@@ -168,7 +170,7 @@ def assembled(parts: Sequence[tuple[TokenBatch, mx.array]], rows: int, width: in
 
 
 def by_row(values: mx.array | None, samples: Samples, row: int) -> tuple[float, ...]:
-    """A row of a token array as plain numbers, as long as the answer; empty for None."""
+    """A row of a token array as plain numbers, as long as the completion; empty for None."""
     if values is None:
         return ()
     return tuple(values[row, : len(samples.rollouts[row].ids)].tolist())  # type: ignore[arg-type]

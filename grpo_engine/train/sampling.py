@@ -1,4 +1,4 @@
-"""Sampling and scoring of a step's groups, and the refills that replace groups without variance."""
+"""Samples and scores a step's groups; refills replace those without variance."""
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,53 +15,65 @@ from grpo_engine.rewards.scoring import Scores, with_overlong
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.prompts import RenderedPrompt, prefill_of
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
-from grpo_engine.run.requests import listen, relay
+from grpo_engine.run.requests import answer_requests, relay
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import Example, draw
-from grpo_engine.train.gather import all_alerts, all_answers
+from grpo_engine.train.gather import all_rollouts, distinct_alerts
 from grpo_engine.train.samples import SampledGroup
 
 FIXED_STEP = 0  # the step that pinned prompts and evaluations draw their noise from, every time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
-    """What a step sampled: the groups to train on, those that were replaced, and what it took."""
+class StepGroups:
+    """What a step sampled: the groups to train on, and those that refills replaced."""
 
     groups: list[SampledGroup]
     replaced: list[SampledGroup]
-    drawn: int
-    rounds: int
+    drawn: int  # training problems
+    refills: int
     is_short: bool  # refills ran out before every group had variance
 
+    @property
+    def all(self) -> list[SampledGroup]:
+        """Every group that was sampled."""
+        return [*self.groups, *self.replaced]
 
-def collect(run: Run, step: int) -> Generator[Event, None, Collected]:
-    """Sample and score the step's groups; replace those without variance where asked to."""
-    wanted, rounds = run.config.rollout.prompts, run.recipe.refill_rounds
-    kept: list[SampledGroup] = []
+
+def sample_step(run: Run, step: int) -> Generator[Event, None, StepGroups]:
+    """Sample and score the step's groups; replace those without variance where the recipe refills.
+
+    The sampler follows the policy, at every step or every `sampler_sync_every` steps.
+    """
+    sync_every = run.recipe.sampler_sync_every
+    if sync_every > 1 and (step - 1) % sync_every == 0:
+        run.sampler_weights = run.policy.snapshot()
+    wanted, most_refills = run.config.rollout.prompts, run.recipe.refill_rounds
+    groups: list[SampledGroup] = []
     replaced: list[SampledGroup] = []
-    drawn = turn = 0
+    drawn = refills = 0
     while True:
-        missing = wanted - len(kept)
+        missing = wanted - len(groups)
         examples = draw(run.task, run.config.seed, run.progress.cursor + drawn, missing)
-        run.seen |= {example.key: example for example in examples}
+        run.drawn_examples |= {example.key: example for example in examples}
         fresh = yield from sample_and_score(
             run, step, examples, run.sampling, rows=run.config.rollout.group_size,
-            first=drawn, attempt=turn, seed_step=step,
+            first=drawn, attempt=refills, seed_step=step,
         )  # fmt: skip
         drawn += missing
-        if rounds == 0:
-            kept = fresh
+        if most_refills == 0:
+            groups = fresh
             break
         for group in fresh:
             group.replaced = not group.scores.differ
-            (replaced if group.replaced else kept).append(group)
-        if len(kept) == wanted or turn == rounds:
+            (replaced if group.replaced else groups).append(group)
+        if len(groups) == wanted or refills == most_refills:
             break
-        turn += 1
-    return Collected(
-        groups=kept, replaced=replaced, drawn=drawn, rounds=turn, is_short=len(kept) < wanted
-    )
+        refills += 1
+    return StepGroups(
+        groups=groups, replaced=replaced, drawn=drawn, refills=refills,
+        is_short=len(groups) < wanted,
+    )  # fmt: skip
 
 
 def sample_and_score(
@@ -76,68 +88,63 @@ def sample_and_score(
     seed_step: int = FIXED_STEP,
     origin: Origin = "train",
 ) -> Generator[Event, None, list[SampledGroup]]:
-    """Sample `rows` answers to each example and score them; groups are numbered from `first`."""
+    """Sample `rows` completions of each example and score them; groups count from `first`."""
     prompts = [run.render(example) for example in examples]
-    asked = [
+    prompt_rows = [
         PromptRows(key=example.key, group=first + place, ids=prompt.ids, rows=rows, attempt=attempt)
         for place, (example, prompt) in enumerate(zip(examples, prompts, strict=True))
     ]
-    mine = run.ranks.mine(asked)
+    assigned = run.ranks.assigned(prompt_rows)
     with run.clock.phase("generate" if origin == "train" else "evaluate"):
-        yield from _announced(step, asked, examples, prompts, origin)
+        yield from _announced(step, prompt_rows, examples, prompts, origin)
         rollouts: list[Rollout] = yield from relay(
             run,
             step,
             sample_groups(
-                run.policy, [row for _, row in mine], sampling, seed=run.config.seed,
+                run.policy, [row for _, row in assigned], sampling, seed=run.config.seed,
                 step=seed_step, control=run.control,
-                weights=run.lagged if origin == "train" else None,
+                weights=run.sampler_weights if origin == "train" else None,
             ),
         )  # fmt: skip
-    yield from listen(run, step)
+    yield from answer_requests(run, step)
     if origin == "train":
         yield PhaseStarted(step=step, phase="score", total=len(rollouts))
     with run.clock.phase("score" if origin == "train" else "evaluate"):
-        of_rollouts = [rollout.group - first for rollout in rollouts]
+        places = [rollout.group - first for rollout in rollouts]
         scores = _scored(
-            run, step, [examples[place] for place in of_rollouts],
-            [prompts[place] for place in of_rollouts], rollouts, sampling, origin,
+            run, step, [examples[place] for place in places],
+            [prompts[place] for place in places], rollouts, sampling, origin,
         )  # fmt: skip
-        own = [
+        local = [
             (place, (rollouts[n * rows : (n + 1) * rows], scores.part(n * rows, (n + 1) * rows)))
-            for n, (place, _) in enumerate(mine)
+            for n, (place, _) in enumerate(assigned)
             if scores is not None
         ]
-        answers = all_answers(run.ranks, own, len(asked))
-    yield from all_alerts(answers)
-    yield from listen(run, step)
+        scored = all_rollouts(run.ranks, local, len(prompt_rows))
+    yield from distinct_alerts(scored)
+    yield from answer_requests(run, step)
     return [
-        _group(row, example, prompt, found, scored)
-        for row, prompt, example, (found, scored) in zip(
-            asked, prompts, examples, answers, strict=True
+        SampledGroup(
+            index=row.group, example=example, prompt_ids=prompt.ids, prompt_text=prompt.text,
+            prefill=prefill_of(prompt.prompt), attempt=row.attempt,
+            rollouts=group_rollouts, scores=group_scores,
         )
-    ]
-
-
-def _group(
-    row: PromptRows, example: Example, prompt: RenderedPrompt, found: list[Rollout], scored: Scores
-) -> SampledGroup:
-    """A prompt with its answers and what they earned."""
-    return SampledGroup(
-        index=row.group, example=example, prompt_ids=prompt.ids, prompt_text=prompt.text,
-        prefill=prefill_of(prompt.prompt), attempt=row.attempt, rollouts=found, scores=scored,
-    )  # fmt: skip
+        for row, prompt, example, (group_rollouts, group_scores) in zip(
+            prompt_rows, prompts, examples, scored, strict=True
+        )
+    ]  # fmt: skip
 
 
 def _announced(
-    step: int, asked: Sequence[PromptRows], examples: Sequence[Example],
+    step: int, prompt_rows: Sequence[PromptRows], examples: Sequence[Example],
     prompts: Sequence[RenderedPrompt], origin: Origin,
 ) -> Iterator[Event]:  # fmt: skip
-    """Say which prompts are about to be answered, and why."""
+    """The events that say which prompts are about to be sampled, and why."""
     phase: Phase = "generate" if origin == "train" else "evaluate"
-    attempt = asked[0].attempt if asked else 0
+    attempt = prompt_rows[0].attempt if prompt_rows else 0
     detail = f"refill {attempt}" if attempt else ("pinned prompts" if origin == "pinned" else "")
-    yield PhaseStarted(step=step, phase=phase, total=sum(row.rows for row in asked), detail=detail)
+    total = sum(row.rows for row in prompt_rows)
+    yield PhaseStarted(step=step, phase=phase, total=total, detail=detail)
     yield PromptsStarted(
         step=step,
         prompts=tuple(
@@ -145,7 +152,7 @@ def _announced(
                 group=row.group, origin=origin, prompt_text=prompt.text,
                 target=example.target, rows=row.rows,
             )
-            for row, prompt, example in zip(asked, prompts, examples, strict=True)
+            for row, prompt, example in zip(prompt_rows, prompts, examples, strict=True)
         ),
     )  # fmt: skip
 
@@ -154,7 +161,7 @@ def _scored(
     run: Run, step: int, examples: Sequence[Example], prompts: Sequence[RenderedPrompt],
     rollouts: Sequence[Rollout], sampling: Sampling, origin: Origin,
 ) -> Scores | None:  # fmt: skip
-    """Scores of this rank's answers, one example and prompt each; None where it has none."""
+    """Scores of this rank's rollouts, one example and prompt each; None where it has none."""
     if not rollouts:
         return None
     scores = run.scorer.score(examples, prompts, rollouts, step=step)

@@ -1,7 +1,7 @@
-"""The passes over a step's answers: micro-batches, one denominator, one optimiser step each.
+"""The passes over a step's rollouts: gradients of micro-batches, one optimiser step per minibatch.
 
-Every update divides by what belongs to the whole of it, so that neither micro-batches nor groups
-left out for want of a signal change its value.
+Every update divides by the tokens and groups of its whole minibatch, so that neither micro-batches
+nor groups left out for want of a signal change its value.
 """
 
 import itertools
@@ -15,7 +15,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from grpo_engine.config.recipes import Recipe
-from grpo_engine.events import Event, PassFinished, PhaseAdvanced
+from grpo_engine.events import Event, PassFinished, PhaseAdvanced, PhaseStarted
 from grpo_engine.maths.metrics import merged
 from grpo_engine.maths.reuse import stop_reason
 from grpo_engine.maths.target import Targets
@@ -23,16 +23,16 @@ from grpo_engine.maths.weight import Totals, totals_of
 from grpo_engine.policy import optimizer as optim
 from grpo_engine.policy.batch import TokenBatch, micro_batches
 from grpo_engine.policy.trees import flatten
-from grpo_engine.run.persist import let_go
-from grpo_engine.run.requests import listen
+from grpo_engine.run.persist import drop_state
+from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
-from grpo_engine.train.gather import all_gradients, all_seen
-from grpo_engine.train.loss import Seen, Sums, gradient, loss, seen_of, step_targets
+from grpo_engine.train.gather import all_gradients, all_results
+from grpo_engine.train.loss import MicroBatchResult, Sums, gradient, loss, step_targets
 from grpo_engine.train.samples import Samples, as_float, assembled
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class UpdateResult:
     """What the passes of a step did."""
 
     updates: int = 0
@@ -46,158 +46,181 @@ class Outcome:
     culprits: tuple[int, ...] = ()  # groups that the first non-finite gradient came from
     stopped: str = ""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether no further update may follow in this step."""
+        return bool(self.stopped or self.not_finite)
+
 
 @dataclass(slots=True, kw_only=True)
-class Part:
-    """One minibatch: its rows, its denominators and its micro-batches."""
+class Minibatch:
+    """The micro-batches of one optimiser update, and its denominators."""
 
     totals: Totals
     batches: list[TokenBatch]
 
 
-def update(run: Run, samples: Samples, step: int) -> Generator[Event, None, Outcome]:
-    """Make the recipe's passes over the rows in `samples.trained` and say what they did."""
+def update(run: Run, samples: Samples, step: int) -> Generator[Event, None, UpdateResult]:
+    """Make the recipe's passes over `samples.trained_rows`."""
     recipe = replace(run.recipe, entropy_bonus=run.progress.entropy_bonus)
-    outcome = Outcome(
+    result = UpdateResult(
         learning_rate=optim.learning_rate(run.config.optimizer, step, run.config.steps)
     )
-    run.optimizer.rule.learning_rate = outcome.learning_rate
+    run.optimizer.rule.learning_rate = result.learning_rate
     targets = step_targets(samples, recipe)
-    before: float | None = None
-    for index in range(1, recipe.passes + 1):
-        seen: list[Seen] = []
-        losses: list[float] = []
-        parts = _parts(run, samples, recipe, step, index)
-        for minibatch, cut in enumerate(parts):
-            gradients, found, norm, critic_norm = yield from _gradient(
-                run, samples, recipe, step, cut, targets
+    previous: float | None = None  # the objective of the pass before
+    with run.clock.phase("update"):
+        yield PhaseStarted(step=step, phase="update", total=recipe.passes)
+        for index in range(1, recipe.passes + 1):
+            objective = yield from _make_pass(
+                run, samples, recipe, step, index, targets, result, previous
             )
-            seen += found
-            losses.append(math.fsum(item.loss for item in found))
-            is_last = minibatch == len(parts) - 1
-            objective = -math.fsum(losses) / len(losses)
-            judged = found if recipe.stop == "kl" else seen
-            if outcome.updates and (is_last or recipe.stop == "kl"):
-                outcome.stopped = stop_reason(recipe, _sums(judged), objective, before) or ""
-            if not (math.isfinite(norm + critic_norm) and math.isfinite(losses[-1])):
-                _blame(run, samples, recipe, cut, targets, outcome, norm + critic_norm, losses[-1])
-            elif not outcome.stopped:
-                _apply(run, gradients, norm, critic_norm)
-                outcome.updates += 1
-            applied = not outcome.stopped and not outcome.not_finite
-            if not outcome.not_finite:
-                outcome.loss, outcome.grad_norm = -objective, norm
-                yield _finished(step, index, minibatch, found, norm, outcome, applied)
-            if outcome.stopped or outcome.not_finite:
+            if result.has_ended:
                 break
-            yield from listen(run, step)
-        _remember(samples, seen, outcome, index)
-        if outcome.stopped or outcome.not_finite:
+            result.passes, previous = index, objective
+    return result
+
+
+def _make_pass(
+    run: Run, samples: Samples, recipe: Recipe, step: int, index: int,
+    targets: Targets | None, result: UpdateResult, previous: float | None,
+) -> Generator[Event, None, float]:  # fmt: skip
+    """For each minibatch: gradient, stop rule, clip and optimiser step. Returns the objective."""
+    pass_results: list[MicroBatchResult] = []
+    losses: list[float] = []
+    minibatches = _minibatches(run, samples, recipe, step, index)
+    for number, minibatch in enumerate(minibatches):
+        gradients, results, norm, critic_norm = yield from _gradient(
+            run, samples, recipe, step, minibatch, targets
+        )
+        pass_results += results
+        losses.append(math.fsum(one.loss for one in results))
+        objective = -math.fsum(losses) / len(losses)
+        is_last = number == len(minibatches) - 1
+        if result.updates and (is_last or recipe.stop == "kl"):
+            measured = results if recipe.stop == "kl" else pass_results
+            result.stopped = stop_reason(recipe, _sums(measured), objective, previous) or ""
+        if not (math.isfinite(norm + critic_norm) and math.isfinite(losses[-1])):
+            result.not_finite = (
+                f"the loss is {losses[-1]:g} and the gradient norm {norm + critic_norm:g}"
+            )
+            result.culprits = _culprits(run, samples, recipe, minibatch, targets)
             break
-        outcome.passes, before = index, objective
-    return outcome
+        if not result.stopped:
+            _optimizer_step(run, gradients, norm, critic_norm)
+            result.updates += 1
+        result.loss, result.grad_norm = -objective, norm
+        yield _pass_finished(step, index, number, results, result)
+        if result.stopped:
+            break
+        yield from answer_requests(run, step)
+    _keep_token_numbers(samples, pass_results, result, index)
+    return objective
 
 
-def measure_after(
-    run: Run, samples: Samples, step: int, outcome: Outcome
+def measure_targets(
+    run: Run, samples: Samples, step: int, result: UpdateResult
 ) -> Generator[Event, None, None]:
     """One more forward after the last pass: how far tokens really came towards their targets."""
     targets = step_targets(samples, run.recipe)
-    totals = totals_of(samples.mask)
-    own: dict[int, Seen] = {}
-    batches = _batches(run, samples, samples.trained)
-    mine = run.ranks.mine(batches)
-    for done, (place, batch) in enumerate(mine, 1):
-        value, kept = loss(run, samples, run.recipe, batch, totals, targets)
-        mx.eval(value, kept)
-        own[place] = seen_of(batch, {"loss": value, **kept})
-        yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(mine))
-        yield from listen(run, step)
-    found = all_seen(run.ranks, batches, own)
-    after = _sums(found)
-    outcome.sums |= {name: after[name] for name in after if name.startswith("target/")}
-    outcome.sums["kl_to_old"] = after["kl_to_old"]
-    samples.after = assembled(
-        [(item.batch, item.logprobs) for item in found], len(samples.rollouts), samples.width
+    totals = totals_of(samples.mask_BT)
+    local: dict[int, MicroBatchResult] = {}
+    batches = _micro_batches(run, samples, samples.trained_rows)
+    assigned = run.ranks.assigned(batches)
+    for done, (place, batch) in enumerate(assigned, 1):
+        outputs = loss(run, samples, run.recipe, batch, totals, targets)
+        mx.eval(outputs)
+        local[place] = MicroBatchResult.of(batch, outputs)
+        yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(assigned))
+        yield from answer_requests(run, step)
+    results = all_results(run.ranks, batches, local)
+    sums = _sums(results)
+    result.sums |= {name: sums[name] for name in sums if name.startswith("target/")}
+    result.sums["kl_to_old"] = sums["kl_to_old"]
+    samples.updated_logprobs_BT = assembled(
+        [(one.batch, one.logprobs) for one in results], len(samples.rollouts), samples.width
     )
-    samples.after_rows = set(samples.trained)
+    samples.updated_rows = set(samples.trained_rows)
 
 
-def _batches(run: Run, samples: Samples, rows: Sequence[int]) -> list[TokenBatch]:
+def _micro_batches(run: Run, samples: Samples, rows: Sequence[int]) -> list[TokenBatch]:
     return micro_batches(
         samples.rollouts, rows_at_most=run.micro_rows, pad_id=run.policy.pad_id,
         bucket=run.policy.fast.bucket, only=list(rows),
     )  # fmt: skip
 
 
-def _parts(run: Run, samples: Samples, recipe: Recipe, step: int, index: int) -> list[Part]:
-    """Cut the rows into minibatches of whole groups in a seeded order, as even as it goes.
+def _minibatches(
+    run: Run, samples: Samples, recipe: Recipe, step: int, index: int
+) -> list[Minibatch]:
+    """Cut the rows into minibatches of whole groups, in a seeded order, as evenly as possible.
 
     Rows left out of the forward still count in the denominators of their minibatch.
     """
     rows = list(range(len(samples.rollouts)))
     if recipe.minibatches > 1:
-        groups = np.array(samples.group_ids)
+        group_ids_B = np.array(samples.group_ids_B)
         order = np.random.default_rng([run.config.seed, step, index]).permutation(
             len(samples.groups)
         )
-        rows = [row for group in order for row in np.flatnonzero(groups == group).tolist()]
+        rows = [row for group in order for row in np.flatnonzero(group_ids_B == group).tolist()]
     ends = [len(rows) * n // recipe.minibatches for n in range(recipe.minibatches + 1)]
-    kept = set(samples.trained)
-    parts = []
+    trained = set(samples.trained_rows)
+    minibatches = []
     for start, end in itertools.pairwise(ends):
-        chosen = rows[start:end]
-        batches = _batches(run, samples, [row for row in chosen if row in kept])
+        batches = _micro_batches(run, samples, [row for row in rows[start:end] if row in trained])
         if not batches:
             continue
-        where = mx.array(chosen)
+        places = mx.array(rows[start:end])
         totals = totals_of(
-            samples.mask[where],
+            samples.mask_BT[places],
             micro_batches=len(batches),
-            entropy=None if samples.entropy is None else samples.entropy[where],
+            entropy=None if samples.entropy_BT is None else samples.entropy_BT[places],
             recipe=recipe,
         )
-        parts.append(Part(totals=totals, batches=batches))
-    return parts
+        minibatches.append(Minibatch(totals=totals, batches=batches))
+    return minibatches
 
 
 def _gradient(
-    run: Run, samples: Samples, recipe: Recipe, step: int, cut: Part, targets: Targets | None
-) -> Generator[Event, None, tuple[Any, list[Seen], float, float]]:
-    """The gradient of a minibatch, what gave it, and its norms for the policy and the critic.
+    run: Run, samples: Samples, recipe: Recipe, step: int, minibatch: Minibatch,
+    targets: Targets | None,
+) -> Generator[Event, None, tuple[Any, list[MicroBatchResult], float, float]]:  # fmt: skip
+    """The gradient of a minibatch, its results, and the gradient's norms for policy and critic.
 
-    Where only the scaled gradient overflows, the same answers are run once more with less scale.
+    Where only the scaled gradient overflows, the minibatch is run once more with less scale.
     """
     while True:
-        gradients, found = yield from _accumulate(run, samples, recipe, step, cut, targets)
+        gradients, results = yield from _accumulate(run, samples, recipe, step, minibatch, targets)
         norm, critic_norm = _norms(gradients)
-        finite = math.isfinite(norm + critic_norm)
-        lost = not all(math.isfinite(item.loss) for item in found)
-        if finite or lost or not run.optimizer.lower_scale():
-            return gradients, found, norm, critic_norm
+        is_finite = math.isfinite(norm + critic_norm)
+        has_bad_loss = not all(math.isfinite(one.loss) for one in results)
+        if is_finite or has_bad_loss or not run.optimizer.lower_scale():
+            return gradients, results, norm, critic_norm
 
 
 def _accumulate(
-    run: Run, samples: Samples, recipe: Recipe, step: int, cut: Part, targets: Targets | None
-) -> Generator[Event, None, tuple[Any, list[Seen]]]:
-    """Add up the gradients of a minibatch over all ranks, one evaluation per micro-batch."""
-    gradients: Any = None
-    seen: dict[int, Seen] = {}
-    mine = run.ranks.mine(cut.batches)
-    for done, (place, batch) in enumerate(mine, 1):
-        found, own = gradient(run, samples, recipe, batch, cut.totals, targets)
-        gradients = own if gradients is None else tree_map(mx.add, gradients, own)
-        mx.eval(gradients, found)
-        seen[place] = seen_of(batch, found)
-        yield PhaseAdvanced(step=step, phase="update", done=done, total=len(mine))
-        if done < len(mine):
-            yield from listen(run, step)
-    summed = all_gradients(run.ranks, gradients, run.policy.module.trainable_parameters())
-    return summed, all_seen(run.ranks, cut.batches, seen)
+    run: Run, samples: Samples, recipe: Recipe, step: int, minibatch: Minibatch,
+    targets: Targets | None,
+) -> Generator[Event, None, tuple[Any, list[MicroBatchResult]]]:  # fmt: skip
+    """Add up a minibatch's gradients over micro-batches and ranks; one evaluation each."""
+    total: Any = None
+    local: dict[int, MicroBatchResult] = {}
+    assigned = run.ranks.assigned(minibatch.batches)
+    for done, (place, batch) in enumerate(assigned, 1):
+        outputs, gradients = gradient(run, samples, recipe, batch, minibatch.totals, targets)
+        total = gradients if total is None else tree_map(mx.add, total, gradients)
+        mx.eval(total, outputs)
+        local[place] = MicroBatchResult.of(batch, outputs)
+        yield PhaseAdvanced(step=step, phase="update", done=done, total=len(assigned))
+        if done < len(assigned):
+            yield from answer_requests(run, step)
+    total = all_gradients(run.ranks, total, run.policy.module.trainable_parameters())
+    return total, all_results(run.ranks, minibatch.batches, local)
 
 
-def _sums(seen: Sequence[Seen]) -> Sums:
-    return merged([item.sums for item in seen])
+def _sums(results: Sequence[MicroBatchResult]) -> Sums:
+    return merged([one.sums for one in results])
 
 
 def _norms(gradients: Any) -> tuple[float, float]:
@@ -208,9 +231,9 @@ def _norms(gradients: Any) -> tuple[float, float]:
     return as_float(norm), as_float(critic)
 
 
-def _apply(run: Run, gradients: Any, norm: float, critic_norm: float) -> None:
+def _optimizer_step(run: Run, gradients: Any, norm: float, critic_norm: float) -> None:
     """One optimiser step, for the policy and for the critic, each clipped to its own norm."""
-    let_go(run, changing=True)
+    drop_state(run, changing=True)
     limit = run.config.optimizer.max_grad_norm
     policy = run.policy
     clipped = optim.clip(flatten(gradients["model"]), mx.array(norm), limit)
@@ -223,43 +246,40 @@ def _apply(run: Run, gradients: Any, norm: float, critic_norm: float) -> None:
     mx.eval(changed)
 
 
-def _blame(
-    run: Run, samples: Samples, recipe: Recipe, cut: Part, targets: Targets | None,
-    outcome: Outcome, norm: float, loss: float,
-) -> None:  # fmt: skip
-    """Say what is not finite, and find the first group whose own gradient is not."""
-    outcome.not_finite = f"the loss is {loss:g} and the gradient norm {norm:g}"
-    owners = np.array(samples.group_ids)
-    for batch in cut.batches:
-        for group in sorted({int(owners[row]) for row in batch.rows}):
-            rows = [row for row in batch.rows if owners[row] == group]
+def _culprits(
+    run: Run, samples: Samples, recipe: Recipe, minibatch: Minibatch, targets: Targets | None
+) -> tuple[int, ...]:
+    """The first group whose own gradient is not finite; empty where none is found."""
+    group_ids_B = np.array(samples.group_ids_B)
+    for batch in minibatch.batches:
+        for group in sorted({int(group_ids_B[row]) for row in batch.rows}):
+            rows = [row for row in batch.rows if group_ids_B[row] == group]
             alone = micro_batches(
                 samples.rollouts, rows_at_most=len(rows), pad_id=run.policy.pad_id, only=rows
             )[0]
-            found, own = gradient(run, samples, recipe, alone, cut.totals, targets)
-            size = optim.global_norm(own) + mx.abs(found["loss"])
+            outputs, gradients = gradient(run, samples, recipe, alone, minibatch.totals, targets)
+            size = optim.global_norm(gradients) + mx.abs(outputs["loss"])
             if not math.isfinite(as_float(size)):
-                outcome.culprits = (group,)
-                return
+                return (group,)
+    return ()
 
 
-def _finished(
-    step: int, index: int, minibatch: int, seen: Sequence[Seen], norm: float,
-    outcome: Outcome, applied: bool,
-) -> PassFinished:  # fmt: skip
+def _pass_finished(
+    step: int, index: int, number: int, results: Sequence[MicroBatchResult], result: UpdateResult
+) -> PassFinished:
     """The event of one update; learning rate 0 marks a forward after which the passes ended."""
-    sums = _sums(seen)
+    sums = _sums(results)
     return PassFinished(
         step=step,
         index=index,
-        minibatch=minibatch,
-        loss=math.fsum(item.loss for item in seen),
+        minibatch=number,
+        loss=math.fsum(one.loss for one in results),
         clip_low=mean(sums, "clip_ratio/low_mean"),
         clip_high=mean(sums, "clip_ratio/high_mean"),
         kl_to_old=mean(sums, "kl_to_old"),
-        grad_norm=norm,
-        learning_rate=outcome.learning_rate if applied else 0.0,
-        stop_reason=outcome.stopped,
+        grad_norm=result.grad_norm,
+        learning_rate=0.0 if result.stopped else result.learning_rate,
+        stop_reason=result.stopped,
     )
 
 
@@ -269,22 +289,24 @@ def mean(sums: Mapping[str, tuple[float, float]], name: str) -> float:
     return total / count if count else 0.0
 
 
-def _remember(samples: Samples, seen: Sequence[Seen], outcome: Outcome, index: int) -> None:
-    """Keep a pass's token numbers; those of a first pass over fresh answers are the old ones."""
-    rows, width = len(samples.rollouts), samples.width
+def _keep_token_numbers(
+    samples: Samples, results: Sequence[MicroBatchResult], result: UpdateResult, index: int
+) -> None:
+    """Keep a pass's token arrays; a first pass over fresh completions gives the old ones."""
 
-    def whole(parts: Sequence[tuple[TokenBatch, mx.array | None]]) -> mx.array:
-        return assembled([(b, v) for b, v in parts if v is not None], rows, width)
+    def whole(values: Sequence[mx.array | None]) -> mx.array:
+        parts = [(one.batch, v) for one, v in zip(results, values, strict=True) if v is not None]
+        return assembled(parts, len(samples.rollouts), samples.width)
 
-    new = whole([(item.batch, item.logprobs) for item in seen])
-    samples.passes.append(new)
-    outcome.sums = _sums(seen)
+    logprobs_BT = whole([one.logprobs for one in results])
+    samples.pass_logprobs_BT.append(logprobs_BT)
+    result.sums = _sums(results)
     if index == 1:
-        outcome.entropy = outcome.sums.get("entropy", (0.0, 0.0))
-        if samples.entropy is None:
-            samples.entropy = whole([(item.batch, item.entropy) for item in seen])
-        if samples.old is None:
-            samples.old = new
-    samples.clipped = whole([(item.batch, item.clipped) for item in seen])
-    if seen and seen[0].kl is not None:
-        samples.kl = whole([(item.batch, item.kl) for item in seen])
+        result.entropy = result.sums.get("entropy", (0.0, 0.0))
+        if samples.entropy_BT is None:
+            samples.entropy_BT = whole([one.entropy for one in results])
+        if samples.old_logprobs_BT is None:
+            samples.old_logprobs_BT = logprobs_BT
+    samples.clipped_BT = whole([one.clipped for one in results])
+    if results and results[0].kl is not None:
+        samples.kl_BT = whole([one.kl for one in results])

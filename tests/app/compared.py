@@ -55,7 +55,7 @@ def refs_of(store: Path) -> tuple[str, ...]:
 
 async def opened(app: Workbench, pilot: Pilot[int], refs: tuple[str, ...] = ()) -> CompareScreen:
     """Bring the screen to the front with these runs, all of the store without any."""
-    await app.hand_over("compare", CompareRequested(refs or refs_of(app.store)))
+    await app.forward("compare", CompareRequested(refs or refs_of(app.store)))
     screen = app.screen
     assert isinstance(screen, CompareScreen)
     await settled(pilot, screen)

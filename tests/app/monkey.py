@@ -42,7 +42,7 @@ Done = Counter[Name]
 
 @dataclass
 class Monkey:
-    """What it did so far; `seed` gives the same deeds again, as far as the timing does.
+    """What it did so far; `seed` gives the same inputs again, as far as the timing does.
 
     `bound` are the program's own actions it came by; the many that Textual binds to move in a
     field or to scroll are done as well, but need not be done often.
@@ -52,7 +52,7 @@ class Monkey:
     done: Done = field(default_factory=Counter)
     bound: set[Name] = field(default_factory=set)
     ways: dict[str, set[Name]] = field(default_factory=dict)
-    deeds: list[str] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -92,15 +92,15 @@ class Monkey:
         elif draw < 0.96:
             size = app.size
             place = (self.rng.randrange(size.width), self.rng.randrange(size.height))
-            self.deeds.append(f"click {place}")
+            self.inputs.append(f"click {place}")
             await pilot.click(offset=place, times=self.rng.choice((1, 1, 2)))
         elif draw < 0.99:
             size_ = self.rng.choice(SIZES)
-            self.deeds.append(f"size {size_}")
+            self.inputs.append(f"size {size_}")
             await pilot.resize_terminal(*size_)
         else:
             name = self.rng.choice(list(PALETTES))
-            self.deeds.append(f"theme {name}")
+            self.inputs.append(f"theme {name}")
             app.change_theme(name)
 
     async def _fire(self, app: Workbench, pilot: Pilot[int]) -> None:
@@ -124,7 +124,7 @@ class Monkey:
             self.ways.setdefault(place, set()).add(name)
 
     async def _press(self, pilot: Pilot[int], key: str) -> None:
-        self.deeds.append(key)
+        self.inputs.append(key)
         await pilot.press(key)
 
 
@@ -135,15 +135,15 @@ def places(app: Workbench) -> set[str]:
 
 
 async def play(
-    monkey: Monkey, store: Path, config: Callable[[int], RunConfig], deeds: int, check_every: int,
+    monkey: Monkey, store: Path, config: Callable[[int], RunConfig], inputs: int, check_every: int,
     most: int = 0,
 ) -> None:  # fmt: skip
     """Let it do so many things, and up to `most` until each was done often; look at frames."""
     runs = 0
 
     def goes_on() -> bool:
-        done = len(monkey.deeds)
-        return done < deeds or (done < most and bool(monkey.seldom))
+        done = len(monkey.inputs)
+        return done < inputs or (done < most and bool(monkey.seldom))
 
     while goes_on():
         app = Workbench(store, preferences=Preferences())
@@ -155,12 +155,12 @@ async def play(
                 elif monkey.rng.random() < IN_BETWEEN:
                     app.post_message(LaunchRequested(config(runs)))
                 await monkey.act(app, pilot)
-                if len(monkey.deeds) % 500 == 0:
+                if len(monkey.inputs) % 500 == 0:
                     print(
-                        f"{time.strftime('%H:%M:%S')} {len(monkey.deeds)} deeds, {runs} runs, "
+                        f"{time.strftime('%H:%M:%S')} {len(monkey.inputs)} inputs, {runs} runs, "
                         f"{len(monkey.seldom)} of {len(monkey.bound)} actions seldom done"
                     )
-                if len(monkey.deeds) % check_every == 0 and app.size.width >= 80:
+                if len(monkey.inputs) % check_every == 0 and app.size.width >= 80:
                     await pilot.pause()
                     frames.check(app)
             app.ask_engine("stop_now")

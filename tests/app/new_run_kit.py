@@ -13,7 +13,7 @@ from tests.app import frames
 
 
 async def opened(app: Workbench, pilot: Pilot[int], **request: str) -> NewRunScreen:
-    await app.hand_over("new_run", NewRunRequested(**request))
+    await app.forward("new_run", NewRunRequested(**request))
     screen = app.screen
     assert isinstance(screen, NewRunScreen)
     await pilot.pause()

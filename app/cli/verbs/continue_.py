@@ -1,4 +1,4 @@
-"""`grpo-tui continue`: ask a held run to go on."""
+"""`grpo-tui continue`: let a paused run continue."""
 
 import typer
 
@@ -7,7 +7,7 @@ from app.cli.store_access import Db, Json, RunRef
 
 
 def continue_(run: RunRef, as_json: Json = False, db: Db = None) -> None:
-    """Ask a held run to go on.
+    """Let a paused run continue.
 
     Example: grpo-tui continue @last
     """

@@ -18,7 +18,7 @@ COLOURS: Final = {Level.FINE: "32", Level.WARNING: "33", Level.STOPS: "31"}
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    db: Annotated[str | None, typer.Option(help="The database to look at.")] = None,
+    db: Annotated[str | None, typer.Option(help="The database to check.")] = None,
 ) -> None:
     """Say what this machine has and lacks, and measure how fast it multiplies.
 
@@ -26,7 +26,7 @@ def doctor(
 
     Example: grpo-tui doctor --json
     """
-    facts = look(db, narrate=None if as_json else narrate)
+    facts = collect(db, narrate=None if as_json else narrate)
     if as_json:
         typer.echo(json.dumps(report(facts), indent=2))
     else:
@@ -36,7 +36,7 @@ def doctor(
         raise typer.Exit(exit_codes.FAILED)
 
 
-def look(db: str | None, narrate: Callable[[str], None] | None = None) -> list[Fact]:
+def collect(db: str | None, narrate: Callable[[str], None] | None = None) -> list[Fact]:
     """Every fact, in the order of the report."""
     from app.health import machine, mlx, packages, store, terminal
 
@@ -58,7 +58,7 @@ def report(facts: Sequence[Fact]) -> dict[str, object]:
 
 
 def page(facts: Sequence[Fact], *, colour: bool, ascii_only: bool) -> str:
-    """The facts for people: one line each under its area, remedies below the line they mend."""
+    """The facts for people: one line each under its area, each remedy below its line."""
     marks = ASCII_MARKS if ascii_only else MARKS
     width = max(len(fact.name) for fact in facts)
     lines: list[str] = []
@@ -100,7 +100,7 @@ def writes_unicode() -> bool:
 
 
 def narrate(line: str) -> None:
-    """What goes on, in one line that the next one overwrites; only for a person who watches."""
+    """Say on a terminal what is being measured, in a line that the next one overwrites."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{line} …")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""`grpo-tui pause`: ask a run to hold."""
+"""`grpo-tui pause`: pause a run."""
 
 import typer
 
@@ -7,7 +7,7 @@ from app.cli.store_access import Db, Json, RunRef
 
 
 def pause(run: RunRef, as_json: Json = False, db: Db = None) -> None:
-    """Ask a run to hold; it stays in memory until `continue`.
+    """Pause a run; it stays in memory until `continue`.
 
     Example: grpo-tui pause @last
     """

@@ -27,7 +27,7 @@ def default(context: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """List every recipe with its six answers.
+    """List every recipe with its six choices.
 
     Example: grpo-tui recipes list --json
     """
@@ -51,7 +51,7 @@ def show(
     name: Annotated[str, typer.Argument(help="A recipe, for example grpo.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show one recipe: its answers, formula, paper, settings, and what it is good and bad at.
+    """Show one recipe: its choices, formula, paper, settings, and what it is good and bad at.
 
     Example: grpo-tui recipes show dapo
     """

@@ -1,4 +1,4 @@
-"""`grpo-tui resume`: go on with a run from its last checkpoint."""
+"""`grpo-tui resume`: resume a run from its last checkpoint."""
 
 import sys
 from pathlib import Path
@@ -24,7 +24,7 @@ def resume(
     ] = None,
     ready_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Go on with a run from its last checkpoint, bit for bit as if it had not stopped.
+    """Resume a run from its last checkpoint, bit for bit as if it had not stopped.
 
     Example: grpo-tui resume @last
     """

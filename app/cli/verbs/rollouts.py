@@ -26,7 +26,7 @@ def rollouts(
         str, typer.Option(help="Text in prompts and answers; of all steps without --step.")
     ] = "",
     mode: Annotated[str, typer.Option(help="Search for words, a prefix or a substring.")] = "",
-    limit: Annotated[int, typer.Option(help="At most so many; 0 for all.", min=0)] = 50,
+    limit: Annotated[int, typer.Option(help="How many at most; 0 for all.", min=0)] = 50,
     as_json: Json = False,
     as_csv: Csv = False,
     raw: Raw = False,

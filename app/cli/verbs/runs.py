@@ -36,7 +36,7 @@ def runs(
         typer.Option(help="More columns: best reward, last kl, =optimizer.learning_rate as lr."),
     ] = "",
     all_: Annotated[bool, typer.Option("--all", help="Archived runs too.")] = False,
-    limit: Annotated[int, typer.Option(help="At most so many; 0 for all.", min=0)] = 0,
+    limit: Annotated[int, typer.Option(help="How many at most; 0 for all.", min=0)] = 0,
     as_json: Json = False,
     as_csv: Csv = False,
     raw: Raw = False,

@@ -12,7 +12,7 @@ def serve(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on the loopback.")] = 8765,
     db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
 ) -> None:
-    """Show a run in a browser, to look at only, at an address with a secret token.
+    """Show a run in a browser, read-only, at an address with a secret token.
 
     It listens on 127.0.0.1 alone. From another machine, use a tunnel:
     ssh -L 8765:127.0.0.1:8765 HOST, then open the printed address.

@@ -10,7 +10,7 @@ from app.cli.store_access import Db, Json, RunRef
 
 def stop(
     run: RunRef,
-    now: Annotated[bool, typer.Option("--now", help="Drop the step in hand.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Drop the current step.")] = False,
     as_json: Json = False,
     db: Db = None,
 ) -> None:

@@ -30,14 +30,14 @@ def sweep(
     queue: Annotated[
         bool, typer.Option("--queue", help="No new sweep: work through what waits.")
     ] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Failed runs once more.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run failed runs again.")] = False,
     as_json: Json = False,
     as_csv: Csv = False,
     db: Db = None,
 ) -> None:
     """Train a grid of settings and seeds, one run after another.
 
-    The same command again goes on where it was left: finished runs are not repeated, and a run
+    The same command again continues where it stopped: finished runs are not repeated, and a run
     that the store has already is taken as it is. Without --queue and with the same settings it
     is the same sweep.
 

@@ -9,7 +9,7 @@ import typer
 def watch(
     run: Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")] = "@last",
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Only look: no control, no export, no new runs.")
+        bool, typer.Option("--read-only", help="View only: no control, no export, no new runs.")
     ] = False,
     db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
 ) -> None:

@@ -9,12 +9,12 @@ from textual.containers import Vertical
 from textual.widgets import Input, Static
 
 from app.text.safe_text import safe
-from app.tui.textual_private.front import Dialog
+from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.field import Field
 
 
 class Ask(Dialog[str | None]):
-    """Gives the text that was typed; None where the question was left."""
+    """Gives the text that was typed; None if it was dismissed."""
 
     DEFAULT_CSS = """
     Ask { align: center middle; }

@@ -11,7 +11,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.text.safe_text import safe
-from app.tui.textual_private.front import Dialog
+from app.tui.textual_private.screens import Dialog
 
 T = TypeVar("T")
 
@@ -82,10 +82,10 @@ class StopDialog(Choice[str]):
         super().__init__(
             "stop the run",
             f"{name or 'The run'} is at step {step} of {total}. "
-            "A checkpoint is saved either way, and r on Runs goes on from it.",
+            "A checkpoint is saved either way, and r on Runs resumes from it.",
             [
                 ("stop_after_step", "s", "after this step", f"finish step {step} first"),
-                ("stop_now", "x", "now", f"drop step {step}; go on later from step {step - 1}"),
-                ("", "n", "go on", "change nothing"),
+                ("stop_now", "x", "now", f"drop step {step}; resume later from step {step - 1}"),
+                ("", "n", "keep running", "change nothing"),
             ],
         )

@@ -10,11 +10,11 @@ from textual.widgets import Static
 
 from app.feed.run_state import Snapshot, clock
 from app.text.safe_text import safe
-from app.tui.textual_private.front import Dialog
+from app.tui.textual_private.screens import Dialog
 
 REMEDY = (
     "Everything recorded up to here is in the store: esc goes back to it, 1 lists all runs, and r "
-    "there goes on from the last checkpoint."
+    "there resumes from the last checkpoint."
 )
 
 

@@ -9,7 +9,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from app.tui.textual_private.front import Dialog
+from app.tui.textual_private.screens import Dialog
 
 LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 

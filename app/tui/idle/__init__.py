@@ -1,1 +1,1 @@
-"""Work for the moments when nobody types."""
+"""Work that is done while no key is pressed."""

@@ -1,12 +1,12 @@
 """WorkbenchScreen: what the five screens share.
 
 A screen composes `body()` between the top bar and the key bar, and gets each new snapshot of the
-shown run in `show(snapshot)`, at most as often as the refresh governor lets through and only
+shown run in `show(snapshot)`, at most as often as the app draws frames and only
 while it is in front. Requests from other screens arrive in `receive(message)`. Reading the store
 goes through `await self.workbench.reader.ask(lambda reader: …)`.
 
-What a focused panel may offer, and the common keys use: `topic()` for `?`, `copy_text()` for `y`.
-What a screen may offer: `find(text)` for `/`, `exports()` for `e`.
+A screen may offer `find(text)` for `/` and `exports()` for `e`; the focused panel gives `topic()`
+for `?` and `copy_text()` for `y`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,16 +15,16 @@ from typing import ClassVar
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
 from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import Screen
-from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
 from app.feed.run_state import Snapshot
 from app.tui.lifecycle import RunKeeper
 from app.tui.messages import ExplainRequested
-from app.tui.textual_private.front import Front
+from app.tui.textual_private.screens import DrawnOnce
 from app.tui.widgets.find_bar import FindBar
 from app.tui.widgets.key_bar import KeyBar
 from app.tui.widgets.panel import Panel
@@ -33,7 +33,7 @@ from app.tui.widgets.top_bar import TopBar
 NARROW, SHORT, WIDE = 110, 30, 160
 
 
-class WorkbenchScreen(Front, Screen[None]):
+class WorkbenchScreen(DrawnOnce, Screen[None]):
     """A screen of the workbench with its top bar and key bar."""
 
     mode: ClassVar[str] = ""
@@ -41,7 +41,7 @@ class WorkbenchScreen(Front, Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "find", "find", id="find", tooltip="Search on this screen"),
         Binding("z", "zoom", "zoom", id="zoom", tooltip="Give the panel the whole screen, or back"),
-        Binding("y", "copy", "copy", id="copy", show=False, tooltip="Copy what is marked"),
+        Binding("y", "copy", "copy", id="copy", show=False, tooltip="Copy what is selected"),
         Binding("e", "export", "export", id="export", show=False,
                 tooltip="Write what is shown to a file"),
         Binding("question_mark,f1", "explain", "explain", id="explain",
@@ -63,7 +63,7 @@ class WorkbenchScreen(Front, Screen[None]):
         """Take a new snapshot of the shown run; only called while the screen is in front."""
 
     def tick(self, now: float) -> None:
-        """A frame is due: move what runs by the clock."""
+        """Called with each frame: move what runs by the clock."""
 
     def receive(self, message: Message) -> None:
         """Take a request from another screen, which the app has brought here."""
@@ -91,7 +91,7 @@ class WorkbenchScreen(Front, Screen[None]):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Say which tab is lit."""
+        """Say which tab is active."""
         self.query_one(TopBar).active = self.mode
         self._size_classes()
 
@@ -106,7 +106,7 @@ class WorkbenchScreen(Front, Screen[None]):
         self.set_class(size.width >= WIDE, "-wide")
 
     def frame(self, snapshot: Snapshot, now: float, mark: str) -> None:
-        """One governed frame: hand on what is new."""
+        """Called by the app with each frame: pass on what is new."""
         bars = self.query(TopBar)
         if not bars or not self.is_mounted:
             return
@@ -141,10 +141,10 @@ class WorkbenchScreen(Front, Screen[None]):
         if panel is not None:
             self.maximize(panel, container=False)
 
-    def _focused_panel(self) -> Widget | None:
-        node = self.focused
+    def _focused_panel(self) -> Panel | None:
+        node: DOMNode | None = self.focused
         while node is not None and not isinstance(node, Panel):
-            node = node.parent if isinstance(node.parent, Widget) else None
+            node = node.parent
         return node
 
     def action_find(self) -> None:
@@ -157,15 +157,13 @@ class WorkbenchScreen(Front, Screen[None]):
 
     def action_copy(self) -> None:
         """Copy the selection, else what the focused panel offers."""
-        text = self.get_selected_text()
-        if not text:
-            text = str(getattr(self._focused_panel(), "copy_text", str)())
-        self.workbench.copy(text)
+        panel = self._focused_panel()
+        self.workbench.copy(self.get_selected_text() or (panel.copy_text() if panel else ""))
 
     def action_explain(self) -> None:
         """Explain what has the focus."""
-        topic = getattr(self._focused_panel(), "topic", None)
-        self._explain(topic() if topic is not None else f"screen:{self.mode}")
+        panel = self._focused_panel()
+        self._explain((panel.topic() if panel else "") or f"screen:{self.mode}")
 
     @on(ExplainRequested)
     def show_help(self, message: ExplainRequested) -> None:

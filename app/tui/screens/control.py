@@ -1,4 +1,4 @@
-"""Keys that steer a run, the same on Runs and Watch: pause, stop, checkpoint."""
+"""Keys that control a run, the same on Runs and Watch: pause, stop, checkpoint."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,17 +11,17 @@ from app.tui.screens.base import WorkbenchScreen
 
 CONTROL_BINDINGS: Final = (
     Binding("full_stop", "pause", "pause run", id="run.pause",
-            tooltip="Let the engine hold at the next token or micro-batch, or go on"),
+            tooltip="Pause at the next token or micro-batch, or continue"),
     Binding("w", "checkpoint", "checkpoint", id="run.checkpoint",
-            tooltip="Save everything needed to go on, at the next token or micro-batch"),
+            tooltip="Save everything needed to resume, at the next token or micro-batch"),
     Binding("s", "stop", "stop…", id="run.stop",
             tooltip="Stop after this step, or now; asks first"),
 )  # fmt: skip
-HELD: Final = {"pause": "go on"}  # what the key does while the run holds
+HELD: Final = {"pause": "continue"}  # what the key does while the run is paused
 
 
 @dataclass(frozen=True, slots=True)
-class Steered:
+class ControlledRun:
     """The run that the keys act on."""
 
     name: str
@@ -31,8 +31,8 @@ class Steered:
     total: int
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> "Steered":
-        """The run of a snapshot; one that was asked to hold counts as held."""
+    def of(cls, snapshot: Snapshot) -> "ControlledRun":
+        """The run of a snapshot; one that was asked to pause counts as paused."""
         held = snapshot.asked == "pause" or (
             snapshot.status == "paused" and snapshot.asked != "continue"
         )
@@ -43,34 +43,34 @@ class Steered:
 class ControlScreen(WorkbenchScreen):
     """A screen with `CONTROL_BINDINGS`, for the shown run unless it names another."""
 
-    def steered(self) -> Steered | None:
+    def controlled_run(self) -> ControlledRun | None:
         """The run that the keys act on, as it is at this moment."""
         session = self.workbench.session
-        return Steered.of(session.state.snapshot()) if session is not None else None
+        return ControlledRun.of(session.state.snapshot()) if session is not None else None
 
-    def steer(self, verb: Asked) -> None:
+    def send(self, verb: Asked) -> None:
         """Ask something of that run."""
         self.workbench.control(verb)
 
     def action_pause(self) -> None:
-        """Ask the engine to hold, or to go on."""
-        run = self.steered()
-        self.steer("continue" if run is not None and run.held else "pause")
+        """Ask the engine to pause, or to continue."""
+        run = self.controlled_run()
+        self.send("continue" if run is not None and run.held else "pause")
 
     def action_checkpoint(self) -> None:
         """Ask for a checkpoint."""
-        self.steer("checkpoint")
+        self.send("checkpoint")
 
     def action_stop(self) -> None:
         """Ask how to stop."""
-        run = self.steered()
+        run = self.controlled_run()
         if run is not None and run.active:
             self.workbench.push_screen(StopDialog(run.name, run.step, run.total), self._stop)
         else:
-            self.workbench.notify("No run is going on.", severity="warning")
+            self.workbench.notify("No run is active.", severity="warning")
 
     def _stop(self, verb: str | None) -> None:
         if verb == "stop_now":
-            self.steer("stop_now")
+            self.send("stop_now")
         elif verb == "stop_after_step":
-            self.steer("stop_after_step")
+            self.send("stop_after_step")

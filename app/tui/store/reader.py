@@ -59,7 +59,7 @@ class ReaderThread:
         return result
 
     def close(self) -> None:
-        """End the thread after the question in hand."""
+        """End the thread after the current question."""
         if self._thread is not None:
             if self._reader is not None:
                 self._reader.interrupt()

@@ -53,7 +53,7 @@ def annotate(path: Path, run: RunSummary, note: str) -> None:
 
 
 def mute(path: Path, run: int, rule: str, muted: bool) -> None:
-    """Mute a kind of alert in a run, or let it speak again."""
+    """Mute a kind of alert in a run, or unmute it."""
     with _opened(path) as store:
         store.mute(run, rule, muted)
 

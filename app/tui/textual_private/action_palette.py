@@ -1,4 +1,4 @@
-"""The palette of all actions: Textual's, with a field of ours."""
+"""Textual's command palette with our own field."""
 
 from textual.app import ComposeResult
 from textual.command import CommandInput, CommandPalette
@@ -7,14 +7,14 @@ from app.tui.widgets.field import Field
 
 
 class ActionField(CommandInput, Field):
-    """What one types to find an action; Textual's style sheets go by the first base."""
+    """The search field of the palette; Textual's style sheets go by the first base."""
 
 
 class ActionPalette(CommandPalette):
     """Every action by its name."""
 
     def compose(self) -> ComposeResult:
-        """Textual's widgets, the field exchanged."""
+        """Textual's widgets, with its field replaced."""
         for widget in super().compose():
             if isinstance(widget, CommandInput):
                 yield ActionField(placeholder=self._placeholder, select_on_focus=False)

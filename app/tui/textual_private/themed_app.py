@@ -1,7 +1,7 @@
-"""The app's themes, and how screens come to the front: rules of style are read once.
+"""An app with our themes that parses each style sheet once per theme.
 
-Textual reads every rule of every widget again whenever a screen is first shown, and with more than
-64 sources whenever a widget of a new class is mounted. Here a source is read once for each theme.
+Textual parses every rule of every widget again whenever a screen is first shown, and with more than
+64 sources whenever a widget of a new class is mounted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,21 +16,21 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from app.tui.looks.themes import THEMES, ExactXterm
-from app.tui.textual_private.dimmed import Dimmed
+from app.tui.textual_private.dimmed_screen import DimmedScreen
 
-MOUNTED_HOLD_S = 0.004  # a screen that is mounted only has its first layout to come
+MOUNTED_HOLD_S = 0.004  # enough for a mounted screen, which lacks only its first layout
 SOURCES = 512  # more than there are classes of widgets
 
 
-class KeptStylesheet(Stylesheet):
-    """Remembers the rules of each source until the colours change."""
+class CachedStylesheet(Stylesheet):
+    """Keeps the parsed rules of each source until the colours change."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         super().__init__(variables=dict(variables))
         self._parse_cache = LRUCache(SOURCES)
 
     def set_variables(self, variables: dict[str, str]) -> None:
-        """Take other colours; Textual's hook."""
+        """Use other colours; Textual's hook."""
         if variables != self._variables:
             super().set_variables(variables)
 
@@ -40,14 +40,11 @@ class KeptStylesheet(Stylesheet):
 
 
 class ThemedApp(App[int]):
-    """An app in our themes, whose screens come to the front without a look at all rules.
-
-    The chosen theme is there before anything is drawn in another one.
-    """
+    """An app in our themes; the chosen one is set before anything is drawn in another."""
 
     def __init__(self, theme: str) -> None:
         super().__init__()
-        vars(screens)["BackgroundScreen"] = Dimmed
+        vars(screens)["BackgroundScreen"] = DimmedScreen
         for known in THEMES:
             self.register_theme(known)
         self._applied_theme, self._hold = theme, 0.0
@@ -56,7 +53,7 @@ class ThemedApp(App[int]):
         self.set_class(dark, "-dark-mode", update=False)
         self.set_class(not dark, "-light-mode", update=False)
         self._refresh_truecolor_filter(self.ansi_theme)
-        self.stylesheet = KeptStylesheet(self.get_css_variables())
+        self.stylesheet = CachedStylesheet(self.get_css_variables())
         self._filters.append(ExactXterm(enabled=self.console.color_system == "256"))
 
     @property
@@ -65,7 +62,7 @@ class ThemedApp(App[int]):
         return self._exit
 
     def write_to_terminal(self, text: str) -> None:
-        """Send a control sequence past the screen."""
+        """Send a control sequence directly to the terminal."""
         if self._driver is not None and not self.is_headless:
             self._driver.write(text)
 
@@ -75,11 +72,11 @@ class ThemedApp(App[int]):
 
     @property
     def current_theme(self) -> Theme:
-        """The theme in use, without a copy of the list of all; Textual's hook."""
+        """The theme in use, without copying the list of all themes; Textual's hook."""
         return self._registered_themes.get(self.theme) or super().current_theme
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """None that looks for the terminal's own colours: all of ours are exact; Textual's hook."""
+        """Without the filter for the terminal's own colours, as ours are exact; Textual's hook."""
         return [
             item for item in super().get_line_filters() if not isinstance(item, ANSIToTruecolor)
         ]
@@ -91,7 +88,7 @@ class ThemedApp(App[int]):
             super()._watch_theme(theme_name)
 
     def _load_screen_css(self, screen: Screen[Any]) -> None:
-        """Read the rules of a screen, which concern no other screen; Textual's hook."""
+        """Parse the rules of a screen alone; Textual's hook."""
         for path in screen.css_path:
             if not self.stylesheet.has_source(str(path)):
                 self.stylesheet.read(path)
@@ -99,10 +96,10 @@ class ThemedApp(App[int]):
         screen._css_update_count = self._css_update_count
 
     def delay_update(self, delay: float = 0.05) -> None:
-        """Draw nothing for a moment; shorter where the next picture is whole; Textual's hook."""
+        """Draw nothing for a moment, or for less if the next frame is complete; Textual's hook."""
         super().delay_update(self._hold or delay)
 
-    def build(self, mode: str) -> None:
+    def build_screen(self, mode: str) -> None:
         """Mount the screen of a mode behind the one in front, where `switch_mode` finds it."""
         make = self._modes[mode]
         if mode not in self._screen_stacks and callable(make):
@@ -110,8 +107,8 @@ class ThemedApp(App[int]):
             self._load_screen_css(screen)
             self._screen_stacks[mode] = [screen]
 
-    async def bring(self, mode: str) -> None:
-        """Show a mode; returns when its screen is mounted, also where that had only begun."""
+    async def show_mode(self, mode: str) -> None:
+        """Show a mode; returns when its screen is mounted."""
         stack = self._screen_stacks.get(mode)
         self._hold = MOUNTED_HOLD_S if stack and stack[-1].is_mounted else 0.0
         await self.switch_mode(mode)

@@ -1,4 +1,4 @@
-"""Textual's waits, where a local terminal needs none as long."""
+"""Textual's waits, which a local terminal does not need."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ SWITCH_S, DRAW_S, ESCAPE_S = 0.001, 0.004, 0.01
 
 
 def shorten(*, over_ssh: bool) -> None:
-    """Shorten the waits between a key and its picture.
+    """Shorten the waits between a key and its frame.
 
     The engine's thread would keep the interpreter for 5 ms each time the screen wants it. Textual
     waits 100 ms after an escape for the rest of a sequence, and up to a sixtieth of a second before

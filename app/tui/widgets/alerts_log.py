@@ -75,29 +75,20 @@ class AlertsLog(Panel):
         Binding("enter", "explain_alert", "explain", id="log.explain",
                 tooltip="Say what the alert means and what to try"),
         Binding("m", "mute", "mute", id="log.mute",
-                tooltip="Mute this kind of alert in this run, or let it speak again"),
+                tooltip="Mute this kind of alert in this run, or unmute it"),
     ]  # fmt: skip
 
-    snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False, always_update=True)
-    cursor: reactive[int] = reactive(0, repaint=False)
-    needle: reactive[str] = reactive("", repaint=False)
+    snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
+    cursor: reactive[int] = reactive(0)
+    needle: reactive[str] = reactive("")
 
     def __init__(self, number: str = "4", **kwargs: Any) -> None:
         super().__init__(number, "alerts · log", **kwargs)
         self._top = 0
 
-    def watch_snapshot(self) -> None:
-        """Draw new lines."""
-        self.repaint()
-
-    def watch_cursor(self) -> None:
-        """Move the mark."""
-        self.repaint()
-
     def watch_needle(self) -> None:
         """Show only what holds the searched text."""
         self.set_reactive(AlertsLog.cursor, 0)
-        self.repaint()
 
     @property
     def entries(self) -> list[AlertView | LogLine]:
@@ -124,7 +115,7 @@ class AlertsLog(Panel):
         palette = self.palette
         entries = self.entries
         found = f"“{safe(self.needle)}”: {len(entries)}" if self.needle else ""
-        self.set_reactive(Panel.note, found or counted(self.snapshot))
+        self.note = found or counted(self.snapshot)
         if not entries:
             text = " Nothing holds this text; esc shows all." if self.needle else \
                 " Alerts and what the engine notes show up here."  # fmt: skip
@@ -152,7 +143,7 @@ class AlertsLog(Panel):
         self.post_message(ExplainRequested(self.topic()))
 
     def action_mute(self) -> None:
-        """Mute the kind of alert under the mark, or let it speak again."""
+        """Mute the kind of alert under the mark, or unmute it."""
         entry = self._entry()
         if isinstance(entry, AlertView):
             self.post_message(MuteRequested(entry.rule, not entry.muted))

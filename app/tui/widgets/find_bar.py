@@ -25,7 +25,7 @@ class FindBar(Horizontal):
 
     @dataclass
     class Changed(Message):
-        """What is searched for is now this."""
+        """The search text has changed."""
 
         text: str
 
@@ -36,7 +36,7 @@ class FindBar(Horizontal):
 
     @property
     def has_focus_within(self) -> bool:
-        """Whether one types here."""
+        """Whether the field has the focus."""
         return self.query_one(Input).has_focus
 
     def open(self) -> None:

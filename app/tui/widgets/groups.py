@@ -102,9 +102,9 @@ class Groups(Panel):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "step(-1)", "prompt", id="groups.up", key_display="↑↓",
-                tooltip="Look at the prompt above"),
+                tooltip="Show the prompt above"),
         Binding("down,j", "step(1)", "prompt below", id="groups.down", show=False,
-                tooltip="Look at the prompt below"),
+                tooltip="Show the prompt below"),
         Binding("left,h", "aside(-1)", "answer", id="groups.left", key_display="←→",
                 tooltip="Choose the answer to the left"),
         Binding("right,l", "aside(1)", "answer to the right", id="groups.right", show=False,
@@ -113,9 +113,9 @@ class Groups(Panel):
                 tooltip="Open this group on Rollouts"),
     ]  # fmt: skip
 
-    snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False, always_update=True)
-    place: reactive[int] = reactive(0, repaint=False)
-    cursor: reactive[int] = reactive(0, repaint=False)
+    snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
+    place: reactive[int] = reactive(0)
+    cursor: reactive[int] = reactive(0)
 
     def __init__(self, number: str = "3", **kwargs: Any) -> None:
         super().__init__(number, "groups", **kwargs)
@@ -129,18 +129,6 @@ class Groups(Panel):
     def topic(self) -> str:
         """What `?` explains here."""
         return "panel:groups"
-
-    def watch_snapshot(self) -> None:
-        """Draw the new scores."""
-        self.repaint()
-
-    def watch_place(self) -> None:
-        """Move the focus to another prompt."""
-        self.repaint()
-
-    def watch_cursor(self) -> None:
-        """Move the mark to another answer."""
-        self.repaint()
 
     def paint(self, width: int, height: int) -> list[Line]:
         """A header, the groups around the one in focus, and the signal over the last steps."""
@@ -172,7 +160,7 @@ class Groups(Panel):
         hidden = len(groups) - len(set(self._places))
         origin = groups[0].origin
         note = {"train": "", "eval": "held-out", "pinned": "pinned"}[origin]
-        self.set_reactive(Panel.note, f"{hidden} more" if hidden else note)
+        self.note = f"{hidden} more" if hidden else note
         if foot:
             lines += [[]] * (height - 1 - len(lines))
             lines.append(foot)

@@ -87,9 +87,9 @@ class KeyBar(Panel, can_focus=False):
     framed: ClassVar[bool] = False
     ALLOW_MAXIMIZE = False
 
-    bindings: reactive[list[ActiveBinding]] = reactive(list, repaint=False)
-    hidden: reactive[frozenset[str]] = reactive(frozenset, repaint=False)
-    renamed: reactive[Mapping[str, str]] = reactive(dict, repaint=False)
+    bindings: reactive[list[ActiveBinding]] = reactive(list)
+    hidden: reactive[frozenset[str]] = reactive(frozenset)
+    renamed: reactive[Mapping[str, str]] = reactive(dict)
 
     def on_mount(self) -> None:
         """Follow the focus."""
@@ -99,18 +99,6 @@ class KeyBar(Panel, can_focus=False):
     def _update(self, *_: object) -> None:
         if self.screen.is_attached:
             self.bindings = list(self.screen.active_bindings.values())
-
-    def watch_bindings(self) -> None:
-        """Show the keys of what has the focus."""
-        self.repaint()
-
-    def watch_hidden(self) -> None:
-        """Leave out keys that do nothing now."""
-        self.repaint()
-
-    def watch_renamed(self) -> None:
-        """Say what keys do now."""
-        self.repaint()
 
     @property
     def shown(self) -> list[tuple[str, str, str]]:

@@ -104,9 +104,9 @@ class Lanes(Panel):
                 tooltip="Open this answer, token by token, on Rollouts"),
     ]  # fmt: skip
 
-    snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False, always_update=True)
-    place: reactive[int] = reactive(0, repaint=False)
-    cursor: reactive[int] = reactive(0, repaint=False)
+    snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
+    place: reactive[int] = reactive(0)
+    cursor: reactive[int] = reactive(0)
 
     def __init__(self, number: str = "2", **kwargs: Any) -> None:
         super().__init__(number, "answers", **kwargs)
@@ -124,31 +124,21 @@ class Lanes(Panel):
         """What `?` explains here."""
         return "panel:answers"
 
-    def watch_snapshot(self) -> None:
-        """Draw what arrived."""
-        self.repaint()
-
     def watch_place(self) -> None:
         """Show the other prompt from its first answer."""
         self._top = 0
         self.set_reactive(Lanes.cursor, 0)
-        self.repaint()
-
-    def watch_cursor(self) -> None:
-        """Move the mark."""
-        self.repaint()
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The prompt, then a lane for each answer that fits."""
         palette = self.palette
         group = self.group
         if group is None:
-            self.set_reactive(Panel.title, "answers")
-            self.set_reactive(Panel.note, "")
+            self.title, self.note = "answers", ""
             return _empty(self.snapshot, width, palette)
         names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts else ""
-        self.set_reactive(Panel.title, f"answers to {ORIGINS[group.origin]} {group.index + 1}")
-        self.set_reactive(Panel.note, names)
+        self.title = f"answers to {ORIGINS[group.origin]} {group.index + 1}"
+        self.note = names
         lines = self._prompt(group, width, height)
         self._head = len(lines)
         return lines + self._lanes(group, width, height - len(lines))

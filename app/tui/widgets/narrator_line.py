@@ -16,11 +16,7 @@ class NarratorLine(Panel, can_focus=False):
     framed: ClassVar[bool] = False
     ALLOW_MAXIMIZE = False
 
-    sentence: reactive[str] = reactive("", repaint=False)
-
-    def watch_sentence(self) -> None:
-        """Draw the new sentence."""
-        self.repaint()
+    sentence: reactive[str] = reactive("")
 
     def paint(self, width: int, height: int) -> list[Line]:
         """A mark and the sentence."""

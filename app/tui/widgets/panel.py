@@ -1,20 +1,18 @@
 """Panel: the base of all panels, drawn by lines, redrawing only the lines that changed.
 
-A subclass writes `paint(width, height)`, which gives the lines inside the frame as spans of
-(safe text, style), and calls `repaint` when what it shows has changed. The frame has the panel's
-number and title cut in on the left and `note` on the right. Sizes, focus and themes are handled
-here; nothing is painted while the panel is hidden or its screen is not the active one.
+A subclass holds what it shows in reactive attributes and writes `paint(width, height)`, which gives
+the lines inside the frame as spans of (safe text, style). The frame has the panel's number and
+`title` cut in on the left and `note` on the right; `paint` may set both. Sizes, focus and themes
+are handled here; nothing is painted while the panel is hidden or its screen is not in front.
 """
 
 import re
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from rich.segment import Segment
 from rich.style import Style
-from textual import events
 from textual.geometry import Offset, Region, Size
-from textual.reactive import reactive
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
@@ -38,23 +36,28 @@ class Panel(Widget, can_focus=True):
     ALLOW_MAXIMIZE: ClassVar[bool | None] = True
 
     framed: ClassVar[bool] = True
-    title: reactive[str] = reactive("", repaint=False)
-    note: reactive[str] = reactive("", repaint=False)
 
     def __init__(self, number: str = "", title: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.number = number
+        self.number, self.title, self.note = number, title, ""
         self._strips: list[Strip] = []
         self._painted: list[Line] = []
         self._with_offsets = True
         self._drawn_for: tuple[Size, str, bool] | None = None
-        self.set_reactive(Panel.title, title)
 
     # -- for subclasses ---------------------------------------------------------------------
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The lines inside the frame; missing ones are blank, those too many are not shown."""
         raise NotImplementedError
+
+    def topic(self) -> str:
+        """What `?` explains here; empty for the screen."""
+        return ""
+
+    def copy_text(self) -> str:
+        """What `y` copies here."""
+        return ""
 
     @property
     def palette(self) -> Palette:
@@ -71,20 +74,23 @@ class Panel(Widget, can_focus=True):
         """The place of a mouse event inside the frame."""
         return offset - Offset(1, 1) if self.framed else offset
 
-    def repaint(self) -> None:
-        """Draw again and send only the lines that differ."""
-        if not self.is_attached or not self.size or not self.on_show():
+    def refresh(
+        self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
+    ) -> Self:
+        """Draw again and send only the lines that differ; Textual's hook, called by reactives."""
+        if regions or layout or recompose or not (repaint and self.is_attached):
+            return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+        if not self.size or not self.on_show():
             self._drawn_for = None
-            return
-        old = self._strips if self._drawn_for == self._key() else []
+            return self
+        same, old = self._drawn_for == self._key(), self._strips
         self._draw()
-        new = self._strips
-        if len(old) != len(new):
-            self.refresh()
-            return
-        changed = [y for y, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
+        if not same:
+            return super().refresh()
+        changed = [y for y, (a, b) in enumerate(zip(old, self._strips, strict=True)) if a != b]
         if changed:
-            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+            super().refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+        return self
 
     def on_show(self) -> bool:
         """Whether anybody can see the panel now."""
@@ -93,7 +99,7 @@ class Panel(Widget, can_focus=True):
     # -- drawing ----------------------------------------------------------------------------
 
     def _key(self) -> tuple[Size, str, bool]:
-        return self.size, self.app.theme, self.has_focus
+        return self.size, self.app.theme, self.has_focus_within
 
     def _draw(self) -> None:
         palette = self.palette
@@ -118,12 +124,13 @@ class Panel(Widget, can_focus=True):
         self._drawn_for = self._key()
 
     def _frame_colour(self, palette: Palette) -> int:
-        return palette.focus if self.has_focus else palette.border
+        return palette.focus if self.has_focus_within else palette.border
 
     def _frame_top(self, palette: Palette, base: Style) -> Strip:
         line = style(self._frame_colour(palette))
         width = self.size.width
-        head = style(palette.headline if self.has_focus else palette.label, bold=self.has_focus)
+        focus = self.has_focus_within
+        head = style(palette.headline if focus else palette.label, bold=focus)
         name = f"{self.number} {self.title}".strip()
         title = clip(name, width - 6)
         spans: Line = [("╭─", line)]
@@ -173,23 +180,13 @@ class Panel(Widget, can_focus=True):
 
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002
         """Draw the selection; Textual's hook."""
-        self.refresh()
+        super().refresh()
 
-    # -- what makes it draw again -----------------------------------------------------------
-
-    def watch_title(self) -> None:
-        """A new title shows at once."""
-        self.repaint()
-
-    def watch_note(self) -> None:
-        """A new note shows at once."""
-        self.repaint()
-
-    def on_focus(self, _event: events.Focus) -> None:
+    def on_descendant_focus(self) -> None:
         """Light the frame."""
         self.refresh()
 
-    def on_blur(self, _event: events.Blur) -> None:
+    def on_descendant_blur(self) -> None:
         """Dim the frame."""
         self.refresh()
 

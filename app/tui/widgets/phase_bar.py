@@ -93,22 +93,14 @@ def _status_colour(snapshot: Snapshot, palette: Palette) -> int:
 
 
 class PhaseBar(Panel, can_focus=False):
-    """One line; drawn anew while a phase without counts runs."""
+    """One line; redrawn while a phase without counts runs."""
 
     DEFAULT_CSS = "PhaseBar { height: 1; }"
     framed: ClassVar[bool] = False
     ALLOW_MAXIMIZE = False
 
-    snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False, always_update=True)
-    now: reactive[float] = reactive(0.0, repaint=False)
-
-    def watch_snapshot(self) -> None:
-        """Draw the new state."""
-        self.repaint()
-
-    def watch_now(self) -> None:
-        """Draw the running seconds."""
-        self.repaint()
+    snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
+    now: reactive[float] = reactive(0.0)
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
         """The one line."""

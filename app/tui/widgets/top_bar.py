@@ -12,19 +12,19 @@ from app.tui.widgets.panel import Line, Panel
 
 TABS = (("runs", "1", "Runs"), ("new_run", "2", "New"), ("watch", "3", "Watch"),
         ("rollouts", "4", "Rollouts"), ("compare", "5", "Compare"))  # fmt: skip
-BREATH_SECONDS = 4.0
+PULSE_SECONDS = 4.0
 
 
-def breath(now: float) -> int:
-    """Which of four brightnesses a live mark has now; all marks breathe in step."""
-    phase = (now % BREATH_SECONDS) / BREATH_SECONDS
+def pulse(now: float) -> int:
+    """Which of four brightnesses a live mark has now; all marks pulse together."""
+    phase = (now % PULSE_SECONDS) / PULSE_SECONDS
     return (0, 1, 2, 1)[int(phase * 4)]
 
 
 def live_colour(palette: Palette, now: float) -> int:
     """The colour of a live run's mark."""
     shades = {158: (158, 115, 72), 23: (23, 29, 66), 81: (81, 74, 67), 87: (87, 80, 73)}
-    return shades.get(palette.good, (palette.good,) * 3)[breath(now)]
+    return shades.get(palette.good, (palette.good,) * 3)[pulse(now)]
 
 
 def status_mark(status: str, palette: Palette, now: float) -> tuple[str, int]:
@@ -89,23 +89,15 @@ class TopBar(Panel, can_focus=False):
     framed: ClassVar[bool] = False
     ALLOW_MAXIMIZE = False
 
-    snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False, always_update=True)
+    snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
     now: reactive[float] = reactive(0.0, repaint=False)
-    active: reactive[str] = reactive("", repaint=False)
-    mark: reactive[str] = reactive("", repaint=False)
-
-    def watch_snapshot(self) -> None:
-        """Draw the new step."""
-        self.repaint()
-
-    def watch_mark(self) -> None:
-        """Draw the new mark."""
-        self.repaint()
+    active: reactive[str] = reactive("")
+    mark: reactive[str] = reactive("")
 
     def watch_now(self, old: float, new: float) -> None:
-        """Let the live mark breathe."""
-        if self.snapshot.active and breath(old) != breath(new):
-            self.repaint()
+        """Let the live mark pulse."""
+        if self.snapshot.active and pulse(old) != pulse(new):
+            self.refresh()
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
         """The one line."""

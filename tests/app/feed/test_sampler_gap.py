@@ -174,7 +174,7 @@ def test_a_sampler_that_drifts_from_the_trainer_is_an_alert(
 
     def drifted(*given: Any) -> Samples:
         samples = gather(*given)
-        samples.raw_sampler = samples.raw_sampler - 0.01
+        samples.raw_sampler_logprobs_BT = samples.raw_sampler_logprobs_BT - 0.01
         return samples
 
     monkeypatch.setattr(trainer, "gather", drifted)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.trial import Rehearsal
+from app.trial import TrialProcess
 from grpo_engine.config.run_config import RunConfig
 from tests.engine.runs import settings, write_world
 
@@ -17,15 +17,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_world(tmp_path_factory.mktemp("world"))
 
 
-async def asked(rehearsal: Rehearsal, what: str, config: RunConfig, **more: Any) -> dict[str, Any]:
+async def asked(trial: TrialProcess, what: str, config: RunConfig, **more: Any) -> dict[str, Any]:
     question = {"do": what, "config": config.model_dump(mode="json"), **more}
-    return await rehearsal.ask(question, what)
+    return await trial.ask(question, what)
 
 
 async def test_prompts_memory_and_rewards_are_tried_in_a_process_of_their_own(world: Path) -> None:
-    rehearsal, config = Rehearsal(), settings(world)
+    trial, config = TrialProcess(), settings(world)
     try:
-        found = await asked(rehearsal, "examples", config)
+        found = await asked(trial, "examples", config)
         assert (found["train"], found["held_out"], found["lacking"]) == (34, 6, "")
         texts = [example["text"] for example in found["examples"]]
         assert len(texts) == 3
@@ -37,55 +37,55 @@ async def test_prompts_memory_and_rewards_are_tried_in_a_process_of_their_own(wo
         drawn = draw(load_task(config.task), config.seed, 0, 3)
         assert [example["key"] for example in found["examples"]] == [e.key for e in drawn]
 
-        memory = await asked(rehearsal, "memory", config)
+        memory = await asked(trial, "memory", config)
         assert 0 < memory["weights"] < memory["peak"] < memory["limit"]
         assert memory["dtype"] == "float32"
 
-        score = await asked(rehearsal, "score", config, example=0, completion="abc123")
+        score = await asked(trial, "score", config, example=0, completion="abc123")
         assert [row["name"] for row in score["rows"]] == ["letters", "accuracy"]
         # three letters of twelve; the sum of the characters' codes is 444 = 3 x 148
         assert [row["value"] for row in score["rows"]] == [0.25, 1.0]
         assert score["total"] == 1.25
     finally:
-        rehearsal.close()
+        trial.close()
 
 
 async def test_what_goes_wrong_is_said_and_the_process_goes_on(world: Path, tmp_path: Path) -> None:
     hostile = tmp_path / "broken.py"
     hostile.write_text("import os\ndef dies(completions, **_):\n    os._exit(3)\n")
-    rehearsal, config = Rehearsal(), settings(world)
+    trial, config = TrialProcess(), settings(world)
     try:
         bad = settings(world, task={"name": str(world / "nowhere.jsonl"), "held_out_size": 6})
-        found = await asked(rehearsal, "examples", bad)
+        found = await asked(trial, "examples", bad)
         assert "nowhere.jsonl" in found["problem"]
         fatal = settings(world, rewards={"functions": [f"{hostile}:dies"]})
-        found = await asked(rehearsal, "score", fatal, example=0, completion="x")
+        found = await asked(trial, "score", fatal, example=0, completion="x")
         assert found["rows"][0]["value"] is None
         assert "ended the worker process" in found["problems"][0]
         lost = settings(world, model={"path": "someone/not-on-this-machine"})
-        found = await asked(rehearsal, "examples", lost)
+        found = await asked(trial, "examples", lost)
         assert "f fetches it now" in found["lacking"]
         assert found["examples"][0]["tokens"] is None
-        assert "problem" not in await asked(rehearsal, "examples", config)
+        assert "problem" not in await asked(trial, "examples", config)
     finally:
-        rehearsal.close()
+        trial.close()
 
 
 async def test_an_overtaken_question_is_cancelled_and_a_dead_process_is_replaced(
     world: Path,
 ) -> None:
-    rehearsal, config = Rehearsal(), settings(world)
+    trial, config = TrialProcess(), settings(world)
     try:
-        first = asyncio.ensure_future(asked(rehearsal, "examples", config))
+        first = asyncio.ensure_future(asked(trial, "examples", config))
         await asyncio.sleep(0)
-        second = asyncio.ensure_future(asked(rehearsal, "examples", config))
+        second = asyncio.ensure_future(asked(trial, "examples", config))
         with pytest.raises(asyncio.CancelledError):
             await first
         assert json.dumps(await second)
-        assert rehearsal._process is not None
-        rehearsal._process.kill()
-        rehearsal._process.wait()
-        again = await asked(rehearsal, "examples", config)
+        assert trial._process is not None
+        trial._process.kill()
+        trial._process.wait()
+        again = await asked(trial, "examples", config)
         assert again["examples"]
     finally:
-        rehearsal.close()
+        trial.close()

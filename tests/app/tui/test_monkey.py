@@ -19,7 +19,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def romp(
-    world: Path, folder: Path, patch: pytest.MonkeyPatch, deeds: int, seed: int, most: int = 0
+    world: Path, folder: Path, patch: pytest.MonkeyPatch, inputs: int, seed: int, most: int = 0
 ) -> Monkey:
     """Let a monkey loose on a store with a few runs, and look at the store afterwards."""
     store = folder / "grpo.db"
@@ -33,9 +33,9 @@ async def romp(
 
     try:
         with kept_at_home(folder, patch):
-            await play(monkey, store, config, deeds, 25, most)
+            await play(monkey, store, config, inputs, 25, most)
     except BaseException:
-        print(f"last deeds: {monkey.deeds[-40:]}")
+        print(f"last inputs: {monkey.inputs[-40:]}")
         raise
     with closing(sqlite3.connect(store)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -58,5 +58,7 @@ async def test_ten_thousand_deeds_fire_every_action_often(
     seed = int.from_bytes(os.urandom(3))
     monkey = await romp(world, tmp_path, monkeypatch, 10_000, seed, most=20_000)
     fired = {name: monkey.done[name] for name in monkey.bound}
-    print(f"{len(monkey.deeds)} deeds, {sum(fired.values())} of them by {len(fired)} bound actions")
+    print(
+        f"{len(monkey.inputs)} inputs, {sum(fired.values())} of them by {len(fired)} bound actions"
+    )
     assert monkey.seldom == {}

@@ -75,7 +75,7 @@ async def test_the_key_bar_says_go_on_while_the_run_holds(tmp_path: Path) -> Non
         assert ". pause run" in frames.text(app)
         await pilot.press("full_stop")
         assert feed.asked == ["pause"]
-        assert ". go on" in frames.text(app)
+        assert ". continue" in frames.text(app)
         assert "pause" not in app.screen.query_one(KeyBar).renamed.values()
         await pilot.press("full_stop")
         assert feed.asked == ["pause", "continue"]

@@ -17,11 +17,11 @@ def test_one_process_keeps_what_it_has() -> None:
     alone = Ranks.join()
     weights = {"a": {"b": mx.ones((2, 3))}}
     assert (alone.rank, alone.size, alone.leads) == (0, 1, True)
-    assert alone.add(weights) is weights
+    assert alone.sum(weights) is weights
     assert alone.gather({"x": 1}) == [{"x": 1}]
-    assert alone.share(5) == 5
-    assert alone.mine("abc") == [(0, "a"), (1, "b"), (2, "c")]
-    assert alone.spread([(1, "b"), (0, "a")], 2) == ["a", "b"]
+    assert alone.broadcast(5) == 5
+    assert alone.assigned("abc") == [(0, "a"), (1, "b"), (2, "c")]
+    assert alone.gather_by_place([(1, "b"), (0, "a")], 2) == ["a", "b"]
 
 
 @pytest.mark.parametrize(

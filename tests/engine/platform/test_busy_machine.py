@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from grpo_engine import trainer
 from grpo_engine.events import AlertRaised
 from grpo_engine.platform import blas, guard
+from grpo_engine.train import step
 from tests.engine import runs
 
 
@@ -30,7 +30,7 @@ def test_a_run_that_gave_a_core_up_says_so_and_remembers_its_threads() -> None:
     run: Any = SimpleNamespace(
         step=7, threads=2, thread_guard=SimpleNamespace(check=lambda: given_up)
     )
-    (found,) = trainer._cores(run)
+    (found,) = step.give_up_core(run)
     assert isinstance(found, AlertRaised)
     assert (found.rule, found.step, found.value, found.limit) == ("busy_machine", 7, 16.0, 0.3)
     assert run.threads == 1

@@ -208,12 +208,13 @@ def test_a_pause_holds_decoding_until_it_ends(make_policy: MakePolicy) -> None:
     control = Control()
     control.ask("pause")
     policy = make_policy()
-    threading.Timer(0.1, lambda: control.ask("continue")).start()
-    events, rollouts = drain(
-        sample_groups(policy, PROMPTS, Sampling(max_new_tokens=20), seed=1, step=2, control=control)
+    decoding = sample_groups(
+        policy, PROMPTS, Sampling(max_new_tokens=20), seed=1, step=2, control=control
     )
-    kinds = [type(event) for event in events]
-    assert kinds[:2] == [RunPaused, RunResumed]
+    assert isinstance(next(decoding), RunPaused)
+    threading.Timer(0.1, lambda: control.ask("continue")).start()  # the next event waits for it
+    events, rollouts = drain(decoding)
+    assert isinstance(events[0], RunResumed)
     assert_same(rollouts, sample(policy, Sampling(max_new_tokens=20)))
 
 

@@ -1,5 +1,6 @@
 """Whole runs on a tiny model: every recipe trains, and what the events say is true."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from grpo_engine.events import (
     GroupScored,
     ModelLoaded,
     PassFinished,
+    PhaseStarted,
     RunFailed,
     RunFinished,
     RunPaused,
@@ -111,6 +113,65 @@ def test_learning_rate_zero_changes_nothing(world: Path, tmp_path: Path) -> None
         settings(world, steps=3, optimizer={"learning_rate": 0.0, "micro_rows": 4}), tmp_path
     )
     assert [event.metrics["kl"] for event in of(StepFinished, events)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "order"),
+    [
+        (
+            {"recipe": "grpo", "beta": 0.04, "passes": 1},
+            "generate score GroupScored logprobs update PassFinished TokensScored StepFinished",
+        ),
+        (  # a critic makes advantages from what it says of the tokens
+            {"recipe": "ppo", "passes": 1, "minibatches": 1},
+            "generate score logprobs GroupScored update PassFinished TokensScored StepFinished",
+        ),
+    ],
+    ids=["grpo", "ppo"],
+)
+def test_a_step_comes_in_the_order_of_the_algorithm(
+    world: Path, tmp_path: Path, algorithm: dict[str, object], order: str
+) -> None:
+    config = settings(world, steps=2, algorithm=algorithm, evaluation={"pinned": 0})
+    kinds = [
+        event.phase if isinstance(event, PhaseStarted) else type(event).__name__
+        for event in events_of(config, tmp_path)
+        if event.step == 1
+        and isinstance(
+            event, PhaseStarted | GroupScored | PassFinished | TokensScored | StepFinished
+        )
+    ]
+    assert [kind for kind, _ in itertools.groupby(kinds)] == order.split()
+
+
+def test_a_reference_that_is_refreshed_after_each_step_is_the_policy_of_the_next(
+    world: Path, tmp_path: Path
+) -> None:
+    refreshed = {"recipe": "grpo-iterative", "passes": 1, "ref_refresh_every": 1, "ref_mix": 1.0}
+    events = events_of(settings(world, steps=3, algorithm=refreshed), tmp_path)
+    kls = [event.metrics["kl"] for event in of(StepFinished, events)]
+    assert kls == pytest.approx([0, 0, 0], abs=1e-6)
+
+
+def test_a_sampler_that_lags_follows_the_policy_every_second_step(
+    world: Path, tmp_path: Path
+) -> None:
+    lagging = {"recipe": "grpo", "passes": 1, "sampler_sync_every": 2}
+    events = events_of(settings(world, algorithm=lagging, evaluation={"pinned": 0}), tmp_path)
+    gaps = {  # from the sampler's weights to the policy's, before the update
+        event.step: max(
+            abs(new - old)
+            for row in event.numbers
+            for new, old in zip(row.passes[0], row.old, strict=True)
+        )
+        for event in of(TokensScored, events)
+    }
+    assert {step: gap > 1e-3 for step, gap in gaps.items()} == {
+        1: False,
+        2: True,
+        3: False,
+        4: True,
+    }
 
 
 @pytest.mark.parametrize("weight", ["per_sequence", "per_token"])

@@ -20,8 +20,8 @@ from app.tui.dialogs.help.topics import (
     setting_parts,
     topic_parts,
 )
-from app.tui.keys import deeds
-from app.tui.textual_private.front import Dialog
+from app.tui.keys import key_actions
+from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.field import Field
 
 REFERENCE = ("metrics", "alerts", "settings")
@@ -84,7 +84,7 @@ class HelpScreen(Dialog[None]):
 
     def __init__(self, topic: str, base: Screen[Any], mode: str, snapshot: Snapshot) -> None:
         super().__init__()
-        keys = tuple((deed.written, deed.help) for deed in deeds(base))
+        keys = tuple((item.written, item.help) for item in key_actions(base))
         self._parts = [*topic_parts(topic, snapshot)]
         if not topic.startswith("screen:"):
             self._parts += topic_parts(f"screen:{mode}", snapshot)

@@ -25,14 +25,14 @@ class Part:
 PANELS: Mapping[str, Part] = {
     "curves": Part("curves", (
         ("", "One small chart per metric over the steps of the run. Bright is the smoothed line, "
-             "faint dots are the steps themselves. In its title stand the smoothed value and its "
+             "faint dots are the steps themselves. The title gives the smoothed value and its "
              "change over ten steps."),
-        ("limit", "a guide line: beyond it an alert is raised. Far away it stands in the title."),
+        ("limit", "a guide line: beyond it an alert is raised. A distant one is in the title."),
         ("⏎", "explains the chosen chart."),
     )),
     "answers": Part("answers", (
         ("", "One lane per answer to the prompt in focus. Siblings are compared with each other: "
-             "what counts is being better than the rest of the group."),
+             "what counts is to be better than the rest of the group."),
         ("▲ +1.21", "better than its siblings by that many standard deviations: it is pushed up."),
         ("▼ −.69", "worse than its siblings: it is pushed down."),
         ("=", "as good as its siblings: no push. The next number is the reward."),
@@ -47,20 +47,20 @@ PANELS: Mapping[str, Part] = {
         ("signal", "the share of prompts that taught something, over the last steps."),
     )),
     "log": Part("alerts and log", (
-        ("", "Alerts that held in the last ten steps stand on top. ⏎ says what an alert means "
+        ("", "Alerts that held in the last ten steps come first. ⏎ says what an alert means "
              "and what to try. Below is the log, the newest line first."),
-        ("m", "mutes that kind of alert in this run: it stands below the others, dim, and is not "
-              "counted as open. m on it lets it speak again."),
+        ("m", "mutes that kind of alert in this run: it is listed below the others, dim, and is "
+              "not counted as open. m on it unmutes it."),
     )),
     "phases": Part("phases of a step", (
         ("generate", "answers are sampled."),
-        ("score", "reward functions judge them."),
+        ("score", "reward functions score them."),
         ("logprobs", "old and reference probabilities of each token are computed."),
-        ("update", "the weights move, once per pass and minibatch."),
+        ("update", "the weights are updated, once per minibatch of each pass."),
     ), aligned=True),
     "prompts": Part("groups of a step", (
-        ("", "A row for each prompt: mean reward of its answers and how far they are spread. "
-             "Without spread (=) nobody is better than the others: the prompt teaches nothing."),
+        ("", "A row for each prompt: mean reward of its answers and their spread. Without "
+             "spread (=) no answer is better than the others: the prompt teaches nothing."),
         ("s", "sorts by surprise (unlikely answers with a strong push), reward, length, KL, clip."),
         ("t", "changes to pinned prompts, which come back at many steps, and to held-out ones."),
     )),
@@ -72,7 +72,7 @@ PANELS: Mapping[str, Part] = {
                         "sampled), new (in the last pass), after (once the step was done)."),
         ("ratio", "new ÷ old. In the first pass it is 1 by construction."),
         ("term", "what this token adds to the objective, written out; “for the sampler” is the "
-                 "weight that corrects for a sampler that rounds otherwise than the trainer."),
+                 "weight that corrects for a sampler that rounds differently than the trainer."),
     )),
     "why": Part("why this reward", (
         ("", "Each reward function's value, its weight, and its reason. The weighted sum is the "
@@ -92,7 +92,7 @@ PANELS_OF: Mapping[str, tuple[str, ...]] = {
 # What each alert means, and the setting with its threshold.
 ALERTS: Mapping[str, tuple[str, str]] = {
     "no_signal": ("Most prompts give no signal: their answers all scored the same.", "no_signal"),
-    "format_hacking": ("Reward rises while accuracy does not: the model earns by form.", ""),
+    "format_hacking": ("Reward rises while accuracy does not: the model is rewarded for form.", ""),
     "kl_above_limit": ("The policy is far away from its reference.", "kl"),
     "kl_exploding": ("One update moved the policy far.", "kl_jump"),
     "entropy_collapse": ("Answers to a prompt are nearly all alike.", "entropy"),
@@ -105,21 +105,21 @@ ALERTS: Mapping[str, tuple[str, str]] = {
         "Sampler and trainer give the same token different probabilities, more than rounding does.",
         "",
     ),
-    "many_masked": ("Much is left out of the loss because it is far from its sampler.", ""),
+    "many_masked": ("Many tokens are masked: the trainer disagrees with the sampler on them.", ""),
     "not_finite": ("A number was infinite or not a number: the update was skipped.", ""),
     "refills_exhausted": ("New prompts were drawn, and too few of them gave a signal.", ""),
     "slow_products": ("Matrix products are slow here: a fast BLAS is missing.", ""),
-    "busy_machine": ("Other programs take the processor; a core was given up.", ""),
+    "busy_machine": ("Other programs use the processor; training uses one core less.", ""),
     "reward_slow": ("Reward functions take most of a step.", "reward_time"),
     "reward_exception": ("A reward function failed with an error.", ""),
-    "reward_crash": ("A reward function took its process down.", ""),
+    "reward_crash": ("A reward function crashed its process.", ""),
     "reward_timeout": ("A reward function took longer than rewards.time_limit.", ""),
-    "reward_count": ("A reward function gave another number of values than answers.", ""),
-    "reward_type": ("A reward function gave something that is no number.", ""),
+    "reward_count": ("A reward function did not give one value per answer.", ""),
+    "reward_type": ("A reward function gave something that is not a number.", ""),
     "reward_value": ("A reward function gave a number that is not finite.", ""),
     "reward_constant": ("A reward function gives every answer the same score.", ""),
-    "duplicates": ("Many answers equal a sibling token by token.", "duplicates"),
-    "memory_near_limit": ("A step holds nearly all the memory there is.", "memory"),
+    "duplicates": ("Many answers are identical to a sibling.", "duplicates"),
+    "memory_near_limit": ("A step needs nearly all the memory there is.", "memory"),
     "step_time_doubled": ("Steps take much longer than they did.", "step_time"),
     "held_out_flat": ("Training reward rises, held-out accuracy does not.", ""),
 }
@@ -127,7 +127,7 @@ ALERTS: Mapping[str, tuple[str, str]] = {
 SCREENS: Mapping[str, str] = {
     "runs": "All runs in the store. Mark some with space and press d to put them side by side.",
     "new_run": "The settings of a new run. What differs from the preset is marked.",
-    "watch": "The run as it goes on: where the step is, what its numbers are, what the model "
+    "watch": "The run while it trains: where the step is, what its numbers are, what the model "
              "answers, which prompts teach something, and what needs attention.",
     "rollouts": "Every recorded answer, down to the single token and its term in the loss.",
     "compare": "Runs side by side. One crosshair reads every run at the same step, tokens or "
@@ -189,7 +189,7 @@ def alert_part(rule: str, snapshot: Snapshot) -> Part:
             if alert.group is not None:
                 paragraphs.append(("prompt", f"{alert.group + 1} of the step"))
             if alert.muted:
-                paragraphs.append(("muted", "in this run; m in the list lets it speak again"))
+                paragraphs.append(("muted", "in this run; m in the list unmutes it"))
             return Part(f"alert: {rule.replace('_', ' ')}", tuple(paragraphs))
     return Part("alert", (("", "This alert no longer holds."),))
 

@@ -67,14 +67,13 @@ class CurvesPanel(ViewPanel):
         self._top = max(line - fit + 1, max(0, min(self._top, line, last)))
         return view.metrics[self._top * columns : (self._top + fit) * columns]
 
-    def watch_view(self) -> None:
-        """Say in the frame how the curves are drawn."""
+    def _about(self) -> str:
+        """How the curves are drawn, for the frame."""
         view = self.view
         parts = [AXIS_WORDS[view.axis], f"smooth {view.smoothing:g}".replace("0.", ".")]
         parts += ["log scale"] if view.log else []
         parts += ["seeds as bands"] if view.bands else []
-        self.note = " · ".join(parts)
-        self.repaint()
+        return " · ".join(parts)
 
     def topic(self) -> str:
         """What `?` explains here: the chosen metric."""
@@ -94,11 +93,12 @@ class CurvesPanel(ViewPanel):
         view, palette = self.view, self.palette
         data = view.charts
         self._boxes = []
+        self.note = self._about()
         if data is None:
             return [[("reading", style(palette.label))]]
         if not view.metrics:
             return [[("No metrics are recorded yet.", style(palette.label))]]
-        each = data.wanted.wide // 2 + LABELS
+        each = data.request.wide // 2 + LABELS
         columns, fit = self._rows()
         columns = columns if each * columns + 2 * (columns - 1) <= width else 1
         keys = self.in_sight()

@@ -15,7 +15,7 @@ from experiments.reader import StoreReader
 from experiments.values import GroupView, RunSummary
 from grpo_engine.metrics import METRICS, spec
 
-LATE_STEPS = 20  # training prompts of so many last steps are offered for answers side by side
+LATE_STEPS = 20  # training prompts of this many last steps are offered for answers side by side
 MOST_PROMPTS = 200
 MOST_NUMBERS = 3_000_000  # values kept of series that are not shown now
 ORIGINS = ("pinned", "eval", "train")
@@ -94,8 +94,8 @@ def alone(reader: StoreReader, run: RunSummary) -> Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which curves, and how they are to be drawn."""
+class CurveRequest:
+    """Which curves to draw, and how."""
 
     runs: tuple[RunSummary, ...]
     metrics: tuple[str, ...]
@@ -130,7 +130,7 @@ class ChartData:
 class Charts:
     """All charts, with what they were made for."""
 
-    wanted: Wanted
+    request: CurveRequest
     span: float
     ends: dict[str, float]
     charts: tuple[ChartData, ...]
@@ -152,25 +152,25 @@ class _Known:
     shapes: dict[tuple[object, ...], Shape] = field(default_factory=dict)
 
 
-class Shaper:
-    """Reads each series once, goes on where a live one ended, and cuts what is shown."""
+class CurveLoader:
+    """Reads each series once, continues where a live one ended, and cuts it to pixels."""
 
     def __init__(self) -> None:
         self._runs: dict[int, _Known] = {}
 
-    def charts(self, reader: StoreReader, wanted: Wanted) -> Charts:
-        """The charts that are wanted."""
-        kept = {run.key for run in wanted.runs}
+    def charts(self, reader: StoreReader, request: CurveRequest) -> Charts:
+        """The charts that are request."""
+        kept = {run.key for run in request.runs}
         self._runs = {key: known for key, known in self._runs.items() if key in kept}
-        for run in wanted.runs:
-            known = self._known(reader, run, wanted.axis)
-            for key in wanted.metrics:
-                self._read(reader, run, known, key, wanted.smoothing)
-        self._forget(set(wanted.metrics))
-        ends = {run.id: self._end(run, wanted.axis) for run in wanted.runs}
-        span = span_of(ends, wanted.runs, wanted.axis)
-        charts = tuple(self._chart(key, wanted, span) for key in wanted.metrics)
-        return Charts(wanted=wanted, span=span, ends=ends, charts=charts)
+        for run in request.runs:
+            known = self._known(reader, run, request.axis)
+            for key in request.metrics:
+                self._read(reader, run, known, key, request.smoothing)
+        self._forget(set(request.metrics))
+        ends = {run.id: self._end(run, request.axis) for run in request.runs}
+        span = span_of(ends, request.runs, request.axis)
+        charts = tuple(self._chart(key, request, span) for key in request.metrics)
+        return Charts(request=request, span=span, ends=ends, charts=charts)
 
     def _known(self, reader: StoreReader, run: RunSummary, axis: str) -> _Known:
         known = self._runs.get(run.key)
@@ -207,8 +207,8 @@ class Shaper:
             known.shapes = {cut: shape for cut, shape in known.shapes.items() if cut[0] != key}
         known.tracks[key], known.upto[key] = line, run.step
 
-    def _forget(self, wanted: set[str]) -> None:
-        """Let go of series that are not shown, once very many numbers are held."""
+    def _forget(self, shown: set[str]) -> None:
+        """Forget series that are not shown, once too many numbers are kept."""
         held = [
             (len(line.values), known, key)
             for known in self._runs.values()
@@ -217,7 +217,7 @@ class Shaper:
         ]
         total = sum(size for size, _, _ in held)
         for size, known, key in held:
-            if total > MOST_NUMBERS and key not in wanted:
+            if total > MOST_NUMBERS and key not in shown:
                 del known.tracks[key], known.upto[key]
                 total -= size
 
@@ -229,32 +229,32 @@ class Shaper:
         amounts = work.tokens if axis == "tokens" else work.elapsed
         return float(amounts[-1]) if amounts else 0.0
 
-    def _chart(self, key: str, wanted: Wanted, span: float) -> ChartData:
+    def _chart(self, key: str, request: CurveRequest, span: float) -> ChartData:
         curves, missing = [], []
-        for run in wanted.runs:
+        for run in request.runs:
             known = self._runs[run.key]
             line = known.tracks.get(key)
             if line is None:
                 missing.append(run.id)
                 continue
-            positions = known.work.positions(line.steps, wanted.axis)
-            cut = (key, wanted.axis, wanted.log, wanted.wide, span)
+            positions = known.work.positions(line.steps, request.axis)
+            cut = (key, request.axis, request.log, request.wide, span)
             if cut not in known.shapes:
-                known.shapes[cut] = shape(line, positions, span, wanted.wide, log=wanted.log)
+                known.shapes[cut] = shape(line, positions, span, request.wide, log=request.log)
             curves.append(
                 CurveData(run=run.id, line=line, positions=positions, shape=known.shapes[cut])
             )
         shapes = {curve.run: curve.shape for curve in curves}
         bands = tuple(
             (group, band([shapes[run] for run in group if run in shapes]))
-            for group in wanted.seeds
+            for group in request.seeds
             if any(run in shapes for run in group)
         )
         return ChartData(key=key, curves=tuple(curves), missing=tuple(missing), bands=bands)
 
 
 def span_of(ends: dict[str, float], runs: Sequence[RunSummary], axis: str) -> float:
-    """The right edge of the axis: the longest run, with room for one that goes on.
+    """The right edge of the axis: the longest run, with room for one that still grows.
 
     A growing run moves the edge in few jumps, so that curves do not wobble.
     """

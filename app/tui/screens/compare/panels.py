@@ -21,7 +21,7 @@ from app.tui.screens.compare.pages import answers_lines, grid_lines, seeds_lines
 from app.tui.screens.compare.verdict import differences, verdict
 from app.tui.screens.compare.view import PAGES, Page, View
 from app.tui.widgets.panel import Line, Panel
-from app.tui.widgets.top_bar import breath
+from app.tui.widgets.top_bar import pulse
 from grpo_engine.metrics import spec
 
 MOST_RUNS = 12
@@ -53,11 +53,7 @@ class RowPicked(Message):
 class ViewPanel(Panel):
     """A panel that draws the screen's view."""
 
-    view: reactive[View] = reactive(View, repaint=False)
-
-    def watch_view(self) -> None:
-        """Draw the new view."""
-        self.repaint()
+    view: reactive[View] = reactive(View)
 
 
 class VerdictLine(ViewPanel, can_focus=False):
@@ -68,7 +64,6 @@ class VerdictLine(ViewPanel, can_focus=False):
     def watch_view(self) -> None:
         """Take the lines that the sentences need."""
         self.styles.height = len(self.paint(self.app.size.width, MOST_WORDS))
-        self.repaint()
 
     def on_resize(self) -> None:
         """Take the lines that the sentences need now."""
@@ -102,21 +97,16 @@ class RunsPanel(ViewPanel):
         self._first = 0
 
     def watch_view(self) -> None:
-        """Say which metric the numbers are of, and grow with the runs."""
-        view = self.view
-        count = len(view.runs)
-        self.title = f"legend · {count} runs" if count > 1 else "legend"
-        self.note = "◆ baseline  ▲ better ▼ worse" if count > 1 else ""
+        """Grow with the runs."""
         short = self.app.size.height < 30
         notes = 0 if short else min(3, len(self._notes(max(10, self.inner.width))))
-        rows = min(4 if short else MOST_RUNS, max(1, len(view.runs)))
+        rows = min(4 if short else MOST_RUNS, max(1, len(self.view.runs)))
         self.styles.height = rows + 3 + notes
-        self.repaint()
 
     def watch_now(self, old: float, new: float) -> None:
-        """Let live marks breathe."""
-        if breath(old) != breath(new) and any(run.active for run in self.view.runs):
-            self.repaint()
+        """Let the marks of live runs pulse."""
+        if pulse(old) != pulse(new) and any(run.active for run in self.view.runs):
+            self.refresh()
 
     def topic(self) -> str:
         """What `?` explains here."""
@@ -133,6 +123,9 @@ class RunsPanel(ViewPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """Head, the runs around the cursor, and what is missing."""
         view, palette = self.view, self.palette
+        count = len(view.runs)
+        self.title = f"legend · {count} runs" if count > 1 else "legend"
+        self.note = "◆ baseline  ▲ better ▼ worse" if count > 1 else ""
         lines = runs_lines(view, width, palette, self.now or time.time())
         notes = self._notes(width)
         room = max(1, height - 1 - min(3, len(notes)) if height > 8 else height - 1)
@@ -165,17 +158,13 @@ class SettingsPanel(ViewPanel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("3", "settings that differ", **kwargs)
 
-    def watch_view(self) -> None:
-        """Count them in the frame."""
-        self.title, self.note = settings_words(self.view)
-        self.repaint()
-
     def copy_text(self) -> str:
         """What `y` copies: the settings that differ."""
         return differences(self.view)
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The table."""
+        """The table; the frame counts what differs."""
+        self.title, self.note = settings_words(self.view)
         return settings_lines(self.view, width, height, self.palette)
 
     def on_mouse_scroll_down(self) -> None:
@@ -203,22 +192,20 @@ class PagePanel(ViewPanel):
         super().__init__("4", "metrics", **kwargs)
         self._tabs: list[tuple[int, int, Page]] = []
 
-    def watch_view(self) -> None:
-        """Name the page in the frame, with what it shows."""
+    def _about(self) -> str:
+        """What the page shows, for the frame."""
         view = self.view
-        self.title = view.page
         metric = spec(view.metric).label if view.metric else ""
         at = view.comparison.at if view.comparison else ""
         base = f"Δ to {view.name(view.base)}" if view.base and len(view.runs) > 1 else ""
         stat = f"at {at}" if view.stat == "at" else view.stat
-        self.note = {
+        return {
             "metrics": " · ".join(part for part in (f"{stat} (t)", base) if part),
             "settings": settings_words(view)[1],
             "seeds": metric,
             "grid": metric,
             "answers": f"up to {at} · n p prompt" if at else "",
         }[view.page]
-        self.repaint()
 
     def topic(self) -> str:
         """What `?` explains here."""
@@ -229,6 +216,7 @@ class PagePanel(ViewPanel):
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The names of the pages, then the one that is shown."""
+        self.title, self.note = self.view.page, self._about()
         draw = {
             "metrics": metrics_lines, "settings": settings_lines, "seeds": seeds_lines,
             "grid": grid_lines, "answers": answers_lines,

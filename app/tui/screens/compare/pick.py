@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from app.text.safe_text import cell_len, pad
 from app.tui.looks.palette import style
-from app.tui.textual_private.front import Dialog
+from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.field import Field
 from app.tui.widgets.panel import Line, Panel
 
@@ -67,7 +67,7 @@ class Picking:
         return Picking(self.items, self.marks, place, self.filter)
 
     def toggled(self) -> "Picking":
-        """Mark or unmark the item under the cursor, and go on."""
+        """Mark or unmark the item under the cursor, and move on."""
         chosen = self.chosen
         if chosen is None:
             return self
@@ -92,16 +92,12 @@ class ItemPicked(Message):
 class PickList(Panel):
     """The items in lines."""
 
-    picking: reactive[Picking] = reactive(Picking, repaint=False)
+    picking: reactive[Picking] = reactive(Picking)
     framed: ClassVar[bool] = False
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._first = 0
-
-    def watch_picking(self) -> None:
-        """Draw the new state."""
-        self.repaint()
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The items around the cursor."""

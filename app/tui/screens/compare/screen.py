@@ -19,7 +19,13 @@ from app.tui import messages as msg
 from app.tui.dialogs.ask import Ask
 from app.tui.screens.base import WorkbenchScreen
 from app.tui.screens.compare.curves import ChartPicked, CurvesPanel, CurvesResized
-from app.tui.screens.compare.load import Shaper, Wanted, load_answers, load_comparison, load_prompts
+from app.tui.screens.compare.load import (
+    CurveLoader,
+    CurveRequest,
+    load_answers,
+    load_comparison,
+    load_prompts,
+)
 from app.tui.screens.compare.panels import (
     CardPanel,
     PagePanel,
@@ -49,7 +55,7 @@ NEED_RUNS = frozenset(
 REST_S = 0.2
 PICK_HINT = "space mark   ⏎ compare   / search   esc leave"
 METRIC_HINT = "space mark   ⏎ draw   / search   esc leave"
-PATIENCE = 6  # a reading that took t seconds is not done again for so many times t
+PATIENCE = 6  # a read that took t seconds is not repeated within this many times t
 
 
 class CompareScreen(WorkbenchScreen):
@@ -61,11 +67,11 @@ class CompareScreen(WorkbenchScreen):
         Binding("left,h", "cross(-1)", "crosshair", id="compare.left", key_display="←→",
                 tooltip="Move the crosshair back"),
         Binding("right,l", "cross(1)", "crosshair on", id="compare.right", show=False,
-                tooltip="Move the crosshair on"),
+                tooltip="Move the crosshair forward"),
         Binding("shift+left", "cross(-10)", "crosshair far back", id="compare.far_left",
                 show=False, tooltip="Move the crosshair back by ten"),
         Binding("shift+right", "cross(10)", "crosshair far on", id="compare.far_right",
-                show=False, tooltip="Move the crosshair on by ten"),
+                show=False, tooltip="Move the crosshair forward by ten"),
         Binding("home", "cross(-1000000)", "to the start", id="compare.home", show=False,
                 tooltip="Crosshair to the start"),
         Binding("end", "cross(1000000)", "to the end", id="compare.end", show=False,
@@ -84,8 +90,8 @@ class CompareScreen(WorkbenchScreen):
                 tooltip="Choose the metrics to draw"),
         Binding("v", "page(1)", "view", id="compare.page",
                 tooltip="Next page: metrics, settings, seeds, grid, answers"),
-        Binding("V", "page(-1)", "view before", id="compare.page_before", show=False,
-                tooltip="The page before"),
+        Binding("V", "page(-1)", "previous view", id="compare.page_before", show=False,
+                tooltip="Previous page"),
         Binding("b", "baseline", "baseline", id="compare.baseline",
                 tooltip="Measure the others by the chosen run"),
         Binding("plus", "pick", "runs", id="compare.pick", key_display="+",
@@ -98,8 +104,8 @@ class CompareScreen(WorkbenchScreen):
                 tooltip="Smooth the curves more"),
         Binding("J", "run(1)", "next run", id="compare.run", show=False,
                 tooltip="Choose the next run"),
-        Binding("K", "run(-1)", "run before", id="compare.run_before", show=False,
-                tooltip="Choose the run before"),
+        Binding("K", "run(-1)", "previous run", id="compare.run_before", show=False,
+                tooltip="Choose the previous run"),
         Binding("space", "hide", "hide", id="compare.hide", show=False,
                 tooltip="Hide the chosen run's curves, or show them"),
         Binding("x", "drop", "take out", id="compare.drop", show=False,
@@ -114,8 +120,8 @@ class CompareScreen(WorkbenchScreen):
                 tooltip="Show equal settings too, or only those that differ"),
         Binding("n", "prompt(1)", "next prompt", id="compare.prompt", show=False,
                 tooltip="Answers to the next prompt"),
-        Binding("p", "prompt(-1)", "prompt before", id="compare.prompt_before", show=False,
-                tooltip="Answers to the prompt before"),
+        Binding("p", "prompt(-1)", "previous prompt", id="compare.prompt_before", show=False,
+                tooltip="Answers to the previous prompt"),
         Binding("g", "grid(0)", "grid down", id="compare.grid_down", show=False,
                 tooltip="Another setting down the grid"),
         Binding("G", "grid(1)", "grid across", id="compare.grid_across", show=False,
@@ -128,7 +134,7 @@ class CompareScreen(WorkbenchScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._shaper = Shaper()
+        self._curve_loader = CurveLoader()
         self._wait_until = 0.0
         self._reading = 0
 
@@ -144,7 +150,7 @@ class CompareScreen(WorkbenchScreen):
         yield PagePanel(id="page")
 
     def on_mount(self) -> None:
-        """Show the card until runs come, and look for changes while in front."""
+        """Show the card until there are runs, and poll for changes while in front."""
         self.set_class(not self.view.refs, "-empty")
         self._focus_first()
         if not self.view.refs:
@@ -155,10 +161,10 @@ class CompareScreen(WorkbenchScreen):
         self.query_one(CurvesPanel if self.view.refs else CardPanel).focus()
 
     def show(self, snapshot: Snapshot) -> None:
-        """The run of this process moved on: it is read with the next poll."""
+        """The run of this process has changed: it is read with the next poll."""
 
     def tick(self, now: float) -> None:
-        """Let live marks breathe."""
+        """Let the marks of live runs pulse."""
         self.query_one(RunsPanel).now = now
 
     def receive(self, message: Message) -> None:
@@ -258,7 +264,7 @@ class CompareScreen(WorkbenchScreen):
         self.read_page()
 
     def draw(self) -> None:
-        """Read and cut the curves that are wanted now."""
+        """Read the curves that are shown."""
         if self.view.comparison is not None:
             self._draw()
 
@@ -268,18 +274,18 @@ class CompareScreen(WorkbenchScreen):
         curves = self.query_one(CurvesPanel)
         if found is None:
             return
-        wanted = Wanted(
+        request = CurveRequest(
             runs=view.runs, metrics=curves.in_sight(), axis=view.axis, smoothing=view.smoothing,
             log=view.log, wide=curves.pixels,
             seeds=tuple(group.runs for group in found.seeds) if view.bands else (),
         )  # fmt: skip
-        parts = [wanted]
+        parts = [request]
         if view.charts is None and view.metric:
-            parts.insert(0, replace(wanted, metrics=(view.metric,)))
+            parts.insert(0, replace(request, metrics=(view.metric,)))
         for part in parts:
             try:
                 charts = await self.workbench.reader.ask(
-                    partial(self._shaper.charts, wanted=part), "curves"
+                    partial(self._curve_loader.charts, request=part), "curves"
                 )
             except asyncio.CancelledError:
                 return
@@ -326,14 +332,14 @@ class CompareScreen(WorkbenchScreen):
         )
         self.view = replace(self.view, grid=found, grid_paths=(down, across))
 
-    @work(exclusive=True, group="rest")
-    async def rest(self) -> None:
+    @work(exclusive=True, group="crosshair")
+    async def read_at_crosshair(self) -> None:
         """Once the crosshair rests, read what depends on where it is."""
         await asyncio.sleep(REST_S)
         self.reload()
 
     def watch_view(self, _old: View, new: View) -> None:
-        """Hand the view down."""
+        """Give every panel the view."""
         if self.is_mounted:
             for panel in self.query(ViewPanel):
                 panel.view = new
@@ -341,7 +347,7 @@ class CompareScreen(WorkbenchScreen):
     # -- what panels and other screens ask --------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Without runs only the keys that bring some are offered."""
+        """Without runs, offer only the keys that add some."""
         if not self.view.refs and action in NEED_RUNS:
             return False
         return super().check_action(action, parameters)
@@ -362,7 +368,7 @@ class CompareScreen(WorkbenchScreen):
         }
 
     @on(CurvesResized)
-    def cut_anew(self) -> None:
+    def read_curves(self) -> None:
         """The charts have another width."""
         self.draw()
 
@@ -378,7 +384,7 @@ class CompareScreen(WorkbenchScreen):
         """A chart was clicked."""
         view = replace(self.view, chart=message.chart)
         self.view = view if message.x is None else view.put(message.x)
-        self.rest()
+        self.read_at_crosshair()
 
     @on(PagePicked)
     def pick_page(self, message: PagePicked) -> None:
@@ -400,12 +406,12 @@ class CompareScreen(WorkbenchScreen):
         """Move the crosshair; tables follow once it rests."""
         pixels = self.query_one(CurvesPanel).pixels
         self.view = self.view.moved(by, pixels // 2)
-        self.rest()
+        self.read_at_crosshair()
 
     def action_common(self) -> None:
         """Put the crosshair where the shortest run ends."""
         self.view = replace(self.view, at=None)
-        self.rest()
+        self.read_at_crosshair()
 
     def action_place(self) -> None:
         """Ask where the crosshair is to go."""
@@ -422,7 +428,7 @@ class CompareScreen(WorkbenchScreen):
             self.notify(f"{text!r} is no number.", severity="warning", markup=False)
             return
         self.view = self.view.put(x)
-        self.rest()
+        self.read_at_crosshair()
 
     def action_axis(self) -> None:
         """Lay the curves over the next axis; the crosshair goes to the common end."""

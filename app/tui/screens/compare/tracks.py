@@ -91,7 +91,7 @@ class Track:
 def track(
     steps: Sequence[int], values: Sequence[float], smoothing: float, before: Track | None = None
 ) -> Track:
-    """A series smoothed, or one that goes on where `before` ends."""
+    """A series smoothed, or one that continues where `before` ends."""
     raw = np.asarray(values, dtype=float)
     known = np.isfinite(raw)
     average, count = (before.average, before.count) if before else (0.0, 0)

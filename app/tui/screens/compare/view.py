@@ -184,7 +184,7 @@ class View:
         return self.at if self.at is not None else common_end(self.runs, self.axis)
 
     def moved(self, cells: int, width: int) -> "View":
-        """Move the crosshair by so many cells of a chart, by a step at least."""
+        """Move the crosshair by `by` cells of a chart, by a step at least."""
         if not self.runs:
             return self
         longest = max(self.end(run) for run in self.runs)

@@ -17,23 +17,18 @@ class AboutPanel(ScrolledPanel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("2", "this setting", **kwargs)
 
-    def watch_view(self) -> None:
-        """Name the setting in the frame."""
-        if self.view is not None:
-            row = self.view.row
-            title = row.id if row.field is not None else row.section
-            if title != self.title:
-                self._top = 0
-            self.title = title
-            self.note = cost_summary(self.view) if self.screen.has_class("-narrow") else ""
-        self.repaint()
-
     def topic(self) -> str:
         """What `?` explains here."""
         return f"setting:{self.title}" if "." in self.title else "screen:new_run"
 
     def lines(self, view: View, width: int) -> list[Line]:
         """Help, range, default, what it was."""
+        row = view.row
+        title = row.id if row.field is not None else row.section
+        if title != self.title:
+            self._top = 0
+        self.title = title
+        self.note = cost_summary(view) if self.screen.has_class("-narrow") else ""
         return about_lines(view, width, self.palette)
 
 
@@ -55,26 +50,21 @@ class CostPanel(ScrolledPanel):
 
 
 class RecipePanel(ScrolledPanel):
-    """The six answers of the recipe, and its formula."""
+    """The six choices of the recipe, and its formula."""
 
     reads = ("checked",)
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("4", "recipe", **kwargs)
 
-    def watch_view(self) -> None:
-        """Name the recipe in the frame."""
-        view = self.view
-        if view is not None and view.checked.recipe is not None:
-            self.title = f"recipe {view.checked.recipe.name}, six answers"
-        self.repaint()
-
     def topic(self) -> str:
         """What `?` explains here."""
         return "setting:algorithm.recipe"
 
     def lines(self, view: View, width: int) -> list[Line]:
-        """What is refused, the answers, the formula."""
+        """What is refused, the choices, the formula."""
+        if view.checked.recipe is not None:
+            self.title = f"recipe {view.checked.recipe.name}, six choices"
         return recipe_lines(view, width, self.palette)
 
 

@@ -19,7 +19,7 @@ BAR = 10
 
 
 def scale(count: float) -> tuple[float, str]:
-    """The unit that so many bytes are read in, and how many bytes it has."""
+    """The unit in which this many bytes are written, and how many bytes it has."""
     units = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
     return next((unit for unit in units if count >= 0.95 * unit[0]), (1.0, "B"))
 
@@ -143,7 +143,7 @@ def cost_summary(view: View) -> str:
 
 
 def recipe_lines(view: View, width: int, palette: Palette) -> list[Line]:
-    """The six answers, the formula, and what the recipe's rules refuse."""
+    """The six choices, the formula, and what the recipe's rules refuse."""
     chosen = view.checked.recipe
     lines: list[Line] = []
     for path, problem in view.checked.errors.items():

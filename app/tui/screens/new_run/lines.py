@@ -109,7 +109,7 @@ def shown_value(view: View, field: FormField) -> str:
 
 
 def is_unread(view: View, field: FormField) -> bool:
-    """Whether the recipe does not look at this setting."""
+    """Whether the recipe does not read this setting."""
     section, _, leaf = field.info.path.partition(".")
     # beta is what switches the anchor on
     known = section == "algorithm" and leaf not in ("recipe", "beta") and view.checked.read

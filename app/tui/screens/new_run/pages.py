@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from app.text.safe_text import safe, wrap
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.palette import style
 from app.tui.screens.new_run.asides import covered
 from app.tui.screens.new_run.facts import prompt_lines, score_lines
 from app.tui.screens.new_run.panels import ScrolledPanel
@@ -41,15 +41,6 @@ class PromptsPanel(ScrolledPanel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("4", "the model sees", **kwargs)
 
-    def watch_view(self) -> None:
-        """Say in the frame which task, and what goes on."""
-        view = self.view
-        if view is not None:
-            name = str(view.examples.get("name", ""))
-            self.title = f"the model sees · {name}" if name else "the model sees"
-            self.note = view.busy
-        self.repaint()
-
     def topic(self) -> str:
         """What `?` explains here."""
         return "setting:task.name"
@@ -62,6 +53,9 @@ class PromptsPanel(ScrolledPanel):
 
     def lines(self, view: View, width: int) -> list[Line]:
         """The task in numbers, then its first problems."""
+        name = str(view.examples.get("name", ""))
+        self.title = f"the model sees · {name}" if name else "the model sees"
+        self.note = view.busy
         return prompt_lines(view, width, self.palette)
 
 
@@ -87,9 +81,6 @@ class TextPanel(ScrolledPanel):
         """The field."""
         return self.query_one(TextArea)
 
-    def _frame_colour(self, palette: Palette) -> int:
-        return palette.focus if self.has_focus_within else palette.border
-
     def field_place(self) -> tuple[int, int]:
         """How many lines above the field, and how high it is."""
         raise NotImplementedError
@@ -100,16 +91,6 @@ class TextPanel(ScrolledPanel):
         area = self.area
         area.styles.offset = offset
         area.styles.width, area.styles.height = size.width, size.height
-
-    def on_descendant_focus(self) -> None:
-        """Light the frame."""
-        self._drawn_for = None
-        self.refresh()
-
-    def on_descendant_blur(self) -> None:
-        """Dim the frame."""
-        self._drawn_for = None
-        self.refresh()
 
 
 class TryPanel(TextPanel):
@@ -123,13 +104,6 @@ class TryPanel(TextPanel):
     def compose(self) -> ComposeResult:
         """The field for the answer."""
         yield TextArea(placeholder="an answer, as the model might give it", soft_wrap=True)
-
-    def watch_view(self) -> None:
-        """Say in the frame which problem is answered."""
-        if self.view is not None:
-            found = self.view.examples.get("examples", ())
-            self.note = f"answers prompt {self.view.example + 1}; [ ] another" if found else ""
-        self.repaint()
 
     def topic(self) -> str:
         """What `?` explains here."""
@@ -149,6 +123,7 @@ class TryPanel(TextPanel):
         if self.view is None or len(lines) < 2:
             return lines
         found = self.view.examples.get("examples", ())
+        self.note = f"answers prompt {self.view.example + 1}; [ ] another" if found else ""
         if self.view.example < len(found):
             example = found[self.view.example]
             words = f"after  {example['text'].strip()}"
@@ -193,14 +168,12 @@ class YamlPanel(TextPanel):
         view = self.view
         if view is None:
             return
-        self.note = "✗ not taken" if view.yaml_problem else "⏎ edit   w save   y copy"
         typing = self.area.has_focus or view.yaml_problem
         if not typing and view.checked.config is not None:
             text = view.form.to_yaml()
             if text != self.area.text:
                 self._shown = text
                 self.area.load_text(text)
-        self.repaint()
 
     def field_place(self) -> tuple[int, int]:
         """All but the last three lines."""
@@ -220,6 +193,7 @@ class YamlPanel(TextPanel):
 
     def lines(self, view: View, width: int) -> list[Line]:
         """What is wrong with the text, else what it is."""
+        self.note = "✗ not taken" if view.yaml_problem else "⏎ edit   w save   y copy"
         if view.yaml_problem:
             words = wrap(f"✗ {view.yaml_problem}", width, 3)
             return [[(part, style(self.palette.bad))] for part in words]

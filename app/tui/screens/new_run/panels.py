@@ -10,7 +10,6 @@ from textual.reactive import reactive
 from textual.suggester import SuggestFromList
 from textual.widgets import Input
 
-from app.tui.looks.palette import Palette
 from app.tui.screens.new_run.lines import (
     about_line,
     head_line,
@@ -48,7 +47,7 @@ class Typed(Message):
 
 @dataclass
 class TypingEnded(Message):
-    """The field was left; `by` is how many settings further typing goes on."""
+    """The field was left; `by` is how many settings further on typing continues."""
 
     by: int = 0
 
@@ -67,7 +66,7 @@ class ViewPanel(Panel):
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
-    view: reactive[View | None] = reactive(None, repaint=False)
+    view: reactive[View | None] = reactive(None)
 
     def take(self, view: View) -> None:
         """Draw a new view, unless what is drawn here has stayed as it was."""
@@ -80,10 +79,6 @@ class ViewPanel(Panel):
             self.view = view
         else:
             self.set_reactive(ViewPanel.view, view)
-
-    def watch_view(self) -> None:
-        """Draw the new view."""
-        self.repaint()
 
 
 class ScrolledPanel(ViewPanel):
@@ -121,7 +116,7 @@ class ScrolledPanel(ViewPanel):
     def scroll_lines(self, by: int) -> None:
         """Move the text."""
         self._top = max(0, self._top + by)
-        self.repaint()
+        self.refresh()
 
     def on_mouse_scroll_down(self) -> None:
         """Go down."""
@@ -204,16 +199,8 @@ class SettingsPanel(ViewPanel):
         return self.query_one(FieldInput)
 
     def watch_view(self) -> None:
-        """Say in the frame what hides settings; put the field where it belongs."""
-        view = self.view
-        if view is not None:
-            hidden = [f"find {view.search}" if view.search else ""]
-            hidden.append("changed only" if view.only_changed else "")
-            count = sum(row.field is not None for row in view.rows)
-            self.note = " · ".join(
-                [*filter(None, hidden), f"{count} of {len(view.checked.fields)}"]
-            )
-        self.repaint()
+        """Put the field where it belongs, after the lines have been drawn."""
+        self.refresh()
         self.place_field()
 
     def topic(self) -> str:
@@ -231,9 +218,6 @@ class SettingsPanel(ViewPanel):
         return f"{view.row.id}={view.chosen.text}" if view.chosen is not None else ""
 
     # -- drawing ----------------------------------------------------------------------------
-
-    def _frame_colour(self, palette: Palette) -> int:
-        return palette.focus if self.has_focus_within else palette.border
 
     def _lines(self, view: View, width: int) -> tuple[list[Line], list[Row | None], int, int]:
         """All lines, the row of each, and the first and last line of the row under the cursor."""
@@ -258,10 +242,14 @@ class SettingsPanel(ViewPanel):
         return lines, owners, first, last
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The lines around the cursor."""
+        """The lines around the cursor; the frame says what hides settings."""
         view = self.view
         if view is None:
             return []
+        hidden = [f"find {view.search}" if view.search else ""]
+        hidden.append("changed only" if view.only_changed else "")
+        count = sum(row.field is not None for row in view.rows)
+        self.note = " · ".join([*filter(None, hidden), f"{count} of {len(view.checked.fields)}"])
         lines, self._rows, first, last = self._lines(view, width)
         self._first = first
         if not lines:
@@ -316,15 +304,8 @@ class SettingsPanel(ViewPanel):
 
     def on_descendant_blur(self) -> None:
         """Leaving the field by mouse or tab keeps the text as well."""
-        self._drawn_for = None
-        self.refresh()
         if self.view is not None and self.view.editing:
             self.post_message(TypingEnded())
-
-    def on_descendant_focus(self) -> None:
-        """Light the frame."""
-        self._drawn_for = None
-        self.refresh()
 
     # -- mouse ------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from textual.widgets.option_list import Option
 
 from app.text.safe_text import cell_len, clip, safe
 from app.tui.looks.palette import Palette
-from app.tui.textual_private.front import Dialog
+from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.panel import Line, Panel
 
 Details = Callable[[str, int, Palette], list[Line]]
@@ -36,15 +36,11 @@ class DetailsPanel(Panel, can_focus=False):
     """What the highlighted entry means."""
 
     framed: ClassVar[bool] = False
-    value: reactive[str] = reactive("", repaint=False)
+    value: reactive[str] = reactive("")
 
     def __init__(self, details: Details, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._details = details
-
-    def watch_value(self) -> None:
-        """Draw what the entry means."""
-        self.repaint()
 
     def paint(self, width: int, height: int) -> list[Line]:
         """Its lines; where they are too many, a last one says so."""
@@ -55,7 +51,7 @@ class DetailsPanel(Panel, can_focus=False):
 
 
 class Pick(Dialog[str | None]):
-    """Gives the value that was chosen; None where the list was left."""
+    """Gives the value that was chosen; None if the list was dismissed."""
 
     DEFAULT_CSS = """
     Pick { align: center middle; }
@@ -92,7 +88,7 @@ class Pick(Dialog[str | None]):
         """The list, and what the highlighted entry means."""
         with Vertical() as box:
             box.border_title = self._title
-            box.border_subtitle = "↑↓ look   ⏎ take   esc leave it"
+            box.border_subtitle = "↑↓ browse   ⏎ take   esc close"
             yield Static(safe(self._hint), markup=False)
             with Horizontal():
                 yield OptionList(*(self._option(entry) for entry in self._entries))
@@ -116,7 +112,7 @@ class Pick(Dialog[str | None]):
         options.focus()
 
     @on(OptionList.OptionHighlighted)
-    def look(self, event: OptionList.OptionHighlighted) -> None:
+    def describe(self, event: OptionList.OptionHighlighted) -> None:
         """Say what it means."""
         self.query_one(DetailsPanel).value = self._entries[event.option_index].value
 

@@ -17,7 +17,7 @@ from textual.timer import Timer
 from textual.widgets import Input, TextArea
 
 from app.text.safe_text import wrap
-from app.trial import Rehearsal, RehearsalError
+from app.trial import TrialError, TrialProcess
 from app.tui.dialogs.ask import Ask
 from app.tui.dialogs.choices import Choice
 from app.tui.dialogs.export import free_path
@@ -112,11 +112,11 @@ class NewRunScreen(WorkbenchScreen):
         Binding("J", "section(1)", "next section", id="new.section", show=False,
                 tooltip="The head of the next section"),
         Binding("K", "section(-1)", "section above", id="new.section_above", show=False,
-                tooltip="The head of the section above"),
+                tooltip="The head of the previous section"),
         Binding("right,l", "cycle(1)", "next value", id="new.next", show=False,
                 tooltip="The next of a setting's choices; open the section"),
-        Binding("left,h", "cycle(-1)", "value before", id="new.before", show=False,
-                tooltip="The choice before; close the section"),
+        Binding("left,h", "cycle(-1)", "previous value", id="new.before", show=False,
+                tooltip="The previous choice; close the section"),
         Binding("space", "switch", "switch", id="new.toggle", show=False,
                 tooltip="Switch on or off; open or close the section"),
         Binding("L,f5", "launch", "launch…", id="new.launch", key_display="L",
@@ -132,7 +132,7 @@ class NewRunScreen(WorkbenchScreen):
         Binding("C", "changed", "changed only", id="new.changed", show=False,
                 tooltip="Show only what differs from the preset or the parent"),
         Binding("r", "page('recipe')", "recipe", id="new.recipe",
-                tooltip="The six answers of the recipe"),
+                tooltip="The six choices of the recipe"),
         Binding("x", "page('prompts')", "prompts", id="new.prompts",
                 tooltip="Three prompts as the model will see them"),
         Binding("t", "page('try')", "try rewards", id="new.try",
@@ -143,8 +143,8 @@ class NewRunScreen(WorkbenchScreen):
                 tooltip="What a step and the run will take"),
         Binding("right_square_bracket", "example(1)", "next prompt", id="new.example",
                 show=False, tooltip="The next of the example prompts"),
-        Binding("left_square_bracket", "example(-1)", "prompt before", show=False,
-                id="new.example_before", tooltip="The example prompt before"),
+        Binding("left_square_bracket", "example(-1)", "previous prompt", show=False,
+                id="new.example_before", tooltip="The previous example prompt"),
         Binding("f", "fetch", "fetch", id="new.fetch", show=False,
                 tooltip="Fetch the model and the data of the example prompts now"),
         Binding("w", "save", "save YAML…", id="new.save", show=False,
@@ -160,7 +160,7 @@ class NewRunScreen(WorkbenchScreen):
     def __init__(self) -> None:
         super().__init__()
         self._past: list[View] = []
-        self.rehearsal = Rehearsal()  # its process starts with the first question
+        self.trial = TrialProcess()  # its process starts with the first question
         self._delays: dict[str, Timer] = {}
         self._known = {"examples": "", "memory": ""}
         self._answer = ""
@@ -184,30 +184,30 @@ class NewRunScreen(WorkbenchScreen):
         """Keys go to the settings first."""
         self._show_page()
         self.view = self.view.opened_to_fit(self.app.size.height - FRAME_LINES)
-        self.hand_down(self.view)
+        self.update_panels(self.view)
         self.query_one(SettingsPanel).focus()
         self.read_runs()
         self.ask_for_mlx()
 
     def on_screen_resume(self) -> None:
-        """What ran in between counts for names and costs."""
+        """Read again: runs that ended meanwhile count for names and costs."""
         self.read_runs()
-        self.rehearse()
+        self.try_settings()
 
     def on_unmount(self) -> None:
         """The trial process ends with the screen."""
-        self.rehearsal.close()
+        self.trial.close()
 
     # -- what is shown ----------------------------------------------------------------------
 
     def watch_view(self, old: View, new: View) -> None:
-        """Hand the view down; try again what the change touches."""
+        """Give every panel the view; try again what the change affects."""
         if self.is_mounted:
-            self.hand_down(new)
+            self.update_panels(new)
             if old.checked is not new.checked:
-                self.rehearse()
+                self.try_settings()
 
-    def hand_down(self, view: View) -> None:
+    def update_panels(self, view: View) -> None:
         """Give every panel the view."""
         for panel in self.query(ViewPanel):
             panel.take(view)
@@ -272,7 +272,7 @@ class NewRunScreen(WorkbenchScreen):
         about = f"{run.status} at step {run.step} of {run.total_steps}"
         about += f", id {run.id}, {run.task} with {run.recipe}"
         if parent.unknown:
-            about += f"; not known any more: {', '.join(parent.unknown)}"
+            about += f"; no longer known: {', '.join(parent.unknown)}"
         origin = Origin(kind="clone", name=name, about=about, run=run.id)
         self._start_from(View(form=form, origin=origin, checked=check(form)))
 
@@ -424,7 +424,7 @@ class NewRunScreen(WorkbenchScreen):
             self.view = self.view.with_form(self.view.form.type(message.path, message.text))
 
     def on_typing_ended(self, message: TypingEnded) -> None:
-        """The field was left, or typing goes on in the next."""
+        """The field was left, or typing continues in the next."""
         if not message.by:
             self.end_typing()
             return
@@ -489,7 +489,7 @@ class NewRunScreen(WorkbenchScreen):
             if r.section == row.section and r.id in changed
         ]  # fmt: skip
         if not mine:
-            self.notify("This is as it was.")
+            self.notify("This is unchanged.")
             return
         form = self.view.form
         for path in mine:
@@ -503,7 +503,7 @@ class NewRunScreen(WorkbenchScreen):
             self.notify("Nothing is changed.")
             return
         self.change(self.view.with_form(RunForm(self.view.form.base, title=self.view.form.title)))
-        self.notify(f"{count} put back; ctrl+z brings them again.")
+        self.notify(f"{count} reset; ctrl+z brings them back.")
 
     def action_changed(self) -> None:
         """Only what differs, or all."""
@@ -587,7 +587,7 @@ class NewRunScreen(WorkbenchScreen):
             [
                 ("clear", "c", f"take {name}'s own answers",
                  "leaves " + ", ".join(path.partition(".")[2] for path in gone) + " to it"),
-                ("keep", "k", "take it and mend it by hand", "nothing can be launched until then"),
+                ("keep", "k", "take it and fix it by hand", "nothing can be launched until then"),
                 ("", "n", "leave it", ""),
             ],
         )  # fmt: skip
@@ -660,19 +660,19 @@ class NewRunScreen(WorkbenchScreen):
 
     # -- prompts and memory -----------------------------------------------------------------
 
-    def rehearse(self) -> None:
+    def try_settings(self) -> None:
         """Try the settings once they have been left alone for a moment."""
         if self.is_mounted:
-            self._soon("rehearse", self.REHEARSE_S, self._rehearse)
+            self._soon("try_settings", self.REHEARSE_S, self._run_trials)
 
-    def _rehearse(self) -> None:
+    def _run_trials(self) -> None:
         config = self.view.checked.config
         if config is None or not self.is_current:
             return
         if key_of(config, for_memory=True) != self._known["memory"]:
             self._look(config, online=False)
 
-    @work(exclusive=True, group="rehearse")
+    @work(exclusive=True, group="try_settings")
     async def _look(self, config: RunConfig, *, online: bool) -> None:
         prompts, memory = key_of(config, for_memory=False), key_of(config, for_memory=True)
         try:
@@ -694,8 +694,8 @@ class NewRunScreen(WorkbenchScreen):
     ) -> Mapping[str, Any]:
         question = {"do": what, "config": config.model_dump(mode="json"), **more}
         try:
-            return await self.rehearsal.ask(question, what, online=online)
-        except RehearsalError as error:
+            return await self.trial.ask(question, what, online=online)
+        except TrialError as error:
             return {"problem": str(error)}
 
     def action_fetch(self) -> None:

@@ -57,11 +57,7 @@ def missing(view: View, width: int, palette: Palette) -> list[Line]:
 class ViewPanel(Panel):
     """A panel that draws the screen's view."""
 
-    view: reactive[View] = reactive(View, repaint=False)
-
-    def watch_view(self) -> None:
-        """Draw the new view."""
-        self.repaint()
+    view: reactive[View] = reactive(View)
 
 
 class HistoryBar(ViewPanel, can_focus=False):
@@ -88,13 +84,6 @@ class GroupsPanel(ViewPanel):
         super().__init__("1", "groups", **kwargs)
         self._top = 0
 
-    def watch_view(self) -> None:
-        """Say how the groups are sorted, or how many places the search found."""
-        view = self.view
-        self.title = "found" if view.hits else "groups"
-        self.note = f"{view.hit + 1} of {len(view.hits)}" if view.hits else f"sort {view.sort}"
-        self.repaint()
-
     def topic(self) -> str:
         """What `?` explains here."""
         return "panel:prompts"
@@ -102,6 +91,8 @@ class GroupsPanel(ViewPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """Head, the groups around the chosen one, and how many prompts of other kinds there are."""
         palette, view = self.palette, self.view
+        self.title = "found" if view.hits else "groups"
+        self.note = f"{view.hit + 1} of {len(view.hits)}" if view.hits else f"sort {view.sort}"
         groups = view.groups
         if view.hits:
             return self._found(width, height)
@@ -156,22 +147,15 @@ class AnswerPanel(ViewPanel):
         self._lines: tuple[TokenLine, ...] = ()
         self._laid_out_for: tuple[tuple[str, ...], int] | None = None
 
-    def watch_view(self) -> None:
-        """Name the answer and the shading in the frame."""
-        new = self.view
-        rollout = new.rollout
-        name = letter(rollout.index) if rollout else ""
-        self.title = f"answer {name}{' by token' if not new.diff else ', changes'}"
-        if rollout is None:
-            self.title = "answer"
-        place = HEAT_MODES.index(new.mode) + 1
-        self.note = f"heat {place}/{len(HEAT_MODES)}: {HEAT_NAMES[new.mode]}"
-        self.repaint()
-
     def paint(self, width: int, height: int) -> list[Line]:
         """The group's answers, the text with its bars, the token's numbers, and the siblings."""
         view, palette = self.view, self.palette
         chosen, rollout = view.chosen, view.rollout
+        place = HEAT_MODES.index(view.mode) + 1
+        self.title = "answer"
+        self.note = f"heat {place}/{len(HEAT_MODES)}: {HEAT_NAMES[view.mode]}"
+        if rollout is not None:
+            self.title += f" {letter(rollout.index)}{', changes' if view.diff else ' by token'}"
         if chosen is None or rollout is None:
             return missing(view, width, palette)
         head = [answer_line(chosen.rollouts, view.answer, width, palette), []]

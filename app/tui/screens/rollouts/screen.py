@@ -51,32 +51,32 @@ class RolloutsScreen(WorkbenchScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("right,l", "token(1)", "token", id="rollouts.token", key_display="←→",
                 tooltip="Go to the next token"),
-        Binding("left,h", "token(-1)", "token before", id="rollouts.token_before", show=False,
-                tooltip="Go to the token before"),
+        Binding("left,h", "token(-1)", "previous token", id="rollouts.token_before", show=False,
+                tooltip="Go to the previous token"),
         Binding("home", "token(-1000000)", "first token", id="rollouts.first", show=False,
                 tooltip="Go to the first token"),
         Binding("end", "token(1000000)", "last token", id="rollouts.last", show=False,
                 tooltip="Go to the last token"),
         Binding("down,j", "answer(1)", "answer", id="rollouts.answer", key_display="↑↓",
                 tooltip="Go to the next answer of the group"),
-        Binding("up,k", "answer(-1)", "answer before", id="rollouts.answer_before", show=False,
-                tooltip="Go to the answer before"),
+        Binding("up,k", "answer(-1)", "previous answer", id="rollouts.answer_before", show=False,
+                tooltip="Go to the previous answer"),
         Binding("J", "group(1)", "group", id="rollouts.group", key_display="J K",
                 tooltip="Go to the next group of the step"),
-        Binding("K", "group(-1)", "group before", id="rollouts.group_before", show=False,
-                tooltip="Go to the group before"),
+        Binding("K", "group(-1)", "previous group", id="rollouts.group_before", show=False,
+                tooltip="Go to the previous group"),
         Binding("right_square_bracket,n", "visit(1)", "same prompt, other step",
                 id="rollouts.visit", key_display="[ ]", tooltip="The same prompt at a later step"),
-        Binding("left_square_bracket,p", "visit(-1)", "same prompt, step before", show=False,
+        Binding("left_square_bracket,p", "visit(-1)", "same prompt, earlier step", show=False,
                 id="rollouts.visit_before", tooltip="The same prompt at an earlier step"),
         Binding("L", "step(1)", "next step", id="rollouts.step", show=False,
                 tooltip="Go to the next step of the run"),
-        Binding("H", "step(-1)", "step before", id="rollouts.step_before", show=False,
-                tooltip="Go to the step before"),
+        Binding("H", "step(-1)", "previous step", id="rollouts.step_before", show=False,
+                tooltip="Go to the previous step"),
         Binding("m", "heat", "heat", id="rollouts.heat",
                 tooltip="Shade tokens by the next measure"),
         Binding("D", "diff", "diff", id="rollouts.diff", show=False,
-                tooltip="Show the words that changed since this prompt came before"),
+                tooltip="Show the words that changed since this prompt was last sampled"),
         Binding("s", "sort", "sort", id="rollouts.sort", show=False,
                 tooltip="Sort groups by surprise, reward, length, KL or clip"),
         Binding("t", "origin", "kind", id="rollouts.origin", show=False,
@@ -168,7 +168,7 @@ class RolloutsScreen(WorkbenchScreen):
             self.notify(str(error), severity="error")
 
     def watch_view(self, _old: View, new: View) -> None:
-        """Hand the view down, and read the numbers of the chosen group."""
+        """Give every panel the view, and read the numbers of the chosen group."""
         if not self.is_mounted:
             return
         for panel in self.query(ViewPanel):
@@ -194,7 +194,7 @@ class RolloutsScreen(WorkbenchScreen):
     # -- moves ------------------------------------------------------------------------------
 
     def action_token(self, by: int) -> None:
-        """Go along the answer."""
+        """Move along the answer."""
         self.view = self.view.move_token(by)
 
     def action_answer(self, by: int) -> None:
@@ -243,7 +243,7 @@ class RolloutsScreen(WorkbenchScreen):
         self.view = self.view.next_mode()
 
     def action_diff(self) -> None:
-        """Show what changed since the visit before, or the tokens again."""
+        """Show what changed since the previous visit, or the tokens again."""
         self.view = replace(self.view, diff=not self.view.diff)
 
     def action_sort(self) -> None:
@@ -257,12 +257,12 @@ class RolloutsScreen(WorkbenchScreen):
         if chosen is None or session is None or self._run is None:
             return
         if session.run != self._run.key or not self.snapshot.active:
-            self.notify("Only a run that is going on can follow another prompt.")
+            self.notify("Only an active run can follow another prompt.")
         elif self.workbench.read_only or not session.feed.may_control:
             self.notify("This view is read-only.", severity="warning")
         else:
             session.feed.pin(chosen.example_key)
-            self.notify("Pinned: this prompt will be sampled again as the run goes on.")
+            self.notify("Pinned: this prompt will be sampled again during the run.")
 
     def action_lab(self) -> None:
         """Open the lab on this group."""

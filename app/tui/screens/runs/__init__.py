@@ -1,4 +1,4 @@
-"""Runs: every run kept; find, mark, open, steer."""
+"""Runs: every run kept; find, mark, open, control."""
 
 from app.tui.screens.runs.screen import RunsScreen
 

@@ -14,7 +14,7 @@ from app.tui.screens.runs.columns import Cell, fitting, head_line, run_line
 from app.tui.screens.runs.preview import preview_lines
 from app.tui.screens.runs.view import Row, View
 from app.tui.widgets.panel import Line, Panel
-from app.tui.widgets.top_bar import breath
+from app.tui.widgets.top_bar import pulse
 
 CARD = (
     ("⏎", "two-minute starter run", "an embedded model learns arithmetic on this machine"),
@@ -34,11 +34,7 @@ class RowPicked(Message):
 class ViewPanel(Panel):
     """A panel that draws the screen's view."""
 
-    view: reactive[View] = reactive(View, repaint=False)
-
-    def watch_view(self) -> None:
-        """Draw the new view."""
-        self.repaint()
+    view: reactive[View] = reactive(View)
 
 
 class RunsTable(ViewPanel):
@@ -51,12 +47,12 @@ class RunsTable(ViewPanel):
         self._top = 0
 
     def watch_now(self, old: float, new: float) -> None:
-        """Let live marks breathe."""
-        if breath(old) != breath(new) and any(run.active for run in self.view.runs[:200]):
-            self.repaint()
+        """Let the marks of live runs pulse."""
+        if pulse(old) != pulse(new) and any(run.active for run in self.view.runs[:200]):
+            self.refresh()
 
-    def watch_view(self) -> None:
-        """Say in the frame how many there are and what hides some."""
+    def _about(self) -> str:
+        """How many runs there are and what hides some, for the frame."""
         view = self.view
         hidden = [view.filter and f"filter {view.filter}", "running only" if view.running else ""]
         hidden += ["with archived" if view.archived else "", view.group and f"by {view.group}"]
@@ -65,8 +61,7 @@ class RunsTable(ViewPanel):
         count = len(view.runs)
         runs = f"{count} run" if count == 1 else f"{count} runs"
         parts = [p for p in (*hidden, marked, waiting, runs) if p]
-        self.note = " · ".join(parts)
-        self.repaint()
+        return " · ".join(parts)
 
     def topic(self) -> str:
         """What `?` explains here."""
@@ -89,6 +84,7 @@ class RunsTable(ViewPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """Titles, then the rows around the cursor; the card where there is no run."""
         view, palette = self.view, self.palette
+        self.note = self._about()
         if view.problem:
             return [[(part, style(palette.bad))] for part in wrap(view.problem, width, height)]
         if view.empty:
@@ -154,16 +150,11 @@ class PreviewPanel(ViewPanel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("2", "preview", **kwargs)
 
-    def watch_view(self) -> None:
-        """Name the run in the frame."""
-        chosen = self.view.chosen
-        self.title = (chosen.name or chosen.id) if chosen else "preview"
-        self.repaint()
-
     def paint(self, width: int, height: int) -> list[Line]:
         """Its lines, or what would fill them."""
         view, palette = self.view, self.palette
         chosen, preview = view.chosen, view.preview
+        self.title = (chosen.name or chosen.id) if chosen else "preview"
         if chosen is None:
             return [[("a run's curves and settings show here", style(palette.label))]]
         if preview is None or preview.detail.summary.key != chosen.key:

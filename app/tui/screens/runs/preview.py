@@ -26,7 +26,7 @@ def preview_lines(preview: Preview, width: int, height: int, palette: Palette) -
         text = f"▲ {preview.alert.explanation}"
         lines += [[(part, style(palette.warn))] for part in wrap(text, width, 3)]
     if preview.changed and len(lines) + 3 < height:
-        lines += [[], [("not as by default", style(palette.label))]]
+        lines += [[], [("not the default", style(palette.label))]]
         for path, value in preview.changed[: max(0, height - len(lines))]:
             left = pad(path, min(26, width * 3 // 5))
             right = pad(value, max(1, width - len(left) - 1))
@@ -61,7 +61,7 @@ def _post_mortem(preview: Preview, width: int, palette: Palette) -> list[Line]:
     saved = (
         f"checkpoint at step {found.checkpoint_step}, {found.steps_to_redo} steps to redo"
         if found.checkpoint_step is not None
-        else "no checkpoint: it would start anew"
+        else "no checkpoint: it would start over"
     )
     words = [f"ended: {found.cause}", f"last step {found.last_step}, {found.last_seen}", saved]
     lines: list[Line] = [[]]

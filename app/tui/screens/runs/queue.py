@@ -12,7 +12,7 @@ from app.jobs.launch import start_queue_worker
 from app.text.safe_text import pad, wrap
 from app.tui.lifecycle import RunKeeper
 from app.tui.looks.palette import style
-from app.tui.textual_private.front import Dialog
+from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.key_bar import KeyBar
 from app.tui.widgets.panel import Line, Panel
 from experiments.errors import StoreError
@@ -24,21 +24,12 @@ EMPTY = "Nothing waits. New run (2) and `grpo-tui sweep` put runs into the queue
 class QueuePanel(Panel):
     """One line per run in the queue."""
 
-    items: reactive[tuple[QueueItemView, ...]] = reactive((), repaint=False)
-    cursor: reactive[int] = reactive(0, repaint=False)
-
-    def watch_items(self) -> None:
-        """Draw the queue."""
-        waiting = sum(item.state == "queued" for item in self.items)
-        self.note = f"{waiting} waiting"
-        self.repaint()
-
-    def watch_cursor(self) -> None:
-        """Draw the cursor."""
-        self.repaint()
+    items: reactive[tuple[QueueItemView, ...]] = reactive(())
+    cursor: reactive[int] = reactive(0)
 
     def paint(self, width: int, height: int) -> list[Line]:
         """State, name, what differs, and the run it became."""
+        self.note = f"{sum(item.state == 'queued' for item in self.items)} waiting"
         palette = self.palette
         if not self.items:
             return [[(part, style(palette.label))] for part in wrap(EMPTY, width, height)]
@@ -59,7 +50,7 @@ class QueuePanel(Panel):
 
 
 class QueueScreen(Dialog[None]):
-    """What waits, and who works on it."""
+    """What waits, and which worker takes it."""
 
     DEFAULT_CSS = "QueueScreen { background: $background; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -83,7 +74,7 @@ class QueueScreen(Dialog[None]):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Read, and go on reading."""
+        """Read, and keep reading."""
         self._look()
         self.set_interval(1.0, self._look)
 

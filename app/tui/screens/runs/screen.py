@@ -1,4 +1,4 @@
-"""The Runs screen: every run kept, found, marked, opened, steered."""
+"""The Runs screen: every run kept, found, marked, opened, controlled."""
 
 import asyncio
 import subprocess
@@ -18,7 +18,7 @@ from app.feed.run_state import Asked, Snapshot
 from app.feed.session import Session
 from app.tui import messages as msg
 from app.tui.dialogs.ask import Ask
-from app.tui.screens.control import CONTROL_BINDINGS, HELD, ControlScreen, Steered
+from app.tui.screens.control import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen
 from app.tui.screens.runs.columns import COLUMNS, METRICS
 from app.tui.screens.runs.load import load_preview, load_sparks
 from app.tui.screens.runs.panels import PreviewPanel, RowPicked, RunsTable, ViewPanel
@@ -55,18 +55,18 @@ class RunsScreen(ControlScreen):
                 tooltip="The first run"),
         Binding("end", "move(1000000)", "last", id="runs.last", show=False,
                 tooltip="The last run"),
-        Binding("space", "mark", "mark", id="runs.mark", tooltip="Mark for what comes next"),
+        Binding("space", "mark", "mark", id="runs.mark", tooltip="Mark for the next action"),
         Binding("n", "new", "new", id="runs.new", tooltip="Settings of a new run"),
         Binding("c", "clone", "clone", id="runs.clone", tooltip="A new run with these settings"),
         Binding("r", "resume", "resume", id="runs.resume",
-                tooltip="Go on from the last checkpoint"),
+                tooltip="Resume from the last checkpoint"),
         Binding("d", "compare", "compare", id="runs.compare",
                 tooltip="The marked runs side by side"),
         *CONTROL_BINDINGS,
         Binding("b", "baseline", "baseline", id="runs.baseline", show=False,
                 tooltip="Keep this run on top and show distances to it"),
         Binding("t", "tags", "tags", id="runs.tags", show=False, tooltip="Add and remove tags"),
-        Binding("N", "rename", "name", id="runs.rename", show=False, tooltip="Give another name"),
+        Binding("N", "rename", "name", id="runs.rename", show=False, tooltip="Rename"),
         Binding("i", "note", "note", id="runs.note", show=False, tooltip="Write a note"),
         Binding("g", "group", "group", id="runs.group", show=False,
                 tooltip="Group by recipe, task, model, sweep, seed or status"),
@@ -77,9 +77,9 @@ class RunsScreen(ControlScreen):
         Binding("o", "order", "order", id="runs.order", show=False,
                 tooltip="Sort by the next column"),
         Binding("O", "turn_round", "turn round", id="runs.turn_round", show=False,
-                tooltip="Sort the other way round"),
+                tooltip="Reverse the order"),
         Binding("R", "running", "running only", id="runs.running", show=False,
-                tooltip="Only runs that are going on"),
+                tooltip="Only active runs"),
         Binding("A", "archived", "archived too", id="runs.archived", show=False,
                 tooltip="Show archived runs as well"),
         Binding("x", "archive", "archive…", id="runs.archive", show=False,
@@ -105,7 +105,7 @@ class RunsScreen(ControlScreen):
             yield PreviewPanel(id="preview")
 
     def on_mount(self) -> None:
-        """Take the remembered columns, read, and look for changes while in front."""
+        """Take the remembered columns, read, and poll for changes while in front."""
         known = self.workbench.preferences.get("runs.columns", [])
         columns = tuple(str(name) for name in known) if isinstance(known, list) else ()
         self.view = replace(self.view, columns=columns)
@@ -119,12 +119,12 @@ class RunsScreen(ControlScreen):
             self.refresh_runs()
 
     def show(self, snapshot: Snapshot) -> None:
-        """The run of this process moved on: its row is read with the next poll."""
+        """The run of this process has changed: its row is read with the next poll."""
 
     def tick(self, now: float) -> None:
-        """Let live marks breathe, and name what the pause key does to the run under the cursor."""
+        """Let the marks of live runs pulse, and name what the pause key does to the chosen run."""
         self.query_one(RunsTable).now = now
-        run = self.steered()
+        run = self.controlled_run()
         self.query_one(KeyBar).renamed = HELD if run is not None and run.held else {}
 
     # -- reading ----------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class RunsScreen(ControlScreen):
             return
 
     def watch_view(self, _old: View, new: View) -> None:
-        """Hand the view down."""
+        """Give every panel the view."""
         if self.is_mounted:
             for panel in self.query(ViewPanel):
                 panel.view = new
@@ -236,7 +236,7 @@ class RunsScreen(ControlScreen):
         self._rest()
 
     def action_baseline(self) -> None:
-        """Pin the run on top as what others are measured by, or let it go."""
+        """Pin the run on top as what others are measured by, or unpin it."""
         chosen = self.view.chosen
         if chosen is not None:
             key = 0 if chosen.key == self.view.baseline else chosen.key
@@ -254,7 +254,7 @@ class RunsScreen(ControlScreen):
             self.post_message(msg.NewRunRequested(clone=self.view.chosen.id))
 
     def action_resume(self) -> None:
-        """Go on with the run from its last checkpoint."""
+        """Resume the run from its last checkpoint."""
         chosen = self.view.chosen
         if chosen is None:
             return
@@ -294,7 +294,7 @@ class RunsScreen(ControlScreen):
 
         self.app.push_screen(QueueScreen(), lambda _: self.refresh_runs())
 
-    # -- steering the run under the cursor, wherever it trains -------------------------------
+    # -- controlling the run under the cursor, wherever it trains ----------------------------
 
     def _session(self, run: RunSummary) -> Session | None:
         """The run as this process holds it: trained here, or on screen."""
@@ -303,20 +303,20 @@ class RunsScreen(ControlScreen):
             return bench.live
         return bench.session if bench.session and bench.session.run == run.key else None
 
-    def steered(self) -> Steered | None:
+    def controlled_run(self) -> ControlledRun | None:
         """The run under the cursor."""
         run = self.view.chosen
         if run is None:
             return None
         session = self._session(run)
         if session is not None and session.feed.mark == "":
-            return Steered.of(session.state.snapshot())
-        return Steered(run.name or run.id, run.active, run.status == "paused", run.step,
+            return ControlledRun.of(session.state.snapshot())
+        return ControlledRun(run.name or run.id, run.active, run.status == "paused", run.step,
                        run.total_steps)  # fmt: skip
 
-    def steer(self, verb: Asked) -> None:
+    def send(self, verb: Asked) -> None:
         """Ask it; the answer names the run."""
-        run, found = self.view.chosen, self.steered()
+        run, found = self.view.chosen, self.controlled_run()
         if run is None or found is None:
             self.notify("No run is under the cursor.", severity="warning")
         elif self.workbench.read_only:
@@ -331,7 +331,7 @@ class RunsScreen(ControlScreen):
                 self.workbench.frame_now()
             else:
                 self.run_worker(partial(self._leave_request, run, verb), thread=True,
-                                group="steer", exit_on_error=False)  # fmt: skip
+                                group="control", exit_on_error=False)  # fmt: skip
 
     def _leave_request(self, run: RunSummary, verb: str) -> None:
         """Ask the process that trains it, through the store; called on a thread."""
@@ -430,9 +430,7 @@ class RunsScreen(ControlScreen):
             if text is not None and text != chosen.note:
                 self._write(partial(writes.annotate, self.workbench.store, chosen, text), "noted")
 
-        self.app.push_screen(
-            Ask("note", "What is worth knowing about this run.", chosen.note), done
-        )
+        self.app.push_screen(Ask("note", "What to remember about this run.", chosen.note), done)
 
     # -- the list ---------------------------------------------------------------------------
 
@@ -446,7 +444,7 @@ class RunsScreen(ControlScreen):
         self.refresh_runs()
 
     def action_running(self) -> None:
-        """Only runs that are going on, or all."""
+        """Only active runs, or all."""
         self._relist(running=not self.view.running)
 
     def action_archived(self) -> None:
@@ -492,7 +490,7 @@ class RunsScreen(ControlScreen):
         self._relist(sort="-" + keys[(place + 1) % len(keys)])
 
     def action_turn_round(self) -> None:
-        """Sort the other way round."""
+        """Reverse the order."""
         sort = self.view.sort
         self._relist(sort=sort[1:] if sort.startswith("-") else f"-{sort}")
 

@@ -116,7 +116,7 @@ class View:
         return replace(self, cursor=max(0, min(last, self.cursor + by)))
 
     def marked(self) -> "View":
-        """Mark or unmark the run under the cursor, or all of a group, and go on."""
+        """Mark or unmark the run under the cursor, or all of a group, and move on."""
         row = self.row
         if row is None:
             return self
@@ -136,6 +136,6 @@ class View:
         return replace(self, folded=self.folded ^ {row.group})
 
     def sorted_by(self, key: str) -> "View":
-        """Sort by a key, the other way round if it sorts already."""
+        """Sort by a key, in reverse if it sorts already."""
         down = self.sort == f"-{key}"
         return replace(self, sort=key if down else f"-{key}")

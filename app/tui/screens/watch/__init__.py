@@ -1,4 +1,4 @@
-"""Watch: the run as it goes on, and why the numbers move."""
+"""Watch: the run while it trains, and why the numbers move."""
 
 from app.tui.screens.watch.screen import WatchScreen
 

@@ -12,7 +12,7 @@ from textual.reactive import reactive
 from app.feed.narrator import narrate
 from app.feed.run_state import Snapshot
 from app.tui.messages import PromptFocused
-from app.tui.screens.control import CONTROL_BINDINGS, HELD, ControlScreen, Steered
+from app.tui.screens.control import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen
 from app.tui.screens.watch import texts
 from app.tui.widgets.alerts_log import AlertsLog
 from app.tui.widgets.charts.curves import Curves
@@ -22,8 +22,8 @@ from app.tui.widgets.lanes import Lanes
 from app.tui.widgets.narrator_line import NarratorLine
 from app.tui.widgets.phase_bar import PhaseBar
 
-# what does nothing once no engine is at work
-STEERING = frozenset({"pause", "checkpoint", "stop", "freeze"})
+# what does nothing without an engine
+CONTROLS = frozenset({"pause", "checkpoint", "stop", "freeze"})
 
 
 class WatchScreen(ControlScreen):
@@ -34,11 +34,11 @@ class WatchScreen(ControlScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         *CONTROL_BINDINGS,
         Binding("f", "freeze", "freeze view", id="watch.freeze",
-                tooltip="Hold the picture still; the run goes on"),
+                tooltip="Freeze the view; the run continues"),
         Binding("n", "prompt(1)", "next prompt", id="watch.next",
-                tooltip="Look at the next prompt of the step", key_display="n p"),
+                tooltip="Show the next prompt of the step", key_display="n p"),
         Binding("p", "prompt(-1)", "previous prompt", id="watch.previous", show=False,
-                tooltip="Look at the previous prompt of the step"),
+                tooltip="Show the previous prompt of the step"),
     ]  # fmt: skip
 
     frozen: reactive[bool] = reactive(False, repaint=False)
@@ -60,8 +60,8 @@ class WatchScreen(ControlScreen):
         """Hand the snapshot down, unless the view is frozen."""
         self.query_one(PhaseBar).snapshot = snapshot
         bar = self.query_one(KeyBar)
-        bar.hidden = frozenset() if snapshot.active else STEERING
-        bar.renamed = HELD if Steered.of(snapshot).held else {}
+        bar.hidden = frozenset() if snapshot.active else CONTROLS
+        bar.renamed = HELD if ControlledRun.of(snapshot).held else {}
         if not self.frozen:
             self._hand_down(snapshot)
 
@@ -87,7 +87,7 @@ class WatchScreen(ControlScreen):
         self.query_one(AlertsLog).snapshot = snapshot
 
     def tick(self, now: float) -> None:
-        """Let the seconds of the phase run."""
+        """Update the seconds of the phase."""
         self.query_one(PhaseBar).now = now
 
     def find(self, text: str) -> None:
@@ -113,17 +113,17 @@ class WatchScreen(ControlScreen):
             self.query_one(NarratorLine).sentence = narrate(self.snapshot, self.place)
 
     def watch_frozen(self, frozen: bool) -> None:
-        """Say that the view holds, or catch up."""
+        """Say that the view is frozen, or catch up."""
         if not self.is_mounted:
             return
         if frozen:
-            sentence = "The view is frozen while the run goes on. f lets it move again."
+            sentence = "The view is frozen while the run continues. f unfreezes it."
             self.query_one(NarratorLine).sentence = sentence
         else:
             self._hand_down(self.snapshot)
 
     def action_freeze(self) -> None:
-        """Hold the picture still, or let it go on."""
+        """Freeze the view, or unfreeze it."""
         self.frozen = not self.frozen
 
     def action_prompt(self, by: int) -> None:
@@ -133,7 +133,7 @@ class WatchScreen(ControlScreen):
             self.place = (min(self.place, count - 1) + by) % count
 
     @on(PromptFocused)
-    def look_at_prompt(self, message: PromptFocused) -> None:
+    def show_prompt(self, message: PromptFocused) -> None:
         """A panel chose a prompt."""
         message.stop()
         self.place = message.place

@@ -1,7 +1,7 @@
 """Curves as braille dots: pure functions from series to cells, at most one pass over each series.
 
 A cell has two dots across and four down. Buckets of steps are placed by absolute step on a span
-that grows in few jumps, so that a curve does not wobble while the run goes on.
+that grows in few jumps, so that a curve does not wobble while the run grows.
 """
 
 import math
@@ -33,7 +33,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a chart's edges stand for."""
+    """The values at a chart's edges."""
 
     low: float
     high: float

@@ -45,7 +45,7 @@ FIXED = (
     Chart("peak memory", ("memory/peak_gb",), family=("memory",)),
 )  # fmt: skip
 
-# The settings that the guide lines stand for: where an alert begins.
+# The settings behind the guide lines: where an alert begins.
 GUIDES = {"kl": "kl", "clip_ratio/low_mean": "clip", "completions/clipped_ratio": "cut"}
 
 

@@ -36,8 +36,8 @@ class Curves(Panel):
                 tooltip="Explain the chosen metric"),
     ]  # fmt: skip
 
-    snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False, always_update=True)
-    cursor: reactive[int] = reactive(0, repaint=False)
+    snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
+    cursor: reactive[int] = reactive(0)
 
     def __init__(self, number: str = "1", **kwargs: Any) -> None:
         super().__init__(number, "curves", **kwargs)
@@ -54,14 +54,6 @@ class Curves(Panel):
     def topic(self) -> str:
         """What `?` explains here: the first metric of the chosen chart."""
         return f"metric:{self.chosen.keys[0]}" if self.chosen else "screen:watch"
-
-    def watch_snapshot(self) -> None:
-        """Draw the new numbers."""
-        self.repaint()
-
-    def watch_cursor(self) -> None:
-        """Move the mark."""
-        self.repaint()
 
     def paint(self, width: int, height: int) -> list[Line]:
         """All charts that fit, in one column or two."""
@@ -91,7 +83,7 @@ class Curves(Panel):
                 block += self._chart(charts[index], each, size, marked)
             blocks.append(block)
         hidden = len(charts) - shown
-        self.set_reactive(Panel.note, f"{hidden} more ↓" if hidden > 0 else "smooth .9")
+        self.note = f"{hidden} more ↓" if hidden > 0 else "smooth .9"
         lines = _side_by_side(blocks, each)
         if not axis:
             return lines
@@ -100,7 +92,7 @@ class Curves(Panel):
         return [*lines, *gap, *_side_by_side([[line] for line in below], each)]
 
     def _chart(self, chart: Chart, width: int, height: int, marked: bool) -> list[Line]:
-        """The lines of a chart; those of before where nothing that they show has changed."""
+        """The lines of a chart, kept until what they show changes."""
         snapshot = self.snapshot
         views = tuple(snapshot.series.get(key) for key in chart.keys)
         shown = (views, width, height, marked, self.palette, snapshot.step,
@@ -112,7 +104,7 @@ class Curves(Panel):
         return kept[1]
 
     def action_step(self, by: int) -> None:
-        """Move the mark by some charts."""
+        """Move the cursor by some charts."""
         self.cursor = max(0, min(len(charts_of(self.snapshot)) - 1, self.cursor + by))
 
     def action_explain_chart(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.feed.series import Series
-from app.tui.screens.compare.load import Shaper, Wanted
+from app.tui.screens.compare.load import CurveLoader, CurveRequest
 from app.tui.screens.compare.tracks import Work, band, shape, track
 from experiments.reader import StoreReader
 from tests.app.stored import record, run_events
@@ -114,10 +114,10 @@ def test_the_shaper_reads_a_series_once_and_gives_what_is_stored(
     record(path, run_events(steps=5, seed=1), seed=1)
     reader = StoreReader(path)
     runs = reader.runs()
-    wanted = Wanted(runs=runs, metrics=("reward", "no/such"), axis="tokens", smoothing=0.9,
+    request = CurveRequest(runs=runs, metrics=("reward", "no/such"), axis="tokens", smoothing=0.9,
                     log=False, wide=40)  # fmt: skip
-    shaper = Shaper()
-    first = shaper.charts(reader, wanted)
+    loader = CurveLoader()
+    first = loader.charts(reader, request)
     curve = first.charts[0].curves[0]
     assert tuple(curve.line.values) == reader.metric_series(1, "reward").values
     assert list(curve.positions) == [step.tokens for step in reader.steps(1)]
@@ -128,7 +128,7 @@ def test_the_shaper_reads_a_series_once_and_gives_what_is_stored(
         asked.append("again")
 
     monkeypatch.setattr(reader, "metric_arrays", ask_again)
-    again = shaper.charts(reader, wanted)
+    again = loader.charts(reader, request)
     assert asked == []
     assert again.charts[0].curves[0].shape is curve.shape
     reader.close()

@@ -93,7 +93,7 @@ async def test_what_was_muted_is_muted_in_the_next_window_and_left_out_of_the_pr
         walk = Walk(app, pilot)
         log = await on_alerts(walk, "1 open · 1 muted")
         await walk.press("down", "enter")
-        await walk.see("61 % of the answers", "in this run; m in the list lets it speak again")
+        await walk.see("61 % of the answers", "in this run; m in the list unmutes it")
         await walk.press("escape")
         log.action_step(1)
         await walk.press("m")

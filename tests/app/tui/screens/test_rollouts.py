@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def opened(app: Workbench, pilot: Pilot[int], step: int = 4, origin: str = "train",
                  group: int = 1, answer: int = 1) -> RolloutsScreen:  # fmt: skip
     """Bring the screen to the front on one answer and wait for its numbers."""
-    await app.hand_over(
+    await app.forward(
         "rollouts", RolloutOpened(run=1, step=step, origin=origin, group=group, answer=answer)
     )
     screen = app.screen
@@ -198,7 +198,7 @@ async def test_a_store_without_answers_says_what_would_fill_the_screen(tmp_path:
     record(path, iter([started()]))
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
-        await app.hand_over(
+        await app.forward(
             "rollouts", RolloutOpened(run=1, step=0, origin="train", group=0, answer=0)
         )
         await pilot.pause()

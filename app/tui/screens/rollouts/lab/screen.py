@@ -23,7 +23,7 @@ from app.tui.screens.rollouts.lab.lines import (
     value_text,
 )
 from app.tui.screens.rollouts.view import View
-from app.tui.textual_private.front import Dialog
+from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.key_bar import KeyBar
 from app.tui.widgets.panel import Line, Panel
 from grpo_engine.config.recipe_cards import CARDS
@@ -36,8 +36,8 @@ SETTINGS = {knob: "recipe" if knob == "name" else knob for knob in KNOBS}
 class KnobsPanel(Panel):
     """The choices that can be turned."""
 
-    how: reactive[Recipe | None] = reactive(None, repaint=False)
-    chosen: reactive[int] = reactive(0, repaint=False)
+    how: reactive[Recipe | None] = reactive(None)
+    chosen: reactive[int] = reactive(0)
 
     def __init__(self, base: Recipe) -> None:
         super().__init__("1", "what if", id="knobs")
@@ -46,14 +46,6 @@ class KnobsPanel(Panel):
     def topic(self) -> str:
         """What `?` explains here: the setting under the cursor."""
         return f"setting:algorithm.{SETTINGS.get(list(KNOBS)[self.chosen], '')}"
-
-    def watch_how(self) -> None:
-        """Draw the turned knob."""
-        self.repaint()
-
-    def watch_chosen(self) -> None:
-        """Draw the cursor."""
-        self.repaint()
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - what does not fit is help
         """A line per knob, and what the chosen one does."""
@@ -76,20 +68,12 @@ class KnobsPanel(Panel):
 class EffectPanel(Panel):
     """What the group did, and what it would have done."""
 
-    effects: reactive[tuple[WhatIf, WhatIf] | None] = reactive(None, repaint=False)
-    answer: reactive[int] = reactive(0, repaint=False)
+    effects: reactive[tuple[WhatIf, WhatIf] | None] = reactive(None)
+    answer: reactive[int] = reactive(0)
 
     def __init__(self, view: View) -> None:
         super().__init__("2", "this group under both", id="effect")
         self.view = view
-
-    def watch_effects(self) -> None:
-        """Draw the new effect."""
-        self.repaint()
-
-    def watch_answer(self) -> None:
-        """Draw the other answer's tokens."""
-        self.repaint()
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The answers as a table, one answer's tokens, and what this is."""

@@ -1,20 +1,20 @@
-"""Makes ready what a key may ask for: modules are loaded and screens built before their first key.
+"""Loads modules and builds screens before they are first asked for.
 
-The first show of a screen is its modules, its widgets and its first layout; done at the key, each
-takes as long as ten ordinary keys. So it is done after the first picture, a piece at a time, and
-only while nobody types; a key that comes first does its part itself.
+To show a screen for the first time means loading its modules, making its widgets and laying them
+out, and each of these takes as long as ten ordinary keys. It is done piece by piece after the
+first frame, while no key is pressed; a key that comes earlier loads what it needs itself.
 """
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
-QUIET_S = 0.15  # after a key; who holds one down sends more in between
-PAUSE_S = 0.02  # for the screen, between two modules
+QUIET_S = 0.15  # since the last key; a key that is held down repeats faster
+PAUSE_S = 0.02  # between two modules, for the screen
 
-# In the order of use; large ones by their parts, so that none holds a key for long. Only leaves
-# and what others load by the same name: two threads that enter a ring of modules at two places
-# would meet it half loaded.
+# In the order of use; large packages by their parts, so that none delays a key for long. Only
+# leaves and modules that others import by the same name: two threads that enter an import circle
+# at two places would find it half loaded.
 MODULES = (
     "app.feed.stored",
     "pydantic_core",
@@ -38,8 +38,8 @@ MODULES = (
 )
 
 
-class Readying:
-    """Loads modules on a thread and builds screens on the loop, as long as it is quiet."""
+class Preloading:
+    """Loads modules on a thread and builds screens on the loop while no key is pressed."""
 
     def __init__(
         self, build: Callable[[str], None], screens: Mapping[str, str], *, read_only: bool = False,
@@ -47,12 +47,12 @@ class Readying:
     ) -> None:  # fmt: skip
         self._build = build
         self._modules = modules
-        barred = {"new_run"} if read_only else set()
+        left_out = {"new_run"} if read_only else set()
         places = {name: place for place, name in enumerate(modules)}
         packages = {mode: target.split(":")[0] for mode, target in screens.items()}
-        wanted = [mode for mode in packages if packages[mode] in places and mode not in barred]
-        wanted.sort(key=lambda mode: places[packages[mode]])
-        self.screens = [(mode, packages[mode]) for mode in wanted]
+        known = [mode for mode in packages if packages[mode] in places and mode not in left_out]
+        known.sort(key=lambda mode: places[packages[mode]])
+        self.screens = [(mode, packages[mode]) for mode in known]
         self.loaded: set[str] = set()
         self._failure: Exception | None = None
         self._quiet = threading.Event()
@@ -60,9 +60,9 @@ class Readying:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin; the first picture is on the screen."""
+        """Begin; called after the first frame."""
         if self._thread is None and not self._stopped.is_set():
-            self._thread = threading.Thread(target=self._load, name="readying", daemon=True)
+            self._thread = threading.Thread(target=self._load, name="preloading", daemon=True)
             self._thread.start()
 
     @property
@@ -70,7 +70,7 @@ class Readying:
         """Whether modules are being loaded."""
         return self._thread is not None and self._thread.is_alive()
 
-    def look(self, quiet: float) -> None:
+    def poll(self, quiet: float) -> None:
         """Build the next screen if its module is there and nobody types; called with each frame.
 
         Raises what kept a module from being loaded.
@@ -87,11 +87,11 @@ class Readying:
             self._build(found[0])
 
     def stop(self) -> None:
-        """End after the module in hand."""
+        """End after the module that is being loaded."""
         self._stopped.set()
         self._quiet.set()
         if self._thread is not None:
-            self._thread.join(1.0)  # the interpreter must not end under an import
+            self._thread.join(1.0)  # the interpreter must not exit during an import
 
     def _load(self) -> None:
         for name in self._modules:
@@ -100,7 +100,7 @@ class Readying:
                 return
             try:
                 import_module(name)
-            except Exception as error:  # a broken installation, which `look` reports
+            except Exception as error:  # a broken installation, which `poll` reports
                 self._failure = error
                 return
             self.loaded.add(name)

@@ -1,7 +1,7 @@
-"""Front: a screen that is styled, laid out and drawn once when it comes to the front.
+"""Screens that are styled, laid out and drawn once when they come to the front.
 
-Textual does each of the three again for the message that a screen resumes, for its first size, and
-for the end of its mounting; each is the work of a whole picture.
+Textual does all three again when a screen resumes, when it gets its first size, and when it has
+been mounted; each time costs a whole frame.
 """
 
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -19,8 +19,8 @@ else:
     Beside = object
 
 
-class Front(Beside):
-    """Comes before `Screen` among the bases of a screen."""
+class DrawnOnce(Beside):
+    """A base of screens, named before `Screen`."""
 
     def _on_screen_resume(self, event: events.ScreenResume) -> None:
         """Lay out and draw a screen that is new; Textual's hook."""
@@ -33,26 +33,26 @@ class Front(Beside):
         self._refresh_layout(self.app.size)
 
     def _screen_resized(self, size: Size) -> None:
-        """Lay out for a size that is another one; Textual's hook."""
+        """Lay out if the size has changed; Textual's hook."""
         if self._compositor.size != size:
             super()._screen_resized(size)
 
     def refresh(
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
     ) -> Self:
-        """A new layout draws what it has moved, and no more; Textual's hook."""
+        """Draw only what a new layout has moved; Textual's hook."""
         drawn = self._compositor.size == self.app.size
         return super().refresh(
             *regions, repaint=repaint and not (layout and drawn), layout=layout, recompose=recompose
         )
 
 
-class Dialog(Front, ModalScreen[T]):
+class Dialog(DrawnOnce, ModalScreen[T]):
     """A screen over the one that asked for it."""
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
-        """Leave with a result; a key that comes late takes no other dialog's place away.
+        """Close with a result, unless another screen is on top already.
 
-        Textual takes away whatever is on top, and fails where there was a result before.
+        Textual closes whatever is on top, and fails where a result was given before.
         """
         return super().dismiss(result) if self.is_active else AwaitComplete()

@@ -13,7 +13,7 @@ from textual.screen import Screen
 
 from app.tui.app import Workbench
 from app.tui.dialogs.ask import Ask
-from app.tui.textual_private.front import Front
+from app.tui.textual_private.screens import DrawnOnce
 from tests.app.stored import record
 
 TOUR = "1 enter question_mark escape z z 4 m v escape 2 p escape L escape 1 space d 5 ctrl+p escape"
@@ -76,7 +76,7 @@ async def test_a_dialog_and_what_is_beneath_follow_the_size(store: Path) -> None
         await pilot.press("3")
         await pilot.pause()
         assert app.screen._compositor.size == Size(90, 30)
-        assert isinstance(app.screen, Front)
+        assert isinstance(app.screen, DrawnOnce)
         assert app.screen.has_class("-narrow")
 
 
@@ -129,6 +129,6 @@ async def test_frames_that_take_long_come_rarely(store: Path) -> None:
         app.frame_now = slow  # type: ignore[method-assign]  # counted in its place
         for _ in range(20):
             now[0] += 1.0
-            app._governor()
+            app._poll()
         assert drawn[0] == 1001.0
         assert [b - a for a, b in pairwise(drawn)] == [8.0, 8.0]

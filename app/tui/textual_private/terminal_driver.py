@@ -1,7 +1,7 @@
-"""Textual's terminal driver for a terminal that may go away: nothing fails or blocks on it then.
+"""Textual's terminal driver, which neither fails nor blocks when the terminal goes away.
 
-Textual's writer thread ends with the first failed write, and the event loop waits for it for ever
-once its queue is full; a lost terminal would freeze the app and burn a core reading nothing.
+Textual's writer thread ends with the first failed write, and the event loop waits for it forever
+once its queue is full; a lost terminal would freeze the app and keep a core busy reading nothing.
 """
 
 import os
@@ -16,25 +16,25 @@ from textual.drivers.linux_driver import LinuxDriver
 
 from app.tui import terminal
 
-LOOK_EVERY, IDLE_S = 0.5, 0.1  # seconds
+CHECK_EVERY, IDLE_S = 0.5, 0.1  # seconds
 
 
-class Sink:
-    """A stream that swallows everything after its first failure, and reports that one."""
+class FailsafeStream:
+    """A stream whose failures are reported and never raised."""
 
     def __init__(self, file: IO[str], lost: Any) -> None:
         self._file = file
         self._lost = lost
 
     def write(self, text: str) -> None:
-        """Write as long as there is somebody to read."""
+        """Write, or report a failure."""
         try:
             self._file.write(text)
         except (OSError, ValueError):
             self._lost()
 
     def flush(self) -> None:
-        """Flush as long as there is somebody to read."""
+        """Flush, or report a failure."""
         try:
             self._file.flush()
         except (OSError, ValueError):
@@ -45,30 +45,30 @@ class Sink:
         return self._file.fileno()
 
 
-class SteadyDriver(LinuxDriver):
-    """Tells the app once when its terminal is gone; signals are not needed for it."""
+class TerminalDriver(LinuxDriver):
+    """Tells the app once that its terminal is gone, without relying on signals."""
 
     def __init__(self, app: Any, **options: Any) -> None:
         super().__init__(app, **options)
-        self._keeper = app
-        self._file: Any = Sink(self._file, self._lose)
+        self._workbench = app
+        self._file: Any = FailsafeStream(self._file, self._lose)
         self._closed = threading.Event()
 
     def start_application_mode(self) -> None:
-        """Take the terminal, and look from time to time whether it is still there."""
+        """Take the terminal, and check from time to time that it is still there."""
         super().start_application_mode()  # type: ignore[no-untyped-call]
         if self.input_tty:
-            threading.Thread(target=self._look, name="terminal", daemon=True).start()
+            threading.Thread(target=self._check, name="terminal", daemon=True).start()
 
     def run_input_thread(self) -> None:
-        """Read keys; a lone escape counts as one as soon as its wait is over.
+        """Read keys; a lone escape counts as a key as soon as its wait is over.
 
-        Textual's own loop looks for that every tenth of a second only.
+        Textual's own loop checks for that only every tenth of a second.
         """
         parser = XTermParser(self._debug)
         decoder = getincrementaldecoder("utf-8")("replace")
         while not self.exit_event.is_set():
-            begun = parser._timeout_time is not None  # an escape that may go on
+            begun = parser._timeout_time is not None  # an escape that may begin a sequence
             wait = constants.ESCAPE_DELAY if begun else IDLE_S
             if select.select([self.fileno], [], [], wait)[0]:
                 data = os.read(self.fileno, 4096)
@@ -84,8 +84,8 @@ class SteadyDriver(LinuxDriver):
         self._closed.set()
         super().close()
 
-    def _look(self) -> None:
-        while not self._closed.wait(LOOK_EVERY):
+    def _check(self) -> None:
+        while not self._closed.wait(CHECK_EVERY):
             if terminal.is_lost():
                 self._lose()
                 return
@@ -94,5 +94,5 @@ class SteadyDriver(LinuxDriver):
         if self._closed.is_set():
             return
         self._closed.set()
-        terminal.go_dark()
-        self._loop.call_soon_threadsafe(self._keeper.lose_terminal)
+        terminal.discard_output()
+        self._loop.call_soon_threadsafe(self._workbench.lose_terminal)

@@ -1,7 +1,7 @@
 """The screen beneath a dialog, dimmed: each style is dimmed once.
 
-Textual's own puts the whole screen through rich for each drawing, which takes longer than all the
-rest of opening a dialog.
+Textual's own sends the whole screen through rich for each frame, which takes longer than everything
+else about opening a dialog.
 """
 
 from functools import lru_cache
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from textual.style import Style
 
 
-class Dimmed(Visual):
-    """Stands in for Textual's `BackgroundScreen`."""
+class DimmedScreen(Visual):
+    """Replaces Textual's `BackgroundScreen`."""
 
     def __init__(self, screen: "Screen[object]", color: Color) -> None:
         self._screen = screen
@@ -36,25 +36,25 @@ class Dimmed(Visual):
         size = Size(width, height if height is not None else self._screen.size.height)
         base, tint = style.rich_style, self._color
         return [
-            Strip([Segment(text, _dimmed(look, base, tint)) for text, look, _ in strip],
+            Strip([Segment(text, _dimmed(own, base, tint)) for text, own, _ in strip],
                   strip.cell_length)
             for strip in strips_of(self._screen, size)
         ]  # fmt: skip
 
     def get_optimal_width(self, rules: "RulesMap", container_width: int) -> int:  # noqa: ARG002 - a hook's
-        """All there is; Textual's hook."""
+        """The whole width; Textual's hook."""
         return container_width
 
     def get_height(self, rules: "RulesMap", width: int) -> int:  # noqa: ARG002 - a hook's
-        """That of the screen; Textual's hook."""
+        """The screen's height; Textual's hook."""
         return self._screen.size.height
 
 
 @lru_cache(maxsize=2048)
-def _dimmed(look: RichStyle | None, base: RichStyle, tint: Color) -> RichStyle:
-    if look is None:
+def _dimmed(own: RichStyle | None, base: RichStyle, tint: Color) -> RichStyle:
+    if own is None:
         return base
-    plain = look.clear_meta_and_links()
+    plain = own.clear_meta_and_links()
     front, back = (
         (Color.from_rich_color(color) + tint).rich_color if color is not None else None
         for color in (plain.color, plain.bgcolor)

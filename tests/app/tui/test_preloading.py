@@ -8,7 +8,7 @@ import pytest
 
 from app.tui import messages as msg
 from app.tui.app import SCREENS, Workbench
-from app.tui.idle.readying import MODULES, QUIET_S, Readying
+from app.tui.idle.preloading import MODULES, QUIET_S, Preloading
 from app.tui.screens.compare import CompareScreen
 from app.tui.screens.new_run import NewRunScreen
 from tests.app import frames
@@ -39,45 +39,45 @@ def test_a_screen_is_built_once_its_module_is_there_and_only_while_it_is_quiet(
     package: str,
 ) -> None:
     built: list[str] = []
-    readying = Readying(built.append, {"slow": f"{package}:Slow"}, modules=(package,))
-    readying.look(QUIET_S)  # before the first picture
+    preloading = Preloading(built.append, {"slow": f"{package}:Slow"}, modules=(package,))
+    preloading.poll(QUIET_S)  # before the first picture
     assert not built
-    readying.look(0.0)
-    readying._quiet = quiet = Quiet()
-    readying.start()
+    preloading.poll(0.0)
+    preloading._quiet = quiet = Quiet()
+    preloading.start()
     until(lambda: quiet.asked)
     assert package not in sys.modules  # somebody types
-    readying.look(QUIET_S)
-    until(lambda: package in readying.loaded)
-    readying.look(0.0)
+    preloading.poll(QUIET_S)
+    until(lambda: package in preloading.loaded)
+    preloading.poll(0.0)
     assert not built
-    readying.look(QUIET_S)
-    readying.look(QUIET_S)
+    preloading.poll(QUIET_S)
+    preloading.poll(QUIET_S)
     assert built == ["slow"]
-    readying.stop()
+    preloading.stop()
 
 
 def test_a_module_that_cannot_be_loaded_is_an_error_in_the_next_frame(package: str) -> None:
-    readying = Readying(lambda _: None, {}, modules=("no_such_module", package))
-    readying.look(QUIET_S)
-    readying.start()
-    until(lambda: not readying.busy)
+    preloading = Preloading(lambda _: None, {}, modules=("no_such_module", package))
+    preloading.poll(QUIET_S)
+    preloading.start()
+    until(lambda: not preloading.busy)
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        readying.look(QUIET_S)
-    assert not readying.loaded
+        preloading.poll(QUIET_S)
+    assert not preloading.loaded
 
 
 def test_nothing_is_loaded_after_the_end(package: str) -> None:
-    readying = Readying(lambda _: None, {}, modules=(package,))
-    readying.start()
-    readying.stop()
-    until(lambda: not readying.busy)
+    preloading = Preloading(lambda _: None, {}, modules=(package,))
+    preloading.start()
+    preloading.stop()
+    until(lambda: not preloading.busy)
     assert package not in sys.modules
 
 
 @pytest.mark.parametrize("read_only", [False, True])
 def test_every_screen_that_can_be_asked_for_is_made_ready(read_only: bool) -> None:
-    modes = {mode for mode, _ in Readying(lambda _: None, SCREENS, read_only=read_only).screens}
+    modes = {mode for mode, _ in Preloading(lambda _: None, SCREENS, read_only=read_only).screens}
     assert modes == set(SCREENS) - {"runs"} - ({"new_run"} if read_only else set())
 
 
@@ -97,12 +97,12 @@ async def test_a_screen_asked_for_while_it_is_being_built_gets_its_request(store
     app = Workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
-        app.build("compare")
+        app.build_screen("compare")
         await app.show_comparison(msg.CompareRequested(("otter-0", "otter-1")))
         screen = app.screen
         assert isinstance(screen, CompareScreen)
         assert screen.view.refs == ("otter-0", "otter-1")
-        app.build("new_run")
+        app.build_screen("new_run")
         await app.show_form(msg.NewRunRequested(clone="otter-1"))
         assert isinstance(app.screen, NewRunScreen)
         await pilot.pause()
@@ -119,7 +119,7 @@ async def test_a_screen_that_was_built_behind_another_shows_as_one_that_was_not(
             await pilot.pause()
             if ahead:
                 for mode in SCREENS:
-                    app.build(mode)
+                    app.build_screen(mode)
                 await pilot.pause()
             seen = []
             for key in "345":
@@ -136,7 +136,7 @@ async def test_a_screen_built_at_another_size_fits_when_it_is_shown(store: Path)
     async with app.run_test(size=(200, 60)) as pilot:
         await pilot.pause()
         for mode in SCREENS:
-            app.build(mode)
+            app.build_screen(mode)
         await pilot.pause()
         await pilot.resize_terminal(80, 24)
         for key in "2345":

@@ -1,7 +1,7 @@
-"""Full garbage collections wait until nobody types: each holds all threads for a tenth of a second.
+"""Full garbage collections wait until no key is pressed: each stops all threads for some 100 ms.
 
-What is there at the start, or survived one that took long, is never looked through again; younger
-objects are collected as always.
+Objects that exist at the start, or survived a long collection, are frozen and never scanned again;
+younger objects are collected as usual.
 """
 
 import gc
@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 
 QUIET_S, EVERY_S, LATEST_S = 2.0, 60.0, 300.0
-LONG_S = 0.05  # libraries that were loaded since, mostly
+LONG_S = 0.05  # mostly libraries that were loaded since
 NEVER = 1_000_000_000
 
 
-class Tidying:
-    """Collects the oldest generation when the keys rest, and at the latest after five minutes."""
+class IdleGarbageCollection:
+    """Collects the oldest generation while no key is pressed, and at least every five minutes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -22,7 +22,7 @@ class Tidying:
         self._last = 0.0
 
     def start(self) -> None:
-        """Take over from the interpreter's own rhythm."""
+        """Take over from the interpreter's own schedule."""
         if self._before is None:
             self._before = gc.get_threshold()
             gc.freeze()
@@ -30,22 +30,22 @@ class Tidying:
             gc.enable()  # off while the program was loaded
             self._last = self._clock()
 
-    def look(self, quiet: float) -> bool:
-        """Collect if it is time, where the last key was so many seconds ago; say whether it was."""
+    def poll(self, quiet: float) -> bool:
+        """Collect if it is time, `quiet` seconds after the last key; say whether it did."""
         if self._before is None:
             return False
         waited = self._clock() - self._last
-        due = waited >= LATEST_S or (waited >= EVERY_S and quiet >= QUIET_S)
-        if due:
+        is_time = waited >= LATEST_S or (waited >= EVERY_S and quiet >= QUIET_S)
+        if is_time:
             begun = self._clock()
             gc.collect()
             self._last = self._clock()
             if self._last - begun > LONG_S:
                 gc.freeze()
-        return due
+        return is_time
 
     def stop(self) -> None:
-        """Give the rhythm back."""
+        """Restore the interpreter's schedule."""
         if self._before is not None:
             gc.set_threshold(*self._before)
             gc.unfreeze()
