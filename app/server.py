@@ -14,7 +14,7 @@ from aiohttp import web
 from textual_serve.server import Server
 
 from app import exit_codes
-from app.jobs.detach import environment
+from app.jobs.detach import command, environment
 from experiments.db.paths import store_path
 from experiments.reader import StoreReader
 
@@ -91,8 +91,7 @@ class Served(Server):
 
 def command_for(ref: str, store: Path) -> str:
     """What each browser window runs."""
-    words = [sys.executable, "-P", "-m", "app", "watch", ref, "--read-only", "--db", str(store)]
-    return shlex.join(words)
+    return shlex.join(command("watch", ref, "--read-only", "--db", str(store)))
 
 
 def serve_run(run: str, db: Path | None, port: int) -> int:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
 from experiments.db.texts import visible
-from experiments.export.csv import json_text, write_csv
+from experiments.export.csv import header_of, write_csv
+from experiments.export.json import json_text
 
 Row = Mapping[str, Any]
 
@@ -25,10 +26,7 @@ def print_rows(
         lines = ",\n".join(map(json_text, rows))
         sys.stdout.write(f"[\n{lines}\n]\n" if rows else "[]\n")
     elif as_csv:
-        names = (
-            list(header) if header else list(dict.fromkeys(name for row in rows for name in row))
-        )
-        write_csv(data_stdout(), names, rows, raw=raw)
+        write_csv(data_stdout(), header or header_of(rows), rows, raw=raw)
     else:
         print_table(rows if table is None else table, right=right)
 
@@ -71,7 +69,7 @@ def print_table(rows: Sequence[Row], *, right: Iterable[str] = ()) -> None:
     """Print aligned columns; on a terminal cut to its width, elsewhere whole."""
     if not rows:
         return
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = header_of(rows)
     heads = [visible(name) for name in names]
     cells = [[visible(shown(row.get(name))) for name in names] for row in rows]
     numeric = {name for name in names if name in set(right) or _all_numbers(rows, name)}

@@ -34,6 +34,7 @@ VERBS: Final = tuple(
         (LOOK, "replay", "replay:replay", "Play a recorded run again, with a clock."),
         (LOOK, "demo", "demo:demo", "Play the bundled recording; needs no MLX."),
         (LOOK, "logs", "logs:logs", "Print a run's log."),
+        (LOOK, "plot", "plot:plot", "Draw the curves of runs in the shell."),
         (LOOK, "report", "report:report", "Sum up a run in one page."),
         (LOOK, "serve", "serve:serve", "Show the workbench in a browser on this machine."),
         (KEEP, "runs", "runs:app", "List runs; show, rename, tag, note, archive, delete, import."),

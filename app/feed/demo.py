@@ -6,7 +6,6 @@
 import shutil
 import sqlite3
 import subprocess
-import sys
 import tarfile
 import tempfile
 from collections.abc import Sequence
@@ -14,6 +13,8 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 import app
+from app.jobs.detach import command, environment
+from experiments.db.paths import FILE_NAME
 
 RUN = "@last"
 ARCHIVE = "demo.tar.xz"
@@ -44,7 +45,7 @@ def unpacked(source: Path, folder: Path) -> Path:
     """Unpack what `pack` wrote into the folder and give the store's path."""
     with tarfile.open(source, "r:xz") as archive:
         extract(archive, folder)
-    return folder / "grpo-tui.db"
+    return folder / FILE_NAME
 
 
 def extract(archive: tarfile.TarFile, folder: Path) -> None:
@@ -62,17 +63,17 @@ def extract(archive: tarfile.TarFile, folder: Path) -> None:
 def record(target: Path) -> None:
     """Run the starter with everything on and pack what it left."""
     with tempfile.TemporaryDirectory(prefix="grpo-tui-demo-") as place:
-        store = Path(place) / "grpo-tui.db"
+        store = Path(place) / FILE_NAME
         changes = [part for setting in SETTINGS for part in ("--set", setting)]
-        command = ["train", "--preset", "starter", "--db", str(store)]
-        subprocess.run([sys.executable, "-m", "app", *command, *changes], check=True)
+        words = command("train", "--preset", "starter", "--db", str(store), *changes)
+        subprocess.run(words, env=environment(), check=True)
         pack(store, target)
 
 
 def pack(store: Path, target: Path) -> None:
     """Write a store with its runs as a recording; no folder or host is told."""
     with tempfile.TemporaryDirectory(prefix="grpo-tui-demo-") as place:
-        copy = Path(place) / "grpo-tui.db"
+        copy = Path(place) / FILE_NAME
         source, into = sqlite3.connect(store), sqlite3.connect(copy)
         try:
             source.backup(into)

@@ -7,11 +7,13 @@ average at its end. Buckets lie on absolute steps, so that a curve never wobbles
 
 import math
 from array import array
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 MOST_BUCKETS = 2048
 SMOOTHING = 0.9
 DELTA_STEPS = 10
+RECENT = 2048  # values; a checkpoint to resume from is nearer than that
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +39,22 @@ class SeriesView:
 
 
 class Series:
-    """Takes in one metric's values and keeps at most `MOST_BUCKETS` buckets of them."""
+    """Takes in one metric's values and keeps at most `MOST_BUCKETS` buckets of them.
 
-    __slots__ = ("_average", "_count", "_first", "_high", "_last", "_last_step", "_low",
-                 "_smooth", "_smoothing", "_view", "_weight", "_width")  # fmt: skip
+    The newest values are kept as they came, for a run that is resumed from an earlier step.
+    """
+
+    __slots__ = ("_average", "_averages", "_count", "_first", "_high", "_last", "_last_step",
+                 "_low", "_smooth", "_smoothing", "_steps", "_values", "_view",
+                 "_width")  # fmt: skip
 
     def __init__(self, smoothing: float = SMOOTHING) -> None:
         self._smoothing = smoothing
         self._width = 1
         self._first = -1
         self._low, self._high, self._smooth = array("d"), array("d"), array("d")
+        self._steps, self._values, self._averages = array("q"), array("d"), array("d")
         self._average = 0.0
-        self._weight = 0.0
         self._count = 0
         self._last = math.nan
         self._last_step = -1
@@ -60,42 +66,68 @@ class Series:
         if self._first < 0:
             self._first = step
         self._last_step = step
+        while self._place(step) >= MOST_BUCKETS:
+            self._halve()
+        self._grow(self._place(step) + 1)
         if math.isfinite(value):
             self._average = self._smoothing * self._average + (1 - self._smoothing) * value
-            self._weight = self._smoothing * self._weight + (1 - self._smoothing)
             self._count += 1
             self._last = value
-        place = step // self._width - self._first // self._width
-        while place >= MOST_BUCKETS:
-            self._halve()
-            place = step // self._width - self._first // self._width
-        self._grow(place + 1)
-        if math.isfinite(value):
-            self._low[place] = _least(self._low[place], value)
-            self._high[place] = -_least(-self._high[place], -value)
-            self._smooth[place] = self._average / self._weight
+            self._keep(step, value)
+            self._draw(step, value, self._smoothed(self._average, self._count))
 
     def forget_after(self, step: int) -> None:
-        """Drop everything after a step, because a run was taken up again from there."""
+        """Drop everything after a step, because a run was resumed from there.
+
+        Further back than the newest `RECENT` values, what is drawn stays and the average restarts.
+        """
         if self._first < 0 or step >= self._last_step:
             return
-        self._view = None
-        keep = max(0, step // self._width - self._first // self._width + 1)
-        for kept in (self._low, self._high, self._smooth):
-            del kept[keep:]
-        self._last_step = step
-        last = next((v for v in reversed(self._smooth) if math.isfinite(v)), math.nan)
-        self._last = last
-        if math.isfinite(last):
-            self._average = last * self._weight
-        if not self._smooth:
+        if step < self._first:
             self.__init__(self._smoothing)  # type: ignore[misc]
+            return
+        self._view = None
+        self._last_step = step
+        keep = bisect_right(self._steps, step)
+        self._count -= len(self._steps) - keep
+        for kept in (self._steps, self._values, self._averages):
+            del kept[keep:]
+        if not keep:
+            self._count, self._average, self._last = 0, 0.0, math.nan
+        else:
+            self._average, self._last = self._averages[-1], self._values[-1]
+        for drawn in (self._low, self._high, self._smooth):
+            del drawn[self._place(step) :]
+        self._grow(self._place(step) + 1)
+        for i in range(bisect_left(self._steps, step // self._width * self._width), keep):
+            smooth = self._smoothed(self._averages[i], self._count - keep + i + 1)
+            self._draw(self._steps[i], self._values[i], smooth)
+
+    def _place(self, step: int) -> int:
+        return step // self._width - self._first // self._width
+
+    def _smoothed(self, average: float, count: int) -> float:
+        return average / (1 - self._smoothing**count) if count else math.nan
+
+    def _keep(self, step: int, value: float) -> None:
+        if len(self._steps) >= 2 * RECENT:
+            for kept in (self._steps, self._values, self._averages):
+                del kept[:RECENT]
+        self._steps.append(step)
+        self._values.append(value)
+        self._averages.append(self._average)
+
+    def _draw(self, step: int, value: float, smooth: float) -> None:
+        place = self._place(step)
+        self._low[place] = _least(self._low[place], value)
+        self._high[place] = -_least(-self._high[place], -value)
+        self._smooth[place] = smooth
 
     def view(self) -> SeriesView:
         """The series as it is; the same object as long as nothing was pushed."""
         if self._view is None:
             span = max(1, self._last_step - self._first + 1)
-            value = self._average / self._weight if self._weight else math.nan
+            value = self._smoothed(self._average, self._count)
             sparse = self._count * 4 <= span and self._count > 0
             self._view = SeriesView(
                 width=self._width, first=max(0, self._first), low=self._low[:],

@@ -23,7 +23,7 @@ def start_detached(arguments: Sequence[str], *, as_json: bool) -> int:
         ready, said = Path(place) / "ready.json", Path(place) / "said.txt"
         with said.open("wb") as output:
             child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "app", *arguments, READY, str(ready)],
+                command(*arguments, READY, str(ready)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=output,
@@ -42,6 +42,11 @@ def start_detached(arguments: Sequence[str], *, as_json: bool) -> int:
             return child.wait() or exit_codes.FAILED
     sys.stdout.write((json.dumps({**found, "pid": child.pid}) if as_json else found["name"]) + "\n")
     return exit_codes.OK
+
+
+def command(*arguments: str) -> list[str]:
+    """The words that start `grpo-tui ARGUMENTS`; modules of the working folder are not found."""
+    return [sys.executable, "-P", "-m", "app", *arguments]
 
 
 def environment() -> dict[str, str]:

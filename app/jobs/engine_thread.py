@@ -2,19 +2,8 @@
 
 import sys
 import threading
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
-
-from grpo_engine.control import Control
-from grpo_engine.errors import EngineError
-from grpo_engine.events import Event, RunFailed
-
-if TYPE_CHECKING:
-    from grpo_engine.config.run_config import RunConfig
 
 Work = Callable[[], None]
 
@@ -48,37 +37,3 @@ class EngineThread(threading.Thread):
             # MLX keeps streams for each thread, and must not find them when the thread is gone
             if (mlx := sys.modules.get("mlx.core")) is not None:
                 mlx.clear_streams()
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """One run as a job: hands each event to `put`; `done` is called last, whatever happened."""
-
-    config: "RunConfig"
-    control: Control
-    folder: Path
-    resume: bool
-    put: Callable[[Event], None]
-    done: Callable[[], None]
-
-    def __call__(self) -> None:
-        """Train; called on the engine thread."""
-        try:
-            self._train()
-        except BaseException as error:  # an import that fails, or a consumer
-            self.put(
-                RunFailed(
-                    step=0,
-                    error=type(error).__name__,
-                    message=str(error),
-                    traceback="" if isinstance(error, EngineError) else traceback.format_exc(),
-                )
-            )
-        finally:
-            self.done()
-
-    def _train(self) -> None:
-        from grpo_engine.trainer import run
-
-        for event in run(self.config, self.control, folder=self.folder, resume=self.resume):
-            self.put(event)

@@ -13,24 +13,18 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app import exit_codes
-from app.jobs.engine_thread import EngineThread, Training
+from app.jobs.engine_thread import EngineThread
 from app.jobs.progress import Printer, printer
 from app.jobs.run_log import RunLog, fault_log
+from app.jobs.start import Job
 from grpo_engine import errors
 from grpo_engine import events as ev
-from grpo_engine.config.run_config import RunConfig
-from grpo_engine.control import Control
-
-if TYPE_CHECKING:
-    from experiments.record.recorder import Recorder
-    from experiments.record.recording import RunHandle
 
 PROGRESS = ev.PhaseStarted | ev.PhaseAdvanced | ev.PromptsStarted | ev.RolloutsAdvanced
 NOT_PRINTED = ev.GroupScored | ev.TokensScored | ev.PassFinished  # but as JSON
@@ -39,31 +33,15 @@ GRACE = 2.0  # seconds that the engine has to notice by itself that a rank is go
 TICK = 0.1
 
 
-@dataclass(slots=True, kw_only=True)
-class Job:
-    """What to run, where, and how to show it."""
+def run_headless(
+    job: Job, *, as_json: bool = False, on_end: str = "", ready: Path | None = None
+) -> int:
+    """Run the job to its end and return the exit status.
 
-    config: RunConfig
-    folder: Path
-    resume: bool
-    as_json: bool = False
-    on_end: str = ""
-    recorder: "Recorder | None" = None
-    handle: "RunHandle | None" = None
-    follows: bool = False  # another rank records and shows this run
-    ready: Path | None = None  # where a detached run says that it is on its way
-    control: Control = field(default_factory=Control)
-
-    @property
-    def name(self) -> str:
-        """What people call the run."""
-        return self.handle.name if self.handle else (self.config.name or self.folder.name)
-
-
-def run_headless(job: Job) -> int:
-    """Run the job to its end and return the exit status."""
+    `on_end` is a shell command; a run in the background says in `ready` that it has begun.
+    """
     job.folder.mkdir(parents=True, exist_ok=True)
-    watcher = Watcher(job)
+    watcher = Watcher(job, as_json=as_json, on_end=on_end, ready=ready)
     with fault_log(job.folder), watcher.signals():
         return watcher.watch()
 
@@ -71,10 +49,11 @@ def run_headless(job: Job) -> int:
 class Watcher:
     """The main thread's part of a run."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, as_json: bool, on_end: str, ready: Path | None) -> None:
         self._job = job
+        self._as_json, self._on_end, self._ready = as_json, on_end, ready
         self._queue: SimpleQueue[ev.Event | None] = SimpleQueue()
-        self._printer: Printer = Silent() if job.follows else printer(as_json=job.as_json)
+        self._printer: Printer = Silent() if job.follows else printer(as_json=as_json)
         self._log = RunLog(job.folder)
         self._asked = self._step = 0
         self._deadline = float("inf")
@@ -88,10 +67,7 @@ class Watcher:
         job = self._job
         self._say(f"run {job.name} in {job.folder}")
         engine = EngineThread()
-        engine.submit(
-            Training(job.config, job.control, job.folder, job.resume, put=self._put,
-                     done=lambda: self._queue.put(None))
-        )  # fmt: skip
+        engine.submit(self._train)
         engine.finish()
         engine.start()
         while (event := self._next()) is not None:
@@ -105,11 +81,12 @@ class Watcher:
             os._exit(self._status())  # the engine waits for a rank that will not answer
         return self._status()
 
-    def _put(self, event: ev.Event) -> None:
-        """On the engine's thread: record first, show second."""
-        if self._job.handle is not None:
-            self._job.handle.put(event)
-        self._queue.put(event)
+    def _train(self) -> None:
+        """On the engine's thread."""
+        try:
+            self._job.train(self._queue.put)
+        finally:
+            self._queue.put(None)
 
     def _next(self) -> ev.Event | None:
         while True:
@@ -131,7 +108,9 @@ class Watcher:
             self._lost_since = time.monotonic()
         elif time.monotonic() - self._lost_since > GRACE and self._ended is None:
             lost = errors.RankLostError(self._job.control.lost)
-            self._put(ev.RunFailed(step=self._step, error=type(lost).__name__, message=str(lost)))
+            failed = ev.RunFailed(step=self._step, error=type(lost).__name__, message=str(lost))
+            self._job.record(failed)
+            self._queue.put(failed)
             self._queue.put(None)
             self._lost_since = float("inf")
 
@@ -139,7 +118,7 @@ class Watcher:
         """Whether an event is held back until it is in the store."""
         if self._facts is None or isinstance(event, PROGRESS):
             return False
-        return self._job.as_json or not isinstance(event, NOT_PRINTED)
+        return self._as_json or not isinstance(event, NOT_PRINTED)
 
     def _await_commit(self, event: ev.Event) -> None:
         """Wait until the recorder says that it has stored this fact."""
@@ -174,7 +153,7 @@ class Watcher:
             self._go_dark()
 
     def _go_dark(self) -> None:
-        """Nobody reads any more: the run goes on, its log and the store have everything."""
+        """Nobody reads any more: the run continues, its log and the store have everything."""
         self._printer = Silent()
         null = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
@@ -183,11 +162,12 @@ class Watcher:
 
     def _announce(self, event: ev.Event) -> None:
         """Tell whoever started a detached run that it is on its way, or what went wrong."""
-        if self._job.ready is None:
+        if self._ready is None:
             return
         if isinstance(event, ev.PromptsStarted | ev.RunFailed | ev.RunFinished):
             failed = event.message if isinstance(event, ev.RunFailed) else ""
-            write_ready(self._job, failed)
+            write_ready(self._ready, self._job, failed)
+            self._ready = None
 
     # -- signals --------------------------------------------------------------------------------
 
@@ -224,28 +204,22 @@ class Watcher:
     def _leave_if_stuck(self) -> None:
         """End the process where the engine does not come to its next safe point in time."""
         if time.monotonic() > self._deadline:
-            self._close_recorder("stopped at once")
+            self._job.close("stopped at once")
             os._exit(exit_codes.INTERRUPTED)
 
     # -- the end --------------------------------------------------------------------------------
 
     def _close(self) -> None:
         ended = self._ended
-        self._close_recorder(ended.message if isinstance(ended, ev.RunFailed) else "")
+        self._job.close(ended.message if isinstance(ended, ev.RunFailed) else "")
         with suppress(OSError):
             self._printer.close()
         if isinstance(ended, ev.RunFailed) and ended.traceback:
             self._say(ended.traceback.rstrip())
         self._log.close()
         ring()
-        if self._job.on_end:
-            self._run_command(self._job.on_end)
-
-    def _close_recorder(self, cause: str) -> None:
-        if self._job.handle is not None:
-            self._job.handle.close(cause)
-        if self._job.recorder is not None:
-            self._job.recorder.close()
+        if self._on_end:
+            self._run_command(self._on_end)
 
     def _status(self) -> int:
         match self._ended:
@@ -296,14 +270,11 @@ def ring() -> None:
         sys.stderr.flush()
 
 
-def write_ready(job: Job, failed: str) -> None:
+def write_ready(path: Path, job: Job, failed: str) -> None:
     """Write the run's name, or why it failed, for the process that started it."""
-    if job.ready is None:
-        return
     where = {"name": job.name, "folder": str(job.folder), "failed": failed}
     if job.handle is not None:
         where["id"] = job.handle.id
-    partial = job.ready.with_suffix(".partial")
+    partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(where), encoding="utf-8")
-    partial.replace(job.ready)
-    job.ready = None
+    partial.replace(path)

@@ -2,12 +2,14 @@
 
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from app.jobs.detach import environment
+from app.jobs.detach import command, environment
+
+if TYPE_CHECKING:
+    from grpo_engine.config.run_config import RunConfig
 
 PATIENCE = 600.0
 CLONE_OF = "clone of"  # the setting of a waiting run that names its parent
@@ -17,7 +19,7 @@ class LaunchError(RuntimeError):
     """A run could not be started in a process of its own."""
 
 
-def detached(config: Any, store: Path, parent: str = "") -> str:
+def detached(config: "RunConfig", store: Path, parent: str = "") -> str:
     """Start a run with these settings in the background and give its name; blocks until then."""
     from grpo_engine.config.settings import write_yaml
 
@@ -35,9 +37,9 @@ def resume_detached(ref: str, store: Path) -> str:
 def _start(arguments: list[str], store: Path, parent: str = "") -> str:
     from experiments.record.recorder import PARENT
 
-    command = [sys.executable, "-P", "-m", "app", *arguments, "--detach", "--json"]
     done = subprocess.run(
-        [*command, "--db", str(store)], capture_output=True, text=True, timeout=PATIENCE,
+        command(*arguments, "--detach", "--json", "--db", str(store)),
+        capture_output=True, text=True, timeout=PATIENCE,
         stdin=subprocess.DEVNULL, env={**environment(), PARENT: parent}, check=False,
     )  # fmt: skip
     if done.returncode:
@@ -46,7 +48,7 @@ def _start(arguments: list[str], store: Path, parent: str = "") -> str:
     return str(json.loads(done.stdout.strip().splitlines()[-1])["name"])
 
 
-def enqueue(config: Any, store: Path, parent: str = "") -> str:
+def enqueue(config: "RunConfig", store: Path, parent: str = "") -> str:
     """Put a run into the queue and give its name."""
     from experiments.queue import RunQueue
     from experiments.store import ExperimentStore
@@ -54,16 +56,16 @@ def enqueue(config: Any, store: Path, parent: str = "") -> str:
     opened = ExperimentStore(store)
     try:
         cloned = {CLONE_OF: parent} if parent else {}
-        key = RunQueue(opened).add(config, name=getattr(config, "name", ""), settings=cloned)
+        key = RunQueue(opened).add(config, name=config.name, settings=cloned)
     finally:
         opened.close()
-    return getattr(config, "name", "") or f"run {key}"
+    return config.name or f"run {key}"
 
 
 def start_queue_worker(store: Path) -> None:
     """Start a process that trains what waits in the queue, and leave it to itself."""
-    command = [sys.executable, "-P", "-m", "app", "sweep", "--queue", "--db", str(store)]
     subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True, env=environment(),
+        command("sweep", "--queue", "--db", str(store)), stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        env=environment(),
     )  # fmt: skip

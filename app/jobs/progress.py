@@ -95,7 +95,7 @@ def clock(seconds: float) -> str:
 
 
 def sentence(event: ev.Event, tally: Tally) -> str:
-    """What an event is worth saying in a line; empty for those that are only progress."""
+    """The line for an event; empty for those that are only progress."""
     match event:
         case ev.RunStarted():
             what = "resumes after" if event.resumed else "starts at"

@@ -1,7 +1,6 @@
 """Working through the queue: one run after another, each in a process of its own."""
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -10,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.jobs.detach import command, environment
 from app.text.stderr import say
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool =
         try:
             state, note = run_item(queue, item)
         except BaseException:
-            # interrupted: the item keeps its run and goes on from its checkpoint the next time
+            # interrupted: the item keeps its run, which is resumed from its checkpoint next time
             queue.finish(item.id, "queued", note="interrupted")
             raise
         queue.finish(item.id, state, note=note)
@@ -54,11 +54,11 @@ def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
             return "done", ""
     with tempfile.TemporaryDirectory() as folder:
         words = _command(queue, item, Path(folder))
-        say(f"{item.name}: {' '.join(words[3:4])} {item.settings}")
+        say(f"{item.name}: {' '.join(words[4:5])} {item.settings}")
         process = subprocess.Popen(
             words, stdout=sys.stderr.fileno() if _has_stderr() else subprocess.DEVNULL,
             env={
-                **os.environ, QUEUE_ITEM: str(item.id),
+                **environment(), QUEUE_ITEM: str(item.id),
                 PARENT: str(json.loads(item.settings).get(CLONE_OF, "")),
             },
         )  # fmt: skip
@@ -103,15 +103,14 @@ def _has_stderr() -> bool:
 
 
 def _command(queue: "RunQueue", item: "QueueItemRow", folder: Path) -> list[str]:
-    """Train anew, or go on where an earlier worker was interrupted."""
-    python = [sys.executable, "-m", "app"]
+    """Train from the start, or resume what an earlier worker was interrupted in."""
     store = ["--db", str(queue.store.path)]
     if item.run_id is not None:
-        return [*python, "resume", queue.store.run_row(item.run_id).short, *store]
+        return command("resume", queue.store.run_row(item.run_id).short, *store)
     config = folder / "config.yaml"
     # JSON is YAML, and the stored configuration is whole
     config.write_text(item.config, encoding="utf-8")
-    return [*python, "train", str(config), "--name", item.name, *store]
+    return command("train", str(config), "--name", item.name, *store)
 
 
 def _wait(queue: "RunQueue", item: int, process: "subprocess.Popen[bytes]") -> int:

@@ -12,7 +12,7 @@ from grpo_engine.events import Event, RunFailed
 
 
 class RunLog:
-    """Appends a line for each event that is worth one."""
+    """The file `log.txt`: a line for each event but progress."""
 
     def __init__(self, folder: Path) -> None:
         self._file = log_file(folder).open("a", encoding="utf-8")

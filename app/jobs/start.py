@@ -1,76 +1,132 @@
-"""Where a run goes: a row and a folder of the store, or a folder alone."""
+"""How a run is started, wherever it trains: its settings, its folder, its record in the store."""
 
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from app.jobs.headless import Job
 from experiments.db.paths import run_folder, runs_folder, store_path
-from experiments.values import RunDetail
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.config.settings import build
 from grpo_engine.control import Control
-from grpo_engine.errors import CheckpointError
+from grpo_engine.errors import CheckpointError, EngineError
+from grpo_engine.events import Event, RunFailed
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.run.checkpoint import latest, newest_step
 
+if TYPE_CHECKING:
+    from experiments.reader import StoreReader
+    from experiments.record.recorder import Recorder
+    from experiments.record.recording import RunHandle
+    from experiments.values import RunDetail
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """A run that is ready to train; without a handle it is not in the store."""
+
+    config: RunConfig
+    folder: Path
+    resume: bool
+    control: Control = field(default_factory=Control)
+    recorder: "Recorder | None" = None
+    handle: "RunHandle | None" = None
+    muted: frozenset[str] = frozenset()  # alert rules, from before it was resumed
+    follows: bool = False  # another rank records and shows this run
+
+    @property
+    def name(self) -> str:
+        """What people call the run."""
+        return self.handle.name if self.handle else (self.config.name or self.folder.name)
+
+    def record(self, event: Event) -> None:
+        """Hand an event to the recorder, where there is one."""
+        if self.handle is not None:
+            self.handle.put(event)
+
+    def train(self, show: Callable[[Event], None]) -> None:
+        """Train on this thread, which must be the engine's: record each event, then show it."""
+        from grpo_engine.trainer import run
+
+        def put(event: Event) -> None:
+            self.record(event)
+            show(event)
+
+        try:
+            for event in run(self.config, self.control, folder=self.folder, resume=self.resume):
+                put(event)
+        except BaseException as error:  # an import that fails, or a consumer
+            put(
+                RunFailed(
+                    step=0,
+                    error=type(error).__name__,
+                    message=str(error),
+                    traceback="" if isinstance(error, EngineError) else traceback.format_exc(),
+                )
+            )
+
+    def close(self, cause: str = "") -> None:
+        """Write what is left to the store and close it; `cause` is why the run failed."""
+        if self.handle is not None:
+            self.handle.close(cause)
+        if self.recorder is not None:
+            self.recorder.close()
+
 
 def new_job(
-    config: RunConfig, *, db: Path | None, folder: Path | None, store: bool, tags: tuple[str, ...]
-) -> Job:
-    """A run from the start."""
-    if follows():
+    config: RunConfig, *, db: Path | None, store: bool = True, folder: Path | None = None,
+    tags: tuple[str, ...] = (), parent: str = "", control: Control | None = None,
+) -> Job:  # fmt: skip
+    """A run from the start; one that is not stored goes to `folder`."""
+    if launched_rank():
         return follower(config, resume=False)
     if not store:
         return Job(config=config, folder=folder or loose_folder(config, db), resume=False)
-    from experiments.record.recorder import Recorder
     from grpo_engine.versions import versions
 
-    control = Control()
-    recorder = Recorder(store_path(db))
-    with closing_on_error(recorder):
-        handle = recorder.start_run(
-            config,
-            name=config.name,
-            control=control,
-            code_version=versions().get("grpo-tui", ""),
-            tags=tags,
-        )
+    control, version = control or Control(), versions().get("grpo-tui", "")
+    recorder, handle = recorded(store_path(db), lambda recorder: recorder.start_run(
+        config, name=config.name, control=control, code_version=version, tags=tags,
+        parent=parent or None,
+    ))  # fmt: skip
     return Job(
         config=config, folder=handle.folder, resume=False, recorder=recorder, handle=handle,
         control=control,
     )  # fmt: skip
 
 
-def resumed_job(run: str, *, db: Path | None, folder: Path | None) -> Job:
+def resumed_job(
+    run: str, *, db: Path | None, folder: Path | None = None, control: Control | None = None
+) -> Job:
     """A run from its last checkpoint, or from the start where it has none."""
-    if follows():
+    from experiments.reader import StoreReader
+
+    if launched_rank():
         return follower(RunConfig(), resume=True)
     if folder is not None:
         saved, _ = latest(folder)
         if saved is None:
-            raise CheckpointError(f"{folder} holds no checkpoint to resume from; train anew")
+            raise CheckpointError(
+                f"{folder} holds no checkpoint to resume from; start again with `train`"
+            )
         return Job(config=build(saved.state["config"], str(folder)), folder=folder, resume=True)
-    from experiments.record.recorder import Recorder
-
-    control, path = Control(), store_path(db)
-    found = find_run(run, path)
-    recorder = Recorder(path)
-    with closing_on_error(recorder):
-        config = build(found.config, f"run {found.summary.name}")
-        step = newest_step(run_folder(path, found.summary.id))
-        handle = recorder.resume_run(found.summary.id, from_step=step, control=control)
+    control, path = control or Control(), store_path(db)
+    with closing(StoreReader(path)) as reader:
+        found = resumable(reader, run)
+        muted = reader.muted_alerts(found.summary.key)
+    config = build(found.config, f"run {found.summary.name}")
+    step = newest_step(run_folder(path, found.summary.id))
+    recorder, handle = recorded(path, lambda recorder: recorder.resume_run(
+        found.summary.id, from_step=step, control=control
+    ))  # fmt: skip
     return Job(
         config=config, folder=handle.folder, resume=True, recorder=recorder, handle=handle,
-        control=control,
+        control=control, muted=muted,
     )  # fmt: skip
-
-
-def follows() -> bool:
-    """Whether a launcher made this process a rank that does not record the run."""
-    return bool(launched_rank())
 
 
 def follower(config: RunConfig, *, resume: bool) -> Job:
@@ -79,15 +135,9 @@ def follower(config: RunConfig, *, resume: bool) -> Job:
     return Job(config=config, folder=folder, resume=resume, follows=True)
 
 
-def find_run(run: str, path: Path) -> RunDetail:
-    """The stored run of a name or id; one that is being worked on cannot be resumed."""
-    from experiments.reader import StoreReader
-
-    reader = StoreReader(path)
-    try:
-        found = reader.run(reader.resolve(run).key)
-    finally:
-        reader.close()
+def resumable(reader: "StoreReader", run: str) -> "RunDetail":
+    """The stored run of a name or id; one that still trains cannot be resumed."""
+    found = reader.run(reader.resolve(run).key)
     summary = found.summary
     if summary.active:
         raise CheckpointError(
@@ -97,16 +147,18 @@ def find_run(run: str, path: Path) -> RunDetail:
 
 
 def loose_folder(config: RunConfig, db: Path | None) -> Path:
-    """A fresh folder beside the stored runs' for a run that is not stored."""
+    """A new folder beside the stored runs' for a run that is not stored."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return runs_folder(store_path(db)) / f"{config.name or 'run'}-{stamp}"
 
 
-@contextmanager
-def closing_on_error(recorder: object) -> Iterator[None]:
-    """Let the store go where a run cannot begin."""
+def recorded(path: Path, begin: "Callable[[Recorder], RunHandle]") -> "tuple[Recorder, RunHandle]":
+    """A recorder of the store and its record of a run; closed again where the run cannot begin."""
+    from experiments.record.recorder import Recorder
+
+    recorder = Recorder(path)
     try:
-        yield
+        return recorder, begin(recorder)
     except BaseException:
-        recorder.close()  # type: ignore[attr-defined]
+        recorder.close()
         raise

@@ -6,21 +6,20 @@ workbench is told comes through `tell`, which must be safe to call from any thre
 
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual.message import Message
 
-from app.feed.feed import NOTHING_MUTED, LiveFeed
-from app.jobs.engine_thread import EngineThread, Training
+from app.feed.feed import LiveFeed
+from app.jobs.engine_thread import EngineThread
 from app.tui.messages import EngineEnded, LaunchRefused, RunBegan
 from grpo_engine import events as ev
 from grpo_engine.control import Control
 
 if TYPE_CHECKING:
-    from experiments.record.recorder import Recorder
-    from experiments.record.recording import RunHandle
+    from app.jobs.start import Job
+    from grpo_engine.config.run_config import RunConfig
 
 NICENESS = 10
 
@@ -40,18 +39,28 @@ class Bridge:
 
     @property
     def running(self) -> bool:
-        """Whether a run goes on in this process."""
+        """Whether a run trains in this process."""
         return self.control is not None
 
-    def launch(self, config: Any, parent: str = "") -> None:
+    def launch(self, config: "RunConfig", parent: str = "") -> None:
         """Start a new run; returns at once."""
-        control = Control()
-        self._submit(control, lambda: self._begin(config, parent, control))
+
+        def start(control: Control) -> "Job":
+            from app.jobs.start import new_job
+
+            return new_job(config, db=self._store, parent=parent, control=control)
+
+        self._submit(start)
 
     def resume(self, ref: str) -> None:
         """Go on with a stored run; returns at once."""
-        control = Control()
-        self._submit(control, lambda: self._begin_again(ref, control))
+
+        def start(control: Control) -> "Job":
+            from app.jobs.start import resumed_job
+
+            return resumed_job(ref, db=self._store, control=control)
+
+        self._submit(start)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait for the engine thread to do all it was given, and say whether it has."""
@@ -61,18 +70,18 @@ class Bridge:
         self._engine.join(seconds)
         return not self._engine.is_alive()
 
-    def _submit(self, control: Control, work: Callable[[], None]) -> None:
-        self.control = control
+    def _submit(self, start: "Callable[[Control], Job]") -> None:
+        control = self.control = Control()
         if self._engine is None:
             self._engine = EngineThread(NICENESS)
             self._engine.start()
-        self._engine.submit(lambda: self._guarded(work))
+        self._engine.submit(lambda: self._guarded(start, control))
 
     # -- on the engine thread ---------------------------------------------------------------
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _guarded(self, start: "Callable[[Control], Job]", control: Control) -> None:
         try:
-            work()
+            self._train(start(control))
         except Exception as error:
             self.control = None
             text = " ".join(str(error).split()) or type(error).__name__
@@ -82,68 +91,28 @@ class Bridge:
             self._tell(EngineEnded(self.run, "the engine thread died", traceback.format_exc()))
             raise
 
-    def _begin(self, config: Any, parent: str, control: Control) -> None:
-        from experiments.record.recorder import Recorder
-        from grpo_engine.config.settings import build
-        from grpo_engine.versions import versions
-
-        config = build(config) if isinstance(config, dict) else config
-        recorder = Recorder(self._store)
-        with ExitStack() as stack:
-            stack.callback(recorder.close)
-            handle = recorder.start_run(
-                config, name=config.name, control=control, parent=parent or None,
-                code_version=versions().get("grpo-tui", ""),
-            )  # fmt: skip
-            stack.pop_all()
-        self._train(config, handle, recorder, control, resume=False)
-
-    def _begin_again(self, ref: str, control: Control) -> None:
-        from experiments.db.paths import run_folder
-        from experiments.reader import StoreReader
-        from experiments.record.recorder import Recorder
-        from grpo_engine.config.settings import build
-        from grpo_engine.run.checkpoint import newest_step
-
-        recorder = Recorder(self._store)
-        with ExitStack() as stack:
-            stack.callback(recorder.close)
-            with closing(StoreReader(self._store)) as reader:
-                stored = reader.run(recorder.store.key_of(ref))
-                muted = reader.muted_alerts(stored.summary.key)
-            config = build(stored.config, f"run {stored.summary.id}")
-            folder = run_folder(self._store, stored.summary.id)
-            handle = recorder.resume_run(ref, from_step=newest_step(folder), control=control)
-            stack.pop_all()
-        self._train(config, handle, recorder, control, resume=True, muted=muted)
-
-    def _train(
-        self, config: Any, handle: "RunHandle", recorder: "Recorder", control: Control, *,
-        resume: bool, muted: frozenset[str] = NOTHING_MUTED,
-    ) -> None:  # fmt: skip
+    def _train(self, job: "Job") -> None:
         from app.jobs.run_log import RunLog, fault_log
 
-        self.run, self.name = handle.id, handle.name
-        log = RunLog(handle.folder)
-        ended: list[ev.Event] = []
+        assert job.handle is not None
+        self.run, self.name = job.handle.id, job.name
+        log = RunLog(job.folder)
+        failed: list[ev.RunFailed] = []
 
-        def put(event: ev.Event) -> None:
-            handle.put(event)
+        def show(event: ev.Event) -> None:
             log.write(event)
-            if isinstance(event, ev.RunFinished | ev.RunFailed):
-                ended.append(event)
+            if isinstance(event, ev.RunFailed):
+                failed.append(event)
 
-        feed = LiveFeed(handle, control, muted)
-        self._tell(RunBegan(feed))
-        with fault_log(handle.folder):
-            Training(config, control, handle.folder, resume, put=put, done=lambda: None)()
-        failure = ended[-1] if ended and isinstance(ended[-1], ev.RunFailed) else None
-        handle.close(failure.message if failure else "")
-        recorder.close()
+        self._tell(RunBegan(LiveFeed(job.handle, job.control, job.muted)))
+        with fault_log(job.folder):
+            job.train(show)
+        failure = failed[-1] if failed else None
+        job.close(failure.message if failure else "")
         log.close()
         self.control = None
         self._tell(
-            EngineEnded(handle.id, f"{failure.error}: {failure.message}", failure.traceback)
+            EngineEnded(self.run, f"{failure.error}: {failure.message}", failure.traceback)
             if failure is not None
-            else EngineEnded(handle.id)
+            else EngineEnded(self.run)
         )

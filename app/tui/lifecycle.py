@@ -133,7 +133,7 @@ class RunKeeper(ThemedApp):
 
     @on(msg.LaunchRequested)
     def launch(self, message: msg.LaunchRequested) -> None:
-        """Start a run here, detached or in the queue; ask where one goes on already."""
+        """Start a run here, detached or in the queue; ask where one trains already."""
         if self.read_only:
             self.notify("This view is read-only.", severity="warning")
         elif message.where == "detached":
@@ -171,10 +171,8 @@ class RunKeeper(ThemedApp):
 
     def _start_detached(self, message: msg.LaunchRequested) -> None:
         from app.jobs.launch import detached
-        from grpo_engine.config.settings import build
 
-        config = build(message.config) if isinstance(message.config, dict) else message.config
-        self._tell(msg.Detached(detached(config, self.store, message.parent)))
+        self._tell(msg.Detached(detached(message.config, self.store, message.parent)))
 
     def _resume_detached(self, ref: str) -> None:
         from app.jobs.launch import resume_detached
@@ -338,14 +336,14 @@ class RunKeeper(ThemedApp):
 
 
 class BusyDialog(Choice[str]):
-    """What to do with a new run while one goes on."""
+    """What to do with a new run while another trains."""
 
     def __init__(self, name: str) -> None:
         from experiments.db.machine import memory_now
 
         held, free = memory_now()
         super().__init__(
-            "a run goes on",
+            "a run is training",
             f"{name} trains in this process, and one process runs one at a time.",
             [
                 ("queue", "q", "queue it", "it starts when its turn comes"),

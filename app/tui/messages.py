@@ -1,11 +1,14 @@
 """Messages that go up from panels to screens and from screens to the app."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from textual.message import Message
 
 from app.feed.run_state import Asked
+
+if TYPE_CHECKING:
+    from grpo_engine.config.run_config import RunConfig
 
 
 @dataclass
@@ -76,7 +79,7 @@ class NewRunRequested(Message):
 class LaunchRequested(Message):
     """Start a run with these settings: in this process, detached, or in the queue."""
 
-    config: Any
+    config: "RunConfig"
     where: Literal["here", "detached", "queue"] = "here"
     parent: str = ""
 

@@ -1,18 +1,23 @@
 """CSV that spreadsheets and pandas both read: UTF-8, RFC 4180, full precision, guarded text."""
 
 import csv
+import io
 import json
-import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from experiments.db.texts import escape, guard, unescape, unguard
-
-# DEL and C1 controls, line separators, bidirectional marks, lone surrogates
-_UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+from experiments.export.json import number_text, plain
 
 Rows = Iterable[Mapping[str, Any]]
+
+
+def header_of(rows: Rows) -> list[str]:
+    """All column names, in the order they first come."""
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(row))
+    return list(names)
 
 
 def write_csv(out: IO[str], header: Sequence[str], rows: Rows, *, raw: bool = False) -> int:
@@ -24,6 +29,13 @@ def write_csv(out: IO[str], header: Sequence[str], rows: Rows, *, raw: bool = Fa
         writer.writerow([cell(row.get(name), raw=raw) for name in header])
         count += 1
     return count
+
+
+def csv_string(header: Sequence[str], rows: Rows) -> str:
+    """Rows as CSV text."""
+    out = io.StringIO(newline="")
+    write_csv(out, header, rows)
+    return out.getvalue()
 
 
 def cell(value: Any, *, raw: bool = False) -> str:
@@ -41,13 +53,6 @@ def cell(value: Any, *, raw: bool = False) -> str:
     return str(value)
 
 
-def number_text(value: float) -> str:
-    """The shortest text that reads back as the same float; NaN, Infinity, -Infinity."""
-    if math.isfinite(value):
-        return repr(value)
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-
-
 def read_csv(source: IO[str], *, raw: bool = False) -> Iterator[dict[str, str]]:
     """Read what `write_csv` wrote: one guard is stripped from each cell, escapes are undone."""
     csv.field_size_limit(2**31 - 1)
@@ -59,23 +64,3 @@ def read_csv(source: IO[str], *, raw: bool = False) -> Iterator[dict[str, str]]:
 
 def _text(value: str, raw: bool) -> str:
     return unescape(value if raw else unguard(value))
-
-
-def plain(value: Any) -> Any:
-    """JSON values; numbers that JSON cannot hold become their names."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return number_text(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | frozenset | set):
-        return [plain(item) for item in value]
-    return value
-
-
-def json_text(value: Any, *, indent: int | None = None) -> str:
-    """JSON for people and pipes: text as it is, but for what a terminal obeys or cannot show."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False, default=plain)
-    except ValueError:  # a NaN or an infinity somewhere
-        text = json.dumps(plain(value), ensure_ascii=False, indent=indent, allow_nan=False)
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -58,14 +58,8 @@ def import_gguf(source: Path, folder: Path, *, dtype: Dtype = "float32") -> Impo
         return Imported(
             folder=folder, architecture=architectures.architecture_of(file), bytes=size,
             parameters=sum(info.elements for info in file.tensors.values()),
-            formats=_formats(file),
+            formats=tuple(sorted({info.format for info in file.tensors.values()})),
         )  # fmt: skip
-
-
-def _formats(file: GgufFile) -> tuple[str, ...]:
-    from grpo_engine.models.gguf.blocks import BLOCKS
-
-    return tuple(sorted({BLOCKS[info.kind].name for info in file.tensors.values()}))
 
 
 @contextmanager

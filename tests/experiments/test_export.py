@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from experiments.errors import ExportError
-from experiments.export.csv import json_text, read_csv
-from experiments.export.rows import FORMATS, WHAT, header_for, rows_of, write_rows
+from experiments.export.csv import read_csv
+from experiments.export.files import FORMATS, header_for, write_rows
+from experiments.export.json import json_text
+from experiments.export.rows import WHAT, rows_of
 from experiments.export.tensorboard import crc32c
 from experiments.export.trackers import export_to
 from experiments.reader import StoreReader

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.db.texts import escape, guard, unescape, unguard, visible
-from experiments.export.csv import cell, json_text, read_csv, write_csv
+from experiments.export.csv import cell, read_csv, write_csv
+from experiments.export.json import json_text
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=40) | st.from_regex(
     r"(\\|x00|ud8[0-9a-f]{2}|\x00|[=+@'-]|\t|\r\n|\"|,|,){1,8}", fullmatch=True

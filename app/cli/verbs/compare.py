@@ -54,18 +54,18 @@ def compare(
         result = put_side_by_side(
             reader, found, baseline=base, keys=metric or (), axis=axis, at=value
         )
+        if not (as_json or as_csv or as_md):
+            return print_page(result, all_settings, _curves(reader, found, metric or ["reward"]))
     if as_json:
         print_json(comparison_json(result, all_settings))
-    elif as_csv or as_md:
+    else:
         rows = flat_rows(result, all_settings)
         if as_csv:
             print_rows(rows, as_json=False, as_csv=True, raw=raw)
         else:
-            from experiments.export.rows import write_rows
+            from experiments.export.files import write_rows
 
             write_rows(iter(rows), "md", sys.stdout)
-    else:
-        print_page(result, all_settings)
     return None
 
 
@@ -77,7 +77,20 @@ def _equal_work(at: str) -> tuple[str, float | None]:
         raise typer.BadParameter(f"--at {at}: {value!r} is no number") from None
 
 
-def print_page(result: "Comparison", all_settings: bool) -> None:
+def _curves(reader: "StoreReader", runs: "list[RunSummary]", keys: list[str]) -> list[str]:
+    """Short charts of the first two metrics on a terminal; nothing in a pipe."""
+    if not sys.stdout.isatty():
+        return []
+    from app.cli.curves import metric_chart, terminal
+
+    names, lines = _names(runs), [""]
+    for key in keys[:2]:
+        read = [reader.metric_series(run.key, key) for run in runs]
+        lines += metric_chart(key, zip(names, read, strict=True), terminal(), height=10)
+    return lines
+
+
+def print_page(result: "Comparison", all_settings: bool, curves: list[str]) -> None:
     """The comparison for people."""
     names = _names(result.runs)
     print_table([{"setting": item.path, **dict(zip(names, map(_value, item.values), strict=True))}
@@ -102,6 +115,7 @@ def print_page(result: "Comparison", all_settings: bool) -> None:
                 row[f"{name} at"] = cell.at
         rows.append(row)
     print_table(rows)
+    print(*curves, sep="\n", end="\n" if curves else "")
     for group in result.seeds:
         print(f"\n{len(group.runs)} seeds ({', '.join(map(str, group.seeds))}): mean of best, 95 %")
         print_table([{"metric": one.key, "mean": one.mean, "std": one.std, "low": one.low,
@@ -129,7 +143,7 @@ def _best(value: float | None, step: int | None, delta: float | None, better: bo
 
 
 def _value(value: Any) -> str:
-    from experiments.export.csv import json_text
+    from experiments.export.json import json_text
 
     return value if isinstance(value, str) else json_text(value)
 

@@ -31,7 +31,8 @@ def export(
     Example: grpo-tui export @last --what rollouts --format parquet --out rollouts.parquet
     """
     from experiments.errors import ExportError
-    from experiments.export.rows import FORMATS, WHAT, header_for, rows_of, write_rows
+    from experiments.export.files import FORMATS, header_for, write_rows
+    from experiments.export.rows import WHAT, rows_of
     from experiments.export.trackers import TRACKERS, export_to
     from experiments.read.columns import nearest
     from grpo_engine.platform.priority import lower_priority

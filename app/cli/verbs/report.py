@@ -28,10 +28,11 @@ def report(
     with reading(db) as reader:
         found = reader.resolve(run)
         facts = gather(reader, found)
+        curves = [] if as_json else drawn(reader, found)
     if as_json:
         print_json(facts)
         return
-    text = page(facts)
+    text = page(facts, curves)
     if out is None:
         sys.stdout.write(text)
     else:
@@ -86,9 +87,21 @@ def changed_settings(settings: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def page(facts: dict[str, Any]) -> str:
+def drawn(reader: "StoreReader", run: "RunSummary") -> list[str]:
+    """The curves that say most, as far as there are any: reward and held-out accuracy."""
+    from app.cli.curves import Canvas, metric_chart
+
+    lines: list[str] = []
+    for key in ("reward", "eval/accuracy"):
+        series = reader.metric_series(run.key, key)
+        if len(series.steps) > 1:
+            lines += metric_chart(key, [(run.name, series)], Canvas(), height=10)
+    return lines
+
+
+def page(facts: dict[str, Any], curves: list[str]) -> str:
     """The page in Markdown."""
-    from experiments.export.rows import md_cell
+    from experiments.export.markdown import md_cell
 
     run = facts["run"]
     lines = [
@@ -103,6 +116,7 @@ def page(facts: dict[str, Any]) -> str:
     if run["note"]:
         lines += [md_cell(run["note"]), ""]
     lines += _table("Held-out", facts["evaluations"])
+    lines += ["## Curves", "", "```text", *curves, "```", ""] if curves else []
     lines += _table("Metrics", facts["metrics"])
     lines += _table(
         "Settings that are not the defaults",
@@ -126,18 +140,7 @@ def page(facts: dict[str, Any]) -> str:
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> list[str]:
-    from experiments.export.rows import md_cell
+    from experiments.export.csv import header_of
+    from experiments.export.markdown import table
 
-    if not rows:
-        return []
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [f"## {title}", "", "| " + " | ".join(map(md_cell, names)) + " |"]
-    lines.append("|" + " --- |" * len(names))
-    lines += [
-        "| " + " | ".join(md_cell(_short(row.get(name))) for name in names) + " |" for row in rows
-    ]
-    return [*lines, ""]
-
-
-def _short(value: Any) -> Any:
-    return shown(value) if isinstance(value, float) else value
+    return [f"## {title}", "", *table(header_of(rows), rows, digits=4), ""] if rows else []

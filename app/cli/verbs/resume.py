@@ -37,5 +37,4 @@ def resume(
     from app.jobs.start import resumed_job
 
     job = resumed_job(run, db=db, folder=folder)
-    job.as_json, job.on_end, job.ready = as_json, on_end, ready_file
-    raise typer.Exit(run_headless(job))
+    raise typer.Exit(run_headless(job, as_json=as_json, on_end=on_end, ready=ready_file))

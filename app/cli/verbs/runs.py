@@ -49,7 +49,8 @@ def runs(
     if context.invoked_subcommand is not None:
         return
     from experiments.errors import NoStoreError
-    from experiments.export.rows import RUN_FIELDS, header_of, run_row
+    from experiments.export.csv import header_of
+    from experiments.export.rows import RUN_FIELDS, run_row
 
     try:
         with reading(db) as reader:
@@ -162,7 +163,7 @@ def _print_metrics(run: "RunSummary") -> None:
 
 
 def _print_settings(settings: "Mapping[str, Any]", all_settings: bool) -> None:
-    from experiments.export.csv import json_text, plain
+    from experiments.export.json import json_text, plain
     from grpo_engine.config.run_config import RunConfig
     from grpo_engine.config.settings import flatten
 

@@ -58,5 +58,4 @@ def train(
     from app.jobs.start import new_job
 
     job = new_job(config, db=db, folder=folder, store=not no_store, tags=tuple(tag or ()))
-    job.as_json, job.on_end, job.ready = as_json, on_end, ready_file
-    raise typer.Exit(run_headless(job))
+    raise typer.Exit(run_headless(job, as_json=as_json, on_end=on_end, ready=ready_file))

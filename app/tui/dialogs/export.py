@@ -1,6 +1,6 @@
 """The export dialog: what of a screen to write, and where to."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from textual.app import App
 from app.tui.dialogs.choices import Choice
 from app.tui.picture import paper_of, rows_of, svg
 
+Maker = Callable[[], str | Awaitable[str]]  # the text of a file, or a question to the store for it
 WORDS = {
     "csv": ("c", "CSV", "for spreadsheets and pandas"),
     "yaml": ("y", "YAML", "for `grpo-tui train` and New run"),
@@ -33,7 +34,7 @@ def free_path(folder: Path, stem: str, ending: str) -> Path:
 class ExportScreen(Choice[str]):
     """Formats of what is shown; the file goes to the folder the program was started in."""
 
-    def __init__(self, app: App[Any], name: str, makers: Mapping[str, Callable[[], str]]) -> None:
+    def __init__(self, app: App[Any], name: str, makers: Mapping[str, Maker]) -> None:
         self._stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
         self._makers = dict(makers)
         # what is in front now, before the dialog is; made a picture only where that is chosen
@@ -42,15 +43,16 @@ class ExportScreen(Choice[str]):
         super().__init__("export", f"Write what is shown to {Path.cwd()}", answers)
 
     def dismiss(self, result: str | None = None) -> object:  # type: ignore[override]
-        """Write the file before closing."""
+        """Write the file, and close."""
         if result:
-            self._write(result)
+            self.app.run_worker(self._write(result))
         return super().dismiss(result)
 
-    def _write(self, kind: str) -> None:
+    async def _write(self, kind: str) -> None:
         path = free_path(Path.cwd(), self._stem, kind)
         try:
-            text = self._makers[kind]()
+            made = self._makers[kind]()
+            text = made if isinstance(made, str) else await made
             path.write_text(text, encoding="utf-8", newline="")
         except Exception as error:
             self.app.notify(f"{path.name} was not written: {error}", severity="error",

@@ -9,8 +9,8 @@ A screen may offer `find(text)` for `/` and `exports()` for `e`; the focused pan
 for `?` and `copy_text()` for `y`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -29,6 +29,9 @@ from app.tui.widgets.find_bar import FindBar
 from app.tui.widgets.key_bar import KeyBar
 from app.tui.widgets.panel import Panel
 from app.tui.widgets.top_bar import TopBar
+
+if TYPE_CHECKING:
+    from app.tui.dialogs.export import Maker
 
 NARROW, SHORT, WIDE = 110, 30, 160
 
@@ -71,7 +74,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     def find(self, text: str) -> None:
         """Search as one types; an empty text ends the search."""
 
-    def exports(self) -> Mapping[str, Callable[[], str]]:
+    def exports(self) -> "Mapping[str, Maker]":
         """File name endings and what makes their text, beside the picture of the screen."""
         return {}
 

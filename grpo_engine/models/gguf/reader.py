@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grpo_engine.errors import ModelError
-from grpo_engine.models.gguf.blocks import BLOCKS, dequantise
+from grpo_engine.models.gguf.blocks import block, dequantise, readable
 
 MAGIC: Final = b"GGUF"
 SCALARS: Final = {
@@ -28,11 +28,12 @@ MOST_DIMENSIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor: its shape with the fastest axis last, its number format, and where it lies."""
+    """One tensor: its shape with the fastest axis last, its number format, and where it is."""
 
     name: str
     shape: tuple[int, ...]
     kind: int
+    format: str  # the name of its kind
     offset: int  # from the start of the file
     size: int  # bytes
 
@@ -56,7 +57,8 @@ class GgufFile:
         """The numbers of a tensor, dequantised."""
         info = self.tensors[name]
         raw = np.frombuffer(self.data[info.offset : info.offset + info.size], dtype=np.uint8)
-        return dequantise(raw, info.kind).reshape(info.shape)
+        rows = raw.reshape(math.prod(info.shape[:-1]), -1)
+        return dequantise(rows, info.kind).reshape(info.shape)
 
     def _take(self, size: int, what: str) -> memoryview:
         if size < 0 or self.place + size > len(self.data):
@@ -123,22 +125,25 @@ class GgufFile:
         return name, tuple(reversed(sizes)), kind, self._number("Q", f"tensor {name}")
 
     def _locate(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> None:
-        if kind not in BLOCKS:
+        form = block(kind)
+        if form is None:
             raise ModelError(
                 f"{self.path} holds {name} in the number format {kind}, which cannot be read; "
-                f"formats that can: {', '.join(block.name for block in BLOCKS.values())}"
+                f"formats that can: {', '.join(readable())}"
             )
-        block = BLOCKS[kind]
         elements = math.prod(shape)
-        if elements % block.elements or (shape and shape[-1] % block.elements):
-            raise ModelError(f"{self.path} is damaged: {name} {shape} is no multiple of a block")
-        size = elements // block.elements * block.size
+        if not elements or (shape[-1] if shape else 1) % form.elements:
+            raise ModelError(
+                f"{self.path} is damaged: the shape of {name}, {shape}, does not fill blocks of "
+                f"{form.elements}"
+            )
+        size = elements // form.elements * form.size
         if offset + size > len(self.data):
             raise ModelError(
                 f"{self.path} is cut off: it ends at byte {len(self.data)}, but tensor {name} "
                 f"needs bytes up to {offset + size}; fetch the file again"
             )
-        self.tensors[name] = TensorInfo(name, shape, kind, offset, size)
+        self.tensors[name] = TensorInfo(name, shape, kind, form.name, offset, size)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from app import exit_codes
 from app.cli.output import data_stdout
 from experiments.db.texts import escape
 from experiments.export.csv import read_csv
-from experiments.export.rows import FORMATS, WHAT, rows_of
+from experiments.export.files import FORMATS
+from experiments.export.rows import WHAT, rows_of
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
@@ -83,6 +84,7 @@ def assert_harmless(text: str) -> None:
         ("rollouts", "@last"), ("rollouts", "@last", "--json"),
         ("rollouts", "@last", "--search", "title"), ("rollouts", "@last", "--search", NAME),
         ("report", "@last"), ("report", "@last", "--json"), ("logs", "@last"),
+        ("plot", *RUNS), ("plot", *RUNS, "--json"), ("plot", "@last", "--metric", NAME),
         ("logs", "@last", "--json"), ("runs", "tag", "@last", "--add", NAME),
         ("runs", "note", "@last", NAME), ("runs", "show", NAME), ("runs", "--filter", NAME),
         ("runs", "--sort", NAME), ("compare", RUNS[0], NAME), ("stop", "@last"),

@@ -96,6 +96,7 @@ def test_an_empty_store_is_no_error_to_list(cli: Cli) -> None:
         (("runs", "import", "nowhere.db"), 2, "there is no file"),
         (("config", "diff", "plain-oter"), 2, "did you mean plain-otter?"),
         (("logs", "nobody"), 3, "no run is called 'nobody'"),
+        (("plot", "nobody"), 3, "no run is called 'nobody'"),
         (("report", "nobody"), 3, "no run is called 'nobody'"),
     ],
 )

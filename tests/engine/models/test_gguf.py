@@ -12,7 +12,7 @@ from mlx_lm import load
 from grpo_engine.errors import ModelError
 from grpo_engine.models import from_gguf
 from grpo_engine.models.from_gguf import import_gguf
-from grpo_engine.models.gguf.blocks import BLOCKS, dequantise
+from grpo_engine.models.gguf.blocks import block, dequantise, readable
 from tests.engine.models.gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
 from tests.engine.tiny import END, STOP
 
@@ -64,13 +64,21 @@ def test_weights_of_several_shards_are_found_again(
 
 @pytest.mark.parametrize("name", BY_GGUF)
 def test_number_formats_are_read_as_the_gguf_package_reads_them(name: str) -> None:
-    kind, block = next((kind, block) for kind, block in BLOCKS.items() if block.name == name)
-    raw = np.random.default_rng(kind).integers(0, 256, (64, block.size), dtype=np.uint8)
+    by_name = {form.name: kind for kind in range(64) if (form := block(kind)) is not None}
+    kind = by_name[name]
+    form = block(kind)
+    assert form is not None
+    raw = np.random.default_rng(kind).integers(0, 256, (64, form.size), dtype=np.uint8)
     with np.errstate(all="ignore"):
-        found = dequantise(raw.reshape(-1), kind)
-    assert found.shape == (64 * block.elements,)
+        found = dequantise(raw, kind)
+    assert found.shape == (64, form.elements)
     plain = np.nan_to_num(found, nan=0, posinf=1, neginf=-1) + np.float32(0)
     assert hashlib.sha256(plain.tobytes()).hexdigest()[:16] == BY_GGUF[name]
+
+
+def test_formats_of_fewer_bits_are_read_and_those_of_the_quantiser_alone_are_not() -> None:
+    assert {"IQ4_XS", "IQ2_XXS", "MXFP4", *BY_GGUF} <= set(readable())
+    assert not {"Q8_1", "Q8_K", "I8"} & set(readable())
 
 
 def refused(file: Path, folder: Path, message: str) -> None:
@@ -132,6 +140,8 @@ def test_wrong_tensors_are_refused_by_name(tiny: tuple[Path, Path], tmp_path: Pa
     refused(odd, folder, "the model gives no finite numbers")
     write_gguf(odd, tiny_metadata(), tensors, kind=99)
     refused(odd, folder, "in the number format 99, which cannot be read; formats that can: F32")
+    write_gguf(odd, tiny_metadata(), {**tensors, "output_norm.weight": np.ones((0, 32))})
+    refused(odd, folder, r"the shape of output_norm.weight, \(0, 32\), does not fill blocks of 1")
     write_gguf(odd, tiny_metadata(), tensors, version=1)
     refused(odd, folder, "is of GGUF version 1; versions 2 and 3 can be read")
     del tensors["token_embd.weight"]

@@ -3,15 +3,14 @@
 The curves are a CSV of their own: the stored values of the charts, a row per run and step.
 """
 
-import io
 from typing import Any
 
 from app.text.comparison import comparison_json, flat_rows
-from app.text.safe_text import safe
 from app.tui.screens.compare.verdict import differences, verdict
 from app.tui.screens.compare.view import View
-from experiments.export.csv import json_text
-from experiments.export.rows import csv_string, md_cell
+from experiments.export.csv import csv_string, header_of
+from experiments.export.json import json_text
+from experiments.export.markdown import md_cell, table
 
 
 def as_json(view: View) -> str:
@@ -40,29 +39,20 @@ def _rows(view: View) -> list[dict[str, Any]]:
 def as_csv(view: View) -> str:
     """Settings and metrics: kind, key, what of it, and a column per run."""
     rows = _rows(view)
-    header = list(dict.fromkeys(name for row in rows for name in row))
-    return csv_string(header, rows)
+    return csv_string(header_of(rows), rows)
 
 
 def as_markdown(view: View) -> str:
     """The verdict, what differs, and a table of the metrics in the charts, then of all."""
     if view.comparison is None:
         return ""
-    out = io.StringIO()
-    names = [_harmless(view.name(run)) for run in view.runs]
-    out.write(f"# {' · '.join(names)}\n\n")
-    out.write(f"{_harmless(verdict(view))}\n\n{_harmless(differences(view))}\n\n")
-    rows = _rows(view)
-    header = ["kind", "key", "of", *(run.id for run in view.runs)]
-    out.write("| " + " | ".join(header[:3] + names) + " |\n")
-    out.write("|" + " --- |" * len(header) + "\n")
-    for row in rows[1:]:
-        out.write("| " + " | ".join(_harmless(row.get(name)) for name in header) + " |\n")
-    return out.getvalue()
-
-
-def _harmless(value: object) -> str:
-    return md_cell(safe(value, "\n") if isinstance(value, str) else value)
+    names = [view.name(run) for run in view.runs]
+    lines = [f"# {' · '.join(map(md_cell, names))}", ""]
+    lines += [md_cell(verdict(view)), "", md_cell(differences(view)), ""]
+    first = ("kind", "key", "of")
+    header = [*first, *(run.id for run in view.runs)]
+    lines += table(header, _rows(view)[1:], titles=[*first, *names])
+    return "\n".join(lines) + "\n"
 
 
 def curves_csv(view: View) -> str:

@@ -1,8 +1,5 @@
 """What is on the Rollouts screen as text: CSV, JSON, Markdown, and for the pager."""
 
-import csv
-import io
-import json
 import os
 import shlex
 import subprocess
@@ -16,37 +13,40 @@ from textual.app import App, SuspendNotSupported
 from app.inspector.groups import letter
 from app.text.safe_text import safe
 from app.tui.screens.rollouts.view import View
-from experiments.db.texts import escape, guard
-from experiments.values import GroupView
+from experiments.export.csv import csv_string, header_of
+from experiments.export.json import json_text
+from experiments.values import GroupView, RolloutView
+
+ASKED = ("step", "origin", "prompt", "target", "answer", "completion")
+TOTALS = ("reward", "advantage", "tokens", "finish", "clip_fraction", "kl")
 
 
 def as_csv(view: View) -> str:
     """One row per answer of the step, with each reward in its own column."""
-    groups = view.step.groups if view.step else ()
-    names = list(dict.fromkeys(w.name for g in groups for r in g.rollouts for w in r.rewards))
-    head = ["step", "origin", "prompt", "target", "answer", "completion", *names]
-    head += ["reward", "advantage", "tokens", "finish", "clip_fraction", "kl"]
-    rows: list[list[object]] = []
-    for group in groups:
-        for rollout in group.rollouts:
-            scores = {w.name: w.value for w in rollout.rewards}
-            rows.append(
-                [group.step, group.origin, group.prompt_text, group.target, letter(rollout.index),
-                 rollout.text, *(scores.get(name) for name in names), rollout.reward,
-                 rollout.advantage, rollout.tokens, rollout.finish, rollout.clip_fraction,
-                 rollout.kl]
-            )  # fmt: skip
-    file = io.StringIO()
-    writer = csv.writer(file)
-    writer.writerow(head)
-    writer.writerows([guard(escape(c)) if isinstance(c, str) else c for c in row] for row in rows)
-    return file.getvalue()
+    rows = [_row(group, rollout) for group in _groups(view) for rollout in group.rollouts]
+    rewards = [name for name in header_of(rows) if name not in (*ASKED, *TOTALS)]
+    return csv_string([*ASKED, *rewards, *TOTALS], rows)
+
+
+def _groups(view: View) -> tuple[GroupView, ...]:
+    return view.step.groups if view.step else ()
+
+
+def _row(group: GroupView, rollout: RolloutView) -> dict[str, Any]:
+    row = {
+        "step": group.step, "origin": group.origin, "prompt": group.prompt_text,
+        "target": group.target, "answer": letter(rollout.index), "completion": rollout.text,
+        "reward": rollout.reward, "advantage": rollout.advantage, "tokens": rollout.tokens,
+        "finish": rollout.finish, "clip_fraction": rollout.clip_fraction, "kl": rollout.kl,
+    }  # fmt: skip
+    for item in rollout.rewards:
+        row[f"reward/{item.name}" if item.name in row else item.name] = item.value
+    return row
 
 
 def as_json(view: View) -> str:
     """The groups of the step as they are stored."""
-    groups = view.step.groups if view.step else ()
-    return json.dumps([_tree(group) for group in groups], ensure_ascii=True, indent=1)
+    return json_text([_tree(group) for group in _groups(view)], indent=2) + "\n"
 
 
 def _tree(group: GroupView) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -278,13 +277,14 @@ class RunsScreen(ControlScreen):
     def action_demo(self) -> None:
         """Play the bundled recording in the terminal, and come back."""
         from app.feed.demo import available
+        from app.jobs.detach import command, environment
 
         if not available():
             self.notify("The recording is missing; install grpo-tui again.", severity="error")
             return
         try:
             with self.app.suspend():
-                subprocess.run([sys.executable, "-P", "-m", "app", "demo"], check=False)
+                subprocess.run(command("demo"), env=environment(), check=False)
         except SuspendNotSupported:
             self.notify("Not here: run `grpo-tui demo` in a terminal.", severity="warning")
 

@@ -1,17 +1,16 @@
 """The runs table as text: CSV, JSON, Markdown, with the columns that are shown."""
 
-import csv
-import io
-import json
 from typing import Any
 
-from app.text.safe_text import safe
 from app.tui.screens.runs.columns import metric_of
 from app.tui.screens.runs.view import View
-from experiments.db.texts import escape, guard
+from experiments.export.csv import csv_string, header_of
+from experiments.export.json import json_text
+from experiments.export.markdown import table
 from experiments.values import RunSummary
 
 METRICS = ("reward", "eval/accuracy", "kl", "clip_ratio/region_mean", "tokens_per_second")
+MAIN = ("name", "recipe", "task", "status", "step", "best reward", "best eval/accuracy")
 
 
 def _record(run: RunSummary) -> dict[str, Any]:
@@ -36,31 +35,15 @@ def records(view: View) -> list[dict[str, Any]]:
 
 def as_json(view: View) -> str:
     """One object per run."""
-    return json.dumps(records(view), indent=1)
+    return json_text(records(view), indent=2) + "\n"
 
 
 def as_csv(view: View) -> str:
     """One row per run; text is guarded against spreadsheets."""
     found = records(view)
-    file = io.StringIO()
-    names = list(dict.fromkeys(name for record in found for name in record))
-    writer = csv.DictWriter(file, names)
-    writer.writeheader()
-    for record in found:
-        writer.writerow(
-            {k: guard(escape(v)) if isinstance(v, str) else v for k, v in record.items()}
-        )
-    return file.getvalue()
+    return csv_string(header_of(found), found)
 
 
 def as_markdown(view: View) -> str:
     """A table of the most important columns."""
-    from experiments.export.rows import md_cell
-
-    names = ("name", "recipe", "task", "status", "step", "best reward", "best eval/accuracy")
-    lines = ["| " + " | ".join(names) + " |", "|" + " --- |" * len(names)]
-    for record in records(view):
-        values = (record.get(name) for name in names)
-        cells = (md_cell(safe(v) if isinstance(v, str) else "" if v is None else v) for v in values)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(table(MAIN, records(view))) + "\n"

@@ -1,6 +1,6 @@
 """The Watch screen: phase bar, narrator, curves, answers, groups, alerts and log."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 from textual import on
@@ -11,6 +11,7 @@ from textual.reactive import reactive
 
 from app.feed.narrator import narrate
 from app.feed.run_state import Snapshot
+from app.tui.dialogs.export import Maker
 from app.tui.messages import PromptFocused
 from app.tui.screens.control import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen
 from app.tui.screens.watch import texts
@@ -65,14 +66,15 @@ class WatchScreen(ControlScreen):
         if not self.frozen:
             self._hand_down(snapshot)
 
-    def exports(self) -> Mapping[str, Callable[[], str]]:
+    def exports(self) -> Mapping[str, Maker]:
         """What the panels show: curves as CSV, all of it as JSON or Markdown."""
-        shown = self.query_one(Curves).snapshot
-        if shown.status == "empty":
+        shown, session = self.query_one(Curves).snapshot, self.workbench.session
+        if shown.status == "empty" or session is None:
             return {}
+        run, ask = session.run, self.workbench.reader.ask
         return {
-            "csv": lambda: texts.as_csv(shown),
-            "json": lambda: texts.as_json(shown),
+            "csv": lambda: ask(lambda reader: texts.as_csv(reader, run, shown)),
+            "json": lambda: ask(lambda reader: texts.as_json(reader, run, shown)),
             "md": lambda: texts.as_markdown(shown),
         }
 

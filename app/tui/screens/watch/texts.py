@@ -1,70 +1,59 @@
-"""What is on the Watch screen as CSV, JSON or Markdown: the curves and the step's answers."""
+"""What is on the Watch screen as CSV, JSON or Markdown: the curves and the step's answers.
 
-import csv
-import io
-import json
-import math
+The charts draw buckets of steps; the values of CSV and JSON are the stored ones.
+"""
+
+from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
-from app.feed.snapshot import ShownGroup, Snapshot
+from app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
 from app.text.safe_text import safe
-from experiments.db.texts import escape, guard
-from experiments.values import BoardGroup
+from experiments.export.csv import csv_string
+from experiments.export.files import header_for
+from experiments.export.json import json_text
+from experiments.export.markdown import table
+from experiments.export.rows import Row, metric_rows
+from experiments.reader import StoreReader
+from experiments.values import BoardRollout
 from grpo_engine.events import Group
 from grpo_engine.metrics import spec
 
 ANSWER = ("prompt", "answer", "reward", "advantage", "tokens", "finish", "text")
 
 
-def curves(snapshot: Snapshot) -> tuple[tuple[str, ...], list[list[float | None]]]:
-    """Column names, and a row per step: of each metric its mean over the drawn bucket of steps.
+def as_csv(reader: StoreReader, run: int, snapshot: Snapshot) -> str:
+    """The metrics up to the shown step, as `grpo-tui export` writes them."""
+    header = header_for("metrics", reader, [reader.run(run).summary])
+    return csv_string(header, _metrics(reader, run, snapshot))
 
-    Up to 2,048 steps a bucket is one step, and the values are exact.
-    """
-    names = tuple(snapshot.series)
-    columns: list[dict[int, float]] = []
-    for name in names:
-        view = snapshot.series[name]
-        middle = [(low + high) / 2 for low, high in zip(view.low, view.high, strict=True)]
-        columns.append(
-            {step: value for step, value in zip(view.steps(), middle, strict=True)
-             if math.isfinite(value)}
-        )  # fmt: skip
-    steps = sorted({step for column in columns for step in column})
-    return names, [[float(step), *(column.get(step) for column in columns)] for step in steps]
+
+def _metrics(reader: StoreReader, run: int, snapshot: Snapshot) -> Iterator[Row]:
+    rows = metric_rows(reader, [reader.run(run).summary])
+    return takewhile(lambda row: row["step"] <= snapshot.step, rows)
 
 
 def _answers(group: ShownGroup) -> list[dict[str, Any]]:
-    return [dict(zip(ANSWER, (group.index + 1, *answer), strict=True)) for answer in _rows(group)]
+    return [
+        dict(zip(ANSWER, (group.index + 1, one.index + 1, *_scores(one), one.finish, one.text),
+                 strict=True))
+        for one in group.rollouts
+    ]  # fmt: skip
 
 
-def _rows(group: ShownGroup) -> list[tuple[int, float | None, float | None, int, str | None, str]]:
-    """Number, reward, advantage, tokens, finish and text of each answer."""
-    if isinstance(group, BoardGroup):
-        return [(one.index + 1, None, None, one.tokens, one.finish, one.text)
-                for one in group.rollouts]  # fmt: skip
-    return [(one.index + 1, one.reward, one.advantage, len(one.ids), one.finish, one.text)
-            for one in group.rollouts]  # fmt: skip
+def _scores(rollout: ShownRollout) -> tuple[float | None, float | None, int]:
+    """Reward, advantage and tokens of an answer; on the board it has no scores."""
+    if isinstance(rollout, BoardRollout):
+        return None, None, rollout.tokens
+    return rollout.reward, rollout.advantage, len(rollout.ids)
 
 
-def as_csv(snapshot: Snapshot) -> str:
-    """The curves: a row per step, a column per metric."""
-    names, rows = curves(snapshot)
-    file = io.StringIO()
-    writer = csv.writer(file)
-    writer.writerow(["step", *(guard(escape(name)) for name in names)])
-    writer.writerows([f"{row[0]:.0f}", *row[1:]] for row in rows)
-    return file.getvalue()
-
-
-def as_json(snapshot: Snapshot) -> str:
-    """The curves, the step's prompts with their answers, and the alerts."""
-    names, rows = curves(snapshot)
+def as_json(reader: StoreReader, run: int, snapshot: Snapshot) -> str:
+    """The metrics, the step's prompts with their answers, and the alerts."""
     tree = {
         "run": snapshot.head.id, "name": snapshot.head.name, "status": snapshot.status,
         "step": snapshot.step, "total_steps": snapshot.head.total_steps,
-        "metrics": [dict(zip(("step", *names), (int(row[0] or 0), *row[1:]), strict=True))
-                    for row in rows],
+        "metrics": list(_metrics(reader, run, snapshot)),
         "prompts": [
             {"prompt": group.index + 1, "origin": group.origin, "text": group.prompt_text,
              "target": group.target,
@@ -81,29 +70,21 @@ def as_json(snapshot: Snapshot) -> str:
             for alert in snapshot.alerts
         ],
     }  # fmt: skip
-    return json.dumps(tree, ensure_ascii=True, indent=1)
+    return json_text(tree, indent=2) + "\n"
 
 
 def as_markdown(snapshot: Snapshot) -> str:
     """The metrics of the last step, the alerts that hold, and the step's answers."""
     head = snapshot.head
     lines = [f"# {safe(head.name or head.id)}, step {snapshot.step} of {head.total_steps}", ""]
-    lines += ["| metric | value | smoothed |", "| --- | ---: | ---: |"]
-    for name, view in snapshot.series.items():
-        label = _cell(spec(name).label)
-        lines.append(f"| {label} (`{_cell(name)}`) | {view.last:.6g} | {view.value:.6g} |")
+    metrics = (
+        {"metric": f"{spec(name).label} ({name})", "value": view.last, "smoothed": view.value}
+        for name, view in snapshot.series.items()
+    )
+    lines += table(("metric", "value", "smoothed"), metrics, digits=6)
     for alert in snapshot.open_alerts:
         lines += ["", f"Alert: {safe(alert.explanation, ' ')} {safe(alert.remedy, ' ')}"]
     for group in snapshot.groups:
         lines += ["", f"## Prompt {group.index + 1}", "", safe(group.prompt_text, "\n"), ""]
-        lines += ["| answer | reward | advantage | text |", "| --- | ---: | ---: | --- |"]
-        for number, reward, advantage, _, _, text in _rows(group):
-            numbers = " | ".join(
-                "" if value is None else f"{value:.4g}" for value in (reward, advantage)
-            )
-            lines.append(f"| {number} | {numbers} | {_cell(text)} |")
+        lines += table(("answer", "reward", "advantage", "text"), _answers(group), digits=4)
     return "\n".join(lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    return safe(text, " ").replace("|", "\\|")

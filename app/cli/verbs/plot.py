@@ -1,0 +1,95 @@
+"""`grpo-tui plot`: curves of one run or several, drawn in the shell."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.output import print_json, print_rows
+from app.cli.store_access import Csv, Db, Json, reading, resolve_all
+from app.text.stderr import say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from experiments.reader import StoreReader
+    from experiments.values import MetricSeries, RunSummary
+
+    Read = dict[str, list[MetricSeries]]  # by metric, in the order of the runs
+
+
+def plot(
+    runs: Annotated[list[str], typer.Argument(help="One run or more.")],
+    metric: Annotated[
+        list[str] | None, typer.Option(help="The metric; may be repeated, a chart for each.")
+    ] = None,
+    smooth: Annotated[
+        float,
+        typer.Option(min=0.0, max=0.999, help="Moving average, as on Watch with 0.9; 0 is none."),
+    ] = 0.0,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    db: Db = None,
+) -> None:
+    """Draw metrics over the steps, a chart for each metric and a curve for each run.
+
+    A chart is as wide as the terminal; in a pipe it has no colours. JSON and CSV have the stored
+    values.
+
+    Example: grpo-tui plot calm-otter brave-fox --metric reward --metric kl --smooth 0.9
+    """
+    with reading(db) as reader:
+        found = resolve_all(reader, runs)
+        keys = list(dict.fromkeys(metric or ["reward"]))
+        read = {key: _series(reader, found, key) for key in keys}
+    if as_json:
+        print_json(_json(found, read))
+    elif as_csv:
+        header = ["run", "name", "step", *keys]
+        print_rows(_rows(found, read), as_json=False, as_csv=True, header=header)
+    else:
+        _draw(found, read, smooth)
+
+
+def _series(reader: "StoreReader", runs: "Sequence[RunSummary]", key: str) -> "list[MetricSeries]":
+    """The metric of each run; an error where none has it, a word where one has not."""
+    from experiments.errors import QueryError
+    from experiments.read.columns import nearest
+
+    found = [reader.metric_series(run.key, key) for run in runs]
+    if not any(series.steps for series in found):
+        known = {name for run in runs for name in reader.metric_keys(run.key)}
+        raise QueryError(f"there is no metric {key!r} here{nearest(key, sorted(known))}")
+    for run, series in zip(runs, found, strict=True):
+        if not series.steps:
+            say(f"{run.name} has no {key}")
+    return found
+
+
+def _json(runs: "Sequence[RunSummary]", read: "Read") -> list[dict[str, Any]]:
+    return [
+        {"metric": key, "run": run.id, "name": run.name, "steps": series.steps,
+         "values": series.values}
+        for key, found in read.items() for run, series in zip(runs, found, strict=True)
+    ]  # fmt: skip
+
+
+def _rows(runs: "Sequence[RunSummary]", read: "Read") -> list[dict[str, Any]]:
+    """A row for each run and step, a column for each metric."""
+    rows: dict[tuple[int, int], dict[str, Any]] = {}
+    for key, found in read.items():
+        for place, (run, series) in enumerate(zip(runs, found, strict=True)):
+            for step, value in zip(series.steps, series.values, strict=True):
+                row = rows.setdefault(
+                    (place, step), {"run": run.id, "name": run.name, "step": step}
+                )
+                row[key] = value
+    return [rows[at] for at in sorted(rows)]
+
+
+def _draw(runs: "Sequence[RunSummary]", read: "Read", smooth: float) -> None:
+    from app.cli.curves import metric_chart, terminal
+
+    names = [run.name for run in runs]
+    for key, found in read.items():
+        pairs = zip(names, found, strict=True)
+        print("\n".join(metric_chart(key, pairs, terminal(), smooth=smooth)))

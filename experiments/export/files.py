@@ -1,0 +1,162 @@
+"""Rows as files: CSV, JSON lines, Markdown and Parquet, whole or not at all."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any
+
+from experiments.db.texts import escape
+from experiments.errors import ExportError, StoreError
+from experiments.export.csv import header_of, write_csv
+from experiments.export.json import json_text, plain
+from experiments.export.markdown import HEAD_LINES, table
+from experiments.export.rows import METRIC_FIELDS, PAGE, Row, rows_of
+from experiments.reader import StoreReader
+from experiments.values import RunSummary
+
+FORMATS = ("csv", "jsonl", "parquet", "md")
+
+
+def header_for(what: str, reader: StoreReader, runs: Sequence[RunSummary]) -> list[str]:
+    """The columns of an export: from what is known of each run, and its first rows."""
+    if what == "metrics":
+        return header_of([dict.fromkeys((*METRIC_FIELDS, *reader.metric_keys(run.key)))
+                          for run in runs])  # fmt: skip
+    names = header_of(
+        chain.from_iterable(islice(rows_of(what, reader, [run]), PAGE) for run in runs)
+    )
+    if what != "tokens" or not names:
+        return names
+    # a step may have fewer passes than others, and evaluations have none
+    passes = max((reader.most_passes(run.key) for run in runs), default=0)
+    rest = [name for name in names if not name.startswith("pass_")]
+    at = rest.index("after")
+    return [*rest[:at], *(f"pass_{number}" for number in range(1, passes + 1)), *rest[at:]]
+
+
+def write_rows(
+    rows: Iterator[Row], format: str, out: Path | IO[str], *, raw: bool = False,
+    header: Sequence[str] | None = None,
+) -> int:  # fmt: skip
+    """Write rows to a file or stream and count them.
+
+    Columns are those of the first thousand rows, unless `header` says so; a later row with another
+    column is an error and not a silent loss.
+    """
+    if format not in FORMATS:
+        raise ExportError(f"there is no format {format!r}; choose from {', '.join(FORMATS)}")
+    first = list(islice(rows, 1000))
+    names = list(header or header_of(first))
+    everything: Iterator[Row] = chain(first, rows)
+    if format != "jsonl":
+        everything = _checked(everything, set(names))
+    if format == "parquet":
+        return _write_parquet(everything, names, out)
+    if isinstance(out, Path):
+        with _whole(out) as part, part.open("w", encoding="utf-8", newline="") as stream:
+            return _write_text(everything, names, format, stream, raw)
+    return _write_text(everything, names, format, out, raw)
+
+
+@contextmanager
+def _whole(out: Path) -> Iterator[Path]:
+    """A file beside `out` that takes its place once it is complete."""
+    part = out.with_name(f"{out.name}.{os.getpid()}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        yield part
+        part.replace(out)
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise ExportError(f"cannot write {out}: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _checked(rows: Iterable[Row], names: set[str]) -> Iterator[Row]:
+    for row in rows:
+        if not names.issuperset(row):
+            extra = ", ".join(sorted(set(row) - names))
+            raise ExportError(
+                f"a later row has columns that the first ones lack ({extra}); "
+                "export this run alone, or as jsonl"
+            )
+        yield row
+
+
+def _write_text(rows: Iterator[Row], names: list[str], format: str, out: IO[str], raw: bool) -> int:
+    if format == "csv":
+        return write_csv(out, names, rows, raw=raw)
+    lines = map(json_text, rows) if format == "jsonl" else table(names, rows)
+    count = 0 if format == "jsonl" else -HEAD_LINES
+    for line in lines:
+        out.write(line + "\n")
+        count += 1
+    return count
+
+
+def _write_parquet(rows: Iterator[Row], names: list[str], out: Path | IO[str]) -> int:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise ExportError(
+            "parquet needs the optional package pyarrow: pip install 'grpo-tui[parquet]'"
+        ) from error
+    if not isinstance(out, Path):
+        raise ExportError("parquet is binary: give a file with --out")
+    count = 0
+    with _whole(out) as part:
+        writer = None
+        try:
+            while page := list(islice(rows, 10_000)):
+                table = _arrow_table(pa, page, names, writer.schema if writer else None)
+                writer = writer or pq.ParquetWriter(part, table.schema)
+                writer.write_table(table)
+                count += len(page)
+            if writer is None:
+                pq.write_table(
+                    pa.table({escape(name): pa.array([], pa.string()) for name in names}), part
+                )
+        finally:
+            if writer is not None:
+                writer.close()
+    return count
+
+
+def _arrow_table(pa: Any, page: list[Row], names: list[str], schema: Any) -> Any:
+    columns = {}
+    for name in names:
+        values = [_arrow_value(row.get(name)) for row in page]
+        if schema is None and all(value is None for value in values):
+            columns[name] = pa.array(values, _guess(pa, name))
+        elif (
+            schema is None
+            and (kinds := {type(value) for value in values} - {type(None)})
+            and (len(kinds) > 1)
+        ):
+            numeric = kinds == {int, float}
+            columns[name] = (
+                pa.array(values, pa.float64())
+                if numeric
+                else pa.array([None if value is None else json_text(value) for value in values])
+            )
+        else:
+            columns[name] = pa.array(values, schema.field(escape(name)).type if schema else None)
+    return pa.table({escape(name): values for name, values in columns.items()})
+
+
+def _arrow_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return escape(value)
+    return json_text(plain(value)) if isinstance(value, list | tuple | Mapping) else value
+
+
+def _guess(pa: Any, name: str) -> Any:
+    """A column without any value yet: texts are known by name, the rest is numbers."""
+    texts = ("at", "text", "note", "error", "parent", "sweep", "started_at", "ended_at", "target")
+    return pa.string() if name in texts or name.startswith("cfg.") else pa.float64()

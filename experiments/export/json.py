@@ -1,0 +1,37 @@
+"""JSON for people and pipes: UTF-8, numbers that JSON lacks as names, nothing terminals obey."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# DEL and C1 controls, line separators, bidirectional marks, lone surrogates
+_UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def number_text(value: float) -> str:
+    """The shortest text that reads back as the same float; NaN, Infinity, -Infinity."""
+    if math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def plain(value: Any) -> Any:
+    """JSON values; numbers that JSON cannot hold become their names."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return number_text(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | frozenset | set):
+        return [plain(item) for item in value]
+    return value
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """JSON for people and pipes: text as it is, but for what a terminal obeys or cannot show."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False, default=plain)
+    except ValueError:  # a NaN or an infinity somewhere
+        text = json.dumps(plain(value), ensure_ascii=False, indent=indent, allow_nan=False)
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -1,0 +1,160 @@
+"""Curves in the shell: what `plot`, `report` and `compare` draw, and on what."""
+
+import math
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app import exit_codes
+from app.cli.curves import LEAST_WIDTH, Canvas, chart, metric_chart, points, terminal
+from app.feed.series import Series
+from experiments.values import MetricSeries
+from tests.app.calls import Cli, caller
+from tests.experiments.made import config, evaluated, record_run
+
+PLAIN = Canvas(width=40, unicode=False)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of three and four steps, whose rewards differ."""
+    path = tmp_path_factory.mktemp("recorded") / "s.db"
+    record_run(path, name="plain-otter", last=(evaluated(3, (1, 0)),))
+    other = config(seed=1)
+    record_run(path, name="brave-fox", tree=other, steps=4, last=(evaluated(4, (1, 1)),))
+    return path
+
+
+@pytest.fixture
+def cli(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Cli:
+    monkeypatch.setenv("GRPO_TUI_DB", str(recorded))
+    monkeypatch.setenv("COLUMNS", "72")
+    return caller(monkeypatch, capfdbinary)
+
+
+def stored(*values: float, first: int = 1) -> MetricSeries:
+    steps = tuple(range(first, first + len(values)))
+    return MetricSeries(run=1, key="reward", steps=steps, values=values)
+
+
+def view(*values: float, smooth: float = 0.0) -> Series:
+    series = Series(smooth)
+    for step, value in enumerate(values, 1):
+        series.push(step, value)
+    return series
+
+
+def test_a_rising_curve_goes_from_the_lower_left_to_the_upper_right() -> None:
+    lines = metric_chart("reward", [("otter", stored(0.0, 1.0))], PLAIN, height=8)
+    assert lines[:2] == ["reward", "* otter  1"]
+    body = [line for line in lines[2:] if "*" in line]
+    assert body[0].lstrip().startswith("1+")
+    assert body[0].rstrip("|").endswith("*")
+    assert body[-1].lstrip().startswith("0+*")
+    assert lines[-1].split() == ["1", "2"]
+
+
+def test_smoothed_points_are_the_debiased_average() -> None:
+    steps, values = points(view(1.0, 0.0, smooth=0.5).view(), smooth=True)
+    # m = .5(.5*1) + .5*0 = .25 and 1 - .5^2 = .75
+    assert (steps, values) == ([1, 2], [1.0, pytest.approx(1 / 3)])
+
+
+def test_a_gap_is_left_out_and_a_curve_of_few_values_is_not_smoothed() -> None:
+    assert points(view(1.0, math.nan, 3.0).view(), smooth=False) == ([1, 3], [1.0, 3.0])
+    series = Series(0.9)
+    for step in (0, 20, 40):
+        series.push(step, float(step))
+    assert points(series.view(), smooth=True) == ([0, 20, 40], [0.0, 20.0, 40.0])
+
+
+def test_runs_differ_by_letters_where_there_is_no_colour() -> None:
+    two = [("otter", view(0.0, 0.0).view()), ("fox", view(1.0, 1.0).view())]
+    lines = chart("reward", two, PLAIN)
+    assert lines[1:3] == ["a otter  0", "b fox  1"]
+    assert any("aaaa" in line for line in lines)
+    assert any("bbbb" in line for line in lines)
+    coloured = "\n".join(chart("reward", two, Canvas(width=40, colour=True)))
+    assert "\x1b[38;5;12m" in coloured
+    assert "aaaa" not in coloured
+
+
+def test_nothing_that_is_not_ascii_reaches_a_terminal_of_ascii() -> None:
+    lines = metric_chart("reward", [("mäßig ⣿", stored(-1.0, 0.00001))], PLAIN)
+    assert "\n".join(lines).isascii()
+    assert "m\\xe4\\xdfig" in lines[1]
+
+
+@given(
+    st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=9),
+    st.integers(LEAST_WIDTH, 200),
+    st.text(max_size=30),
+)
+def test_no_line_is_wider_than_the_terminal_or_has_anything_it_obeys(
+    values: list[float], width: int, name: str
+) -> None:
+    lines = metric_chart("reward", [(name, stored(*values))], Canvas(width=width))
+    assert max(map(len, lines)) <= width
+    assert all(line.isprintable() for line in lines)
+
+
+def test_in_a_pipe_a_plot_has_no_colours(cli: Cli) -> None:
+    done = cli("plot", "plain-otter", "brave-fox", "--metric", "reward", "--metric", "kl")
+    assert done.code == exit_codes.OK
+    assert "\x1b" not in done.out
+    lines = done.out.splitlines()
+    assert lines[0] == "reward"
+    assert "KL to reference (kl)" in lines
+    assert max(map(len, lines)) == 72
+
+
+def test_a_terminal_gets_colours_unless_it_asks_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: SimpleSize(97))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert terminal() == Canvas(width=97, colour=True, unicode=True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not terminal().colour
+    monkeypatch.setenv("TERM", "linux")
+    assert not terminal().unicode
+
+
+class SimpleSize:
+    """A terminal's size."""
+
+    def __init__(self, columns: int) -> None:
+        self.columns = columns
+
+
+def test_json_and_csv_have_the_stored_values(cli: Cli) -> None:
+    data = cli("plot", "plain-otter", "brave-fox", "--json").data
+    assert [(one["metric"], one["name"], one["steps"]) for one in data] == [
+        ("reward", "plain-otter", [1, 2, 3]), ("reward", "brave-fox", [1, 2, 3, 4]),
+    ]  # fmt: skip
+    rows = cli("plot", "plain-otter", "brave-fox", "--metric", "reward", "--csv").rows
+    assert [float(row["reward"]) for row in rows] == [*data[0]["values"], *data[1]["values"]]
+    assert [row["name"] for row in rows] == ["plain-otter"] * 3 + ["brave-fox"] * 4
+
+
+def test_a_metric_that_is_nowhere_is_an_error_with_the_nearest_one(cli: Cli) -> None:
+    done = cli("plot", "plain-otter", "--metric", "rewad")
+    assert (done.code, done.out) == (exit_codes.USAGE, "")
+    assert "did you mean reward" in done.err
+
+
+def test_a_report_has_the_curve_of_the_reward_and_a_terminal_sees_it_in_compare(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "## Curves\n\n```text\nreward\n" in cli("report", "plain-otter").out
+    runs = ("plain-otter", "brave-fox")
+    assert "┌" not in cli("compare", *runs).out
+    monkeypatch.setattr("app.cli.verbs.compare.sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "a plain-otter" in cli("compare", *runs).out

@@ -1,0 +1,70 @@
+"""Metric series after a run was resumed: nothing of the dropped steps is left."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.feed.series import MOST_BUCKETS, RECENT, Series, SeriesView
+
+VALUES = st.lists(st.one_of(st.just(math.nan), st.floats(-9, 9)), max_size=20)
+
+
+def pushed(values: list[float], first: int = 1, into: Series | None = None) -> Series:
+    series = into or Series()
+    for step, value in enumerate(values, first):
+        series.push(step, value)
+    return series
+
+
+def numbers(view: SeriesView) -> list[float]:
+    """The view as numbers that pytest compares, NaN included."""
+    return [view.width, view.first, view.count, view.last_step, view.last, view.value, view.delta,
+            view.sparse, *view.low, *view.high, *view.smooth]  # fmt: skip
+
+
+def test_the_last_value_after_a_resume_is_the_raw_one() -> None:
+    series = pushed([2.0, 8.0, 5.0, 1.0])
+    series.forget_after(2)
+    view = series.view()
+    assert (view.last, view.last_step, view.count) == (8.0, 2, 2)
+    # m = .9(.1*2) + .1*8 = .98 and 1 - .9^2 = .19
+    assert view.value == pytest.approx(0.98 / 0.19)
+
+
+def test_a_resume_within_a_bucket_drops_the_later_steps_of_the_bucket() -> None:
+    series = pushed([float(step) for step in range(1, 2 * MOST_BUCKETS)])
+    assert series.view().width == 2
+    series.forget_after(3000)
+    view = series.view()
+    # the bucket of 3000 and 3001 has lost 3001
+    assert (view.last, view.low[-1], view.high[-1]) == (3000.0, 3000.0, 3000.0)
+    series.push(3001, 7.0)
+    assert (series.view().low[-1], series.view().high[-1]) == (7.0, 3000.0)
+
+
+def test_further_back_than_the_newest_values_no_last_value_is_made_up() -> None:
+    series = pushed([1.0] * 5 * RECENT)
+    series.forget_after(RECENT)
+    view = series.view()
+    assert math.isnan(view.last)
+    assert math.isnan(view.value)
+    assert view.low[0] == 1.0
+    series.push(RECENT + 1, 3.0)
+    assert series.view().last == 3.0
+    assert series.view().value == pytest.approx(3.0)
+
+
+@given(VALUES, VALUES, st.integers(0, 21))
+def test_a_resumed_series_is_the_one_that_never_took_the_dropped_steps(
+    before: list[float], after: list[float], step: int
+) -> None:
+    kept = min(step, len(before))
+    resumed = pushed(before)
+    resumed.forget_after(step)
+    plain = pushed(before[:kept])
+    assert numbers(resumed.view()) == pytest.approx(numbers(plain.view()), nan_ok=True)
+    for series in (resumed, plain):
+        pushed(after, kept + 1, into=series)
+    assert numbers(resumed.view()) == pytest.approx(numbers(plain.view()), nan_ok=True)

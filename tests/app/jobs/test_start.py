@@ -1,0 +1,88 @@
+"""How a run is started, wherever it trains: recorded first, closed where it cannot begin."""
+
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from app.jobs.queue_worker import _command
+from app.jobs.start import Job, new_job, resumed_job
+from experiments.queue import RunQueue
+from experiments.record.recorder import Recorder
+from experiments.store import ExperimentStore
+from grpo_engine import events as ev
+from grpo_engine.config.run_config import RunConfig
+from grpo_engine.errors import CheckpointError
+from tests.app.stored import record, run_events
+from tests.experiments.made import CONFIG, started
+
+
+def test_each_event_is_recorded_before_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    monkeypatch.setattr("grpo_engine.trainer.run", lambda *_, **__: iter([started()]))
+    monkeypatch.setattr(Job, "record", lambda _, event: happened.append(f"record {event.step}"))
+    job = Job(config=RunConfig(), folder=tmp_path, resume=False)
+    job.train(lambda event: happened.append(f"show {event.step}"))
+    assert happened == ["record 0", "show 0"]
+
+
+def test_an_engine_that_raises_ends_the_run_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise CheckpointError("step-9 is damaged")
+
+    monkeypatch.setattr("grpo_engine.trainer.run", broken)
+    seen: list[ev.Event] = []
+    Job(config=RunConfig(), folder=tmp_path, resume=False).train(seen.append)
+    wanted = ev.RunFailed(step=0, error="CheckpointError", message="step-9 is damaged",
+                          traceback="")  # fmt: skip
+    assert seen == [wanted]
+
+
+def test_a_run_that_cannot_begin_closes_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[bool] = []
+    monkeypatch.setattr(Recorder, "close", lambda _: closed.append(True))
+    with pytest.raises(Exception, match="no-such"):
+        new_job(RunConfig(), db=tmp_path / "s.db", parent="no-such")
+    assert closed == [True]
+
+
+def test_a_resumed_run_keeps_its_settings_and_what_is_muted(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    alert = ev.AlertRaised(step=2, rule="kl_high", severity="warning", explanation="e", remedy="r")
+    key = record(path, chain(run_events(steps=2), [alert]), name="calm-otter", seed=7)
+    store = ExperimentStore(path)
+    store.mute(key, "kl_high", True)
+    store.close()
+    job = resumed_job("calm-otter", db=path)
+    assert (job.name, job.config.seed, job.resume) == ("calm-otter", 7, True)
+    assert job.muted == {"kl_high"}
+    job.close()
+
+
+def test_a_run_that_still_trains_is_not_resumed(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "s.db")
+    handle = recorder.start_run(CONFIG, name="busy-otter")
+    handle.put(started())
+    assert handle.flush(10)
+    with pytest.raises(CheckpointError, match="grpo-tui stop busy-otter"):
+        resumed_job("busy-otter", db=recorder.path)
+    handle.close()
+    recorder.close()
+
+
+def test_the_queue_starts_runs_that_find_no_modules_in_the_working_folder(tmp_path: Path) -> None:
+    store = ExperimentStore(tmp_path / "s.db")
+    queue = RunQueue(store)
+    queue.add(CONFIG, name="otter")
+    item = queue.take()
+    assert item is not None
+    assert _command(queue, item, tmp_path)[1:6] == [
+        "-P", "-m", "app", "train", str(tmp_path / "config.yaml"),
+    ]  # fmt: skip
+    store.close()

@@ -1,0 +1,78 @@
+"""What Watch writes to files: the stored values, however coarse its curves are."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.feed import series
+from app.feed.feed import ScriptFeed
+from app.feed.session import Session
+from app.feed.stored import StoreFeed
+from app.tui.app import Workbench
+from app.tui.preferences import Preferences
+from app.tui.screens.watch.texts import as_csv, as_json, as_markdown
+from experiments.export.csv import csv_string
+from experiments.export.files import header_for
+from experiments.export.rows import metric_rows
+from experiments.reader import StoreReader
+from tests.app.script import hostile_group, started
+from tests.app.stored import record, run_events
+from tests.patience import PATIENCE
+
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("watch") / "runs.db"
+    record(path, run_events(steps=STEPS))
+    return path
+
+
+def feed_of(store: Path) -> StoreFeed:
+    feed = StoreFeed(store, "@last")
+    assert feed.caught_up.wait(PATIENCE)
+    return feed
+
+
+def test_values_are_exact_where_a_bucket_has_many_steps(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(series, "MOST_BUCKETS", 2)
+    snapshot = Session(feed_of(store)).pull()
+    assert snapshot.series["reward"].width == 8
+    reader = StoreReader(store)
+    written = as_csv(reader, 1, snapshot)
+    runs = reader.runs()
+    assert written == csv_string(header_for("metrics", reader, runs), metric_rows(reader, runs))
+    stored = list(reader.metric_series(1, "reward").values)
+    tree = json.loads(as_json(reader, 1, snapshot))
+    reader.close()
+    assert [row["reward"] for row in tree["metrics"] if row["step"]] == stored
+    assert [prompt["prompt"] for prompt in tree["prompts"]] == [1, 2, 3, 4]
+
+
+async def test_the_export_key_writes_what_the_command_writes(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = Workbench(store, feed=feed_of(store), mode="watch", preferences=Preferences())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        app.frame_now()
+        await pilot.press("e", "c")
+        await pilot.pause()
+    reader = StoreReader(store)
+    runs = reader.runs()
+    wanted = csv_string(header_for("metrics", reader, runs), metric_rows(reader, runs))
+    reader.close()
+    assert next(tmp_path.glob("*.csv")).read_bytes().decode() == wanted
+
+
+def test_hostile_answers_do_no_harm_in_markdown() -> None:
+    snapshot = Session(ScriptFeed([started(), hostile_group(1)])).pull()
+    text = as_markdown(snapshot)
+    assert not any(sign in text for sign in ("\x1b", "\x07", "\x00", "\u202e"))
+    rows = [line for line in text.splitlines() if line.startswith("| ") and line[2].isdigit()]
+    assert len(rows) == sum(len(group.rollouts) for group in snapshot.groups) > 0
