@@ -6,11 +6,20 @@ class EngineError(Exception):
 
 
 class ConfigError(EngineError, ValueError):
-    """A setting has a value that cannot be used."""
+    """A setting has a value that cannot be used; `settings` are those that could be changed."""
+
+    def __init__(self, message: str, *settings: str) -> None:
+        super().__init__(message)
+        self.settings = settings
 
 
 class RecipeError(ConfigError):
-    """A recipe combines choices that exclude each other."""
+    """A setting of a recipe has a value that is illegal, not read, or excluded by another one."""
+
+    @property
+    def setting(self) -> str:
+        """The name of the setting, the first if it is about several; empty for the whole recipe."""
+        return self.settings[0] if self.settings else ""
 
 
 class ModelError(EngineError):

@@ -7,25 +7,13 @@ from typing import Any
 from app.inspector.terms import group_advantages, group_terms
 from app.inspector.values import TokenTerm, UpdateTotals
 from experiments.values import GroupView, TokenView
-from grpo_engine.config.recipes import CHOICES, RECIPES, Recipe, recipe
+from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, recipe
 from grpo_engine.errors import RecipeError
 
-# What can be asked "what if" of: choices that stored log-probabilities and rewards can answer.
+# What can be asked "what if" of, where stored log-probabilities and rewards have the answer.
 KNOBS: dict[str, tuple[Any, ...]] = {
     "name": tuple(RECIPES),
-    "beta": (0.0, 0.001, 0.01, 0.02, 0.04, 0.1, 0.3),
-    "clip_low": (0.0003, 0.05, 0.1, 0.2, 0.3, 0.5),
-    "clip_high": (0.0004, 0.05, 0.1, 0.2, 0.28, 0.3, 0.5, 1.0),
-    "delta": (None, 1.5, 2.0, 4.0),
-    "signal": ("group_standard", "group_mean", "leave_one_out", "batch_standard", "group_sign"),
-    "ratio": ("token", "sequence_mean", "sequence_sum"),
-    "trust": ("none", "clip", "cispo", "sapo"),
-    "anchor": ("none", "k1", "k2", "k3"),
-    "weight": ("per_sequence", "per_completion", "per_token", "constant", "sum"),
-    "importance_cap": (0.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0),
-    "importance_floor": (0.0, 0.2, 0.5, 0.8, 0.9),
-    "importance_mode": CHOICES["importance_mode"],
-    "off_policy_mask": (0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
+    **{name: setting.steps for name, setting in SETTINGS.items() if setting.steps},
 }
 
 
@@ -67,7 +55,7 @@ def what_if(
         )
     }
     given = [worth.get(row.index, list(row.advantages)) for row in tokens.rows]
-    if how.signal in ("process", "gae"):
+    if how.per_token:
         given = [list(row.advantages) for row in tokens.rows]
     last = max((len(row.passes) for row in tokens.rows), default=1) - 1
     terms = group_terms(tokens, how, totals, at=last if at < 0 else at, advantages=given)

@@ -72,7 +72,7 @@ def group_advantages(groups: Sequence[GroupView], recipe: Recipe) -> list[list[l
 
     recorded = [[[r.advantage or 0.0] for r in group.rollouts] for group in groups]
     names = list(dict.fromkeys(w.name for g in groups for r in g.rollouts for w in r.rewards))
-    if recipe.signal in ("process", "gae") or not names:
+    if recipe.per_token or not names:
         return recorded
     weight = {w.name: w.weight for g in groups for r in g.rollouts for w in r.rewards}
     table, ids = [], []

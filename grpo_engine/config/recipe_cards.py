@@ -18,7 +18,7 @@ CARDS: dict[str, RecipeCard] = {
     "reinforce": RecipeCard(
         title="REINFORCE",
         paper="Williams 1992, doi:10.1007/BF00992696",
-        summary="Raise the log-probability of every completion by its reward.",
+        summary="Raise the log-probability of every answer by its reward.",
         good="The whole idea in one line; the yardstick for all others.",
         bad="Very noisy: with rewards of 0 and 1 it only ever pushes up, so that what is likely "
         "wins by being sampled more.",
@@ -27,7 +27,7 @@ CARDS: dict[str, RecipeCard] = {
         title="REINFORCE with a baseline",
         paper="Williams 1992, doi:10.1007/BF00992696",
         summary="Compare each reward with the mean of the batch, then push up or down.",
-        good="Much less noise at no cost; long completions count in full.",
+        good="Much less noise at no cost; long answers count in full.",
         bad="An easy prompt looks good and a hard one bad, whatever was answered.",
     ),
     "off-policy": RecipeCard(
@@ -49,24 +49,25 @@ CARDS: dict[str, RecipeCard] = {
     "grpo-iterative": RecipeCard(
         title="Iterative GRPO",
         paper="DeepSeekMath, arXiv:2402.03300, algorithm 1",
-        summary="GRPO whose reference becomes the policy every so many steps.",
-        good="Long runs can leave the starting model behind while every stretch stays leashed.",
+        summary="GRPO whose reference becomes the policy every N steps.",
+        good="A long run can leave the starting model behind and still stay near its reference.",
         bad="KL no longer says how far the model is from where it began.",
     ),
     "grpo-process": RecipeCard(
         title="GRPO with process supervision",
         paper="DeepSeekMath, arXiv:2402.03300, section 4.1.3",
-        summary="Score the steps of an answer; a token is worth the steps that end at or after it.",
+        summary="Score the steps of an answer; a token's advantage is the sum of those that end at "
+        "or after it.",
         good="Says where an answer went wrong; learns from fewer rollouts.",
         bad="Needs scores of steps; more steps can mean more reward, whatever they say.",
     ),
     "grpo-sequence": RecipeCard(
-        title="GRPO with ratios of whole completions",
+        title="GRPO with ratios of whole answers",
         paper="The MLX article on GRPO from scratch; ratio as in arXiv:1707.06347 for one action",
-        summary="One probability ratio and one KL for the whole completion; rollouts come from a "
+        summary="One probability ratio and one KL for the whole answer; rollouts come from a "
         "policy copied every few steps.",
-        good="Small enough to follow by hand, completion by completion.",
-        bad="The ratio of a long completion leaves any bounds at once: for short answers only.",
+        good="Small enough to follow by hand, answer by answer.",
+        bad="The ratio of a long answer leaves any bounds at once: for short answers only.",
     ),
     "dr-grpo": RecipeCard(
         title="Dr. GRPO",
@@ -86,16 +87,16 @@ CARDS: dict[str, RecipeCard] = {
     "gspo": RecipeCard(
         title="GSPO",
         paper="arXiv:2507.18071",
-        summary="One ratio per completion, the geometric mean of its tokens' ratios, in a very "
+        summary="One ratio per answer, the geometric mean of its tokens' ratios, in a very "
         "narrow clip.",
         good="Steady on long answers and on mixture-of-experts models.",
-        bad="A whole completion is clipped at once; nothing to clip without several minibatches.",
+        bad="A whole answer is clipped at once; nothing to clip without several minibatches.",
     ),
     "cispo": RecipeCard(
         title="CISPO",
         paper="MiniMax-M1, arXiv:2506.13585",
         summary="Bound the weight of a token and never its gradient.",
-        good="Rare tokens that turn an argument go on learning where clipping would drop them.",
+        good="Rare tokens that turn an argument keep learning where clipping would drop them.",
         bad="Nothing stops a push, so that many passes over the same rollouts can go too far.",
     ),
     "sapo": RecipeCard(
@@ -115,10 +116,9 @@ CARDS: dict[str, RecipeCard] = {
     "rloo": RecipeCard(
         title="RLOO",
         paper="Back to basics, arXiv:2402.14740",
-        summary="Compare each completion with the mean of its siblings, KL taken from the reward.",
-        good="An unbiased baseline without a critic; KL counts for the completion that earned it.",
-        bad="Noisy for small groups; ratios of whole completions leave the clip when answers are "
-        "long.",
+        summary="Compare each answer with the mean of its siblings, KL taken from the reward.",
+        good="An unbiased baseline without a critic; KL counts for the answer that earned it.",
+        bad="Noisy for small groups; ratios of whole answers leave the clip when answers are long.",
     ),
     "how-much": RecipeCard(
         title="How much, not how fast",

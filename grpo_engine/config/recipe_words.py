@@ -1,13 +1,17 @@
-"""A recipe for people: its six answers in words, as one sentence, and as a formula."""
+"""A recipe for people: its six choices in words, as one sentence, and as a formula.
 
+The words and fragments are declared with the settings; here they are put together.
+"""
+
+from dataclasses import asdict
 from typing import NamedTuple
 
-from grpo_engine.config.recipe_rules import settings_read
-from grpo_engine.config.recipe_types import Recipe
+from grpo_engine.config.recipe_settings import Meaning
+from grpo_engine.config.recipes import SETTINGS, Recipe
 
 
 class Answer(NamedTuple):
-    """One of the six questions, the choice, what it means, and the settings it reads."""
+    """One of the six choices, what it asks, its value, what that means, the settings it reads."""
 
     question: str
     asks: str
@@ -17,7 +21,7 @@ class Answer(NamedTuple):
 
 
 ASKS = {
-    "signal": "What is a completion worth?",
+    "signal": "What is an answer's advantage?",
     "ratio": "How is old data re-weighted?",
     "trust": "When does the push stop?",
     "anchor": "How far from the reference?",
@@ -25,150 +29,155 @@ ASKS = {
     "reuse": "How often are rollouts used?",
 }
 
-BELONGS = {
-    "signal": ("std", "signal_eps", "combine", "gamma", "lam", "whiten"),
-    "ratio": (
-        "sampler_sync_every", "importance_cap", "importance_floor", "importance_mode",
-        "off_policy_mask",
-    ),
-    "trust": (
-        "clip_low", "clip_high", "delta", "cispo_cap", "sapo_tau_pos", "sapo_tau_neg",
-        "target_tolerance",
-    ),
-    "anchor": ("beta", "anchor_level", "anchor_place", "ref_refresh_every", "ref_mix"),
-    "weight": (),
-    "reuse": (
-        "passes", "minibatches", "stop", "stop_share", "stop_kl", "stop_plateau", "drop_at_bound",
-    ),
-}  # fmt: skip
-
-SIGNAL = {
-    "return": "a completion is worth its reward",
-    "minus_batch_mean": "a completion is worth its reward less the mean of the batch",
-    "group_mean": "a completion is worth its reward less the mean of its group",
-    "group_standard": "a completion is worth its reward less the mean of its group, in units of "
-    "the group's spread",
-    "leave_one_out": "a completion is worth its reward less the mean of its siblings",
-    "batch_standard": "a completion is worth its reward less the mean of its group, in units of "
-    "the batch's spread",
-    "group_sign": "of a completion only counts whether it is better or worse than its group",
-    "process": "a token is worth the steps that end at or after it, in units of the group's spread",
-    "gae": "a token is worth what came on top of what a critic expected",
-}
-RATIO = {
-    "none": "nothing is re-weighted: fresh samples only",
-    "token": "old tokens are re-weighted, each by its own probability ratio",
-    "sequence_mean": "old completions are re-weighted, each by the geometric mean of its tokens' "
-    "ratios",
-    "sequence_sum": "old completions are re-weighted, each by its probability ratio",
-}
-WEIGHT = {
-    "per_sequence": "every completion counts the same, whatever its length",
-    "per_completion": "tokens are summed and completions averaged: long ones count more",
-    "per_token": "every token of the update counts the same",
-    "per_batch_token": "every token of a micro-batch counts the same, then micro-batches do",
-    "constant": "tokens are summed, then divided by completions times the maximum length",
-    "sum": "tokens are summed",
-}
-STOP = {
-    "all_at_bound": "until {stop_share:.0%} of the pushed tokens are at their bound",
-    "plateau": "until the objective grows by less than {stop_plateau:g} of itself",
-    "kl": "until KL to the sampling policy passes {stop_kl:g}",
-    "target": "until {stop_share:.0%} of the pushed tokens are within {target_tolerance:.0%} of "
-    "their target",
-}
-
 
 def answers(recipe: Recipe) -> tuple[Answer, ...]:
-    """The six answers of a recipe, with the settings that each reads."""
-    said = {
-        "signal": (recipe.signal, SIGNAL[recipe.signal]),
-        "ratio": (recipe.ratio, ratio_words(recipe)),
-        "trust": (recipe.trust, trust_words(recipe)),
-        "anchor": (recipe.anchor, anchor_words(recipe)),
-        "weight": (recipe.weight, WEIGHT[recipe.weight]),
-        "reuse": (reuse_choice(recipe), reuse_words(recipe)),
-    }
-    read = settings_read(recipe)
-    return tuple(
-        Answer(
-            question,
-            ASKS[question],
-            choice,
-            words,
-            {name: getattr(recipe, name) for name in BELONGS[question] if name in read},
-        )
-        for question, (choice, words) in said.items()
-    )
+    """The six choices of a recipe, with the settings that each reads."""
+    values = values_of(recipe)
+    found = []
+    for question, asks in ASKS.items():
+        own = [s for s in SETTINGS.values() if s.belongs == question and s.read(recipe)]
+        if question == "reuse":
+            choice, words = reuse_choice(recipe), "rollouts are used {often}"
+        else:
+            choice, words = getattr(recipe, question), meaning(recipe, question).words
+        words += "".join(s.said for s in own if s.active(recipe))
+        read = {s.name: getattr(recipe, s.name) for s in own}
+        found.append(Answer(question, asks, choice, words.format(**values), read))
+    return tuple(found)
 
 
 def around(recipe: Recipe) -> dict[str, object]:
-    """The settings that a recipe reads beside its six answers."""
-    answered = {*ASKS, *(name for names in BELONGS.values() for name in names)}
-    return {name: getattr(recipe, name) for name in settings_read(recipe) if name not in answered}
-
-
-def ratio_words(recipe: Recipe) -> str:
-    """How old data is re-weighted, and what is done about the sampler's own probabilities."""
-    words = RATIO[recipe.ratio]
-    if recipe.importance_cap > 0:
-        level, _, beyond = recipe.importance_mode.partition("_")
-        whose = "token" if level == "token" else "completion"
-        low, high = f"{recipe.importance_floor:g}", f"{recipe.importance_cap:g}"
-        inside = f"at most {high}" if recipe.importance_floor == 0 else f"from {low} to {high}"
-        done = f"held {inside}" if beyond == "truncate" else f"left out unless it is {inside}"
-        words += f", and each {whose} weighs what the trainer gives it over what the sampler gave "
-        words += f"it, {done}"
-    if recipe.off_policy_mask > 0:
-        words += f", and worse completions more than {recipe.off_policy_mask:g} nats per token "
-        words += "from their sampler are left out"
-    return words
-
-
-def trust_words(recipe: Recipe) -> str:
-    """When the push stops."""
-    low, high = f"{1 - recipe.clip_low:g}", f"{1 + recipe.clip_high:g}"
-    ceiling = "" if recipe.delta is None else f", and no ratio counts above {recipe.delta:g}"
+    """The settings that a recipe reads beside its six choices."""
     return {
-        "none": "the push never stops",
-        "clip": f"a push down stops at ratio {low}, a push up at {high}{ceiling}",
-        "cispo": f"the push never stops, but no token weighs more than {recipe.cispo_cap:g}",
-        "sapo": "the push fades smoothly as the ratio leaves 1",
-        "target": "the push stops when the token has reached its target probability",
-    }[recipe.trust]
-
-
-def anchor_words(recipe: Recipe) -> str:
-    """How far from the reference."""
-    if recipe.anchor == "none":
-        return "the policy may go anywhere"
-    place = "in the loss" if recipe.anchor_place == "loss" else "out of the reward"
-    level = "token" if recipe.anchor_level == "token" else "completion"
-    words = f"each {level} pays {recipe.beta:g} times {recipe.anchor} to the reference, {place}"
-    if recipe.ref_refresh_every:
-        words += f", and the reference is renewed every {recipe.ref_refresh_every} steps"
-    return words
-
-
-def reuse_choice(recipe: Recipe) -> str:
-    """Passes and minibatches, as short as they go."""
-    return f"{recipe.passes}×" + (f" in {recipe.minibatches}" if recipe.minibatches > 1 else "")
-
-
-def reuse_words(recipe: Recipe) -> str:
-    """How often the same rollouts are used."""
-    often = "once" if recipe.passes == 1 else f"in {recipe.passes} passes"
-    if recipe.stop != "never":
-        values = {name: getattr(recipe, name) for name in settings_read(recipe)}
-        often = f"in at most {recipe.passes} passes, {STOP[recipe.stop].format(**values)}"
-    if recipe.minibatches > 1:
-        often += f", in {recipe.minibatches} minibatches"
-    if recipe.sampler_sync_every > 1:
-        often += f", sampled by a copy of the policy {recipe.sampler_sync_every} steps at a time"
-    return f"rollouts are used {often}"
+        name: getattr(recipe, name)
+        for name, setting in SETTINGS.items()
+        if name not in ASKS and not setting.belongs and setting.read(recipe)
+    }
 
 
 def sentence(recipe: Recipe) -> str:
     """The recipe as one sentence."""
     words = "; ".join(answer.words for answer in answers(recipe))
     return words[0].upper() + words[1:] + "."
+
+
+def formula(recipe: Recipe) -> tuple[str, ...]:
+    """The lines of the formula: reward, signal, ratio, objective, sampler, anchor, loss."""
+    values = values_of(recipe)
+    lines = [
+        *reward_lines(recipe),
+        *meaning(recipe, "signal").formula,
+        *meaning(recipe, "ratio").formula,
+        *meaning(recipe, "trust").formula,
+        *sampler_lines(recipe),
+        *anchor_lines(recipe),
+        loss_line(recipe),
+    ]
+    return tuple(line.format(**values) for line in lines)
+
+
+def meaning(recipe: Recipe, choice: str) -> Meaning:
+    """What the recipe's value of a choice means."""
+    return SETTINGS[choice].meanings[getattr(recipe, choice)]
+
+
+def values_of(recipe: Recipe) -> dict[str, object]:
+    """The settings, and what is derived from them, by the names that words and formulas use."""
+    rho = "ρᵢ" if recipe.ratio.startswith("sequence") else "ρᵢₜ"
+    advantage = "Aᵢₜ" if recipe.per_token else "Aᵢ"
+    settings = asdict(recipe)
+    return settings | {
+        "s": "s" if recipe.pays_in_reward else "r",
+        "std_by": "G−1" if recipe.std == "sample" else "G",
+        "whitened": "   then whitened over the update" if recipe.whiten else "",
+        "A": advantage,
+        "rho": rho,
+        "unbounded": f"{advantage}·log π(oᵢₜ)" if recipe.ratio == "none" else f"{rho}·{advantage}",
+        "raw": rho if recipe.delta is None else f"min({rho}, {recipe.delta:g})",
+        "low": f"{1 - recipe.clip_low:g}",
+        "high": f"{1 + recipe.clip_high:g}",
+        "payer": "token" if recipe.anchor_level == "token" else "answer",
+        "paid": "out of the reward" if recipe.pays_in_reward else "in the loss",
+        "w": "wᵢ" if recipe.importance_mode.startswith("sequence") else "wᵢₜ",
+        "corrected": correction_words(recipe),
+        "often": often(recipe).format(**settings),
+    }
+
+
+def correction_words(recipe: Recipe) -> str:
+    """What is done where the sampler's probabilities differ from the trainer's."""
+    level, _, beyond = recipe.importance_mode.partition("_")
+    whose = "token" if level == "token" else "answer"
+    low, high = f"{recipe.importance_floor:g}", f"{recipe.importance_cap:g}"
+    inside = f"at most {high}" if recipe.importance_floor == 0 else f"from {low} to {high}"
+    done = f"held {inside}" if beyond == "truncate" else f"left out unless it is {inside}"
+    return f"each {whose} weighs what the trainer gives it over what the sampler gave it, {done}"
+
+
+def reuse_choice(recipe: Recipe) -> str:
+    """Passes and minibatches in a few characters."""
+    return f"{recipe.passes}×" + (f" in {recipe.minibatches}" if recipe.minibatches > 1 else "")
+
+
+def often(recipe: Recipe) -> str:
+    """How many passes there are over the same rollouts, and what ends them."""
+    if recipe.passes == 1:
+        return "once"
+    if recipe.stop == "never":
+        return "in {passes} passes"
+    return "in at most {passes} passes, " + meaning(recipe, "stop").words
+
+
+def reward_lines(recipe: Recipe) -> tuple[str, ...]:
+    """What is scored, where that is more than the reward."""
+    if recipe.signal == "gae":
+        price = " − {beta:g}·k(π_old/π_ref)ᵢₜ" if recipe.pays_in_reward else ""
+        return (f"sᵢₜ = [t is the last token]·rᵢ{price}",)
+    if not recipe.pays_in_reward:
+        return ()
+    total = "Σₜ k(π_old/π_ref)ᵢₜ" if recipe.anchor_level == "token" else "k(Σₜ log π_old/π_ref)ᵢ"
+    return (f"sᵢ = rᵢ − {{beta:g}}·{total}",)
+
+
+def sampler_lines(recipe: Recipe) -> tuple[str, ...]:
+    """The weight and the mask for what the sampler gave the tokens."""
+    lines = []
+    if recipe.importance_cap > 0:
+        level, _, beyond = recipe.importance_mode.partition("_")
+        ratio = "π_old(oᵢₜ)/π_sampler(oᵢₜ)"
+        if level == "sequence":
+            ratio = f"exp( Σₜ log {ratio} )"
+        if beyond == "mask":
+            lines.append(
+                f"{{w}} = {ratio}   0 outside [{{importance_floor:g}}, {{importance_cap:g}}]"
+            )
+        elif recipe.importance_floor == 0:
+            lines.append(f"{{w}} = min( {ratio}, {{importance_cap:g}} )")
+        else:
+            lines.append(f"{{w}} = clip( {ratio}, {{importance_floor:g}}, {{importance_cap:g}} )")
+    if recipe.off_policy_mask > 0:
+        gap = "1/|oᵢ| Σₜ log π_sampler(oᵢₜ)/π(oᵢₜ)"
+        lines.append(f"mᵢ = [Aᵢ ≥ 0 or {gap} ≤ {{off_policy_mask:g}}]")
+    return tuple(lines)
+
+
+def anchor_lines(recipe: Recipe) -> tuple[str, ...]:
+    """The distance to the reference, in the loss or in the reward."""
+    if recipe.anchor == "none":
+        return ()
+    policy = "π" if recipe.anchor_place == "loss" else "π_old"
+    (estimate,) = meaning(recipe, "anchor").formula
+    if recipe.anchor_level == "token":
+        return (f"kᵢₜ = {estimate}   x = log {policy}(oᵢₜ)/π_ref(oᵢₜ)",)
+    return (f"kᵢ = {estimate}   x = Σₜ log {policy}(oᵢₜ)/π_ref(oᵢₜ)",)
+
+
+def loss_line(recipe: Recipe) -> str:
+    """What is minimised."""
+    active = [setting for setting in SETTINGS.values() if setting.active(recipe)]
+    penalty = ""
+    if recipe.anchor != "none" and recipe.anchor_place == "loss":
+        penalty = f" − {{beta:g}}·k{'ᵢₜ' if recipe.anchor_level == 'token' else 'ᵢ'}"
+    terms = "".join(s.factor for s in active) + "Jᵢₜ" + penalty + "".join(s.term for s in active)
+    (over,) = meaning(recipe, "weight").formula
+    return f"L = −{over} ( {terms} )" + "".join(s.outside for s in active)

@@ -1,36 +1,489 @@
-"""Recipes: an algorithm is one choice for each of six questions, and the settings they read.
+"""Recipes: an algorithm is one value for each of six choices, and the settings they read.
 
-The questions are signal, ratio, trust, anchor, weight and reuse; `RECIPES` answers them for every
-algorithm that ships, and `recipe` changes single answers and refuses those that exclude each
-other. Nothing here computes: `grpo_engine.maths` reads a recipe and does what it says.
+The choices are signal, ratio, trust, anchor, weight and reuse. Every setting is declared once, as a
+field of `Recipe`; `RECIPES` has the algorithms that ship, and `recipe` changes single settings and
+refuses those that exclude each other. Nothing here computes: `grpo_engine.maths` does.
 """
 
 import difflib
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, NamedTuple
 
-from grpo_engine.config.recipe_rules import (
-    RANGES,
-    Range,
-    check_value,
-    refuse_exclusions,
-    refuse_unread,
-    settings_read,
+from grpo_engine.config.recipe_settings import (
+    Meaning,
+    Setting,
+    When,
+    chosen,
+    more,
+    number,
+    setting,
 )
-from grpo_engine.config.recipe_types import CHOICES, Recipe
 from grpo_engine.errors import RecipeError
 
-__all__ = ["CHOICES", "RANGES", "RECIPES", "Range", "Recipe", "recipe", "settings_read"]
+
+def less_group_mean(formula: str, words: str = "") -> Meaning:
+    """A signal that compares an answer with the mean of its group."""
+    less = "the advantage of an answer is its reward less the mean of its group"
+    return Meaning(less + words, (formula,), compares="completions")
+
+
+SIGNALS: dict[str, Meaning] = {
+    "return": Meaning("the advantage of an answer is its reward", ("Aᵢ = {s}ᵢ",)),
+    "minus_batch_mean": Meaning(
+        "the advantage of an answer is its reward less the mean of the batch",
+        ("Aᵢ = {s}ᵢ − mean({s})   over the batch",),
+    ),
+    "group_mean": less_group_mean("Aᵢ = {s}ᵢ − mean({s})   over the group"),
+    "group_standard": less_group_mean(
+        "Aᵢ = ({s}ᵢ − mean({s})) / (std({s}) + {signal_eps:g})   over the group, std by {std_by}",
+        ", in units of the group's spread",
+    ),
+    "leave_one_out": Meaning(
+        "the advantage of an answer is its reward less the mean of its siblings",
+        ("Aᵢ = {s}ᵢ − mean of the other {s} of the group",),
+        compares="completions",
+    ),
+    "batch_standard": less_group_mean(
+        "Aᵢ = ({s}ᵢ − mean({s})) / (std({s}) + {signal_eps:g})   mean: group, std: batch",
+        ", in units of the batch's spread",
+    ),
+    "group_sign": Meaning(
+        "the advantage of an answer is a sign: better or worse than its group",
+        ("Aᵢ = sign({s}ᵢ − mean({s}))   0 within 0.1·std of the group",),
+        compares="completions",
+    ),
+    "process": Meaning(
+        "the advantage of a token is the sum of the steps that end at or after it, in units of the "
+        "group's spread",
+        (
+            "r̃ᵢⱼ = (rᵢⱼ − mean(r)) / (std(r) + {signal_eps:g})   over all steps j of the group",
+            "Aᵢₜ = Σⱼ r̃ᵢⱼ over the steps that end at or after t",
+        ),
+        compares="steps",
+        per_token=True,
+    ),
+    "gae": Meaning(
+        "the advantage of a token is what came on top of what a critic expected",
+        (
+            "δᵢₜ = sᵢₜ + {gamma:g}·Vᵢₜ₊₁ − Vᵢₜ",
+            "Aᵢₜ = δᵢₜ + {gamma:g}·{lam:g}·Aᵢₜ₊₁{whitened}",
+        ),
+        per_token=True,
+    ),
+}
+RATIOS = {
+    "none": Meaning("nothing is re-weighted: fresh samples only"),
+    "token": Meaning(
+        "old tokens are re-weighted, each by its own probability ratio",
+        ("ρᵢₜ = π(oᵢₜ) / π_old(oᵢₜ)",),
+    ),
+    "sequence_mean": Meaning(
+        "old answers are re-weighted, each by the geometric mean of its tokens' ratios",
+        ("ρᵢ = exp( 1/|oᵢ| Σₜ log π(oᵢₜ)/π_old(oᵢₜ) )",),
+    ),
+    "sequence_sum": Meaning(
+        "old answers are re-weighted, each by its probability ratio",
+        ("ρᵢ = exp( Σₜ log π(oᵢₜ)/π_old(oᵢₜ) )",),
+    ),
+}
+TRUSTS = {
+    "none": Meaning("the push never stops", ("Jᵢₜ = {unbounded}",)),
+    "clip": Meaning(
+        "a push down stops at ratio {low}, a push up at {high}",
+        ("Jᵢₜ = min( {raw}·{A}, clip({rho}, {low}, {high})·{A} )",),
+    ),
+    "cispo": Meaning(
+        "the push never stops, but no token weighs more than {cispo_cap:g}",
+        ("Jᵢₜ = [min({rho}, {cispo_cap:g})]·{A}·log π(oᵢₜ)   [.] held constant",),
+    ),
+    "sapo": Meaning(
+        "the push fades smoothly as the ratio leaves 1",
+        (
+            "Jᵢₜ = 4/τ·σ(τ({rho} − 1))·{A}   τ = {sapo_tau_pos:g} where {A} > 0, else "
+            "{sapo_tau_neg:g}",
+        ),
+    ),
+    "target": Meaning(
+        "the push stops when the token has reached its target probability",
+        (
+            "s = sign of the sum of A over answers with this prefix and token",
+            "t = p² where s < 0, p + share of room·(√p − p) where s > 0   p = π_old",
+            "Jᵢₜ = min( {rho}·s, clip({rho}, p, t/p)·s )",
+        ),
+    ),
+}
+_PENALTY = "each {payer} pays {beta:g} times {anchor} to the reference, {paid}"
+ANCHORS = {
+    "none": Meaning("the policy may go anywhere"),
+    "k1": Meaning(_PENALTY, ("x",)),
+    "k2": Meaning(_PENALTY, ("x²/2",)),
+    "k3": Meaning(_PENALTY, ("e⁻ˣ + x − 1",)),
+}
+WEIGHTS = {
+    "per_sequence": Meaning(
+        "every answer counts the same, whatever its length", ("1/B Σᵢ 1/|oᵢ| Σₜ",)
+    ),
+    "per_completion": Meaning(
+        "tokens are summed and answers averaged: long ones count more", ("1/B Σᵢ Σₜ",)
+    ),
+    "per_token": Meaning("every token of the update counts the same", ("1/Σᵢ|oᵢ| Σᵢ Σₜ",)),
+    "per_batch_token": Meaning(
+        "every token of a micro-batch counts the same, then micro-batches do",
+        ("mean over micro-batches of 1/Σᵢ|oᵢ| Σᵢ Σₜ",),
+    ),
+    "constant": Meaning(
+        "tokens are summed, then divided by answers times the maximum length",
+        ("1/(B·max length) Σᵢ Σₜ",),
+    ),
+    "sum": Meaning("tokens are summed", ("Σᵢ Σₜ",)),
+}
+STOPS = {
+    "never": Meaning(),
+    "all_at_bound": Meaning("until {stop_share:.0%} of the pushed tokens are at their bound"),
+    "plateau": Meaning("until the objective grows by less than {stop_plateau:g} of itself"),
+    "kl": Meaning("until KL to the sampling policy passes {stop_kl:g}"),
+    "target": Meaning(
+        "until {stop_share:.0%} of the pushed tokens are within {target_tolerance:.0%} of their "
+        "target"
+    ),
+}
+
+ANCHORED = When(lambda r: r.anchor != "none", "an anchor with beta above 0", ("anchor", "beta"))
+CRITIC = chosen("signal", "gae")
+NORMALISING = chosen(
+    "signal", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out", "batch_standard"
+)
+CORRECTED = more("importance_cap", 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One value for each of the six choices and their settings; the defaults are `grpo`'s."""
+
+    name: str
+
+    # 1. Signal: what is an answer's advantage?
+    signal: Literal[
+        "return", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out",
+        "batch_standard", "group_sign", "process", "gae",
+    ] = setting(
+        "group_standard", "What an answer's advantage is, and relative to what.", meanings=SIGNALS,
+        steps=("group_standard", "group_mean", "leave_one_out", "batch_standard", "group_sign"),
+    )  # fmt: skip
+    std: Literal["sample", "population"] = setting(
+        "sample", "Divide by n-1 or by n.", belongs="signal",
+        when=chosen("signal", "group_standard", "batch_standard", "group_sign", "process"),
+    )  # fmt: skip
+    signal_eps: float = number(
+        1e-4, "Added to the standard deviation.", belongs="signal",
+        when=chosen("signal", "group_standard", "batch_standard", "process")
+        | chosen("combine", "normalize_then_sum"),
+    )  # fmt: skip
+    combine: Literal["sum_then_normalize", "normalize_then_sum"] = setting(
+        "sum_then_normalize", "Several rewards: weigh then normalise, or the other way round.",
+        belongs="signal", when=NORMALISING,
+    )  # fmt: skip
+
+    # 2. Ratio: how is old data re-weighted?
+    ratio: Literal["none", "token", "sequence_mean", "sequence_sum"] = setting(
+        "token", "How old data is re-weighted.", meanings=RATIOS,
+        steps=("token", "sequence_mean", "sequence_sum"),
+    )  # fmt: skip
+
+    # 3. Trust: when does the push stop?
+    trust: Literal["none", "clip", "cispo", "sapo", "target"] = setting(
+        "clip", "When the push on a token stops.", meanings=TRUSTS,
+        steps=("none", "clip", "cispo", "sapo"),
+    )  # fmt: skip
+    clip_low: float = number(
+        0.2, "Lower bound of the ratio is 1 - this.", high=1, belongs="trust",
+        when=chosen("trust", "clip"), steps=(0.0003, 0.05, 0.1, 0.2, 0.3, 0.5),
+    )  # fmt: skip
+    clip_high: float = number(
+        0.2, "Upper bound of the ratio is 1 + this.", belongs="trust",
+        when=chosen("trust", "clip"), steps=(0.0004, 0.05, 0.1, 0.2, 0.28, 0.3, 0.5, 1.0),
+    )  # fmt: skip
+    delta: float | None = number(
+        None, "Ceiling of the raw ratio for negative advantages.", low=1, above=True, off=None,
+        belongs="trust", when=chosen("trust", "clip"), label="ceiling δ",
+        steps=(None, 1.5, 2.0, 4.0), said=", and no ratio counts above {delta:g}",
+    )  # fmt: skip
+    cispo_cap: float = number(
+        5.0, "CISPO's cap on the ratio.", above=True, belongs="trust",
+        when=chosen("trust", "cispo"),
+    )  # fmt: skip
+    sapo_tau_pos: float = number(
+        1.0, "SAPO's gate temperature, advantage > 0.", above=True, belongs="trust",
+        when=chosen("trust", "sapo"),
+    )  # fmt: skip
+    sapo_tau_neg: float = number(
+        1.05, "SAPO's gate temperature, advantage < 0.", above=True, belongs="trust",
+        when=chosen("trust", "sapo"),
+    )  # fmt: skip
+    target_tolerance: float = number(
+        0.02, "Near enough to the target.", above=True, high=1, belongs="trust",
+        when=chosen("trust", "target"),
+    )  # fmt: skip
+
+    # 4. Anchor: distance to the reference policy
+    anchor: Literal["none", "k1", "k2", "k3"] = setting(
+        "k3", "How the distance to the reference policy is estimated.", meanings=ANCHORS,
+        steps=("none", "k1", "k2", "k3"),
+    )  # fmt: skip
+    beta: float = number(
+        0.04, "Weight of the KL penalty; 0 is off.", off=0, main=True, belongs="anchor",
+        when=ANCHORED, label="beta (KL)", steps=(0.0, 0.001, 0.01, 0.02, 0.04, 0.1, 0.3),
+    )  # fmt: skip
+    anchor_level: Literal["token", "sequence"] = setting(
+        "token", "KL per token or per answer.", belongs="anchor", when=ANCHORED
+    )
+    anchor_place: Literal["loss", "reward"] = setting(
+        "loss", "Where the KL penalty enters.", belongs="anchor", when=ANCHORED
+    )
+    ref_refresh_every: int = number(
+        0, "Refresh the reference every N steps; 0 is never.", off=0, unit="steps",
+        belongs="anchor", when=ANCHORED,
+        said=", and the reference is renewed every {ref_refresh_every} steps",
+    )  # fmt: skip
+    ref_mix: float = number(
+        1.0, "Share of the policy in a refresh.", above=True, high=1, belongs="anchor",
+        when=more("ref_refresh_every", 0),
+    )  # fmt: skip
+
+    # 5. Weight: how are tokens averaged?
+    weight: Literal[
+        "per_sequence", "per_completion", "per_token", "per_batch_token", "constant", "sum"
+    ] = setting(
+        "per_sequence", "How tokens are averaged.", meanings=WEIGHTS,
+        steps=("per_sequence", "per_completion", "per_token", "constant", "sum"),
+    )  # fmt: skip
+
+    # 6. Reuse: how often are the same rollouts used?
+    passes: int = number(1, "Passes over the same rollouts (mu).", low=1, belongs="reuse")
+    minibatches: int = number(
+        1, "Updates per pass.", low=1, off=1, belongs="reuse",
+        said=", in {minibatches} minibatches",
+    )  # fmt: skip
+    stop: Literal["never", "all_at_bound", "plateau", "kl", "target"] = setting(
+        "never", "When to stop the passes early.", belongs="reuse", when=more("passes", 1),
+        meanings=STOPS,
+    )  # fmt: skip
+    stop_share: float = number(
+        0.99, "Share of tokens that must be there.", above=True, high=1, belongs="reuse",
+        when=chosen("stop", "all_at_bound", "target"),
+    )  # fmt: skip
+    stop_kl: float = number(
+        0.05, "KL to the sampling policy that ends passes.", above=True, belongs="reuse",
+        when=chosen("stop", "kl"),
+    )  # fmt: skip
+    stop_plateau: float = number(
+        1e-3, "Least relative improvement.", belongs="reuse", when=chosen("stop", "plateau")
+    )
+    drop_at_bound: bool = setting(
+        False, "Tokens at their bound leave the loss.", belongs="reuse",
+        when=chosen("trust", "clip", "target"),
+    )  # fmt: skip
+
+    # Around them
+    sampler_sync_every: int = number(
+        1, "Sample from a policy that is renewed every N steps.", low=1, off=1, unit="steps",
+        belongs="ratio",
+        said=", and samples come from a copy of the policy, renewed every {sampler_sync_every} "
+        "steps",
+    )  # fmt: skip
+    refill_rounds: int = number(0, "Rounds that replace groups without signal; 0 is off.", off=0)
+    overlong_buffer: float = number(
+        0.0, "Share of the longest length with a soft penalty; 0 is off.", high=1, off=0
+    )
+    mask_truncated: bool = setting(False, "Leave cut answers out of the loss.")
+    entropy_bonus: float = number(
+        0.0, "Weight of the entropy bonus.", off=0, outside=" − {entropy_bonus:g}·mean(H)"
+    )
+    entropy_target: float | None = number(None, "Entropy that the bonus is steered to.", off=None)
+    entropy_top_quantile: float = number(
+        1.0, "Only this share of tokens, by entropy, is trained.", above=True, high=1, off=1,
+        factor="[Hᵢₜ in the top {entropy_top_quantile:.0%}]·",
+    )  # fmt: skip
+    importance_cap: float = number(
+        0.0, "Cap on π_old/π_sampler; 0 is off, empty is on where the two cannot agree.", low=1,
+        off=0, belongs="ratio", label="sampler cap", steps=(0.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0),
+        said=", and {corrected}", factor="{w}·",
+    )  # fmt: skip
+    importance_floor: float = number(
+        0.0, "Lower cap on π_old/π_sampler.", high=1, belongs="ratio", when=CORRECTED,
+        label="lower cap", steps=(0.0, 0.2, 0.5, 0.8, 0.9),
+    )  # fmt: skip
+    importance_mode: Literal[
+        "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"
+    ] = setting(
+        "token_truncate", "Weights beyond a cap: held there or left out.", belongs="ratio",
+        when=CORRECTED, label="beyond caps",
+        steps=("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+    )  # fmt: skip
+    off_policy_mask: float = number(
+        0.0, "Leave out worse answers this far from the sampler; 0 is off.", unit="nats/token",
+        off=0, belongs="ratio", label="off-policy", steps=(0.0, 0.001, 0.01, 0.1, 0.5, 1.0),
+        factor="mᵢ·",
+        said=", and worse answers more than {off_policy_mask:g} nats per token from their "
+        "sampler are left out",
+    )  # fmt: skip
+
+    # For the critic of `gae`
+    gamma: float = number(1.0, "Discount of later rewards.", high=1, belongs="signal", when=CRITIC)
+    lam: float = number(0.95, "GAE's lambda.", high=1, belongs="signal", when=CRITIC)
+    value_clip: float = number(
+        0.2, "Largest move of a value in a step; 0 is off.", off=0, when=CRITIC
+    )
+    value_coefficient: float = number(
+        0.1, "Weight of the critic's loss.", off=0, when=CRITIC,
+        term=" − {value_coefficient:g}·½(Vᵢₜ − Rᵢₜ)²",
+    )  # fmt: skip
+    whiten: bool = setting(
+        True, "Standardise advantages over the update.", belongs="signal", when=CRITIC
+    )
+
+    @property
+    def reads_sampler(self) -> bool:
+        """Whether the loss reads what the sampler gave the tokens."""
+        return self.importance_cap > 0 or self.off_policy_mask > 0
+
+    @property
+    def pays_in_reward(self) -> bool:
+        """Whether the distance to the reference is taken from the reward, and not from the loss."""
+        return self.anchor != "none" and self.anchor_place == "reward"
+
+    @property
+    def compares(self) -> str:
+        """What the signal compares within a group: completions, steps, or nothing."""
+        return SIGNALS[self.signal].compares
+
+    @property
+    def per_token(self) -> bool:
+        """Whether the tokens of an answer have advantages of their own."""
+        return SIGNALS[self.signal].per_token
+
+
+SETTINGS: Mapping[str, Setting] = {
+    made.name: replace(
+        made.metadata["setting"],
+        name=made.name,
+        kind=made.type,
+        default=made.default,
+        label=made.metadata["setting"].label or made.name.replace("_", " "),
+    )
+    for made in fields(Recipe)
+    if made.metadata
+}
+CHOICES = {name: found.choices for name, found in SETTINGS.items() if found.choices}
+
+
+def settings_read(recipe: Recipe) -> tuple[str, ...]:
+    """The settings that have an effect on a recipe, in the order of the declaration."""
+    return tuple(name for name, found in SETTINGS.items() if found.read(recipe))
+
+
+class Exclusion(NamedTuple):
+    """Settings that exclude each other: which ones, when, why and what to do."""
+
+    settings: tuple[str, ...]
+    refused: Callable[[Recipe], bool]
+    why: str
+
+
+# (is it refused?, why and what to do)
+EXCLUSIONS = (
+    Exclusion(
+        ("ratio", "trust"),
+        lambda r: r.ratio == "none" and r.trust != "none",
+        "trust={trust} bounds a ratio, but ratio=none has none: choose ratio=token, sequence_mean "
+        "or sequence_sum, or trust=none",
+    ),
+    Exclusion(
+        ("ratio", "passes", "minibatches", "sampler_sync_every"),
+        lambda r: r.ratio == "none" and max(r.passes, r.minibatches, r.sampler_sync_every) > 1,
+        "ratio=none is right for fresh samples only, but passes={passes}, "
+        "minibatches={minibatches}, sampler_sync_every={sampler_sync_every} train on old ones: "
+        "choose a ratio, or set all three to 1",
+    ),
+    Exclusion(
+        ("trust", "ratio"),
+        lambda r: r.trust == "target" and r.ratio != "token",
+        "trust=target gives every token its own target, but ratio={ratio} is one number per "
+        "answer: choose ratio=token",
+    ),
+    Exclusion(
+        ("trust", "signal"),
+        lambda r: r.trust == "target" and r.signal != "group_sign",
+        "trust=target reads only the sign of an answer, so the size that signal={signal} "
+        "computes would be lost: choose signal=group_sign",
+    ),
+    Exclusion(
+        ("anchor", "beta"),
+        lambda r: r.anchor == "none" and r.beta > 0,
+        "beta={beta:g} weighs a distance to the reference, but anchor=none measures none: choose "
+        "anchor=k1, k2 or k3, or beta=0",
+    ),
+    Exclusion(
+        ("anchor_place", "signal", "anchor", "beta"),
+        lambda r: r.pays_in_reward and r.signal == "process",
+        "anchor_place=reward subtracts the distance from the score of an answer, but "
+        "signal=process has scores of steps: choose anchor_place=loss",
+    ),
+    Exclusion(
+        ("anchor_place", "combine", "anchor", "beta"),
+        lambda r: r.pays_in_reward and r.combine == "normalize_then_sum",
+        "anchor_place=reward subtracts the distance from the sum of the rewards, but "
+        "combine=normalize_then_sum normalises before it sums: choose sum_then_normalize, or "
+        "anchor_place=loss",
+    ),
+    Exclusion(
+        ("anchor_level", "signal", "anchor_place"),
+        lambda r: r.pays_in_reward and r.signal == "gae" and r.anchor_level == "sequence",
+        "signal=gae takes the distance token by token, but anchor_level=sequence has one for the "
+        "answer: choose anchor_level=token",
+    ),
+    Exclusion(
+        ("combine", "signal"),
+        lambda r: r.combine == "normalize_then_sum" and not NORMALISING.holds(r),
+        "combine=normalize_then_sum normalises each reward function by the signal, but "
+        "signal={signal} gives nothing to sum: choose group_standard, group_mean, leave_one_out, "
+        "batch_standard or minus_batch_mean, or combine=sum_then_normalize",
+    ),
+    Exclusion(
+        ("stop", "trust"),
+        lambda r: r.stop == "target" and r.trust != "target",
+        "stop=target waits for tokens to reach their targets, but trust={trust} sets none: choose "
+        "trust=target or another stop",
+    ),
+    Exclusion(
+        ("stop", "trust"),
+        lambda r: r.stop == "all_at_bound" and r.trust not in ("clip", "target"),
+        "stop=all_at_bound waits for tokens to reach their bound, but trust={trust} has none that "
+        "stops them: choose trust=clip or another stop",
+    ),
+    Exclusion(
+        ("refill_rounds", "signal"),
+        lambda r: r.refill_rounds > 0 and not r.compares,
+        "refill_rounds={refill_rounds} replaces groups without a signal, but signal={signal} does "
+        "not compare within a group: choose a group signal, or refill_rounds=0",
+    ),
+    Exclusion(
+        ("importance_floor", "importance_cap"),
+        lambda r: 0 < r.importance_cap <= r.importance_floor,
+        "importance_floor={importance_floor:g} is not below importance_cap={importance_cap:g}, so "
+        "every weight would be the same: lower the floor, or raise the cap",
+    ),
+)
 
 
 def recipe(base: str | Recipe, **changes: Any) -> Recipe:
-    """A recipe by name, or a recipe, with some answers changed; refused if they exclude each other.
+    """A recipe by name, or a recipe, with changes; refused if its settings exclude each other.
 
     `beta` above 0 on a recipe without an anchor means `anchor="k3"`, and `beta=0` means no anchor.
     """
     start = base if isinstance(base, Recipe) else _by_name(base)
-    for name, value in changes.items():
-        check_value(name, value)
+    changes = {name: _checked(name, value) for name, value in changes.items()}
     if changes.get("beta", 0) > 0 and start.anchor == "none":
         changes.setdefault("anchor", "k3")
     if changes.get("anchor") == "none":
@@ -39,13 +492,46 @@ def recipe(base: str | Recipe, **changes: Any) -> Recipe:
         if "anchor" in changes and "beta" not in changes:
             raise RecipeError(
                 f"anchor={changes['anchor']} has no effect with beta=0, as recipe {start.name} "
-                "has it: set beta, for example beta=0.04"
+                "has it: set beta, for example beta=0.04",
+                "anchor",
+                "beta",
             )
         changes["anchor"] = "none"
     made = replace(start, **changes)
-    refuse_exclusions(made)
-    refuse_unread(start, made, changes)
+    _refuse_exclusions(made)
+    _refuse_unread(start, made, changes)
     return made
+
+
+def _refuse_exclusions(made: Recipe) -> None:
+    for settings, refused, why in EXCLUSIONS:
+        if refused(made):
+            raise RecipeError(f"recipe {made.name}: {why.format(**asdict(made))}", *settings)
+
+
+def _refuse_unread(start: Recipe, made: Recipe, changes: dict[str, Any]) -> None:
+    """Refuse a change that nothing reads: it would look like a setting and do nothing."""
+    for name, value in changes.items():
+        setting = SETTINGS[name]
+        if name != "beta" and value != getattr(start, name) and not setting.read(made):
+            raise RecipeError(
+                f"recipe {made.name}: {name}={value} has no effect: it is read only with "
+                f"{setting.when.words}",
+                name,
+                *setting.when.settings,
+            )
+
+
+def _checked(name: str, value: object) -> Any:
+    """A setting's value in its own type; an unknown name and an illegal value are refused."""
+    if name not in SETTINGS:
+        near = difflib.get_close_matches(name, SETTINGS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(SETTINGS)}"
+        raise RecipeError(f"a recipe has no setting {name!r}: {hint}", name)
+    try:
+        return SETTINGS[name].checked(value)
+    except ValueError as error:
+        raise RecipeError(f"{name} {error}", name) from error
 
 
 def _by_name(name: object) -> Recipe:
@@ -53,7 +539,9 @@ def _by_name(name: object) -> Recipe:
         return RECIPES[name]
     near = difflib.get_close_matches(str(name), RECIPES, n=3)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    raise RecipeError(f"there is no recipe {name!r}: {hint}choose one of {', '.join(RECIPES)}")
+    raise RecipeError(
+        f"there is no recipe {name!r}: {hint}choose one of {', '.join(RECIPES)}", "recipe"
+    )
 
 
 _GRPO = Recipe(name="grpo")

@@ -1,15 +1,25 @@
 """RunConfig: the one tree of settings and the one place where a default is written.
 
-A default of None in `algorithm` means: as the recipe says, and for `importance_cap` as the loaded
+A default of None in `algorithm` means what the recipe says, and for `importance_cap` as the loaded
 model needs it. Elsewhere 0 or None means off.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    create_model,
+    model_validator,
+)
 
-from grpo_engine.config.recipes import RECIPES, Recipe, recipe
+from grpo_engine.config.recipe_settings import Setting
+from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
+from grpo_engine.errors import ConfigError
 
 
 def setting(
@@ -74,7 +84,7 @@ class TaskConfig(Section):
 
 
 class RewardsConfig(Section):
-    """What an answer is worth."""
+    """How an answer is scored."""
 
     functions: tuple[str, ...] = setting(
         (), "Reward functions: built-in names, `file.py:function` or `module:function`; "
@@ -101,88 +111,31 @@ class RolloutConfig(Section):
     stop: tuple[str, ...] = setting((), "Texts that end an answer.")
     think_budget: int = setting(0, "Most tokens before `</think>`; 0 for no cap.", ge=0)
     max_rows: int = setting(0, "Rows decoded at a time; 0 for all of the step.", ge=0)
-    ignore_end: bool = setting(False, "Go on past end tokens, for benchmarks.")
+    ignore_end: bool = setting(False, "Sample past end tokens, for benchmarks.")
 
 
-class AlgorithmConfig(Section):
-    """The recipe, and the choices that differ from it."""
+def _checked(facts: Setting) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else facts.checked(value)
 
-    recipe: str = setting("grpo", "The named algorithm; see `grpo-tui recipes`.", main=True)
-    signal: Literal[
-        "return", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out",
-        "batch_standard", "group_sign", "process", "gae",
-    ] | None = setting(None, "What an answer is worth, relative to what.")  # fmt: skip
-    std: Literal["sample", "population"] | None = setting(None, "Divide by n-1 or by n.")
-    signal_eps: float | None = setting(None, "Added to the standard deviation.", ge=0)
-    combine: Literal["sum_then_normalize", "normalize_then_sum"] | None = setting(
-        None, "Several rewards: weigh then normalise, or the other way round."
+
+_FIELDS: dict[str, Any] = {
+    name: (
+        Annotated[facts.kind | None, BeforeValidator(_checked(facts)), facts],
+        setting(None, facts.help, unit=facts.unit, main=facts.main),
     )
-    ratio: Literal["none", "token", "sequence_mean", "sequence_sum"] | None = setting(
-        None, "How old data is re-weighted."
+    for name, facts in SETTINGS.items()
+}
+
+
+class AlgorithmConfig(
+    create_model(  # type: ignore[misc]  # a base made at run time
+        "AlgorithmFields",
+        __base__=Section,
+        recipe=(str, setting("grpo", "The named algorithm; see `grpo-tui recipes`.", main=True)),
+        **_FIELDS,
     )
-    trust: Literal["none", "clip", "cispo", "sapo", "target"] | None = setting(
-        None, "When the push on a token stops."
-    )
-    clip_low: float | None = setting(None, "Lower bound of the ratio is 1 - this.", ge=0, le=1)
-    clip_high: float | None = setting(None, "Upper bound of the ratio is 1 + this.", ge=0)
-    delta: float | None = setting(None, "Ceiling of the raw ratio for negative advantages.", gt=1)
-    cispo_cap: float | None = setting(None, "CISPO's cap on the ratio.", gt=0)
-    sapo_tau_pos: float | None = setting(None, "SAPO's gate temperature, advantage > 0.", gt=0)
-    sapo_tau_neg: float | None = setting(None, "SAPO's gate temperature, advantage < 0.", gt=0)
-    target_tolerance: float | None = setting(None, "Near enough to the target.", gt=0, lt=1)
-    anchor: Literal["none", "k1", "k2", "k3"] | None = setting(
-        None, "How the distance to the reference policy is estimated."
-    )
-    beta: float | None = setting(None, "Strength of the KL leash; 0 is off.", ge=0, main=True)
-    anchor_level: Literal["token", "sequence"] | None = setting(None, "KL per token or per answer.")
-    anchor_place: Literal["loss", "reward"] | None = setting(None, "Where the KL penalty enters.")
-    ref_refresh_every: int | None = setting(
-        None, "Refresh the reference every N steps; 0 is never.", ge=0, unit="steps"
-    )
-    ref_mix: float | None = setting(None, "Share of the policy in a refresh.", gt=0, le=1)
-    weight: Literal[
-        "per_sequence", "per_completion", "per_token", "per_batch_token", "constant", "sum"
-    ] | None = setting(None, "How tokens are averaged.")  # fmt: skip
-    passes: int | None = setting(None, "Passes over the same rollouts (mu).", ge=1, le=100)
-    minibatches: int | None = setting(None, "Updates per pass.", ge=1, le=1024)
-    stop: Literal["never", "all_at_bound", "plateau", "kl", "target"] | None = setting(
-        None, "When to stop the passes early."
-    )
-    stop_share: float | None = setting(None, "Share of tokens that must be there.", gt=0, le=1)
-    stop_kl: float | None = setting(None, "KL to the sampling policy that ends passes.", gt=0)
-    stop_plateau: float | None = setting(None, "Least relative improvement.", ge=0, lt=1)
-    drop_at_bound: bool | None = setting(None, "Tokens at their bound leave the loss.")
-    sampler_sync_every: int | None = setting(
-        None, "Sample from a policy that is renewed every N steps.", ge=1, unit="steps"
-    )
-    refill_rounds: int | None = setting(
-        None, "Rounds that replace groups without signal; 0 is off.", ge=0, le=100
-    )
-    overlong_buffer: float | None = setting(
-        None, "Share of the longest length with a soft penalty; 0 is off.", ge=0, lt=1
-    )
-    mask_truncated: bool | None = setting(None, "Leave cut answers out of the loss.")
-    entropy_bonus: float | None = setting(None, "Weight of the entropy bonus.", ge=0)
-    entropy_target: float | None = setting(None, "Entropy that the bonus is steered to.", ge=0)
-    entropy_top_quantile: float | None = setting(
-        None, "Only this share of tokens, by entropy, is trained.", gt=0, le=1
-    )
-    importance_cap: float | None = setting(
-        None, "Cap on π_old/π_sampler; 0 is off, empty is on where the two cannot agree.", ge=0
-    )
-    importance_floor: float | None = setting(None, "Lower cap on π_old/π_sampler.", ge=0, le=1)
-    importance_mode: Literal[
-        "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"
-    ] | None = setting(None, "Weights beyond a cap: held there or left out.")  # fmt: skip
-    off_policy_mask: float | None = setting(
-        None, "Leave out worse answers this far from the sampler; 0 is off.", ge=0,
-        unit="nats/token",
-    )  # fmt: skip
-    gamma: float | None = setting(None, "Discount of later rewards.", ge=0, le=1)
-    lam: float | None = setting(None, "GAE's lambda.", ge=0, le=1)
-    value_clip: float | None = setting(None, "Largest move of a value in a step.", gt=0)
-    value_coefficient: float | None = setting(None, "Weight of the critic's loss.", ge=0)
-    whiten: bool | None = setting(None, "Standardise advantages over the update.")
+):
+    """The recipe, and the settings that differ from it."""
 
     def resolved(self) -> Recipe:
         """Give the recipe with this run's choices in place."""
@@ -191,9 +144,6 @@ class AlgorithmConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "AlgorithmConfig":
-        if self.recipe not in RECIPES:
-            known = ", ".join(sorted(RECIPES))
-            raise ValueError(f"algorithm.recipe must be one of {known}; got {self.recipe!r}")
         self.resolved()
         return self
 
@@ -234,7 +184,7 @@ class EvaluationConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """What is kept to go on from."""
+    """What is kept to resume from."""
 
     every: int = setting(20, "Write a checkpoint every N steps; 0 for only at the end.", ge=0)
     keep: int = setting(2, "Checkpoints kept beside the best one.", ge=1, le=1000)
@@ -255,7 +205,7 @@ class RecordConfig(Section):
 
 
 class AlertsConfig(Section):
-    """From when on a run's numbers raise an alert; nothing of the training depends on it."""
+    """The thresholds of alerts; training does not depend on them."""
 
     no_signal: float = setting(0.5, "Share of prompts without signal over 5 steps.", gt=0, le=1)
     kl: float = setting(0.1, "KL to the reference over 5 steps.", gt=0, unit="nats/token")
@@ -291,31 +241,37 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "RunConfig":
-        chosen = self.algorithm.resolved()
-        if self.rollout.group_size < 2 and chosen.signal in GROUP_SIGNALS:
-            raise ValueError(
+        chosen, rollout, rewards = self.algorithm.resolved(), self.rollout, self.rewards
+        if rollout.group_size < 2 and chosen.compares == "completions":
+            raise ConfigError(
                 f"rollout.group_size must be >= 2 for signal {chosen.signal}, "
-                f"got {self.rollout.group_size}"
+                f"got {rollout.group_size}",
+                "rollout.group_size",
+                "algorithm.signal",
+                "algorithm.recipe",
             )
-        rows = self.rollout.prompts * self.rollout.group_size
+        rows = rollout.prompts * rollout.group_size
         if chosen.minibatches > rows:
-            raise ValueError(
+            raise ConfigError(
                 f"algorithm.minibatches must be at most the answers of a step ({rows}), "
-                f"got {chosen.minibatches}"
+                f"got {chosen.minibatches}",
+                "algorithm.minibatches",
+                "rollout.prompts",
+                "rollout.group_size",
+                "algorithm.recipe",
             )
         if chosen.ref_mix < 1 and self.model.tuning != "full":
-            raise ValueError(
+            raise ConfigError(
                 f"algorithm.ref_mix {chosen.ref_mix} needs model.tuning full: mixing LoRA's "
-                "A and B is not mixing BA; use 1 to copy the adapter"
+                "A and B is not mixing BA; use 1 to copy the adapter",
+                "algorithm.ref_mix",
+                "model.tuning",
             )
-        if self.rewards.weights and len(self.rewards.weights) != len(self.rewards.functions):
-            raise ValueError(
-                f"rewards.weights has {len(self.rewards.weights)} values for "
-                f"{len(self.rewards.functions)} rewards.functions; give one each"
+        if rewards.weights and len(rewards.weights) != len(rewards.functions):
+            raise ConfigError(
+                f"rewards.weights has {len(rewards.weights)} values for "
+                f"{len(rewards.functions)} rewards.functions; give one each",
+                "rewards.weights",
+                "rewards.functions",
             )
         return self
-
-
-GROUP_SIGNALS = frozenset(
-    {"group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign"}
-)

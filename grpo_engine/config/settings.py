@@ -1,16 +1,18 @@
 """The settings as data: list them, read them from YAML and `--set`, say what is wrong in words."""
 
 import difflib
+import math
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from grpo_engine.config.recipe_settings import ANY, Setting
 from grpo_engine.config.run_config import RunConfig, Section
 from grpo_engine.errors import ConfigError, RecipeError
 
@@ -30,6 +32,7 @@ class SettingInfo:
     high: float | None
     low_open: bool
     high_open: bool
+    off: float | None = None  # a legal value outside the range
 
 
 @cache
@@ -48,7 +51,12 @@ def settings() -> Mapping[str, SettingInfo]:
 def _info(path: str, field: Any) -> SettingInfo:
     extra = field.json_schema_extra or {}
     limits: dict[str, float] = {}
+    off = None
     for mark in field.metadata:
+        if isinstance(mark, Setting) and mark.range != ANY:
+            limits["gt" if mark.range.above else "ge"] = mark.range.low
+            limits |= {"le": mark.range.high} if mark.range.high < math.inf else {}
+            off = mark.off if mark.off_apart else None
         for kind in ("ge", "gt", "le", "lt"):
             if (value := getattr(mark, kind, None)) is not None:
                 limits[kind] = value
@@ -64,6 +72,7 @@ def _info(path: str, field: Any) -> SettingInfo:
         high=limits.get("le", limits.get("lt")),
         low_open="gt" in limits,
         high_open="lt" in limits,
+        off=off,
     )
 
 
@@ -115,7 +124,7 @@ def write_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Lay one tree over another, section by section.
 
-    Other rewards have other weights, and another task has other options: those go with the old.
+    Other rewards drop the weights of the old ones, and another task drops its options.
     """
     merged = dict(base)
     for key, value in over.items():
@@ -202,22 +211,51 @@ def _plain(text: str) -> Any:
         return text
 
 
+class Problem(NamedTuple):
+    """What is wrong with a configuration, and the paths of the settings that could be changed."""
+
+    words: str
+    settings: tuple[str, ...]
+    at: str = ""  # the place, where the words do not name it
+
+    def __str__(self) -> str:
+        return f"{self.at}: {self.words}" if self.at else self.words
+
+
 def build(tree: Mapping[str, Any], where: str = "the configuration") -> RunConfig:
     """Make the config of a tree, or raise one ConfigError that lists everything wrong in it."""
     try:
         return RunConfig.model_validate(dict(tree))
-    except RecipeError as error:
-        raise ConfigError(f"{where}: {error}") from error
     except ValidationError as error:
-        lines = [_sentence(item) for item in error.errors()]
-        raise ConfigError(f"{where}: " + "; ".join(lines)) from error
+        words = "; ".join(map(str, _problems(error)))
+        raise ConfigError(f"{where}: {words}") from error
 
 
-def _sentence(item: Any) -> str:
+def problems(tree: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """Everything that is wrong in a tree of settings."""
+    try:
+        RunConfig.model_validate(dict(tree))
+    except ValidationError as error:
+        return _problems(error)
+    return ()
+
+
+def _problems(error: ValidationError) -> tuple[Problem, ...]:
+    return tuple(_problem(item) for item in error.errors())
+
+
+def _problem(item: Any) -> Problem:
     path = ".".join(str(part) for part in item["loc"])
+    setting = next((name for name in settings() if f"{path}.".startswith(f"{name}.")), "")
     if item["type"] == "extra_forbidden":
-        return f"there is no setting {path!r}{nearest(path, settings())}"
+        return Problem(f"there is no setting {path!r}{nearest(path, settings())}", ())
     if item["type"] == "value_error":
-        return str(item["ctx"]["error"])
+        error = item["ctx"]["error"]
+        if setting:
+            return Problem(str(error), (setting,), path)
+        named = getattr(error, "settings", ())
+        if isinstance(error, RecipeError):
+            named = tuple(f"algorithm.{name}" for name in (*named, "recipe"))
+        return Problem(str(error), named)
     words = str(item["msg"])[0].lower() + str(item["msg"])[1:]
-    return f"{path}: {words}, got {item['input']!r}"
+    return Problem(f"{words}, got {item['input']!r}", (setting,) if setting else (), path)

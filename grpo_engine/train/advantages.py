@@ -9,12 +9,10 @@ from grpo_engine.config.recipes import RECIPES, Recipe
 from grpo_engine.maths.advantage import Advantages, advantages
 from grpo_engine.train.samples import SampledGroup, Samples
 
-GROUP_SIGNALS = ("group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign")
-
 
 def advantages_read_tokens(recipe: Recipe) -> bool:
     """Whether advantages are made from log-probabilities or values of the tokens."""
-    return recipe.signal == "gae" or (recipe.anchor != "none" and recipe.anchor_place == "reward")
+    return recipe.signal == "gae" or recipe.pays_in_reward
 
 
 def needs_old_logprobs(recipe: Recipe) -> bool:
@@ -48,7 +46,7 @@ def step_advantages(samples: Samples, recipe: Recipe) -> Advantages:
 
 def pinned_advantages(groups: Sequence[SampledGroup], recipe: Recipe) -> list[float]:
     """Advantages that the rollouts of pinned prompts would have; shown, never trained on."""
-    signal = recipe.signal if recipe.signal in GROUP_SIGNALS else RECIPES["grpo"].signal
+    signal = recipe.signal if recipe.compares == "completions" else RECIPES["grpo"].signal
     shown = recipes.recipe("grpo", signal=signal, beta=0.0)
     rewards_BF = [list(row) for group in groups for row in group.scores.values]
     group_ids_B = [place for place, group in enumerate(groups) for _ in group.rollouts]

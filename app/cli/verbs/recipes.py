@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from grpo_engine.config.recipe_cards import CARDS
-from grpo_engine.config.recipe_formula import formula
-from grpo_engine.config.recipe_words import answers, around, sentence
+from grpo_engine.config.recipe_words import answers, around, formula, sentence
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe, settings_read
 
 app = typer.Typer(help="List the algorithms there are; show one.", invoke_without_command=True)

@@ -3,8 +3,7 @@
 import pytest
 
 from grpo_engine.config.recipe_cards import CARDS
-from grpo_engine.config.recipe_formula import formula
-from grpo_engine.config.recipe_words import answers, around, sentence
+from grpo_engine.config.recipe_words import answers, around, formula, sentence
 from grpo_engine.config.recipes import RECIPES, recipe, settings_read
 
 
@@ -78,7 +77,7 @@ def test_every_setting_that_is_read_belongs_to_one_answer_or_stands_around(name:
                 "Jᵢₜ = min( ρᵢₜ·Aᵢ, clip(ρᵢₜ, 0.8, 1.28)·Aᵢ )",
                 "wᵢ = exp( Σₜ log π_old(oᵢₜ)/π_sampler(oᵢₜ) )   0 outside [0.5, 3]",
                 "mᵢ = [Aᵢ ≥ 0 or 1/|oᵢ| Σₜ log π_sampler(oᵢₜ)/π(oᵢₜ) ≤ 0.1]",
-                "L = −1/Σᵢ|oᵢ| Σᵢ Σₜ ( mᵢ·wᵢ·Jᵢₜ )",
+                "L = −1/Σᵢ|oᵢ| Σᵢ Σₜ ( wᵢ·mᵢ·Jᵢₜ )",
             ],
         ),
     ],
@@ -91,10 +90,11 @@ def test_the_formula_is_made_from_the_choices(
 
 def test_a_changed_choice_changes_the_sentence() -> None:
     assert sentence(RECIPES["grpo"]) == (
-        "A completion is worth its reward less the mean of its group, in units of the group's "
-        "spread; old tokens are re-weighted, each by its own probability ratio; a push down stops "
-        "at ratio 0.8, a push up at 1.2; each token pays 0.04 times k3 to the reference, in the "
-        "loss; every completion counts the same, whatever its length; rollouts are used once."
+        "The advantage of an answer is its reward less the mean of its group, in units of the "
+        "group's spread; old tokens are re-weighted, each by its own probability ratio; a push "
+        "down stops at ratio 0.8, a push up at 1.2; each token pays 0.04 times k3 to the "
+        "reference, in the loss; every answer counts the same, whatever its length; rollouts are "
+        "used once."
     )
     changed = sentence(recipe("grpo", passes=3, stop="kl", minibatches=2, delta=4.0, beta=0.0))
     assert "no ratio counts above 4" in changed
@@ -102,9 +102,9 @@ def test_a_changed_choice_changes_the_sentence() -> None:
     weighed = recipe("grpo", importance_cap=2.0, importance_floor=0.5, off_policy_mask=0.1)
     assert (
         "each token weighs what the trainer gives it over what the sampler gave it, held from "
-        "0.5 to 2, and worse completions more than 0.1 nats per token" in sentence(weighed)
+        "0.5 to 2, and worse answers more than 0.1 nats per token" in sentence(weighed)
     )
     masked = sentence(recipe("grpo", importance_cap=3.0, importance_mode="sequence_mask"))
-    assert "each completion weighs" in masked
+    assert "each answer weighs" in masked
     assert "left out unless it is at most 3" in masked
     assert "in at most 3 passes, until KL to the sampling policy passes 0.05, in 2" in changed

@@ -1,12 +1,29 @@
 """Recipes: the shipped table, single changes, and refusals that say why."""
 
-from dataclasses import replace
+import math
+import re
+import sys
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from grpo_engine.config.recipes import CHOICES, RANGES, RECIPES, Recipe, recipe, settings_read
+from grpo_engine.config.recipe_settings import Setting
+from grpo_engine.config.recipes import (
+    CHOICES,
+    RECIPES,
+    SETTINGS,
+    SIGNALS,
+    Recipe,
+    recipe,
+    settings_read,
+)
+from grpo_engine.config.run_config import AlgorithmConfig
 from grpo_engine.errors import RecipeError
+from grpo_engine.maths import signal as signals
 
 SHIPPED: list[str] = [
     "reinforce",
@@ -47,7 +64,7 @@ ANSWERS = {
     "ppo": ("gae", "token", "clip", "k1", "per_token", 4),
 }
 
-SETTINGS: dict[str, dict[str, Any]] = {
+OWN: dict[str, dict[str, Any]] = {
     "grpo": {"clip_low": 0.2, "clip_high": 0.2, "beta": 0.04, "std": "sample", "signal_eps": 1e-4},
     "grpo-iterative": {"ref_refresh_every": 50, "ref_mix": 1.0},
     "grpo-sequence": {
@@ -91,13 +108,13 @@ def test_a_recipe_gives_the_answers_of_the_table(name: str) -> None:
         made.weight,
         made.passes,
     ) == ANSWERS[name]
-    assert {key: getattr(made, key) for key in SETTINGS.get(name, {})} == SETTINGS.get(name, {})
+    assert {key: getattr(made, key) for key in OWN.get(name, {})} == OWN.get(name, {})
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_recipe_passes_its_own_rules(name: str) -> None:
     made = RECIPES[name]
-    every = {key: getattr(made, key) for key in [*CHOICES, *RANGES] if key != "anchor"}
+    every = {key: getattr(made, key) for key in SETTINGS if key != "anchor"}
     assert recipe(name, **every) == made
 
 
@@ -135,6 +152,7 @@ def test_beta_on_a_recipe_without_an_anchor_means_k3() -> None:
         ("grpo", {"trust": "clamp"}, "trust must be one of none, clip"),
         ("grpo", {"clip_low": 1.5}, "clip_low must be at least 0 and at most 1, got 1.5"),
         ("grpo", {"clip_low": "a"}, "clip_low must be at least 0 and at most 1, got 'a'"),
+        ("grpo", {"clip_low": "nan"}, "clip_low must be at least 0 and at most 1, got 'nan'"),
         ("grpo", {"clip_low": True}, "clip_low must be"),
         ("grpo", {"clip_high": float("nan")}, "clip_high must be at least 0, got nan"),
         ("grpo", {"beta": -0.1}, "beta must be at least 0"),
@@ -189,6 +207,151 @@ def test_the_settings_of_a_recipe_are_those_that_have_an_effect() -> None:
     assert not {"clip_low", "clip_high", "beta", "gamma", "stop", "name"} & set(read)
 
 
-def test_every_numeric_setting_has_a_range_and_every_choice_its_values() -> None:
-    named = set(CHOICES) | set(RANGES) | {"name", "drop_at_bound", "mask_truncated", "whiten"}
-    assert named == set(Recipe.__dataclass_fields__)
+def test_every_field_but_the_name_is_a_setting_with_help_and_a_legal_default() -> None:
+    assert [field.name for field in fields(Recipe)] == ["name", *SETTINGS]
+    for name, setting in SETTINGS.items():
+        assert setting.help.endswith(".")
+        assert setting.checked(setting.default) == getattr(RECIPES["grpo"], name)
+
+
+@pytest.mark.parametrize("name", [n for n, s in SETTINGS.items() if s.meanings])
+def test_every_value_of_a_choice_has_its_words(name: str) -> None:
+    assert tuple(SETTINGS[name].meanings) == CHOICES[name]
+
+
+@pytest.mark.parametrize("name", [n for n, s in SETTINGS.items() if s.steps])
+def test_the_lab_steps_through_legal_values(name: str) -> None:
+    assert [SETTINGS[name].checked(value) for value in SETTINGS[name].steps] == [
+        *SETTINGS[name].steps
+    ]
+
+
+def test_signals_of_the_maths_that_read_siblings_are_those_said_to_compare_them() -> None:
+    # `process` is not in the table of the maths: it normalises over steps, `gae` needs no group
+    assert {name for name in signals.SIGNALS if SIGNALS[name].compares == "completions"} == {
+        "group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign",
+    }  # fmt: skip
+    assert SIGNALS["process"].compares == "steps"
+    assert not any(SIGNALS[name].compares for name in ("return", "minus_batch_mean", "gae"))
+
+
+def test_a_process_signal_needs_no_second_answer() -> None:
+    assert recipe("grpo-process", refill_rounds=2).compares == "steps"
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "settings"),
+    [
+        ("grpo", {"clip_low": 1.5}, ("clip_low",)),
+        ("grpo", {"clip_hi": 0.3}, ("clip_hi",)),
+        ("gpro", {}, ("recipe",)),
+        ("grpo", {"ratio": "none"}, ("ratio", "trust")),
+        ("dapo", {"anchor": "k1"}, ("anchor", "beta")),
+        ("sapo", {"clip_high": 0.3}, ("clip_high", "trust")),
+    ],
+)
+def test_a_refusal_carries_the_names_of_its_settings(
+    base: str, changes: dict[str, Any], settings: tuple[str, ...]
+) -> None:
+    with pytest.raises(RecipeError) as refused:
+        recipe(base, **changes)
+    assert refused.value.settings == settings
+    assert refused.value.setting == settings[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "legal"),
+    [
+        ("value_clip", 0, True),  # off
+        ("value_clip", -0.1, False),
+        ("importance_cap", 0, True),  # off
+        ("importance_cap", 0.999, False),  # a cap below 1 would shrink every weight
+        ("importance_cap", 1, True),
+        ("target_tolerance", 0, False),  # no probability is its target to the last bit
+        ("target_tolerance", 1, True),
+        ("stop_plateau", 0, True),  # until there is no improvement at all
+        ("stop_plateau", 1.5, True),  # from J = -1 to 1 is an improvement by 2 of itself
+        ("overlong_buffer", 1, True),  # the penalty grows from the first token
+        ("entropy_target", 0, True),
+        ("entropy_target", None, True),  # off
+        ("beta", None, False),
+        ("passes", 101, True),
+        ("passes", 2.0, True),
+        ("passes", 2.5, False),
+        ("minibatches", 1025, True),
+        ("refill_rounds", 101, True),
+        ("refill_rounds", -1, False),
+        ("clip_high", 10**400, False),
+    ],
+)
+def test_a_setting_has_the_range_that_its_formula_allows(
+    name: str, value: Any, legal: bool
+) -> None:
+    setting = SETTINGS[name]
+    if legal:
+        assert setting.checked(value) == value
+    else:
+        with pytest.raises(ValueError, match=re.escape(setting.allowed)):
+            setting.checked(value)
+
+
+OTHER_TYPES = [
+    True,
+    "",
+    "no",
+    "0.5",
+    "1",
+    "nan",
+    "1e400",
+    math.nan,
+    math.inf,
+    -math.inf,
+    10**400,
+    [],
+    {},
+]
+
+
+def edges(setting: Setting) -> list[Any]:
+    """Values at, just within, just beyond and far from a setting's edges, and of other types."""
+    low, high = setting.range.low, min(setting.range.high, sys.float_info.max)
+    numbers = [math.nextafter(edge, to) for edge in (low, high, 0, 1) for to in (-9e9, 9e9)]
+    numbers += [low, high, 0, 1, -1, 0.5, 2, 2.0, 2.5, 101, 1e4, 10**6]
+    default = [] if setting.default is None else [setting.default]
+    return [*numbers, *default, *setting.choices, True, False, *OTHER_TYPES]
+
+
+def check_that_both_take_it_or_neither(base: str, name: str, value: Any) -> None:
+    try:
+        made: Recipe | None = recipe(base, **{name: value})
+    except RecipeError:
+        made = None
+    try:
+        config = AlgorithmConfig(recipe=base, **{name: value})
+    except ValidationError:
+        config = None
+    assert (made is None) == (config is None), f"{base}: {name}={value!r}"
+    if config is not None:
+        assert config.resolved() == made
+        assert AlgorithmConfig.model_validate_json(config.model_dump_json()) == config
+
+
+def readers(name: str) -> list[str]:
+    """The recipes that read a setting, or all where none of those that ship does."""
+    return [key for key, made in RECIPES.items() if SETTINGS[name].read(made)] or list(RECIPES)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_at_the_edges_the_configuration_takes_what_the_recipe_takes(name: str) -> None:
+    base = "grpo" if "grpo" in readers(name) else readers(name)[0]
+    for value in edges(SETTINGS[name]):
+        check_that_both_take_it_or_neither(base, name, value)
+
+
+@given(st.data())
+def test_the_configuration_takes_a_value_exactly_when_the_recipe_does(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(list(SETTINGS)))
+    base = data.draw(st.sampled_from(readers(name)))
+    numbers = st.integers(-3, 2000) | st.floats(-2, 3) | st.floats()
+    value = data.draw(numbers | st.sampled_from(edges(SETTINGS[name])) | st.text(max_size=5))
+    check_that_both_take_it_or_neither(base, name, value)

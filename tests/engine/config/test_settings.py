@@ -1,6 +1,7 @@
 """Settings: one tree, read from YAML and words, errors that name the value and the remedy."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from grpo_engine.config.settings import (
     flatten,
     merge,
     parse_sets,
+    problems,
     read_yaml,
     settings,
     write_yaml,
@@ -25,8 +27,34 @@ def test_every_setting_has_help_and_eight_matter_first() -> None:
 
 
 def test_the_algorithm_section_mirrors_the_recipe() -> None:
-    choices = set(Recipe.__dataclass_fields__) - {"name"}
-    assert set(AlgorithmConfig.model_fields) - {"recipe"} == choices
+    choices = [name for name in Recipe.__dataclass_fields__ if name != "name"]
+    assert list(AlgorithmConfig.model_fields) == ["recipe", *choices]
+
+
+def test_a_setting_of_the_algorithm_is_described_as_it_is_declared() -> None:
+    known = settings()
+    cap, mask = known["algorithm.importance_cap"], known["algorithm.off_policy_mask"]
+    assert (cap.low, cap.high, cap.low_open, cap.off) == (1, None, False, 0)
+    assert (mask.low, mask.unit, mask.off) == (0, "nats/token", None)
+    assert known["algorithm.delta"].low_open
+    assert known["algorithm.anchor"].choices == ("none", "k1", "k2", "k3")
+    assert known["algorithm.beta"].main
+
+
+def test_a_problem_names_the_settings_that_could_be_changed() -> None:
+    assert problems({"rollout": {"prompts": 3}}) == ()
+    cases: list[tuple[dict[str, Any], set[str]]] = [
+        ({"rollout": {"temperature": 0}}, {"rollout.temperature"}),
+        ({"rewards": {"functions": ["a", 1]}}, {"rewards.functions"}),
+        ({"algorithm": {"clip_low": 7}}, {"algorithm.clip_low"}),
+        ({"algorithm": {"ratio": "none"}},
+         {"algorithm.ratio", "algorithm.trust", "algorithm.recipe"}),
+        ({"algorithm": {"minibatches": 100}},
+         {"algorithm.minibatches", "rollout.prompts", "rollout.group_size", "algorithm.recipe"}),
+    ]  # fmt: skip
+    for tree, changeable in cases:
+        (problem,) = problems(tree)
+        assert set(problem.settings) == changeable
 
 
 def test_set_values_take_the_settings_own_type() -> None:
@@ -60,7 +88,9 @@ def test_a_wrong_word_names_the_nearest_setting(words: list[str], message: str) 
         ({"rollout": {"group_size": 1}}, "rollout.group_size must be >= 2 .* got 1"),
         ({"rollout": {"temperature": 0}}, "rollout.temperature: .*greater than 0.* got 0"),
         ({"rolout": {}}, "no setting 'rolout'"),
-        ({"algorithm": {"recipe": "gppo"}}, "algorithm.recipe must be one of .*; got 'gppo'"),
+        ({"algorithm": {"recipe": "gppo"}}, "there is no recipe 'gppo': did you mean .*'grpo'"),
+        ({"algorithm": {"clip_low": 7}}, "algorithm.clip_low: must be at least 0 .*, got 7"),
+        ({"algorithm": {"anchor": "k4"}}, "algorithm.anchor: must be one of none, k1, k2, k3"),
         ({"algorithm": {"ref_mix": 0.5, "ref_refresh_every": 5}}, "needs model.tuning full"),
         ({"rewards": {"functions": ["a"], "weights": [1, 2]}}, "2 values for 1"),
     ],
@@ -75,6 +105,15 @@ def test_yaml_round_trip_keeps_the_config(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(write_yaml(config))
     assert build(read_yaml(path)) == config
+
+
+def test_numbers_that_yaml_reads_as_text_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("algorithm: {signal_eps: 1e-5, passes: '2'}\noptimizer: {learning_rate: 1e-5}")
+    config = build(read_yaml(path))
+    assert config.optimizer.learning_rate == 1e-5
+    made = config.algorithm.resolved()
+    assert (made.signal_eps, made.passes) == (1e-5, 2)
 
 
 def test_merge_lays_sections_over_each_other() -> None:

@@ -171,7 +171,9 @@ def _setting_part(info: "SettingInfo") -> Part:
     if info.low is not None or info.high is not None:
         low = "" if info.low is None else f"{'above' if info.low_open else 'from'} {info.low:g} "
         high = "" if info.high is None else f"{'below' if info.high_open else 'to'} {info.high:g}"
-        paragraphs.append(("range", f"{low}{high}{' ' + info.unit if info.unit else ''}"))
+        apart = "" if info.off is None else f", or {info.off:g}"
+        unit = " " + info.unit if info.unit else ""
+        paragraphs.append(("range", f"{low}{high}".strip() + apart + unit))
     default = "as the recipe says" if info.default is None else repr(info.default)
     paragraphs.append(("default", default))
     return Part(info.path, tuple(paragraphs))

@@ -9,8 +9,7 @@ from app.tui.looks.palette import Palette, style
 from app.tui.screens.new_run.form import cost
 from app.tui.screens.new_run.view import View
 from app.tui.widgets.panel import Line
-from grpo_engine.config.recipe_formula import formula
-from grpo_engine.config.recipe_words import answers
+from grpo_engine.config.recipe_words import answers, formula
 from grpo_engine.config.run_config import RunConfig
 
 GIGA = 1e9

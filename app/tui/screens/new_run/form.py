@@ -14,6 +14,7 @@ from grpo_engine.config.settings import (
     flatten,
     merge,
     parse_sets,
+    problems,
     settings,
     write_yaml,
 )
@@ -54,28 +55,31 @@ class RunForm:
 
     def config(self) -> RunConfig:
         """Build the config, or raise one ConfigError that says everything that is wrong."""
-        pairs = [f"{path}={text}" for path, text in self.edits.items()]
-        return build(merge(self.base.model_dump(), parse_sets(pairs)), where="this run")
+        return build(self._tree(self.edits), where="this run")
+
+    def _tree(self, edits: Mapping[str, str]) -> dict[str, Any]:
+        pairs = [f"{path}={text}" for path, text in edits.items()]
+        return merge(self.base.model_dump(), parse_sets(pairs))
 
     def errors(self) -> dict[str, str]:
-        """What is wrong, by path; under `` what concerns several fields."""
+        """What is wrong, by the path of the setting to change.
+
+        Settings that exclude each other are looked for among those that are legal by themselves.
+        """
         found: dict[str, str] = {}
-        good = dict(self.edits)
-        for path, text in self.edits.items():
-            try:
-                replace(self, edits={path: text}).config()
-            except ConfigError as error:
-                message = str(error).removeprefix("this run: ")
-                if message.startswith(f"{path}: "):
-                    found[path] = message.removeprefix(f"{path}: ")
-                    del good[path]
-        try:
-            replace(self, edits=good).config()
-        except ConfigError as error:
-            message = str(error).removeprefix("this run: ")
-            named = next((path for path in reversed(good) if message.startswith(path)), "")
-            found[named] = message
+        for _ in range(2):
+            good = {path: text for path, text in self.edits.items() if path not in found}
+            wrong = problems(self._tree(good))
+            if not wrong:
+                break
+            for problem in wrong:
+                found.setdefault(self._place(problem.settings), problem.words)
         return found
+
+    def _place(self, settings: Sequence[str]) -> str:
+        """Of the settings that could be changed, the one that was edited last, else the first."""
+        places = [path for path in reversed(list(self.edits)) if path in settings]
+        return (places or settings or [*self.edits, "steps"])[0]
 
     def fields(self, search: str = "") -> tuple[FormField, ...]:
         """The rows that fit the search: the eight that matter first, the others by section."""
@@ -139,7 +143,8 @@ def allowed(info: SettingInfo) -> str:
     low = None if info.low is None else f"{'>' if info.low_open else '≥'} {info.low:g}"
     high = None if info.high is None else f"{'<' if info.high_open else '≤'} {info.high:g}"
     words = " and ".join(part for part in (low, high) if part)
-    return f"{words} {info.unit}".strip()
+    apart = "" if info.off is None else f", or {info.off:g}"
+    return f"{words}{apart} {info.unit}".strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

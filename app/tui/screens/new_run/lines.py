@@ -7,8 +7,8 @@ from app.tui.screens.new_run.view import FIRST, SECTIONS, Row, View
 from app.tui.widgets.panel import Line, Span
 from grpo_engine.config.mismatch import SAID, can_agree
 from grpo_engine.config.recipe_cards import CARDS
-from grpo_engine.config.recipe_rules import READ_WHEN
 from grpo_engine.config.recipe_words import ASKS
+from grpo_engine.config.recipes import SETTINGS
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.config.settings import flatten
 from grpo_engine.platform.device import uses_gpu
@@ -245,9 +245,9 @@ def _recipe_facts(view: View, path: str) -> list[tuple[str, str]]:
         dtype = auto_format(on_gpu=uses_gpu()) if asked == "auto" else asked
         if config.algorithm.importance_cap is None and not can_agree(dtype):
             found.append(("here", f"on where the weights are in 16 bits ({dtype}): {SAID}"))
-    if leaf in READ_WHEN and leaf != "beta":
+    if leaf in SETTINGS and leaf != "beta" and SETTINGS[leaf].when.words:
         read = "" if leaf not in view.checked.read else ", as here"
-        found.append(("read", f"only with {READ_WHEN[leaf][1]}{read}"))
+        found.append(("read", f"only with {SETTINGS[leaf].when.words}{read}"))
     return found
 
 

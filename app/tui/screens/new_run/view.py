@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from app.tui.screens.new_run.form import FormField, RunForm, matches, shown
 from experiments.values import RunSummary
-from grpo_engine.config.recipe_words import ASKS, BELONGS
-from grpo_engine.config.recipes import RECIPES, Recipe, settings_read
+from grpo_engine.config.recipe_words import ASKS
+from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, settings_read
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.config.settings import SettingInfo, flatten, settings
 from grpo_engine.errors import ConfigError
@@ -61,9 +61,6 @@ class Checked:
 def check(form: RunForm) -> Checked:
     """Build the config, and place each error at the field that should be changed."""
     found = form.errors()
-    general = found.pop("", "")
-    if general:
-        found[place_of(general, form)] = general
     base = flatten(form.base)
     rows = {
         path: FormField(info=info, text=form.edits.get(path, shown(base[path])),
@@ -87,17 +84,6 @@ def _recipe_of(form: RunForm, config: RunConfig | None) -> Recipe | None:
         return replace(form, edits=edits).config().algorithm.resolved()
     except ConfigError:
         return RECIPES.get(form.edits.get("algorithm.recipe", form.base.algorithm.recipe))
-
-
-def place_of(message: str, form: RunForm) -> str:
-    """The field to show a message of several fields at: the last edited one that it names."""
-    words = set(re.findall(r"[A-Za-z_][\w.]*", message))
-    edited = list(form.edits)[::-1]
-    for path in (*edited, *INFO):
-        if path in words or (path.startswith("algorithm.") and path.split(".")[1] in words
-                             and path != "algorithm.recipe" and path in edited):  # fmt: skip
-            return path
-    return "algorithm.recipe" if message.startswith("recipe ") else (edited or ["steps"])[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +227,7 @@ def rows_of(
         )  # fmt: skip
         if is_open:
             rows += [
-                Row(f.info.path, f, section, question=questions().get(f.info.path, ""))
-                for f in fitting
+                Row(f.info.path, f, section, question=question_of(f.info.path)) for f in fitting
             ]
     return tuple(rows)
 
@@ -254,8 +239,7 @@ def members_of(whole: bool = False) -> dict[str, list[str]]:
     Where the list is sifted there is no need for a section on top.
     """
     found: dict[str, list[str]] = {name: [] for name in SECTIONS}
-    places = questions()
-    order = list(ASKS)
+    order = [*ASKS, ""]
     for path, info in INFO.items():
         section, _, leaf = path.partition(".")
         if info.main and not whole:
@@ -263,21 +247,16 @@ def members_of(whole: bool = False) -> dict[str, list[str]]:
         else:
             found[section if leaf else "run"].append(path)
     found[FIRST].sort(key=lambda path: TOP.index(path) if path in TOP else len(TOP))
-    found["algorithm"].sort(
-        key=lambda path: order.index(places[path]) if path in places else len(order)
-    )
+    found["algorithm"].sort(key=lambda path: order.index(question_of(path)))
     return {name: paths for name, paths in found.items() if paths}
 
 
-_QUESTIONS = {
-    **{f"algorithm.{name}": name for name in ("signal", "ratio", "trust", "anchor", "weight")},
-    **{f"algorithm.{name}": ask for ask, names in BELONGS.items() for name in names},
-}
-
-
-def questions() -> Mapping[str, str]:
-    """Which of the six questions each setting of the algorithm belongs to."""
-    return _QUESTIONS
+def question_of(path: str) -> str:
+    """Which of the six choices a setting belongs to; empty for none."""
+    section, _, name = path.partition(".")
+    if section != "algorithm" or name not in SETTINGS:
+        return ""
+    return name if name in ASKS else SETTINGS[name].belongs
 
 
 SHORT = {

@@ -30,11 +30,15 @@ def test_an_error_stands_at_its_field_and_the_others_are_taken() -> None:
     assert "greater than 0" in errors["rollout.temperature"]
 
 
-def test_an_error_of_several_fields_stands_at_the_one_it_names_or_apart() -> None:
+def test_an_error_of_several_fields_stands_at_the_one_that_was_edited_last() -> None:
     form = RunForm(RunConfig()).type("algorithm.minibatches", "100")
     assert "at most the answers of a step (64)" in form.errors()["algorithm.minibatches"]
     form = RunForm(RunConfig()).type("algorithm.ratio", "none")
-    assert "ratio=none" in form.errors()[""]
+    assert "ratio=none" in form.errors()["algorithm.ratio"]
+    form = form.type("algorithm.trust", "cispo").type("seed", "4")
+    assert "ratio=none" in form.errors()["algorithm.trust"]
+    form = RunForm(BASE).type("algorithm.minibatches", "30").type("rollout.prompts", "2")
+    assert "at most the answers of a step (16)" in form.errors()["rollout.prompts"]
 
 
 def test_the_eight_come_first_and_search_reads_path_and_help() -> None:
@@ -71,6 +75,7 @@ def test_allowed_says_range_choices_and_unit() -> None:
     known = settings()
     assert allowed(known["rollout.top_p"]) == "> 0 and ≤ 1"
     assert allowed(known["model.tuning"]) == "lora · dora · full"
+    assert allowed(known["algorithm.importance_cap"]) == "≥ 1, or 0"
     assert allowed(known["steps"]) == "≥ 1 and ≤ 1e+07 steps"
 
 

@@ -143,7 +143,7 @@ async def test_a_recipe_that_the_settings_exclude_is_refused_in_its_rules_words(
         text = frames.text(app)
         assert "REINFORCE" in text
         assert "ratio=none is right for fresh samples only" in text
-        assert "What is a completion worth?" in text
+        assert "What is an answer's advantage?" in text
         frames.check(app)
         await pilot.press("enter")
         await pilot.pause()

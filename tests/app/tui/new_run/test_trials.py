@@ -12,7 +12,7 @@ import pytest
 from app.tui.screens.new_run import NewRunScreen
 from app.tui.screens.new_run.pages import TryPanel
 from grpo_engine.config.run_config import RunConfig
-from grpo_engine.config.settings import build
+from grpo_engine.config.settings import Problem, build, problems
 from grpo_engine.errors import MissingPackageError
 from tests.app import frames
 from tests.app.new_run_kit import opened, workbench, write
@@ -174,7 +174,7 @@ asyncio.run(main())
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_a_typed_setting_is_checked_with_one_look_at_each_change(
+def test_a_typed_setting_is_checked_with_one_look_at_the_whole_form(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from app.tui.screens.new_run.screen import preset_view
@@ -190,9 +190,14 @@ def test_a_typed_setting_is_checked_with_one_look_at_each_change(
         checked.append(tree)
         return build(tree, **where)
 
+    def looked(tree: Mapping[str, Any]) -> tuple[Problem, ...]:
+        checked.append(tree)
+        return problems(tree)
+
     monkeypatch.setattr("app.tui.screens.new_run.form.build", noted)
+    monkeypatch.setattr("app.tui.screens.new_run.form.problems", looked)
     monkeypatch.delattr("grpo_engine.config.settings._info")  # what a setting is does not change
     view = view.with_form(view.form.type("optimizer.warmup_steps", "12"))
     assert view.rows
     assert view.checked.config is not None
-    assert len(checked) == 5 + 1 + 1  # each change by itself, all together, and the result
+    assert len(checked) == 1 + 1  # all changes together, and the result

@@ -15,8 +15,7 @@ from app.tui.screens.new_run.screen import preset_view
 from app.tui.screens.new_run.view import INFO, Origin, View, check, members_of
 from app.tui.widgets.panel import Line
 from experiments.presets import names
-from grpo_engine.config.recipe_rules import EXCLUSIONS
-from grpo_engine.config.recipes import RECIPES
+from grpo_engine.config.recipes import EXCLUSIONS, RECIPES
 from grpo_engine.config.settings import build
 
 DARK = PALETTES["dark"]
@@ -60,7 +59,7 @@ def test_an_error_stands_at_its_field_and_nothing_can_be_launched() -> None:
 
 def test_an_illegal_combination_is_refused_in_the_rules_own_words_at_the_edited_field() -> None:
     view = typed(preset_view("starter"), algorithm__ratio="none")
-    own = EXCLUSIONS[0][1].format(trust="clip")
+    own = EXCLUSIONS[0].why.format(trust="clip")
     assert own in view.checked.errors["algorithm.ratio"]
     assert own[:30] in words(recipe_lines(view, 200, DARK))
 

@@ -9,6 +9,7 @@ import pytest
 from textual.pilot import Pilot
 
 from app.feed.run_state import Snapshot
+from app.inspector.lab import KNOBS
 from app.tui.app import Workbench
 from app.tui.looks.palette import PALETTES
 from app.tui.messages import RolloutOpened
@@ -167,7 +168,7 @@ async def test_the_lab_turns_a_choice_and_shows_what_it_would_have_changed(store
         screen = await opened(app, pilot)
         await pilot.press("v")
         await settled(pilot, screen)
-        await pilot.press("down", "down", "right", "right")
+        await pilot.press(*["down"] * list(KNOBS).index("clip_low"), "right", "right")
         await pilot.pause()
         text = frames.text(app)
         assert "was 0.2" in text

@@ -11,15 +11,7 @@ from app.text.numbers import BARS, share, short, signed
 from app.text.safe_text import cell_len, pad, wrap
 from app.tui.looks.palette import Palette, style
 from app.tui.widgets.panel import Line
-from grpo_engine.config.recipes import Recipe
-
-NAMES = {
-    "name": "recipe", "clip_low": "clip low", "clip_high": "clip high", "delta": "ceiling δ",
-    "beta": "beta (KL)", "signal": "signal", "ratio": "ratio", "trust": "trust",
-    "anchor": "anchor", "weight": "weight", "importance_cap": "sampler cap",
-    "importance_floor": "lower cap", "importance_mode": "beyond caps",
-    "off_policy_mask": "off-policy",
-}  # fmt: skip
+from grpo_engine.config.recipes import SETTINGS, Recipe
 
 
 def value_text(value: Any) -> str:
@@ -35,6 +27,7 @@ def knob_lines(base: Recipe, how: Recipe, chosen: int, width: int, palette: Pale
     for place, knob in enumerate(KNOBS):
         here = place == chosen
         back = palette.cursor if here else palette.paper
+        name = SETTINGS[knob].label if knob in SETTINGS else "recipe"
         now, was = getattr(how, knob), getattr(base, knob)
         front = palette.accent if now != was else palette.text
         text = f"◂ {value_text(now)} ▸" if here else f"  {value_text(now)}"
@@ -42,7 +35,7 @@ def knob_lines(base: Recipe, how: Recipe, chosen: int, width: int, palette: Pale
         before = before if cell_len(text + before) <= width - 11 else ""
         lines.append(
             [
-                (pad(NAMES[knob], 11), style(palette.label, back)),
+                (pad(name, 11), style(palette.label, back)),
                 (pad(text + before, max(1, width - 11)), style(front, back, bold=here)),
             ]
         )

@@ -30,8 +30,6 @@ from grpo_engine.config.recipe_cards import CARDS
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import EngineError
 
-SETTINGS = {knob: "recipe" if knob == "name" else knob for knob in KNOBS}
-
 
 class KnobsPanel(Panel):
     """The choices that can be turned."""
@@ -45,7 +43,8 @@ class KnobsPanel(Panel):
 
     def topic(self) -> str:
         """What `?` explains here: the setting under the cursor."""
-        return f"setting:algorithm.{SETTINGS.get(list(KNOBS)[self.chosen], '')}"
+        knob = list(KNOBS)[self.chosen]
+        return f"setting:algorithm.{'recipe' if knob == 'name' else knob}"
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - what does not fit is help
         """A line per knob, and what the chosen one does."""

@@ -1,0 +1,164 @@
+"""What is declared of one setting of a recipe, and what can be told from that."""
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
+
+NEVER: Final = object()  # a setting that no value turns off
+
+
+class Range(NamedTuple):
+    """An interval of numbers; `above` excludes the lower end."""
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+
+    def __contains__(self, value: object) -> bool:
+        if not isinstance(value, int | float):
+            return False
+        inside = self.low < value if self.above else self.low <= value
+        return inside and value <= min(self.high, sys.float_info.max)
+
+    def __str__(self) -> str:
+        words = f"{'above' if self.above else 'at least'} {self.low:g}"
+        return words if self.high == math.inf else f"{words} and at most {self.high:g}"
+
+
+ANY = Range(-math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A condition on a recipe, the words for it, and the settings it looks at."""
+
+    holds: Callable[[Any], bool]
+    words: str
+    settings: tuple[str, ...]
+
+    def __or__(self, other: "When") -> "When":
+        return When(
+            lambda r: self.holds(r) or other.holds(r),
+            f"{self.words}, or {other.words}",
+            (*self.settings, *other.settings),
+        )
+
+
+ALWAYS = When(lambda _: True, "", ())
+
+
+def chosen(name: str, *values: str) -> When:
+    """The setting has one of these values."""
+    *most, last = values
+    listed = f"{', '.join(most)} or {last}" if most else last
+    return When(lambda r: getattr(r, name) in values, f"{name}={listed}", (name,))
+
+
+def more(name: str, than: float) -> When:
+    """The setting is above a number."""
+    return When(lambda r: getattr(r, name) > than, f"{name} above {than:g}", (name,))
+
+
+class Meaning(NamedTuple):
+    """What a value of a choice means: words of the recipe's sentence, lines of its formula.
+
+    Of a signal: what it compares within a group, and whether each token has its own advantage.
+    """
+
+    words: str = ""
+    formula: tuple[str, ...] = ()
+    compares: Literal["", "completions", "steps"] = ""
+    per_token: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The facts of one setting; its name, type and default are those of the recipe's field.
+
+    `said` is added to the words of the choice that the setting belongs to; `factor`, `term` and
+    `outside` stand before the objective, after it, and after the sum over tokens in the formula.
+    All four are left out where the setting is off or not read.
+    """
+
+    help: str
+    name: str = ""
+    kind: Any = None
+    default: Any = None
+    label: str = ""  # in the lab
+    belongs: str = ""  # to which of the six choices
+    main: bool = False  # one of the eight settings that matter first
+    unit: str = ""
+    range: Range = ANY
+    off: Any = NEVER
+    when: When = ALWAYS
+    steps: tuple[Any, ...] = ()  # what the lab steps through
+    meanings: Mapping[str, Meaning] = field(default_factory=dict)
+    said: str = ""
+    factor: str = ""
+    term: str = ""
+    outside: str = ""
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values of a choice; empty for numbers and switches."""
+        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
+
+    def read(self, recipe: Any) -> bool:
+        """Whether the recipe reads the setting."""
+        return self.when.holds(recipe)
+
+    def active(self, recipe: Any) -> bool:
+        """Whether the recipe reads the setting, and it is not off."""
+        return self.read(recipe) and getattr(recipe, self.name) != self.off
+
+    @property
+    def allowed(self) -> str:
+        """The legal values in words."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        if self.kind is bool:
+            return "true or false"
+        words = f"a whole number {self.range}" if self.kind is int else str(self.range)
+        if self.off is None:
+            return f"none (off) or {words}"
+        return f"{self.off:g} (off) or {words}" if self.off_apart else words
+
+    @property
+    def off_apart(self) -> bool:
+        """Whether a number outside the range is legal because it turns the setting off."""
+        return isinstance(self.off, int | float) and self.off not in self.range
+
+    def checked(self, value: Any) -> Any:
+        """The value in the setting's own type; a ValueError says what would be legal."""
+        given = value
+        if isinstance(value, str) and self.range != ANY:
+            with suppress(ValueError):  # YAML reads 1e-5 as text: its floats need a point
+                value = float(value)
+        if self.choices or self.kind is bool:
+            legal = value in self.choices if self.choices else isinstance(value, bool)
+        elif value is None or isinstance(value, bool):
+            legal = value is None and self.off is None
+        else:
+            legal = value in self.range or (self.off_apart and value == self.off)
+            legal = legal and (self.kind is not int or value == int(value))
+        if not legal:
+            raise ValueError(f"must be {self.allowed}, got {given!r}")
+        if self.choices or value is None:
+            return value
+        return self.kind(value) if self.kind in (int, bool) else float(value)
+
+
+def setting(default: Any, help: str, **facts: Any) -> Any:
+    """A field of the recipe with the facts of its setting."""
+    return field(default=default, metadata={"setting": Setting(help=help, **facts)})
+
+
+def number(
+    default: float | None, help: str, *, low: float = 0, high: float = math.inf,
+    above: bool = False, **facts: Any,
+) -> Any:  # fmt: skip
+    """A setting with a range: from `low`, or `above` it, to `high`."""
+    return setting(default, help, range=Range(low, high, above), **facts)
