@@ -98,7 +98,7 @@ def main(model: str, name: str, *changes: str) -> None:
 
 
 def _report(metrics: Any, groups: list[GroupScored]) -> None:
-    lengths = [len(c.ids) for scored in groups for c in scored.group.completions]
+    lengths = [len(c.ids) for scored in groups for c in scored.group.rollouts]
     gate.tell(
         seconds=metrics["step_time"],
         rollout=metrics["time/generate"],

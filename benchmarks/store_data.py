@@ -132,7 +132,7 @@ def group(index: int, texts: list[str], chance: random.Random, tokens: int = 0) 
         prompt_text="What is 17 + 25? Think, then answer.", prompt_ids=tuple(range(24)),
         prompt_hash=f"{index:016x}", reward_mean=0.5, reward_std=0.5,
         sampling={"temperature": 1.0, "top_p": 1.0},
-        completions=tuple(
+        rollouts=tuple(
             ev.Completion(
                 index=place, ids=tuple(chance.randrange(100) for _ in range(tokens)), text=text,
                 finish="stop", reward=float(chance.random() < 0.5), advantage=chance.gauss(0, 1),
@@ -162,7 +162,7 @@ def numbers(scored: ev.Group, step: int, chance: random.Random, passes: int = 2)
                 entropy=tuple(chance.random() for _ in item.ids),
                 advantages=(item.advantage or 0.0,) * len(item.ids),
             )
-            for item in scored.completions
+            for item in scored.rollouts
         ),
     )  # fmt: skip
 

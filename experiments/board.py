@@ -4,20 +4,22 @@ import dataclasses
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from experiments.values import BoardGroup, BoardRow, BoardView
+from experiments.values import BoardGroup, BoardRollout, BoardView
 from grpo_engine import events as ev
+
+Value = TypeVar("Value")
 
 
 class Growing:
-    """A row of the board; a token costs an entry in a list, the rest waits until someone looks."""
+    """A rollout on the board; a token costs an entry in a list, the rest waits for a reader."""
 
-    __slots__ = ("_finish", "_new", "_row", "_tokens")
+    __slots__ = ("_finish", "_new", "_rollout", "_tokens")
 
-    def __init__(self, row: BoardRow) -> None:
-        self._row = row
-        self._tokens, self._finish = row.tokens, row.finish
+    def __init__(self, rollout: BoardRollout) -> None:
+        self._rollout = rollout
+        self._tokens, self._finish = rollout.tokens, rollout.finish
         self._new: list[str] = []
 
     def grow(self, delta: ev.RowDelta) -> None:
@@ -26,19 +28,22 @@ class Growing:
         self._tokens += delta.tokens
         self._finish = delta.finish or self._finish
 
-    def look(self) -> BoardRow:
-        """The row as it is; the same object as long as nothing changed."""
+    def look(self) -> BoardRollout:
+        """The rollout as it is; the same object as long as nothing changed."""
         if self._new:
-            text = self._row.text + "".join(self._new)
+            text = self._rollout.text + "".join(self._new)
             self._new.clear()
-            self._row = BoardRow(
-                index=self._row.index, text=text, tokens=self._tokens, finish=self._finish
+            self._rollout = BoardRollout(
+                index=self._rollout.index, text=text, tokens=self._tokens, finish=self._finish
             )
-        return self._row
+        return self._rollout
 
 
 class Board:
-    """The latest phase, counts and texts of a run; written by one thread, read by any."""
+    """The latest phase, counts and texts of a run; written by one thread, read by any.
+
+    Scores are facts: they reach a viewer through the record, and never through the board.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,7 +54,7 @@ class Board:
             if field.name not in ("version", "groups")
         }
         self._groups: dict[int, BoardGroup] = {}
-        self._rows: dict[int, dict[int, Growing]] = {}
+        self._rollouts: dict[int, dict[int, Growing]] = {}
         self._version = 0
 
     @property
@@ -80,7 +85,7 @@ class Board:
             if self._view.version != self._version:
                 groups = tuple(
                     dataclasses.replace(
-                        group, rows=tuple(row.look() for row in self._rows[index].values())
+                        group, rollouts=tuple(one.look() for one in self._rollouts[index].values())
                     )
                     for index, group in self._groups.items()
                 )
@@ -100,7 +105,7 @@ class Board:
                     self._start_prompt(prompt)
                 return {"step": event.step}
             case ev.GroupScored():
-                self._score(event.group)
+                self._end_sampling(event.group)
                 return {"step": event.step}
             case ev.RunStarted():
                 return {"step": event.step, "total_steps": event.total_steps, "phase": "load"}
@@ -113,7 +118,7 @@ class Board:
     def _start_phase(self, event: ev.PhaseStarted) -> dict[str, Any]:
         if event.phase in ("generate", "evaluate"):
             self._groups.clear()
-            self._rows.clear()
+            self._rollouts.clear()
         seconds = self._close_phase()
         if event.step != self._values["step"]:
             seconds = {"phase_seconds": {}}
@@ -133,53 +138,63 @@ class Board:
     def _start_prompt(self, prompt: ev.PromptStarted) -> None:
         self._groups[prompt.group] = BoardGroup(
             index=prompt.group, origin=prompt.origin, prompt_text=prompt.prompt_text,
-            target=prompt.target, rows=(),
+            target=prompt.target, rollouts=(),
         )  # fmt: skip
-        self._rows[prompt.group] = {
-            index: Growing(BoardRow(index=index, text="", tokens=0)) for index in range(prompt.rows)
+        self._rollouts[prompt.group] = {
+            index: Growing(BoardRollout(index=index, text="", tokens=0))
+            for index in range(prompt.rows)
         }
 
     def _advance(self, event: ev.RolloutsAdvanced) -> dict[str, Any]:
         for delta in event.rows:
-            rows = self._rows.setdefault(delta.group, {})
+            rollouts = self._rollouts.setdefault(delta.group, {})
             if delta.group not in self._groups:
                 self._groups[delta.group] = BoardGroup(
-                    index=delta.group, origin="train", prompt_text="", target="", rows=()
+                    index=delta.group, origin="train", prompt_text="", target="", rollouts=()
                 )
-            row = rows.get(delta.index)
-            if row is None:
-                row = rows[delta.index] = Growing(BoardRow(index=delta.index, text="", tokens=0))
-            row.grow(delta)
+            if delta.index not in rollouts:
+                rollouts[delta.index] = Growing(BoardRollout(index=delta.index, text="", tokens=0))
+            rollouts[delta.index].grow(delta)
         return {
             "step": event.step, "tokens": event.tokens, "finished": event.finished,
             "rows_total": event.total, "tokens_per_second": event.tokens_per_second,
             "done": event.finished, "total": event.total,
         }  # fmt: skip
 
-    def _score(self, group: ev.Group) -> None:
+    def _end_sampling(self, group: ev.Group) -> None:
+        """Show the whole group: after a refill the board holds only the prompts that were new."""
         self._groups[group.index] = BoardGroup(
             index=group.index, origin=group.origin, prompt_text=group.prompt_text,
-            target=group.target, rows=(), reward_mean=group.reward_mean,
-            reward_std=group.reward_std, no_signal=group.no_signal, scored=True,
+            target=group.target, rollouts=(),
         )  # fmt: skip
-        self._rows[group.index] = {
-            item.index: Growing(BoardRow(
-                index=item.index, text=item.text, tokens=len(item.ids), finish=item.finish,
-                reward=item.reward, advantage=item.advantage, scored=True,
+        self._rollouts[group.index] = {
+            one.index: Growing(BoardRollout(
+                index=one.index, text=one.text, tokens=len(one.ids), finish=one.finish,
             ))
-            for item in group.completions
+            for one in group.rollouts
         }  # fmt: skip
 
 
 def board_json(view: BoardView) -> dict[str, Any]:
-    """The board as JSON values, for viewers in other processes."""
-    return dataclasses.asdict(view)
+    """The board as JSON values, for viewers in other processes; a group's rollouts are `rows`."""
+    tree = dataclasses.asdict(view)
+    for group in tree["groups"]:
+        group["rows"] = group.pop("rollouts")
+    return tree
 
 
 def board_from_json(data: Mapping[str, Any]) -> BoardView:
-    """Rebuild the board that `board_json` wrote."""
+    """Rebuild the board that `board_json` wrote; fields that only another version knows are left.
+
+    Earlier versions put scores on the board.
+    """
     groups = tuple(
-        BoardGroup(**{**group, "rows": tuple(BoardRow(**row) for row in group["rows"])})
+        _of(BoardGroup, group, rollouts=tuple(_of(BoardRollout, row) for row in group["rows"]))
         for group in data["groups"]
     )
-    return BoardView(**{**data, "groups": groups})
+    return _of(BoardView, data, groups=groups)
+
+
+def _of(kind: type[Value], data: Mapping[str, Any], **changes: Any) -> Value:
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in data.items() if name in names} | changes)

@@ -230,14 +230,14 @@ def _steps(rows: list[dict[str, Any]]) -> Iterator[list[Item]]:
 
 
 def _group(index: int, prompt: str, rows: list[dict[str, Any]]) -> ev.Group:
-    completions = tuple(_completion(place, row) for place, row in enumerate(rows))
-    rewards = [item.reward for item in completions if item.reward is not None]
+    rollouts = tuple(_completion(place, row) for place, row in enumerate(rows))
+    rewards = [item.reward for item in rollouts if item.reward is not None]
     mean, std = mean_and_std(rewards) if rewards else (None, None)
     key = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     same = len(set(rewards)) == 1 and len(rewards) > 1
     return ev.Group(
         index=index, origin="train", example_key=key, prompt_text=prompt, prompt_ids=(),
-        prompt_hash=key, target="", completions=completions, reward_mean=mean, reward_std=std,
+        prompt_hash=key, target="", rollouts=rollouts, reward_mean=mean, reward_std=std,
         no_signal="all answers scored the same" if same else "",
     )  # fmt: skip
 
@@ -248,11 +248,10 @@ def _completion(index: int, row: dict[str, Any]) -> ev.Completion:
         for name, value in row.items()
         if name not in NOT_REWARDS and (value is None or isinstance(value, int | float))
     )
-    given = [item.value for item in rewards if item.value is not None]
     advantage = row.get("advantage")
     return ev.Completion(
         index=index, ids=(), text=_words(row["completion"]), finish="stop", rewards=rewards,
-        reward=sum(given) if given else None,
+        reward=ev.total_reward([r.value for r in rewards], [r.weight for r in rewards]),
         advantage=None if advantage is None else float(advantage), sampler_logprobs=(),
     )  # fmt: skip
 
@@ -284,8 +283,8 @@ def _metrics(groups: Sequence[ev.Group]) -> dict[str, float]:
         metrics["frac_reward_zero_std"] = sum(std == 0 for std in stds) / len(stds)
     by_name: dict[str, list[float]] = {}
     for group in groups:
-        for completion in group.completions:
-            for item in completion.rewards:
+        for rollout in group.rollouts:
+            for item in rollout.rewards:
                 if item.value is not None:
                     by_name.setdefault(item.name, []).append(item.value)
     for name, values in by_name.items():

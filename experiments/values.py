@@ -4,7 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from grpo_engine.events import Event, Finish, Origin, Severity
+from grpo_engine.events import (
+    AlertRaised,
+    Completion,
+    EvaluationFinished,
+    EvaluationSample,
+    Event,
+    Finish,
+    Group,
+    Origin,
+    RewardValue,
+    TokenNumbers,
+)
 from grpo_engine.metrics import Direction
 
 Status = Literal[
@@ -141,90 +152,42 @@ class StepView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassView:
-    """One optimiser update of a step."""
-
-    step: int
-    index: int
-    minibatch: int
-    loss: float
-    clip_low: float
-    clip_high: float
-    kl_to_old: float
-    grad_norm: float
-    learning_rate: float
-    stop_reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardView:
-    """One reward function's score of one rollout."""
-
-    name: str
-    value: float | None
-    weight: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutView:
-    """One completion of a group."""
+class RolloutView(Completion):
+    """A stored rollout with the database's keys; its ids are read with its token numbers."""
 
     key: int
     group: int
-    index: int
-    text: str
-    reward: float | None
-    advantage: float | None
     tokens: int
-    finish: Finish
     clip_fraction: float | None
     kl: float | None
-    rewards: tuple[RewardView, ...] = ()
+    ids: tuple[int, ...] = ()
+    sampler_logprobs: tuple[float, ...] = ()
+    rewards: tuple[RewardValue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupView:
-    """The completions of one prompt in one step; `key` is the database's."""
+class GroupView(Group):
+    """The stored rollouts of one prompt in one step; `key` is the database's."""
 
     key: int
     run: int
     attempt: int
     step: int
-    index: int
-    origin: Origin
-    example_key: str
-    prompt_hash: str
-    prompt_text: str
-    target: str
-    sampling: Mapping[str, float]
-    reward_mean: float | None
-    reward_std: float | None
-    no_signal: str
-    refill: int
     has_tokens: bool
+    prompt_ids: tuple[int, ...] = ()
     rollouts: tuple[RolloutView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRow:
-    """One completion's tokens; every non-empty tuple is as long as `ids`.
+class TokenRow(TokenNumbers):
+    """One rollout's tokens with their numbers.
 
-    `ends[t]` is the number of characters of the text up to and including token t. `sampled` is
-    what was really drawn from, where that is not `sampler`, the policy at the temperature.
+    `sampler` are the log-probabilities of the policy at the temperature, from sampling.
     """
 
-    index: int
     ids: tuple[int, ...]
-    ends: tuple[int, ...]
     sampler: tuple[float, ...]
-    old: tuple[float, ...]
-    reference: tuple[float, ...]
-    passes: tuple[tuple[float, ...], ...]
-    after: tuple[float, ...]
-    entropy: tuple[float, ...]
-    advantages: tuple[float, ...]
-    sampled: tuple[float, ...] = ()
+    ends: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,47 +225,30 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlertView:
-    """A rule that held, once or for a while."""
+class AlertView(AlertRaised):
+    """A rule that held, once or for a while: how it was raised last, since when and how often.
 
-    key: int
-    rule: str
-    severity: Severity
+    `key` is the database's and `at` the wall time of the last one; 0 and None where not known.
+    """
+
+    key: int = 0
     first_step: int
-    last_step: int
     count: int
-    value: float | None
-    limit: float | None
-    group: int | None
-    explanation: str
-    remedy: str
-    muted: bool
+    muted: bool = False
+    at: float | None = None
+
+    @property
+    def last_step(self) -> int:
+        """The last step at which the rule held."""
+        return self.step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationSampleView:
-    """One held-out problem in one evaluation."""
-
-    example_key: str
-    correct: int
-    samples: int
-    rewards: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationView:
-    """One held-out evaluation; `rows` only where they were asked for."""
+class EvaluationView(EvaluationFinished):
+    """A stored evaluation; `rows` only where they were asked for."""
 
     key: int
-    run: int
-    step: int
-    moment: str
-    mode: str
-    problems: int
-    samples: int
-    metrics: Mapping[str, float]
-    seconds: float
-    rows: tuple[EvaluationSampleView, ...] = ()
+    rows: tuple[EvaluationSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,31 +289,24 @@ class PostMortem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoardRow:
-    """One row of the decoding batch as far as it is; scores once there are any."""
+class BoardRollout:
+    """A rollout of the step that is being sampled, as far as it is; it has no score."""
 
     index: int
     text: str
     tokens: int
     finish: Finish | None = None
-    reward: float | None = None
-    advantage: float | None = None
-    scored: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardGroup:
-    """One prompt whose answers are being sampled or were sampled in this step."""
+    """A prompt whose answers are being sampled or were sampled in this step."""
 
     index: int
     origin: Origin
     prompt_text: str
     target: str
-    rows: tuple[BoardRow, ...]
-    reward_mean: float | None = None
-    reward_std: float | None = None
-    no_signal: str = ""
-    scored: bool = False
+    rollouts: tuple[BoardRollout, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

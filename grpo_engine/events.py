@@ -1,10 +1,11 @@
 """What can happen in a run: past-tense facts of plain Python, each with the step it belongs to."""
 
 import dataclasses
+import functools
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
@@ -24,9 +25,19 @@ class RewardValue:
     reason: str = ""
 
 
+def total_reward(values: Iterable[float | None], weights: Iterable[float]) -> float | None:
+    """r = Σ_f w_f·r_f over the functions that apply; None where none does. NaN counts as None."""
+    parts = [
+        weight * value
+        for value, weight in zip(values, weights, strict=True)
+        if value is not None and not math.isnan(value)
+    ]
+    return sum(parts) if parts else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One sampled answer: its ids as sampled, its text for people, and what it earned.
+    """One scored rollout: its ids as sampled, its text for people, and what it earned.
 
     `ends[t]` is the number of characters of `text` up to and including token t; empty if unknown.
     """
@@ -44,7 +55,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The answers to one prompt, siblings that are compared with each other."""
+    """The rollouts of one prompt, siblings that are compared with each other."""
 
     index: int
     origin: Origin
@@ -53,12 +64,12 @@ class Group:
     prompt_ids: tuple[int, ...]
     prompt_hash: str
     target: str
-    attempt: int = 0
-    completions: tuple[Completion, ...]
+    refill: int = field(default=0, metadata={"stored": "attempt"})  # 0 for the first sampling
+    rollouts: tuple[Completion, ...] = field(metadata={"stored": "completions"})
     reward_mean: float | None
     reward_std: float | None
     no_signal: str = ""
-    sampling: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,7 +390,12 @@ def from_json(data: Mapping[str, Any]) -> Event:
 
 
 def _encode_fields(value: Any) -> dict[str, Any]:
-    return {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return {_stored_name(f): _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+
+
+def _stored_name(field: dataclasses.Field[Any]) -> str:
+    name: str = field.metadata.get("stored", field.name)
+    return name
 
 
 def _encode(value: Any) -> Any:
@@ -402,8 +418,13 @@ def _decode(kind: Any, value: Any) -> Any:
         )
         return float(value) if options == [float] else _decode(options[0], value)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        hints = _hints(kind)
-        return kind(**{name: _decode(hints[name], value[name]) for name in hints if name in value})
+        return kind(
+            **{
+                name: _decode(hint, value[stored])
+                for name, stored, hint in _stored_fields(kind)
+                if stored in value
+            }
+        )
     if origin is tuple:
         inner = typing.get_args(kind)[0]
         return tuple(_decode(inner, item) for item in value)
@@ -417,10 +438,8 @@ def _is_subclass(kind: Any, parent: type) -> bool:
     return isinstance(kind, type) and issubclass(kind, parent)
 
 
-_HINTS: dict[Any, dict[str, Any]] = {}
-
-
-def _hints(kind: Any) -> dict[str, Any]:
-    if kind not in _HINTS:
-        _HINTS[kind] = typing.get_type_hints(kind)
-    return _HINTS[kind]
+@functools.cache
+def _stored_fields(kind: Any) -> tuple[tuple[str, str, Any], ...]:
+    """Name, stored name and type of each field."""
+    hints = typing.get_type_hints(kind)
+    return tuple((f.name, _stored_name(f), hints[f.name]) for f in dataclasses.fields(kind))

@@ -1,8 +1,9 @@
 """The narrator: one plain sentence about the step, from its real numbers and nothing else."""
 
-from app.feed.run_state import Card, Snapshot
+from app.feed.snapshot import Snapshot
 from app.text.numbers import MINUS, share, short, signed
 from app.text.prompt_text import asked
+from grpo_engine.events import Group
 
 LONGEST_PROMPT = 28
 
@@ -18,12 +19,12 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> str:
     waiting = _waiting(snapshot)
     if waiting:
         return waiting
-    if not snapshot.cards:
+    if not snapshot.groups:
         return _opening(snapshot)
-    card = snapshot.cards[min(focus, len(snapshot.cards) - 1)]
-    if not card.scored:
+    group = snapshot.groups[min(focus, len(snapshot.groups) - 1)]
+    if not isinstance(group, Group):
         return _sampling(snapshot)
-    return f"{_group(card)} {_step(snapshot)}".strip()
+    return f"{_group(group)} {_step(snapshot)}".strip()
 
 
 def _waiting(snapshot: Snapshot) -> str:
@@ -66,30 +67,30 @@ def _opening(snapshot: Snapshot) -> str:
 
 def _sampling(snapshot: Snapshot) -> str:
     board = snapshot.board
-    cards = snapshot.cards
-    rows = sum(len(card.cells) for card in cards)
-    kind = {"eval": "held-out problems", "pinned": "pinned prompts"}.get(cards[0].origin, "prompts")
-    text = f"Sampling {rows} answers to {len(cards)} {kind}"
+    groups = snapshot.groups
+    rows = sum(len(group.rollouts) for group in groups)
+    kinds = {"eval": "held-out problems", "pinned": "pinned prompts", "train": "prompts"}
+    text = f"Sampling {rows} answers to {len(groups)} {kinds[groups[0].origin]}"
     if board.rows_total:
         text += f": {board.finished} of {board.rows_total} have ended"
     return f"{text}. Scores come when all are done."
 
 
-def _group(card: Card) -> str:
-    prompt = asked(card.prompt)
+def _group(group: Group) -> str:
+    prompt = asked(group.prompt_text)
     if len(prompt) > LONGEST_PROMPT:
         prompt = prompt[: LONGEST_PROMPT - 1] + "…"
     head = f"“{prompt}”"
-    cells = [cell for cell in card.cells if cell.advantage is not None]
-    if not cells:
+    pushes = [rollout.advantage for rollout in group.rollouts if rollout.advantage is not None]
+    if not pushes:
         return f"{head}: not used for training."
-    up = sorted({signed(c.advantage) for c in cells if (c.advantage or 0) > 0}, reverse=True)
-    down = sorted({short(c.advantage) for c in cells if (c.advantage or 0) < 0})
-    count_up = sum((c.advantage or 0) > 0 for c in cells)
+    up = sorted({signed(push) for push in pushes if push > 0}, reverse=True)
+    down = sorted({short(push) for push in pushes if push < 0})
+    count_up = sum(push > 0 for push in pushes)
     if not up and not down:
-        why = card.no_signal or "all answers scored the same"
+        why = group.no_signal or "all answers scored the same"
         return f"{head}: {why}, so none is pushed."
-    above = f"{count_up} of {len(cells)} did better"
+    above = f"{count_up} of {len(pushes)} did better"
     return f"{head}: {above} and {'is' if count_up == 1 else 'are'} pushed up ({_some(up)}), the rest down ({_some(down)})."  # noqa: E501
 
 
@@ -100,8 +101,9 @@ def _some(values: list[str]) -> str:
 
 
 def _step(snapshot: Snapshot) -> str:
-    train = [card for card in snapshot.cards if card.origin == "train" and card.scored]
-    dead = [card.index + 1 for card in train if card.no_signal]
+    scored = [group for group in snapshot.groups if isinstance(group, Group)]
+    train = [group for group in scored if group.origin == "train"]
+    dead = [group.index + 1 for group in train if group.no_signal]
     if len(train) > 1 and len(dead) == len(train):
         return "No prompt of this step teaches anything."
     if dead:

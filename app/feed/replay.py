@@ -110,16 +110,16 @@ def _spans(length: float, last: ev.StepFinished) -> list[float]:
 def _sampling(
     start: float, length: float, step: int, groups: list[ev.Group]
 ) -> Iterator[Timed]:  # fmt: skip
-    rows = sum(len(group.completions) for group in groups)
+    rows = sum(len(group.rollouts) for group in groups)
     opening = ev.PhaseStarted(step=step, phase="generate", total=rows)
     yield Timed(start, None, opening, True)
     prompts = tuple(
         ev.PromptStarted(group=g.index, origin=g.origin, prompt_text=g.prompt_text,
-                         target=g.target, rows=len(g.completions))
+                         target=g.target, rows=len(g.rollouts))
         for g in groups
     )  # fmt: skip
     yield Timed(start, None, ev.PromptsStarted(step=step, prompts=prompts), True)
-    longest = max((_tokens(c) for g in groups for c in g.completions), default=0)
+    longest = max((_tokens(c) for g in groups for c in g.rollouts), default=0)
     if not longest:
         return
     slices = min(SLICES, longest)
@@ -128,7 +128,7 @@ def _sampling(
     for place, (low, high) in enumerate(itertools.pairwise(edges), 1):
         deltas = []
         for group in groups:
-            for completion in group.completions:
+            for completion in group.rollouts:
                 delta = _delta(group.index, completion, low, high)
                 if delta is not None:
                     deltas.append(delta)

@@ -1,8 +1,8 @@
 """RunState: folds a run's events into immutable snapshots; knows no Textual, no thread, no file.
 
 Facts come through `apply`, the progress board through `look`; what a person asked for through
-`ask`. Memory is bounded: series in buckets, one entry per alert rule, a log of fixed length, and
-the groups of the latest step only.
+`ask`. Scores are facts: a group has them once it is recorded. Memory is bounded: series in
+buckets, one entry per alert rule, a log of fixed length, and the groups of the latest step only.
 """
 
 import dataclasses
@@ -12,17 +12,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from app.feed.series import SMOOTHING, Series
-from app.feed.snapshot import PHASES, Alert, Asked, Card, Cell, Head, LogLine, Snapshot, Status
-from experiments.values import BoardView
+from app.feed.snapshot import PHASES, Asked, Head, LogLine, ShownGroup, Snapshot, Status
+from experiments.values import AlertView, BoardView
 from grpo_engine import events as ev
 
 LOG_LINES = 500
 SIGNAL_STEPS = 64
 
-__all__ = [
-    "PHASES", "Alert", "Asked", "Card", "Cell", "Head", "LogLine", "RunState", "Snapshot",
-    "Status", "clock",
-]  # fmt: skip
+__all__ = ["PHASES", "Asked", "Head", "LogLine", "RunState", "Snapshot", "Status", "clock"]
 
 
 class RunState:
@@ -35,7 +32,7 @@ class RunState:
         self._groups: dict[tuple[str, int], ev.Group] = {}
         self._group_step = 0
         self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
-        self._alerts: dict[str, Alert] = {}
+        self._alerts: dict[str, AlertView] = {}
         self._muted: frozenset[str] = frozenset()
         self._signal: deque[float] = deque(maxlen=SIGNAL_STEPS)
         self._passes: list[ev.PassFinished] = []
@@ -118,6 +115,7 @@ class RunState:
         step = values.get("step", 0)
         seconds = self._step_seconds()
         left = max(0, self._head.total_steps - step)
+        groups_step, groups = self._shown_groups()
         live = board.tokens_per_second if board.phase in ("generate", "evaluate") else 0.0
         return Snapshot(
             version=self._snapshot.version + 1,
@@ -128,7 +126,8 @@ class RunState:
             eta=seconds * left if seconds is not None and left else None,
             tokens_per_second=live or values.get("metrics", {}).get("tokens_per_second", 0.0),
             series={name: series.view() for name, series in self._series.items()},
-            cards=self._cards(),
+            groups=groups,
+            groups_step=groups_step,
             signal=tuple(self._signal),
             passes=tuple(self._passes),
             alerts=self._sorted_alerts(),
@@ -136,7 +135,7 @@ class RunState:
             **values,
         )
 
-    def _sorted_alerts(self) -> tuple[Alert, ...]:
+    def _sorted_alerts(self) -> tuple[AlertView, ...]:
         found = (
             dataclasses.replace(alert, muted=True) if rule in self._muted else alert
             for rule, alert in self._alerts.items()
@@ -147,13 +146,17 @@ class RunState:
         series = self._series.get("step_time")
         return series.view().value if series is not None else None
 
-    def _cards(self) -> tuple[Card, ...]:
+    def _shown_groups(self) -> tuple[int, tuple[ShownGroup, ...]]:
+        """The step on screen and its groups: on the board in that order, with what is recorded."""
         board = self._board
         if board.groups and board.step >= self._group_step:
-            return tuple(_board_card(group, board.step) for group in board.groups)
+            recorded = self._groups if board.step == self._group_step else {}
+            return board.step, tuple(
+                recorded.get((group.origin, group.index), group) for group in board.groups
+            )
         groups = self._groups.values()
-        shown = [g for g in groups if g.origin == "train"] or list(groups)
-        return tuple(_card(group, self._group_step) for group in shown)
+        trained = tuple(group for group in groups if group.origin == "train")
+        return self._group_step, trained or tuple(groups)
 
     # -- one handler for each event ---------------------------------------------------------
 
@@ -172,6 +175,8 @@ class RunState:
         if event.resumed:
             for series in self._series.values():
                 series.forget_after(event.step)
+            if self._group_step > event.step:
+                self._groups.clear()  # its step is sampled again
         self._values.update(status="loading", step=event.step, asked="", failure=None)
         what = "went on from" if event.resumed else "started at"
         self._write(event, at, f"{what} step {event.step} on {event.device}")
@@ -219,12 +224,12 @@ class RunState:
 
     def _alert_raised(self, event: ev.AlertRaised, at: float | None) -> None:
         old = self._alerts.get(event.rule)
-        self._alerts[event.rule] = Alert(
-            rule=event.rule, severity=event.severity,
-            first_step=old.first_step if old else event.step, last_step=event.step,
-            count=old.count + 1 if old else 1, explanation=event.explanation,
-            remedy=event.remedy, value=event.value, limit=event.limit, group=event.group, at=at,
-        )  # fmt: skip
+        self._alerts[event.rule] = AlertView(
+            **{field.name: getattr(event, field.name) for field in dataclasses.fields(event)},
+            first_step=old.first_step if old else event.step,
+            count=old.count + 1 if old else 1,
+            at=at,
+        )
 
     def _evaluation_finished(self, event: ev.EvaluationFinished, at: float | None) -> None:
         if event.mode == "sampled" or not _samples(self._head.config):
@@ -316,36 +321,6 @@ def _samples(config: Mapping[str, Any]) -> int:
 
 def _text(config: Mapping[str, Any], section: str, name: str) -> str:
     return str(_get(config, section, name) or "")
-
-
-def _board_card(group: Any, step: int) -> Card:
-    cells = tuple(
-        Cell(
-            index=row.index, text=row.text, tokens=row.tokens, finish=row.finish,
-            reward=row.reward, advantage=row.advantage, scored=row.scored,
-        )
-        for row in group.rows
-    )  # fmt: skip
-    return Card(
-        index=group.index, origin=group.origin, prompt=group.prompt_text, target=group.target,
-        cells=cells, mean=group.reward_mean, std=group.reward_std, no_signal=group.no_signal,
-        scored=group.scored, step=step,
-    )  # fmt: skip
-
-
-def _card(group: ev.Group, step: int) -> Card:
-    cells = tuple(
-        Cell(
-            index=item.index, text=item.text, tokens=len(item.ids), finish=item.finish,
-            reward=item.reward, advantage=item.advantage, scored=True,
-        )
-        for item in group.completions
-    )  # fmt: skip
-    return Card(
-        index=group.index, origin=group.origin, prompt=group.prompt_text, target=group.target,
-        cells=cells, mean=group.reward_mean, std=group.reward_std, no_signal=group.no_signal,
-        scored=True, step=step,
-    )  # fmt: skip
 
 
 def clock(at: float | None) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from app.feed.series import SeriesView
-from experiments.values import BoardView
+from experiments.values import AlertView, BoardGroup, BoardRollout, BoardView
 from grpo_engine import events as ev
 
 Status = Literal[
@@ -17,51 +17,9 @@ PHASES = ("generate", "score", "logprobs", "update")
 EMPTY_BOARD = BoardView()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One answer of a group as panels show it."""
-
-    index: int
-    text: str
-    tokens: int
-    finish: ev.Finish | None = None
-    reward: float | None = None
-    advantage: float | None = None
-    scored: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """One prompt with its answers, sampling or scored."""
-
-    index: int
-    origin: ev.Origin
-    prompt: str
-    target: str
-    cells: tuple[Cell, ...]
-    mean: float | None = None
-    std: float | None = None
-    no_signal: str = ""
-    scored: bool = False
-    step: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
-    """A rule that held, with how long and what to try."""
-
-    rule: str
-    severity: ev.Severity
-    first_step: int
-    last_step: int
-    count: int
-    explanation: str
-    remedy: str
-    value: float | None = None
-    limit: float | None = None
-    group: int | None = None
-    at: float | None = None
-    muted: bool = False
+# a group is drawn as the board has it until it is recorded, and then as its event has it
+ShownGroup = BoardGroup | ev.Group
+ShownRollout = BoardRollout | ev.Completion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +68,12 @@ class Snapshot:
     memory_limit_gb: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     series: Mapping[str, SeriesView] = field(default_factory=dict)
-    cards: tuple[Card, ...] = ()
+    groups: tuple[ShownGroup, ...] = ()
+    groups_step: int = 0
     signal: tuple[float, ...] = ()
     passes: tuple[ev.PassFinished, ...] = ()
     evaluation: ev.EvaluationFinished | None = None
-    alerts: tuple[Alert, ...] = ()
+    alerts: tuple[AlertView, ...] = ()
     log: tuple[LogLine, ...] = ()
     failure: ev.RunFailed | None = None
     summary: Mapping[str, float] = field(default_factory=dict)
@@ -126,15 +85,15 @@ class Snapshot:
         return self.status in ("loading", "running", "paused")
 
     @property
-    def open_alerts(self) -> tuple[Alert, ...]:
+    def open_alerts(self) -> tuple[AlertView, ...]:
         """Alerts that held in one of the last ten steps and that nobody muted."""
         return tuple(alert for alert in self._held if not alert.muted)
 
     @property
-    def muted_alerts(self) -> tuple[Alert, ...]:
+    def muted_alerts(self) -> tuple[AlertView, ...]:
         """Alerts that held in one of the last ten steps, of rules muted for this run."""
         return tuple(alert for alert in self._held if alert.muted)
 
     @property
-    def _held(self) -> tuple[Alert, ...]:
+    def _held(self) -> tuple[AlertView, ...]:
         return tuple(alert for alert in self.alerts if alert.last_step >= self.step - 10)

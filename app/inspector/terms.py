@@ -68,8 +68,6 @@ def group_advantages(groups: Sequence[GroupView], recipe: Recipe) -> list[list[l
     Signals that need more than final rewards (`process`, `gae`) give what was recorded.
     """
     require_mlx()
-    import mlx.core as mx
-
     from grpo_engine.maths.advantage import advantages
 
     recorded = [[[r.advantage or 0.0] for r in group.rollouts] for group in groups]
@@ -81,18 +79,12 @@ def group_advantages(groups: Sequence[GroupView], recipe: Recipe) -> list[list[l
     for number, group in enumerate(groups):
         for rollout in group.rollouts:
             scores = {w.name: w.value for w in rollout.rewards}
-            table.append([_score(scores.get(name)) for name in names])
+            table.append([scores.get(name) for name in names])
             ids.append(number)
-    result = advantages(
-        mx.array(table), mx.array(ids), recipe, mx.array([weight[name] for name in names])
-    )
+    result = advantages(table, ids, recipe, [weight[name] for name in names])
     flat: Any = result.values.tolist()
     values = iter(flat)
     return [[[next(values)] for _ in group.rollouts] for group in groups]
-
-
-def _score(value: float | None) -> float:
-    return float("nan") if value is None else value
 
 
 def _new(row: TokenRow, at: int) -> tuple[float, ...]:

@@ -27,15 +27,7 @@ from grpo_engine import errors
 from grpo_engine import events as ev
 
 PROGRESS = ev.PhaseStarted | ev.PhaseAdvanced | ev.PromptsStarted | ev.RolloutsAdvanced
-# facts that the recorder commits as soon as they come; others wait for the end of their step
-AT_ONCE = (
-    ev.StepFinished
-    | ev.RunStarted
-    | ev.CheckpointSaved
-    | ev.EvaluationFinished
-    | ev.RunFinished
-    | ev.RunFailed
-)
+NOT_PRINTED = ev.GroupScored | ev.TokensScored | ev.PassFinished  # but as JSON
 PATIENCE = 8.0  # seconds that a stop at once may take before the process ends itself
 GRACE = 2.0  # seconds that the engine has to notice by itself that a rank is gone
 TICK = 0.1
@@ -126,7 +118,7 @@ class Watcher:
         """Whether an event is held back until it is in the store."""
         if self._facts is None or isinstance(event, PROGRESS):
             return False
-        return self._as_json or isinstance(event, AT_ONCE)
+        return self._as_json or not isinstance(event, NOT_PRINTED)
 
     def _await_commit(self, event: ev.Event) -> None:
         """Wait until the recorder says that it has stored this fact."""

@@ -8,7 +8,7 @@ from typing import Any
 from app.trial.examples import Examples
 from grpo_engine.config.run_config import RunConfig
 from grpo_engine.errors import EngineError
-from grpo_engine.rewards.combine import total
+from grpo_engine.events import total_reward
 from grpo_engine.rewards.worker.client import RewardWorker
 from grpo_engine.rollouts.prompts import conversation, reward_completion, reward_prompt
 
@@ -44,19 +44,17 @@ class Scores:
             # A later step, so that what is wrong with one is reported beside what works.
             {"global_step": 1, "max_steps": config.steps, "epoch": 0.0},
         )
+        (rewards,) = scored.rewards
         rows = [
             {
-                "name": name, "weight": weight, "value": values[0], "reason": reasons[0][:MOST],
-                "seconds": seconds,
+                "name": reward.name, "weight": reward.weight, "value": reward.value,
+                "reason": reward.reason[:MOST], "seconds": seconds,
             }
-            for name, weight, values, reasons, seconds in zip(
-                scored.names, scored.weights, scored.values, scored.reasons, scored.seconds,
-                strict=True,
-            )
+            for reward, seconds in zip(rewards, scored.seconds, strict=True)
         ]  # fmt: skip
         return {
             "rows": rows,
-            "total": total(scored.values, scored.weights)[0],
+            "total": total_reward([r.value for r in rewards], [r.weight for r in rewards]),
             "problems": [str(problem)[:MOST] for problem in scored.problems],
         }
 

@@ -179,7 +179,7 @@ def _split(values: Array, lengths: list[int], present: list[int]) -> list[Array]
     return parts
 
 
-def _tuple(values: Array) -> tuple[Any, ...]:
+def _tuple(values: Array) -> Any:
     return tuple(values.tolist())
 
 

@@ -1,23 +1,24 @@
 """The record as events again, in the order of recording: what a viewer of the store is fed."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from experiments import values as v
 from experiments.db import stored
 from experiments.db.numbers import number
 from experiments.db.paths import run_folder, tokens_file
 from experiments.read.connection import marks, text
-from experiments.read.metrics import MetricQuestions
+from experiments.read.metrics import PASS, MetricQuestions
 from experiments.read.rollouts import RolloutQuestions
 from experiments.read.shapes import Shape
 from grpo_engine import events as ev
 
+Value = TypeVar("Value")
 Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
 
-PASS = Shape(ev.PassFinished, stored.UpdatePass, index="pass_")
 EVALUATION = Shape(ev.EvaluationFinished, stored.Evaluation)
-SAMPLE = Shape(ev.EvaluationSample, stored.EvaluationSample)
 SOURCES = (
     ("event", "seq"), ("step", "seq"), ("update_pass", "seq"), ("evaluation", "seq"),
     ("rollout_group", "seq"), ("rollout_group", "tokens_seq"),
@@ -104,7 +105,7 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
     def _evaluation_facts(self, _: int, keys: Sequence[int]) -> Iterable[v.Fact]:
         rest = f"WHERE id IN ({marks(keys)})"
         columns = self._columns(EVALUATION, rest, keys, "id", "seq", "at")
-        columns["rows"] = [self._evaluation_rows(SAMPLE, key) for key in columns["id"]]
+        columns["rows"] = [self._evaluation_rows(key) for key in columns["id"]]
         events = EVALUATION.make(columns)
         for seq, at, event in zip(columns["seq"], columns["at"], events, strict=True):
             yield v.Fact(seq=seq, at=at, event=event)
@@ -142,37 +143,25 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
             yield seq, tokens, view, blobs.get(seq, ((), ()))
 
 
+def _as(kind: type[Value], stored: Any, **changes: Any) -> Value:
+    """The event's value in a stored one, which has the same fields and more."""
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    return kind(**{field.name: getattr(stored, field.name) for field in fields} | changes)
+
+
 def _group(view: v.GroupView, blob: Blob) -> ev.Group:
     prompt_ids, rows = blob
     by_index = {row.index: row for row in rows}
-    return ev.Group(
-        index=view.index, origin=view.origin, example_key=view.example_key,
-        prompt_text=view.prompt_text, prompt_ids=prompt_ids, prompt_hash=view.prompt_hash,
-        target=view.target, attempt=view.refill, reward_mean=view.reward_mean,
-        reward_std=view.reward_std, no_signal=view.no_signal, sampling=view.sampling,
-        completions=tuple(_completion(item, by_index.get(item.index)) for item in view.rollouts),
-    )  # fmt: skip
+    rollouts = tuple(_completion(item, by_index.get(item.index)) for item in view.rollouts)
+    return _as(ev.Group, view, prompt_ids=prompt_ids, rollouts=rollouts)
 
 
 def _completion(item: v.RolloutView, row: v.TokenRow | None) -> ev.Completion:
-    return ev.Completion(
-        index=item.index, ids=row.ids if row else (), text=item.text, finish=item.finish,
-        rewards=tuple(
-            ev.RewardValue(name=one.name, value=one.value, weight=one.weight, reason=one.reason)
-            for one in item.rewards
-        ),
-        reward=item.reward, advantage=item.advantage,
-        sampler_logprobs=row.sampler if row else (), ends=row.ends if row else (),
-    )  # fmt: skip
+    if row is None:
+        return _as(ev.Completion, item)
+    return _as(ev.Completion, item, ids=row.ids, sampler_logprobs=row.sampler, ends=row.ends)
 
 
 def _numbers(item: v.RolloutView, row: v.TokenRow | None) -> ev.TokenNumbers:
-    if row is None:
-        return ev.TokenNumbers(
-            index=item.index, old=(), clip_fraction=item.clip_fraction, kl=item.kl
-        )
-    return ev.TokenNumbers(
-        index=item.index, old=row.old, reference=row.reference, passes=row.passes,
-        after=row.after, entropy=row.entropy, advantages=row.advantages, sampled=row.sampled,
-        clip_fraction=item.clip_fraction, kl=item.kl,
-    )  # fmt: skip
+    numbers = row or ev.TokenNumbers(index=item.index, old=())
+    return _as(ev.TokenNumbers, numbers, clip_fraction=item.clip_fraction, kl=item.kl)

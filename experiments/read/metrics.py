@@ -11,13 +11,14 @@ from experiments.db.numbers import number
 from experiments.db.texts import escape
 from experiments.errors import NothingStoredError
 from experiments.read.connection import Reading, no_collection, text
-from experiments.read.shapes import Shape, V
+from experiments.read.shapes import Shape
+from grpo_engine import events as ev
 
 STEP = Shape(v.StepView, stored.Step)
-PASS = Shape(v.PassView, stored.UpdatePass, index="pass_")
-ALERT = Shape(v.AlertView, stored.Alert, group="group_index")
+PASS = Shape(ev.PassFinished, stored.UpdatePass, index="pass_")
+ALERT = Shape(v.AlertView, stored.Alert, group="group_index", step="last_step")
 EVALUATION = Shape(v.EvaluationView, stored.Evaluation)
-SAMPLE = Shape(v.EvaluationSampleView, stored.EvaluationSample)
+SAMPLE = Shape(ev.EvaluationSample, stored.EvaluationSample)
 
 
 class MetricQuestions(Reading):
@@ -132,7 +133,7 @@ class MetricQuestions(Reading):
         steps, tokens, elapsed = zip(*rows, strict=True) if rows else ((), (), ())
         return steps, tokens, elapsed
 
-    def passes(self, run: int, step: int) -> tuple[v.PassView, ...]:
+    def passes(self, run: int, step: int) -> tuple[ev.PassFinished, ...]:
         """The optimiser updates of a step."""
         return self._views(
             PASS, "WHERE run_id = ? AND step = ? AND hidden = 0 ORDER BY seq", (run, step)
@@ -161,11 +162,11 @@ class MetricQuestions(Reading):
     def _evaluations(self, rest: str, key: int, with_rows: bool) -> tuple[v.EvaluationView, ...]:
         columns = self._columns(EVALUATION, rest, (key,))
         if with_rows:
-            columns["rows"] = [self._evaluation_rows(SAMPLE, key) for key in columns["key"]]
+            columns["rows"] = [self._evaluation_rows(key) for key in columns["key"]]
         return tuple(EVALUATION.make(columns))
 
-    def _evaluation_rows(self, shape: Shape[V], evaluation: int) -> tuple[V, ...]:
-        return self._views(shape, "WHERE evaluation_id = ? ORDER BY position", (evaluation,))
+    def _evaluation_rows(self, evaluation: int) -> tuple[ev.EvaluationSample, ...]:
+        return self._views(SAMPLE, "WHERE evaluation_id = ? ORDER BY position", (evaluation,))
 
     def checkpoints(self, run: int) -> tuple[v.CheckpointView, ...]:
         """The checkpoints a run saved, oldest first, hidden attempts' too."""

@@ -10,10 +10,11 @@ from experiments.db.texts import escape
 from experiments.errors import NothingStoredError
 from experiments.read.connection import Reading, marks, text
 from experiments.read.shapes import Shape
+from grpo_engine import events as ev
 
 GROUP = Shape(v.GroupView, stored.RolloutGroup)
 ROLLOUT = Shape(v.RolloutView, stored.Rollout)
-REWARD = Shape(v.RewardView, stored.RolloutReward, name="function")
+REWARD = Shape(ev.RewardValue, stored.RolloutReward, name="function")
 CHUNK = 400
 
 
@@ -142,8 +143,8 @@ class RolloutQuestions(Reading):
                 found.setdefault(view.group, []).append(view)
         return found
 
-    def _rewards(self, rollouts: Sequence[int]) -> dict[int, list[v.RewardView]]:
-        found: dict[int, list[v.RewardView]] = {}
+    def _rewards(self, rollouts: Sequence[int]) -> dict[int, list[ev.RewardValue]]:
+        found: dict[int, list[ev.RewardValue]] = {}
         for place in range(0, len(rollouts), CHUNK):
             part = rollouts[place : place + CHUNK]
             rest = f"WHERE rollout_id IN ({marks(part)}) ORDER BY rollout_id, position"

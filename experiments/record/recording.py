@@ -283,11 +283,8 @@ class Recording:
             self._write_progress(conn)
 
     def _is_late(self) -> bool:
-        """Whether an alert or a note has waited for its step to end for too long."""
-        oldest = next(
-            (item.at for item in self._pending if not isinstance(item.event, OF_A_STEP)), None
-        )
-        return oldest is not None and time.time() - oldest > LATEST_S
+        """Whether facts have waited for their step to end for too long: nobody sees them before."""
+        return time.time() - self._pending[0].at > LATEST_S
 
     def _write_progress(self, conn: sqlite3.Connection) -> None:
         if self.progress_at - self._progress_written < 2.0:

@@ -106,14 +106,14 @@ class GroupRows:
                 example_key=escape(group.example_key), prompt_hash=escape(group.prompt_hash),
                 prompt_text=prompt, target=target, sampling=dumps(group.sampling),
                 reward_mean=known(group.reward_mean), reward_std=known(group.reward_std),
-                no_signal=escape(group.no_signal), refill=group.attempt,
+                no_signal=escape(group.no_signal), refill=group.refill,
                 has_tokens=int(has_tokens),
                 nonfinite=nan_names(reward_mean=group.reward_mean, reward_std=group.reward_std),
             )
         )  # fmt: skip
         rows.sizes += 200 + 2 * len(prompt) + len(target)
         by_index = {row.index: row for row in pair.numbers.numbers} if pair.numbers else {}
-        for completion in group.completions:
+        for completion in group.rollouts:
             number = last_rollout + len(rows.rollouts) + 1
             self._rollout(rows, number, key, completion, by_index.get(completion.index))
 

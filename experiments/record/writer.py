@@ -4,6 +4,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from experiments.db import stored, summaries
@@ -204,7 +205,7 @@ class RunWriter:
             (pair.numbers_seq, self.run, pair.seq),
         )
         numbers = {row.index: row for row in pair.numbers.numbers}
-        for completion in pair.group.completions:
+        for completion in pair.group.rollouts:
             if completion.index in numbers:
                 found = of_numbers(completion, numbers[completion.index])
                 self.conn.execute(
@@ -388,15 +389,12 @@ def token_blob(pair: Scored) -> bytes:
     """The token numbers of a group, packed."""
     numbers = {row.index: row for row in pair.numbers.numbers} if pair.numbers else {}
     rows = []
-    for completion in pair.group.completions:
-        row = numbers.get(completion.index)
+    for rollout in pair.group.rollouts:
+        row = numbers.get(rollout.index) or ev.TokenNumbers(index=rollout.index, old=())
         rows.append(
             TokenRow(
-                index=completion.index, ids=completion.ids, ends=completion.ends,
-                sampler=completion.sampler_logprobs, old=row.old if row else (),
-                reference=row.reference if row else (), passes=row.passes if row else (),
-                after=row.after if row else (), entropy=row.entropy if row else (),
-                advantages=row.advantages if row else (), sampled=row.sampled if row else (),
+                **{field.name: getattr(row, field.name) for field in fields(row)},
+                ids=rollout.ids, ends=rollout.ends, sampler=rollout.sampler_logprobs,
             )
         )  # fmt: skip
     return encode(pair.group.prompt_ids, rows)

@@ -1,5 +1,6 @@
 """The one entry point of the signal: rewards become advantages, whatever the recipe."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -10,12 +11,13 @@ import numpy as np
 from grpo_engine.config import recipes
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
+from grpo_engine.events import total_reward
 from grpo_engine.maths import critic
 from grpo_engine.maths.anchor import reward_penalty
 from grpo_engine.maths.arrays import of_shape, on_mask
 from grpo_engine.maths.groups import of_group
 from grpo_engine.maths.process import Steps, process
-from grpo_engine.maths.signal import normalize_then_sum, signal, total
+from grpo_engine.maths.signal import normalize_then_sum, signal
 
 Rewards = mx.array | Sequence[Any]  # [B,F] or [B], None where a function does not apply
 Given = TypeVar("Given")
@@ -56,7 +58,8 @@ def advantages(
     of_shape("group_ids", ids, r_BF.shape[:1])
     w_F = mx.ones(r_BF.shape[1:]) if weights is None else as_array(weights)
     of_shape("weights", w_F, r_BF.shape[1:])
-    r, penalty = total(r_BF, w_F), token_penalty(how, mask, old, ref)
+    r = total_rewards(rewards, w_F if weights is None else weights)
+    penalty = token_penalty(how, mask, old, ref)
     taken, returns = mx.zeros(r.shape) if penalty is None else penalty.sum(axis=1), None
     if how.signal == "gae":
         worth, returns = from_critic(how, r, penalty, values, mask)
@@ -84,6 +87,17 @@ def as_rewards(rewards: Rewards) -> mx.array:
     if rewards.ndim != 2:
         raise MathsError(f"rewards must have shape (B, F), got {tuple(rewards.shape)}")
     return rewards.astype(mx.float32)
+
+
+def total_rewards(rewards: Rewards, weights: mx.array | Sequence[float]) -> mx.array:
+    """The total reward of each completion, NaN for None: summed in Python floats, then float32.
+
+    A list is summed as it was given, so that this is the total that the events carry. [B]
+    """
+    rows: Any = rewards.tolist() if hasattr(rewards, "tolist") else rewards
+    weights_F: Any = weights.tolist() if hasattr(weights, "tolist") else weights
+    totals = [total_reward(row if isinstance(row, Sequence) else [row], weights_F) for row in rows]
+    return mx.array([math.nan if r is None else r for r in totals])
 
 
 def needed(how: Recipe, name: str, given: Given | None) -> Given:

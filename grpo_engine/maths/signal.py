@@ -72,13 +72,6 @@ def signal(score: mx.array, group_ids: mx.array, recipe: Recipe) -> mx.array:
     return mx.where(own.valid, SIGNALS[recipe.signal](own, recipe), 0.0)
 
 
-def total(rewards: mx.array, weights: mx.array) -> mx.array:
-    """r_i = Σ_f w_f·r_if over the functions that apply; NaN where none does. [B,F] -> [B]"""
-    applies = ~mx.isnan(rewards)
-    summed = mx.where(applies, rewards * weights, 0.0).sum(axis=1)
-    return mx.where(applies.any(axis=1), summed, mx.nan)
-
-
 def normalize_then_sum(
     rewards: mx.array, weights: mx.array, group_ids: mx.array, recipe: Recipe
 ) -> mx.array:
@@ -90,7 +83,8 @@ def normalize_then_sum(
     columns = [rewards[:, f] for f in range(rewards.shape[1])]
     parts = mx.stack([signal(column, group_ids, recipe) for column in columns], axis=1)
     told_apart = mx.stack([of_group(column, group_ids).differ for column in columns], axis=1)
-    x = total(mx.where(mx.isnan(rewards), mx.nan, parts), weights)
+    scored = (~mx.isnan(rewards)).any(axis=1)
+    x = mx.where(scored, (parts * weights).sum(axis=1), mx.nan)
     batch = of_group(x, group_ids).in_batch()
     worth = standard(batch.score - batch.mean, batch.std(recipe.std), recipe.signal_eps)
     return mx.where(batch.valid & told_apart.any(axis=1), worth, 0.0)

@@ -1,18 +1,9 @@
-"""From the scores of several functions to one reward, or one list of steps, per completion."""
+"""From the scores of several functions to one list of steps per completion."""
 
 from collections.abc import Sequence
 
 Column = Sequence[float | None]
 StepColumn = Sequence[Sequence[tuple[int, float]] | None]
-
-
-def total(values: Sequence[Column], weights: Sequence[float]) -> list[float | None]:
-    """r_i = Σ_f w_f r_fi over the functions that apply; None where none does."""
-    rewards: list[float | None] = []
-    for row in zip(*values, strict=True):
-        parts = [w * value for w, value in zip(weights, row, strict=True) if value is not None]
-        rewards.append(sum(parts) if parts else None)
-    return rewards
 
 
 def process_steps(

@@ -124,10 +124,7 @@ class Scorer:
         except ScoringInterruptedError as error:
             raise StopNow(str(error)) from None
         return Scores(
-            names=found.names,
-            weights=found.weights,
-            values=tuple(zip(*found.values, strict=True)),
-            reasons=tuple(zip(*found.reasons, strict=True)),
+            rewards=found.rewards,
             steps=self._steps(found, rollouts) if self._process else None,
             logged=found.metrics,
             alerts=tuple(alerts_of(step, found.problems)),
@@ -136,7 +133,7 @@ class Scorer:
     def _steps(self, found: ScoredRewards, rollouts: Sequence[Rollout]) -> Steps:
         """Scores of steps by the token that ends each; an outcome ends with the answer."""
         rows = process_steps(
-            found.values, found.steps, found.weights, [len(r.text) for r in rollouts]
+            found.values, found.steps, self._worker.weights, [len(r.text) for r in rollouts]
         )
         mapped = []
         for row, rollout in zip(rows, rollouts, strict=True):

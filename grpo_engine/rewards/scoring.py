@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
+import numpy as np
 
-from grpo_engine.events import AlertRaised
+from grpo_engine.events import AlertRaised, RewardValue, total_reward
 from grpo_engine.maths.around import overlong_penalty
 
 OVERLONG = "overlong"
@@ -14,42 +15,55 @@ Steps = tuple[tuple[tuple[int, float | None], ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What reward functions F gave answers B; None where a function does not apply.
+    """What reward functions F gave rollouts B.
 
-    `steps` are (last token, score) of each step of each answer, where a function scores steps.
+    `steps` are (last token, score) of each step of each rollout, where a function scores steps.
     """
 
-    names: tuple[str, ...]
-    weights: tuple[float, ...]
-    values: tuple[tuple[float | None, ...], ...]  # [B, F]
-    reasons: tuple[tuple[str, ...], ...] = ()  # [B, F]
+    rewards: tuple[tuple[RewardValue, ...], ...]  # [B, F]
     steps: Steps | None = None
     logged: Mapping[str, float] = field(default_factory=dict)
     alerts: tuple[AlertRaised, ...] = ()
 
-    def totals(self) -> list[float | None]:
-        """Weighted sum over the functions that apply to each answer."""
-        return [self._total(row) for row in self.values]
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The reward functions."""
+        return tuple(reward.name for reward in self.rewards[0])
 
-    def _total(self, row: Sequence[float | None]) -> float | None:
-        known = [
-            value * weight
-            for value, weight in zip(row, self.weights, strict=True)
-            if value is not None
-        ]
-        return sum(known) if known else None
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Their weights."""
+        return tuple(reward.weight for reward in self.rewards[0])
+
+    @property
+    def values(self) -> list[list[float | None]]:
+        """Scores [B, F]; None where a function does not apply."""
+        return [[reward.value for reward in row] for row in self.rewards]
+
+    def totals(self) -> list[float | None]:
+        """The total reward of each rollout."""
+        return [total_reward(row, self.weights) for row in self.values]
+
+    @property
+    def differ(self) -> bool:
+        """Whether some rollout, or some step of a rollout, scored otherwise than another.
+
+        Totals are compared in float32, in which advantages are computed.
+        """
+        totals = {np.float32(total) for total in self.totals() if total is not None}
+        steps = {score for row in self.steps or () for _, score in row if score is not None}
+        return len(totals) > 1 or len(steps) > 1
 
     def column(self, name: str) -> list[float | None]:
         """The values of one function."""
         place = self.names.index(name)
-        return [row[place] for row in self.values]
+        return [row[place].value for row in self.rewards]
 
     def part(self, start: int, end: int) -> "Scores":
-        """The scores of answers `start` to `end`."""
+        """The scores of rollouts `start` to `end`."""
         return replace(
             self,
-            values=self.values[start:end],
-            reasons=self.reasons[start:end],
+            rewards=self.rewards[start:end],
             steps=None if self.steps is None else self.steps[start:end],
         )
 
@@ -59,16 +73,9 @@ def with_overlong(scores: Scores, lengths: Sequence[int], max_length: int, share
     if share == 0:
         return scores
     penalties: list[float] = overlong_penalty(mx.array(list(lengths)), max_length, share).tolist()  # type: ignore[assignment]
-    reasons = scores.reasons or tuple(("",) * len(scores.names) for _ in scores.values)
-    return replace(
-        scores,
-        names=(*scores.names, OVERLONG),
-        weights=(*scores.weights, 1.0),
-        values=tuple(
-            (*row, penalty) for row, penalty in zip(scores.values, penalties, strict=True)
-        ),
-        reasons=tuple(
-            (*row, f"{length} of {max_length} tokens" if penalty < 0 else "")
-            for row, penalty, length in zip(reasons, penalties, lengths, strict=True)
-        ),
-    )
+    rewards = tuple(
+        (*row, RewardValue(name=OVERLONG, value=penalty, weight=1.0,
+                           reason=f"{length} of {max_length} tokens" if penalty < 0 else ""))
+        for row, penalty, length in zip(scores.rewards, penalties, lengths, strict=True)
+    )  # fmt: skip
+    return replace(scores, rewards=rewards)

@@ -8,7 +8,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from grpo_engine.distributed.ranks import Ranks
-from grpo_engine.events import AlertRaised
+from grpo_engine.events import AlertRaised, RewardValue
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.rewards.scoring import Scores
 from grpo_engine.rollouts.types import Rollout
@@ -43,10 +43,7 @@ def _rollout(data: Mapping[str, Any]) -> Rollout:
 def _scores(data: Mapping[str, Any]) -> Scores:
     steps = data["steps"]
     return Scores(
-        names=tuple(data["names"]),
-        weights=tuple(data["weights"]),
-        values=tuple(tuple(row) for row in data["values"]),
-        reasons=tuple(tuple(row) for row in data["reasons"]),
+        rewards=tuple(tuple(RewardValue(**reward) for reward in row) for row in data["rewards"]),
         steps=None if steps is None else tuple(
             tuple((end, score) for end, score in row) for row in steps
         ),

@@ -11,7 +11,6 @@ from grpo_engine.events import (
     Group,
     GroupScored,
     Origin,
-    RewardValue,
     TokenNumbers,
     TokensScored,
 )
@@ -66,8 +65,8 @@ def group_scored(
             prompt_ids=group.prompt_ids,
             prompt_hash=prompt_hash(group.example.prompt),
             target=group.example.target,
-            attempt=group.attempt,
-            completions=tuple(
+            refill=group.attempt,
+            rollouts=tuple(
                 _completion(group, place, totals[place], advantages[place])
                 for place in range(len(group.rollouts))
             ),
@@ -89,19 +88,13 @@ def group_scored(
 def _completion(
     group: SampledGroup, place: int, reward: float | None, advantage: float | None
 ) -> Completion:
-    rollout, scores = group.rollouts[place], group.scores
-    reasons = scores.reasons[place] if scores.reasons else ("",) * len(scores.names)
+    rollout = group.rollouts[place]
     return Completion(
         index=rollout.index,
         ids=rollout.ids,
         text=rollout.text,
         finish=rollout.finish,
-        rewards=tuple(
-            RewardValue(name=name, value=value, weight=weight, reason=reason)
-            for name, value, weight, reason in zip(
-                scores.names, scores.values[place], scores.weights, reasons, strict=True
-            )
-        ),
+        rewards=group.scores.rewards[place],
         reward=reward,
         advantage=advantage,
         sampler_logprobs=rollout.raw_logprobs,
@@ -111,7 +104,7 @@ def _completion(
 
 def _why_no_signal(group: SampledGroup, accuracy: str) -> str:
     """Why siblings teach nothing; empty where they do."""
-    if group.has_variance or len(group.rollouts) < 2:
+    if group.scores.differ or len(group.rollouts) < 2:
         return ""
     known = [value for value in group.totals if value is not None]
     if not known:

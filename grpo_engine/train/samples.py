@@ -35,15 +35,8 @@ class SampledGroup:
 
     @property
     def totals(self) -> list[float | None]:
-        """Weighted sum of the rewards of each answer; None where none applies."""
+        """The total reward of each answer; None where no function applies."""
         return self.scores.totals()
-
-    @property
-    def has_variance(self) -> bool:
-        """Whether some answer, or some step of an answer, scored otherwise than another."""
-        found = {value for value in self.totals if value is not None}
-        steps = {score for row in self.scores.steps or () for _, score in row if score is not None}
-        return len(found) > 1 or len(steps) > 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +93,7 @@ class Samples:
 
     def rewards(self) -> list[list[float | None]]:
         """Rewards [B, F]."""
-        return [list(row) for group in self.groups for row in group.scores.values]
+        return [row for group in self.groups for row in group.scores.values]
 
     def step_scores(self) -> list[list[tuple[int, float | None]]]:
         """(last token, score) of every step of every rollout, for process supervision."""

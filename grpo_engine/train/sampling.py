@@ -65,7 +65,7 @@ def sample_step(run: Run, step: int) -> Generator[Event, None, StepGroups]:
             groups = fresh
             break
         for group in fresh:
-            group.replaced = not group.has_variance
+            group.replaced = not group.scores.differ
             (replaced if group.replaced else groups).append(group)
         if len(groups) == wanted or refills == most_refills:
             break

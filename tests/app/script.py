@@ -186,7 +186,7 @@ def scored(
     return ev.GroupScored(step=step, group=ev.Group(
         index=index, origin="train", example_key=f"{numbers[0]}+{numbers[1]}", prompt_text=prompt,
         prompt_ids=(1, 2), prompt_hash=prompt, target=str(sum(numbers)),
-        completions=tuple(completions), reward_mean=mean, reward_std=std, no_signal=no_signal,
+        rollouts=tuple(completions), reward_mean=mean, reward_std=std, no_signal=no_signal,
         sampling={"temperature": 1.0},
     ))  # fmt: skip
 
@@ -236,7 +236,7 @@ def metrics(
     step: int, rng: random.Random, groups: list[ev.GroupScored], low: float, high: float
 ) -> dict[str, float]:
     """The step's metrics, means over its answers where they can be."""
-    answers = [c for g in groups for c in g.group.completions]
+    answers = [c for g in groups for c in g.group.rollouts]
     lengths = [len(c.ids) for c in answers]
     kl = 0.018 * (1 - math.exp(-step / 90)) + 0.002 * rng.random()
     return {

@@ -19,17 +19,17 @@ STEPS = 6
 def with_ends(group: ev.Group) -> ev.Group:
     """The group with tokens of three characters, the last one longer."""
     completions = []
-    for one in group.completions:
+    for one in group.rollouts:
         count = len(one.ids)
         ends = (*(3 * (t + 1) for t in range(count - 1)), len(one.text))
         completions.append(replace(one, ends=ends))
-    return replace(group, completions=tuple(completions))
+    return replace(group, rollouts=tuple(completions))
 
 
 def numbers(rng: random.Random, group: ev.Group, passes: int) -> tuple[ev.TokenNumbers, ...]:
     """Token numbers of a group: near the old ones, a few beyond the clip range."""
     found = []
-    for one in group.completions:
+    for one in group.rollouts:
         count = len(one.ids)
         old = tuple(math.log(rng.uniform(0.05, 0.99)) for _ in range(count))
         new = tuple(min(-1e-4, x + rng.gauss(0, 0.12)) for x in old)

@@ -59,9 +59,9 @@ def check(home: Path, folder: Path, events: list[Event], base: Path, tokens: int
     assert isinstance(events[-1], RunFinished), events[-1]
     before, after = greedy_groups(events, "before"), greedy_groups(events, "after")
     pairs = zip(before, after, strict=True)
-    moved = [(b, a) for b, a in pairs if b.completions[0].text != a.completions[0].text]
+    moved = [(b, a) for b, a in pairs if b.rollouts[0].text != a.rollouts[0].text]
     assert moved, "training changed no greedy answer"
-    group, said = moved[0][1], moved[0][1].completions[0].text
+    group, said = moved[0][1], moved[0][1].rollouts[0].text
     saved = checkpoint.folder(folder, checkpoint.newest_step(folder))
     whole = not (saved / "adapters.safetensors").exists()
     words: list[str | Path] = (
@@ -69,7 +69,7 @@ def check(home: Path, folder: Path, events: list[Event], base: Path, tokens: int
     )
     assert text_of(home, *words, prompt=group.prompt_text, tokens=tokens) == said
     bare = text_of(home, "--model", base, prompt=group.prompt_text, tokens=tokens)
-    assert bare == moved[0][0].completions[0].text
+    assert bare == moved[0][0].rollouts[0].text
     if whole:
         return
     # fusing into packed weights would round them anew

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_engine import events
-from grpo_engine.events import EVENT_TYPES, Event, StepFinished, from_json, kind_of, to_json
+from grpo_engine.events import (
+    EVENT_TYPES,
+    Event,
+    StepFinished,
+    from_json,
+    kind_of,
+    to_json,
+    total_reward,
+)
+from tests.experiments.made import group
 
 
 @pytest.mark.parametrize("kind", get_args(Event))
@@ -26,6 +35,23 @@ def test_the_stored_names_of_events_are_these() -> None:
         "RunPaused", "RunResumed", "RunFinished", "RunFailed",
     ]  # fmt: skip
     assert set(EVENT_TYPES.values()) == set(get_args(Event))
+
+
+def test_the_rollouts_of_a_group_are_stored_as_its_completions() -> None:
+    # the field's name in users' spill files
+    told = to_json(events.GroupScored(step=1, group=group()))
+    assert [one["text"] for one in told["group"]["completions"]] == ["yes", "no"]
+    assert told["group"]["attempt"] == 0
+    assert not told["group"].keys() & {"rollouts", "refill"}
+    assert from_json(told) == events.GroupScored(step=1, group=group())
+
+
+def test_rewards_add_up_over_the_functions_that_apply() -> None:
+    # 1·1 + .5·.4 = 1.2;  only the second: .5·.2 = .1
+    assert total_reward([1.0, 0.4], [1.0, 0.5]) == 1.2
+    assert total_reward([None, 0.2], [1.0, 0.5]) == 0.1
+    assert total_reward([math.nan, 0.2], [1.0, 0.5]) == 0.1
+    assert total_reward([None, math.nan], [1.0, 0.5]) is None
 
 
 def test_a_renamed_class_is_stored_under_the_same_name() -> None:
@@ -58,13 +84,13 @@ def test_a_group_with_nested_values_comes_back_equal() -> None:
         index=0, ids=(1, 2), text="\ud800 \x00", finish="stop", rewards=(reward,), reward=0.5,
         advantage=None, sampler_logprobs=(-0.1, -math.inf),
     )  # fmt: skip
-    group = events.Group(
+    nested = events.Group(
         index=0, origin="train", example_key="a", prompt_text="2+2", prompt_ids=(5,),
-        prompt_hash="h", target="4", completions=(completion,), reward_mean=0.5, reward_std=0.0,
+        prompt_hash="h", target="4", rollouts=(completion,), reward_mean=0.5, reward_std=0.0,
     )  # fmt: skip
     numbers = events.TokenNumbers(index=0, old=(-0.5, -1.0), passes=((-0.5, -1.0),))
     for event in (
-        events.GroupScored(step=1, group=group),
+        events.GroupScored(step=1, group=nested),
         events.TokensScored(step=1, group=0, origin="train", numbers=(numbers,)),
     ):
         assert from_json(json.loads(json.dumps(to_json(event)))) == event

@@ -44,7 +44,7 @@ def group(
     return ev.Group(
         index=index, origin=origin, example_key=f"example-{index}", prompt_text=prompt,
         prompt_ids=(7, 8), prompt_hash=f"hash-{index}", target="2",
-        completions=tuple(
+        rollouts=tuple(
             completion(place, text, score)
             for place, (text, score) in enumerate(zip(texts, scores, strict=True))
         ),

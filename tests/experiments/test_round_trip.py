@@ -56,7 +56,7 @@ def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
     group = ev.Group(
         index=index, origin=origin, example_key=draw(TEXT), prompt_text=draw(TEXT),
         prompt_ids=(1, 2), prompt_hash=draw(TEXT), target=draw(TEXT),
-        attempt=draw(st.integers(0, 3)), completions=tuple(completions), reward_mean=draw(MAYBE),
+        refill=draw(st.integers(0, 3)), rollouts=tuple(completions), reward_mean=draw(MAYBE),
         reward_std=draw(MAYBE), no_signal=draw(TEXT),
         sampling=draw(st.dictionaries(NAMES, NUMBER, max_size=2)),
     )  # fmt: skip

@@ -180,11 +180,11 @@ def _pairs(words: list[str] | None, flag: str) -> dict[str, Any]:
 
 def report(scored: Any, completions: list[str], printed: str, as_json: bool) -> None:
     """Say what the function gave for each completion, what it logged, and what went wrong."""
-    values, reasons, steps = scored.values[0], scored.reasons[0], scored.steps[0]
+    rewards, steps = [row[0] for row in scored.rewards], scored.steps[0]
     if as_json:
         rows = [
-            {"completion": text, "score": value, "reason": reason, "steps": step}
-            for text, value, reason, step in zip(completions, values, reasons, steps, strict=True)
+            {"completion": text, "score": reward.value, "reason": reward.reason, "steps": step}
+            for text, reward, step in zip(completions, rewards, steps, strict=True)
         ]
         problems = [
             {"kind": p.kind, "completion": p.completion, "line": p.line, "message": p.message}
@@ -198,9 +198,9 @@ def report(scored: Any, completions: list[str], printed: str, as_json: bool) -> 
     from app.text.safe_text import clip, safe
 
     table = [
-        {"score": "None" if value is None else f"{value:g}", "completion": clip(text, 40),
-         "reason": clip(reason, 60)}
-        for text, value, reason in zip(completions, values, reasons, strict=True)
+        {"score": "None" if reward.value is None else f"{reward.value:g}",
+         "completion": clip(text, 40), "reason": clip(reward.reason, 60)}
+        for text, reward in zip(completions, rewards, strict=True)
     ]  # fmt: skip
     print_table(table)
     for step in steps:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
     from experiments.values import RunSummary
 
+ALERT_FIELDS = (
+    "key", "rule", "severity", "first_step", "last_step", "count", "value", "limit", "group",
+    "explanation", "remedy", "muted",
+)  # fmt: skip
+
 app = typer.Typer(help="List runs; show, rename, tag, note, archive, delete, import.")
 
 
@@ -120,7 +125,7 @@ def show(
             row | {
                 "config": detail.config, "versions": detail.versions, "folder": detail.folder,
                 "attempts": [dataclasses.asdict(item) for item in detail.attempts],
-                "alerts": [dataclasses.asdict(item) for item in alerts],
+                "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS} for item in alerts],
                 "post_mortem": dataclasses.asdict(mortem) if mortem else None,
             }
         )  # fmt: skip

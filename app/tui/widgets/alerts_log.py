@@ -6,11 +6,12 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from app.feed.run_state import Alert, LogLine, Snapshot, clock
+from app.feed.run_state import LogLine, Snapshot, clock
 from app.text.safe_text import safe
 from app.tui.looks.palette import Palette, style
 from app.tui.messages import ExplainRequested, MuteRequested
 from app.tui.widgets.panel import Line, Panel
+from experiments.values import AlertView
 
 SIGNS = {"info": "·", "warning": "▲", "error": "✗"}
 
@@ -20,7 +21,7 @@ def colour_of(severity: str, palette: Palette) -> int:
     return {"info": palette.label, "warning": palette.warn, "error": palette.bad}[severity]
 
 
-def alert_line(alert: Alert, palette: Palette, marked: bool) -> Line:
+def alert_line(alert: AlertView, palette: Palette, marked: bool) -> Line:
     """When, how bad, what it says, for how long."""
     held = alert.last_step - alert.first_step
     since = f" since step {alert.first_step}" if held else f" at step {alert.first_step}"
@@ -35,7 +36,7 @@ def alert_line(alert: Alert, palette: Palette, marked: bool) -> Line:
     ]
 
 
-def muted_line(alert: Alert, palette: Palette, marked: bool) -> Line:
+def muted_line(alert: AlertView, palette: Palette, marked: bool) -> Line:
     """An alert that holds and is not to be heard of."""
     text = f"{clock(alert.at)} – {safe(alert.explanation, ' ')}  muted in this run  "
     return [
@@ -90,10 +91,10 @@ class AlertsLog(Panel):
         self.set_reactive(AlertsLog.cursor, 0)
 
     @property
-    def entries(self) -> list[Alert | LogLine]:
+    def entries(self) -> list[AlertView | LogLine]:
         """Open alerts, muted ones, log lines from the newest on, held against the search."""
         shown = self.snapshot
-        found: list[Alert | LogLine] = [*shown.open_alerts, *shown.muted_alerts]
+        found: list[AlertView | LogLine] = [*shown.open_alerts, *shown.muted_alerts]
         found += reversed(shown.log)
         needle = self.needle.casefold()
         if not needle:
@@ -103,9 +104,9 @@ class AlertsLog(Panel):
     def topic(self) -> str:
         """What `?` explains here: the alert under the mark."""
         entry = self._entry()
-        return f"alert:{entry.rule}" if isinstance(entry, Alert) else "panel:log"
+        return f"alert:{entry.rule}" if isinstance(entry, AlertView) else "panel:log"
 
-    def _entry(self) -> Alert | LogLine | None:
+    def _entry(self) -> AlertView | LogLine | None:
         entries = self.entries
         return entries[min(self.cursor, len(entries) - 1)] if entries else None
 
@@ -126,7 +127,7 @@ class AlertsLog(Panel):
         lines: list[Line] = []
         for place, entry in enumerate(entries[self._top : self._top + height], self._top):
             marked = self.has_focus and place == cursor
-            if isinstance(entry, Alert):
+            if isinstance(entry, AlertView):
                 draw = muted_line if entry.muted else alert_line
                 lines.append(draw(entry, palette, marked))
             else:
@@ -144,7 +145,7 @@ class AlertsLog(Panel):
     def action_mute(self) -> None:
         """Mute the kind of alert under the mark, or unmute it."""
         entry = self._entry()
-        if isinstance(entry, Alert):
+        if isinstance(entry, AlertView):
             self.post_message(MuteRequested(entry.rule, not entry.muted))
         else:
             self.notify("Alerts can be muted, lines of the log cannot.", severity="warning")
@@ -161,5 +162,5 @@ class AlertsLog(Panel):
             self.action_explain_alert()
 
 
-def _text(entry: Alert | LogLine) -> str:
-    return f"{entry.explanation} {entry.remedy}" if isinstance(entry, Alert) else entry.text
+def _text(entry: AlertView | LogLine) -> str:
+    return f"{entry.explanation} {entry.remedy}" if isinstance(entry, AlertView) else entry.text

@@ -7,14 +7,16 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from app.feed.run_state import Card, Snapshot
+from app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
 from app.inspector.groups import letter
 from app.text.numbers import share, short, signed, sparkline
 from app.text.safe_text import clip, pad, wrap
 from app.tui.looks.palette import Palette, style
 from app.tui.messages import PromptFocused, RolloutOpened
-from app.tui.widgets.lanes import arrow
+from app.tui.widgets.lanes import arrow, largest_push
 from app.tui.widgets.panel import Line, Panel, Span
+from experiments.values import BoardRollout
+from grpo_engine.events import Group
 
 NUMBER, MEAN = 4, 4
 
@@ -29,49 +31,59 @@ def cell_width(width: int, answers: int) -> int:
 
 
 def group_line(
-    card: Card, width: int, each: int, palette: Palette, focused: bool, marked: int | None
+    group: ShownGroup, width: int, each: int, palette: Palette, focused: bool, marked: int | None
 ) -> Line:
     """One prompt: number, its answers' pushes, the mean reward."""
     bright = style(palette.headline if focused else palette.text, bold=focused)
-    spans: Line = [(f"{card.index + 1:>2}", bright),
+    spans: Line = [(f"{group.index + 1:>2}", bright),
                    ("▸ " if focused else "  ", style(palette.accent))]  # fmt: skip
     used = NUMBER
     if each:
-        largest = max((abs(c.advantage) for c in card.cells if c.advantage), default=1.0)
-        for cell in card.cells:
-            spans.append(_cell(cell, each, palette, largest, cell.index == marked))
-        used += each * len(card.cells)
+        largest = largest_push(group)
+        for rollout in group.rollouts:
+            spans.append(_cell(rollout, each, palette, largest, rollout.index == marked))
+        used += each * len(group.rollouts)
     else:
-        up = sum((c.advantage or 0) > 0 for c in card.cells)
-        down = sum((c.advantage or 0) < 0 for c in card.cells)
-        text = f"{up}▲ {down}▼" if card.scored else f"{len(card.cells)} answers"
+        text = _counts(group)
         spans.append((clip(text, width - NUMBER - MEAN - 1), bright))
         used += min(len(text), width - NUMBER - MEAN - 1)
-    mean = short(card.mean) if card.scored else ""
+    mean = short(group.reward_mean) if isinstance(group, Group) else ""
     spans.append((" " * max(0, width - used - MEAN), None))
     spans.append((f"{mean:>{MEAN}}", bright))
     return spans
 
 
-def _cell(cell: Any, each: int, palette: Palette, largest: float, marked: bool) -> Span:
-    colour = palette.of_push(cell.advantage, largest)
-    if cell.scored:
-        sign = arrow(cell.advantage)
-        colour = palette.label if colour == palette.border else colour
-    else:
-        sign = "▪" if cell.finish is not None else "·"
+def _counts(group: ShownGroup) -> str:
+    if not isinstance(group, Group):
+        return f"{len(group.rollouts)} answers"
+    up = sum((rollout.advantage or 0) > 0 for rollout in group.rollouts)
+    down = sum((rollout.advantage or 0) < 0 for rollout in group.rollouts)
+    return f"{up}▲ {down}▼"
+
+
+def _cell(rollout: ShownRollout, each: int, palette: Palette, largest: float, marked: bool) -> Span:
+    if isinstance(rollout, BoardRollout):
+        text = "▪" if rollout.finish is not None else "·"
         colour = palette.label
-    text = sign
-    if each == 7 and cell.scored:
-        text = f"{sign}{signed(cell.advantage) if cell.advantage else '':<6}"
+    else:
+        text = arrow(rollout.advantage)
+        if each == 7:
+            text += f"{signed(rollout.advantage) if rollout.advantage else '':<6}"
+        colour = palette.of_push(rollout.advantage, largest)
+        colour = palette.label if colour == palette.border else colour
     look = style(colour, palette.cursor if marked else None, bold=marked)
     return (text.ljust(each), look)
 
 
-def why_line(card: Card, width: int, palette: Palette) -> Line:
+def why_line(why: str, width: int, palette: Palette) -> Line:
     """Why no answer of the group is pushed."""
-    text = clip(f"    └ {card.no_signal}: no push", width)
+    text = clip(f"    └ {why}: no push", width)
     return [(text, style(palette.label))]
+
+
+def why_no_push(group: ShownGroup) -> str:
+    """Why no answer of a recorded group is pushed; empty where some are, or before."""
+    return group.no_signal if isinstance(group, Group) else ""
 
 
 def signal_line(signal: Sequence[float], width: int, palette: Palette) -> Line:
@@ -109,6 +121,11 @@ class Groups(Panel):
         super().__init__(number, "groups", **kwargs)
         self._places: list[int] = []
 
+    @property
+    def _focused(self) -> ShownGroup | None:
+        groups = self.snapshot.groups
+        return groups[min(self.place, len(groups) - 1)] if groups else None
+
     def topic(self) -> str:
         """What `?` explains here."""
         return "panel:groups"
@@ -116,32 +133,32 @@ class Groups(Panel):
     def paint(self, width: int, height: int) -> list[Line]:
         """A header, the groups around the one in focus, and the signal over the last steps."""
         palette = self.palette
-        cards = self.snapshot.cards
+        groups = self.snapshot.groups
         self._places = []
-        if not cards:
+        if not groups:
             dim = style(palette.label)
             text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
             return [[(" " + part, dim)] for part in wrap(text, width - 2, 5)]
-        answers = max(len(card.cells) for card in cards)
+        answers = max(len(group.rollouts) for group in groups)
         each = cell_width(width, answers)
         lines = [self._header(each, answers, width)]
         foot = signal_line(self.snapshot.signal, width, palette)
         room = height - 1 - (1 if foot else 0)
-        place = min(self.place, len(cards) - 1)
-        first, explain = _window(cards, place, room)
-        for index in range(first, len(cards)):
-            card = cards[index]
-            needed = 2 if explain and card.no_signal else 1
+        place = min(self.place, len(groups) - 1)
+        first, explain = _window(groups, place, room)
+        for index in range(first, len(groups)):
+            group = groups[index]
+            needed = 2 if explain and why_no_push(group) else 1
             if len(lines) - 1 + needed > room:
                 break
             marked = self.cursor if index == place and self.has_focus else None
-            lines.append(group_line(card, width, each, palette, index == place, marked))
+            lines.append(group_line(group, width, each, palette, index == place, marked))
             self._places.append(index)
             if needed == 2:
-                lines.append(why_line(card, width, palette))
+                lines.append(why_line(why_no_push(group), width, palette))
                 self._places.append(index)
-        hidden = len(cards) - len(set(self._places))
-        origin = cards[0].origin
+        hidden = len(groups) - len(set(self._places))
+        origin = groups[0].origin
         note = {"train": "", "eval": "held-out", "pinned": "pinned"}[origin]
         self.note = f"{hidden} more" if hidden else note
         if foot:
@@ -156,25 +173,23 @@ class Groups(Panel):
 
     def action_step(self, by: int) -> None:
         """Look at another prompt."""
-        count = len(self.snapshot.cards)
+        count = len(self.snapshot.groups)
         if count:
             self.post_message(PromptFocused(max(0, min(count - 1, self.place + by))))
 
     def action_aside(self, by: int) -> None:
         """Choose another answer of the prompt."""
-        cards = self.snapshot.cards
-        if cards:
-            count = len(cards[min(self.place, len(cards) - 1)].cells)
+        group = self._focused
+        if group is not None:
+            count = len(group.rollouts)
             self.cursor = max(0, min(count - 1, self.cursor + by))
 
     def action_open(self) -> None:
         """Open the group in focus at the chosen answer."""
-        cards = self.snapshot.cards
-        if cards:
-            card = cards[min(self.place, len(cards) - 1)]
-            self.post_message(
-                RolloutOpened(0, card.step, card.origin, card.index, self.cursor)
-            )  # fmt: skip
+        group = self._focused
+        if group is not None:
+            step = self.snapshot.groups_step
+            self.post_message(RolloutOpened(0, step, group.origin, group.index, self.cursor))
 
     def on_click(self, event: events.Click) -> None:
         """Look at the clicked prompt."""
@@ -185,12 +200,12 @@ class Groups(Panel):
                 self.action_open()
 
 
-def _window(cards: Sequence[Card], place: int, room: int) -> tuple[int, bool]:
+def _window(groups: Sequence[ShownGroup], place: int, room: int) -> tuple[int, bool]:
     """The first group to show and whether reasons fit, so that the one in focus is on screen."""
-    full = sum(2 if card.no_signal else 1 for card in cards)
+    full = sum(2 if why_no_push(group) else 1 for group in groups)
     if full <= room:
         return 0, True
-    explain = len(cards) > room and room > 4
+    explain = len(groups) > room and room > 4
     if not explain:
-        return max(0, min(place - room + 1, len(cards) - room)) if place >= room else 0, False
+        return max(0, min(place - room + 1, len(groups) - room)) if place >= room else 0, False
     return (0 if place < room else place - room + 1), False

@@ -6,7 +6,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from app.feed.run_state import Card, Cell, Snapshot
+from app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
 from app.inspector.groups import letter
 from app.text.numbers import short, signed
 from app.text.prompt_text import question
@@ -14,6 +14,7 @@ from app.text.safe_text import cell_len, clip, clip_start, wrap
 from app.tui.looks.palette import Palette, style
 from app.tui.messages import RolloutOpened
 from app.tui.widgets.panel import Line, Panel
+from experiments.values import BoardGroup, BoardRollout
 
 LEAD = 16
 MOST_LINES = 6
@@ -27,52 +28,60 @@ def arrow(advantage: float | None) -> str:
     return "▲" if advantage > 0 else "▼" if advantage < 0 else "="
 
 
-def end_mark(cell: Cell) -> str:
+def largest_push(group: ShownGroup) -> float:
+    """The largest |advantage| of the group, by which its pushes are coloured."""
+    if isinstance(group, BoardGroup):
+        return 1.0
+    return max((abs(one.advantage) for one in group.rollouts if one.advantage), default=1.0)
+
+
+def end_mark(rollout: ShownRollout) -> str:
     """How an answer ended: ▪ by itself, [cut] at the length limit, ▌ still growing."""
-    if cell.finish is None:
-        return "" if cell.scored else "▌"
-    return " [cut]" if cell.finish == "length" else "▪"
+    if rollout.finish is None:
+        return "▌"
+    return " [cut]" if rollout.finish == "length" else "▪"
 
 
-def lane_lines(cell: Cell, width: int, rows: int, palette: Palette, largest: float) -> list[Line]:
+def lane_lines(
+    rollout: ShownRollout, width: int, rows: int, palette: Palette, largest: float
+) -> list[Line]:
     """One answer in `rows` lines: name, push and reward at the left, then its text."""
-    colour = palette.of_push(cell.advantage, largest)
-    if colour == palette.border:
-        colour = palette.label
-    look = style(colour, bold=True)
-    lead: Line = [(f"{letter(cell.index):>2} ", style(palette.text))]
-    if cell.scored:
-        push = signed(cell.advantage) if cell.advantage else ""
-        lead.append((f"{arrow(cell.advantage)}{push:>5} ", look))
-        lead.append((f"{short(cell.reward):>4}  ", style(palette.text)))
+    lead: Line = [(f"{letter(rollout.index):>2} ", style(palette.text))]
+    if isinstance(rollout, BoardRollout):
+        lead.append((f"{rollout.tokens:>7} tok".ljust(LEAD - 3), style(palette.label)))
     else:
-        lead.append((f"{cell.tokens:>7} tok".ljust(LEAD - 3), style(palette.label)))
+        colour = palette.of_push(rollout.advantage, largest)
+        look = style(palette.label if colour == palette.border else colour, bold=True)
+        push = signed(rollout.advantage) if rollout.advantage else ""
+        lead.append((f"{arrow(rollout.advantage)}{push:>5} ", look))
+        lead.append((f"{short(rollout.reward):>4}  ", style(palette.text)))
     room = width - LEAD
-    mark = end_mark(cell)
+    mark = end_mark(rollout)
     text_style = style(palette.text)
-    parts = _text_rows(cell, mark, room, rows)
+    parts = _text_rows(rollout, mark, room, rows)
     lines: list[Line] = []
     for i, part in enumerate(parts):
         start: Line = lead if i == 0 else [(" " * LEAD, None)]
         last = i == len(parts) - 1
-        tail: Line = [(mark, style(_mark_colour(cell, palette)))] if last and mark else []
+        tail: Line = [(mark, style(_mark_colour(rollout, palette)))] if last and mark else []
         lines.append([*start, (part, text_style), *tail])
     return lines + [[]] * (rows - len(lines))
 
 
-def _mark_colour(cell: Cell, palette: Palette) -> int:
-    if cell.finish is None:
+def _mark_colour(rollout: ShownRollout, palette: Palette) -> int:
+    if rollout.finish is None:
         return palette.accent
-    return palette.warn if cell.finish == "length" else palette.label
+    return palette.warn if rollout.finish == "length" else palette.label
 
 
-def _text_rows(cell: Cell, mark: str, room: int, rows: int) -> list[str]:
+def _text_rows(rollout: ShownRollout, mark: str, room: int, rows: int) -> list[str]:
     if room <= cell_len(mark) + 1:
         return [""]
+    growing = rollout.finish is None
     if rows == 1:
         fit = room - cell_len(mark)
-        return [(clip if cell.finish is not None or cell.scored else clip_start)(cell.text, fit)]
-    parts = wrap(cell.text, room, rows, keep_end=cell.finish is None and not cell.scored) or [""]
+        return [(clip_start if growing else clip)(rollout.text, fit)]
+    parts = wrap(rollout.text, room, rows, keep_end=growing) or [""]
     over = cell_len(parts[-1]) + cell_len(mark) - room
     if over > 0:
         if len(parts) < rows:
@@ -106,10 +115,10 @@ class Lanes(Panel):
         self._head = 0
 
     @property
-    def card(self) -> Card | None:
+    def group(self) -> ShownGroup | None:
         """The prompt in focus."""
-        cards = self.snapshot.cards
-        return cards[min(self.place, len(cards) - 1)] if cards else None
+        groups = self.snapshot.groups
+        return groups[min(self.place, len(groups) - 1)] if groups else None
 
     def topic(self) -> str:
         """What `?` explains here."""
@@ -123,37 +132,38 @@ class Lanes(Panel):
     def paint(self, width: int, height: int) -> list[Line]:
         """The prompt, then a lane for each answer that fits."""
         palette = self.palette
-        card = self.card
-        if card is None:
+        group = self.group
+        if group is None:
             self.title, self.note = "answers", ""
             return _empty(self.snapshot, width, palette)
-        names = f"{letter(0)}–{letter(len(card.cells) - 1)}" if card.cells else ""
-        self.title = f"answers to {ORIGINS[card.origin]} {card.index + 1}"
+        names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts else ""
+        self.title = f"answers to {ORIGINS[group.origin]} {group.index + 1}"
         self.note = names
-        lines = self._prompt(card, width, height)
+        lines = self._prompt(group, width, height)
         self._head = len(lines)
-        return lines + self._lanes(card, width, height - len(lines))
+        return lines + self._lanes(group, width, height - len(lines))
 
-    def _prompt(self, card: Card, width: int, height: int) -> list[Line]:
-        if height < len(card.cells) + 2:
+    def _prompt(self, group: ShownGroup, width: int, height: int) -> list[Line]:
+        if height < len(group.rollouts) + 2:
             return []
         dim = style(self.palette.label)
-        target = f"   target {clip(card.target, 24)}" if card.target else ""
+        target = f"   target {clip(group.target, 24)}" if group.target else ""
         room = width - 2 - cell_len(target)
         most = 1 if height < 20 else 3
-        rows = wrap(" ".join(question(card.prompt).split()), room, most)
+        rows = wrap(" ".join(question(group.prompt_text).split()), room, most)
         bright = style(self.palette.headline)
         lines: list[Line] = [[(" ", None), (row, bright)] for row in rows]
         lines[0].append((target, dim))
         lines.append([])
         return lines
 
-    def _lanes(self, card: Card, width: int, height: int) -> list[Line]:
-        count = len(card.cells)
+    def _lanes(self, group: ShownGroup, width: int, height: int) -> list[Line]:
+        count = len(group.rollouts)
         if not count or height <= 0:
             return []
         room = width - 1 - LEAD
-        needed = max(len(_text_rows(c, end_mark(c), room, MOST_LINES)) for c in card.cells)
+        needed = max(len(_text_rows(one, end_mark(one), room, MOST_LINES))
+                     for one in group.rollouts)  # fmt: skip
         spare = 1 if height // count > needed else 0
         self._rows = max(1, min(needed + spare, height // count))
         shown = max(1, height // self._rows)
@@ -161,37 +171,38 @@ class Lanes(Panel):
         self._top = max(0, min(self._top, cursor, count - shown))
         if cursor >= self._top + shown:
             self._top = cursor - shown + 1
-        largest = max((abs(c.advantage) for c in card.cells if c.advantage), default=1.0)
+        largest = largest_push(group)
         lines: list[Line] = []
-        for cell in card.cells[self._top : self._top + shown]:
-            block = lane_lines(cell, width - 1, self._rows, self.palette, largest)
-            marked = self.has_focus and cell.index == card.cells[cursor].index
+        for rollout in group.rollouts[self._top : self._top + shown]:
+            block = lane_lines(rollout, width - 1, self._rows, self.palette, largest)
+            marked = self.has_focus and rollout.index == group.rollouts[cursor].index
             edge = ("▌" if marked else " ", style(self.palette.accent))
             lines += [[edge, *line] for line in block]
         return lines
 
     def action_step(self, by: int) -> None:
         """Move the mark by some answers."""
-        if self.card is not None:
-            self.cursor = max(0, min(len(self.card.cells) - 1, self.cursor + by))
+        if self.group is not None:
+            self.cursor = max(0, min(len(self.group.rollouts) - 1, self.cursor + by))
 
     def action_open(self) -> None:
         """Open the marked answer."""
-        card = self.card
-        if card is not None and card.cells:
-            answer = card.cells[min(self.cursor, len(card.cells) - 1)].index
-            self.post_message(RolloutOpened(0, card.step, card.origin, card.index, answer))
+        group = self.group
+        if group is not None and group.rollouts:
+            answer = group.rollouts[min(self.cursor, len(group.rollouts) - 1)].index
+            step = self.snapshot.groups_step
+            self.post_message(RolloutOpened(0, step, group.origin, group.index, answer))
 
     def copy_text(self) -> str:
         """What `y` copies: the text of the marked answer."""
-        card = self.card
-        return card.cells[min(self.cursor, len(card.cells) - 1)].text if card else ""
+        group = self.group
+        return group.rollouts[min(self.cursor, len(group.rollouts) - 1)].text if group else ""
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked answer; a second click opens it."""
         row = self.inside(event.offset).y - self._head
-        if row >= 0 and self.card is not None:
-            self.cursor = min(len(self.card.cells) - 1, self._top + row // self._rows)
+        if row >= 0 and self.group is not None:
+            self.cursor = min(len(self.group.rollouts) - 1, self._top + row // self._rows)
             if event.chain == 2:
                 self.action_open()
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from grpo_engine.errors import RewardError
+from grpo_engine.events import RewardValue
 from grpo_engine.rewards.load import GIVEN
 from grpo_engine.rewards.worker.outcome import Kind, Outcome, RewardProblem, ScoredRewards
 from grpo_engine.rewards.worker.process import DiedError, RewardProcess, TimedOutError
@@ -349,12 +350,19 @@ class RewardWorker:
             extras |= own
             for name, numbers in outcome.metrics.items():
                 metrics.setdefault(name, []).extend(numbers)
+        columns = [
+            [
+                RewardValue(name=name, value=value, weight=weight, reason=reason)
+                for value, reason in zip(outcome.values, said, strict=True)
+            ]
+            for name, weight, outcome, said in zip(
+                self.names, self.weights, outcomes, reasons, strict=True
+            )
+        ]
         return ScoredRewards(
             names=self.names,
-            weights=self.weights,
-            values=tuple(tuple(outcome.values) for outcome in outcomes),
+            rewards=tuple(zip(*columns, strict=True)),
             steps=tuple(tuple(outcome.steps) for outcome in outcomes),
-            reasons=tuple(reasons),
             extras=extras,
             metrics={name: sum(numbers) / len(numbers) for name, numbers in metrics.items()},
             problems=tuple(problem for outcome in outcomes for problem in outcome.problems),

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from grpo_engine.events import RewardValue
+
 Kind = Literal["exception", "timeout", "crash", "count", "type", "value"]
 Steps = tuple[tuple[int, float], ...]
 
@@ -27,21 +29,25 @@ class RewardProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredRewards:
-    """The scores of a batch: `values[f][b]` of function f for completion b.
+    """The scores of a batch: `rewards[b][f]` of function f for completion b.
 
     `steps[f][b]` are (end character, score) pairs where the function is a process reward.
     `extras` are the columns of `log_extra`, `metrics` the means of `log_metric`.
     """
 
     names: tuple[str, ...]
-    weights: tuple[float, ...]
-    values: tuple[tuple[float | None, ...], ...]
+    rewards: tuple[tuple[RewardValue, ...], ...]
     steps: tuple[tuple[Steps | None, ...], ...]
-    reasons: tuple[tuple[str, ...], ...]
     extras: Mapping[str, tuple[Any, ...]]
     metrics: Mapping[str, float]
     problems: tuple[RewardProblem, ...]
     seconds: tuple[float, ...]
+
+    @property
+    def values(self) -> tuple[tuple[float | None, ...], ...]:
+        """`values[f][b]` of function f for completion b."""
+        columns = zip(*self.rewards, strict=True)
+        return tuple(tuple(reward.value for reward in column) for column in columns)
 
 
 @dataclass(slots=True)

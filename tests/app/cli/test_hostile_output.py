@@ -39,13 +39,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         completions = tuple(
             replace(one, ids=(1, 2, 3), sampler_logprobs=(-1.0,) * 3, ends=(1, 2, len(one.text)),
                     rewards=(ev.RewardValue(name=NAME, value=1.0, weight=1.0, reason=NAME),))
-            for one in group.completions
+            for one in group.rollouts
         )  # fmt: skip
         tree = config(seed=seed, task={"name": NAME}, model={"path": NAME})
         handle = recorder.start_run(tree, name=f"{RUNS[seed]}{NAME}", tags=(NAME,))
         held_out = evaluated(1)
         put_all(
-            handle, started(), replace(scored, group=replace(group, completions=completions)),
+            handle, started(), replace(scored, group=replace(group, rollouts=completions)),
             ev.AlertRaised(step=1, rule=NAME, severity="warning", value=1.0, limit=0.5,
                            explanation=NAME, remedy=NAME),
             ev.NoteWritten(step=1, text=NAME, severity="warning"), finished(1, **{NAME: 1.0}),

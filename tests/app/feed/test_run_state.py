@@ -13,6 +13,7 @@ from app.feed.series import MOST_BUCKETS, Series
 from experiments.board import Board
 from grpo_engine import events as ev
 from tests.app.script import Script, evaluation, started
+from tests.experiments import made
 
 SHORT = Script(steps=24, total_steps=60)
 
@@ -54,20 +55,50 @@ def test_a_finished_step_brings_its_metrics_and_the_time_left() -> None:
     assert snapshot.eta == pytest.approx(36 * snapshot.series["step_time"].value)
 
 
-def test_cards_are_the_latest_groups_with_their_advantages() -> None:
-    cards = folded().cards
-    assert [card.index for card in cards] == list(range(8))
-    assert all(card.scored and len(card.cells) == 8 for card in cards)
-    for card in cards:
-        assert sum(cell.advantage or 0.0 for cell in card.cells) == pytest.approx(0, abs=1e-3)
+def test_the_latest_groups_are_shown_with_their_advantages() -> None:
+    groups = folded().groups
+    assert [group.index for group in groups] == list(range(8))
+    for group in groups:
+        assert isinstance(group, ev.Group)
+        assert len(group.rollouts) == 8
+        assert sum(one.advantage or 0.0 for one in group.rollouts) == pytest.approx(0, abs=1e-3)
 
 
-def test_while_sampling_cards_come_from_the_board() -> None:
+def test_while_sampling_the_groups_are_those_of_the_board() -> None:
     snapshot = folded(sampling=True)
     assert snapshot.step == 24
-    assert snapshot.current_step == 25
-    assert not any(card.scored for card in snapshot.cards)
-    assert any(cell.text for card in snapshot.cards for cell in card.cells)
+    assert snapshot.current_step == snapshot.groups_step == 25
+    assert snapshot.groups == snapshot.board.groups
+    assert any(rollout.text for group in snapshot.groups for rollout in group.rollouts)
+
+
+def test_each_group_shows_its_scores_once_it_is_recorded_and_its_text_before() -> None:
+    first, second = made.group(0), made.group(1, texts=("one", "two"))
+    state, board = RunState(), Board()
+    for event in (
+        ev.PhaseStarted(step=3, phase="generate"),
+        ev.GroupScored(step=3, group=first),
+        ev.GroupScored(step=3, group=second),
+    ):
+        board.apply(event)
+    state.look(board.snapshot())
+    assert state.snapshot().groups == board.snapshot().groups
+    state.apply(ev.GroupScored(step=3, group=second))
+    shown = state.snapshot().groups
+    assert shown == (board.snapshot().groups[0], second)
+    assert [rollout.text for rollout in shown[0].rollouts] == ["yes", "no"]
+    state.apply(ev.GroupScored(step=3, group=first))
+    assert state.snapshot().groups == (first, second)
+
+
+def test_scores_of_a_step_that_is_sampled_again_are_not_shown_for_the_new_answers() -> None:
+    state, board = RunState(), Board()
+    state.apply(ev.GroupScored(step=3, group=made.group(0)))
+    state.apply(started(60, resumed_from=2))
+    prompt = ev.PromptStarted(group=0, origin="train", prompt_text="p", target="", rows=2)
+    board.apply(ev.PromptsStarted(step=3, prompts=(prompt,)))
+    state.look(board.snapshot())
+    assert state.snapshot().groups == board.snapshot().groups
 
 
 def test_what_was_asked_shows_until_the_engine_answers() -> None:
@@ -158,15 +189,17 @@ def test_memory_grows_little_from_step_1000_to_100000() -> None:
 
 def test_the_narrator_speaks_from_the_numbers_of_the_step() -> None:
     snapshot = folded()
-    for place, card in enumerate(snapshot.cards):
+    groups = [group for group in snapshot.groups if isinstance(group, ev.Group)]
+    assert len(groups) == 8
+    for place, group in enumerate(groups):
         sentence = narrate(snapshot, place)
-        assert card.prompt in sentence
-        better = sum((cell.advantage or 0) > 0 for cell in card.cells)
-        if card.no_signal:
-            assert card.no_signal in sentence
+        assert group.prompt_text in sentence
+        better = sum((rollout.advantage or 0) > 0 for rollout in group.rollouts)
+        if group.no_signal:
+            assert group.no_signal in sentence
         else:
             assert f"{better} of 8 did better" in sentence
-    dead = sum(bool(card.no_signal) for card in snapshot.cards)
+    dead = sum(bool(group.no_signal) for group in groups)
     if dead > 2:
         assert f"{dead} of 8 prompts teach nothing" in narrate(snapshot, 0)
 

@@ -14,7 +14,8 @@ from app.inspector.groups import (
     verdicts,
     word_diff,
 )
-from experiments.values import GroupView, RewardView, RolloutView, TokenRow
+from experiments.values import GroupView, RolloutView, TokenRow
+from grpo_engine.events import RewardValue
 
 
 def rollout(index: int, **changes: object) -> RolloutView:
@@ -29,7 +30,7 @@ def group(index: int, *rollouts: RolloutView, mean: float | None = 0.5) -> Group
     return GroupView(
         key=index, run=1, attempt=1, step=1, index=index, origin="train", example_key="",
         prompt_hash="", prompt_text="", target="", sampling={}, reward_mean=mean, reward_std=0.1,
-        no_signal="", refill=0, has_tokens=True, rollouts=rollouts,
+        no_signal="", has_tokens=True, rollouts=rollouts,
     )  # fmt: skip
 
 
@@ -54,7 +55,7 @@ def test_groups_sort_by_what_is_most_worth_a_look() -> None:
 
 
 def test_verdicts_name_twins_cuts_and_rewards_that_do_not_apply() -> None:
-    none = RewardView(name="math", value=None, weight=1.0, reason="")
+    none = RewardValue(name="math", value=None, weight=1.0, reason="")
     twin = rollout(2, text="x")
     one = rollout(0, text="x", finish="length", rewards=(none,))
     words = [chip.text for chip in verdicts(one, group(0, one, rollout(1), twin))]

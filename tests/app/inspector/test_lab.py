@@ -6,14 +6,15 @@ import pytest
 
 from app.inspector.lab import KNOBS, differences, turn, what_if
 from app.inspector.values import UpdateTotals
-from experiments.values import GroupView, RewardView, RolloutView, TokenRow, TokenView
+from experiments.values import GroupView, RolloutView, TokenRow, TokenView
 from grpo_engine.config.recipes import RECIPES, recipe
+from grpo_engine.events import RewardValue
 
 TOTALS = UpdateTotals(rows=2, tokens=4, max_length=8)
 
 
 def rollout(index: int, value: float, advantage: float) -> RolloutView:
-    reward = RewardView(name="accuracy", value=value, weight=1.0, reason="")
+    reward = RewardValue(name="accuracy", value=value, weight=1.0, reason="")
     return RolloutView(
         key=index, group=1, index=index, text="ab", reward=value, advantage=advantage, tokens=2,
         finish="stop", clip_fraction=None, kl=None, rewards=(reward,),
@@ -23,7 +24,7 @@ def rollout(index: int, value: float, advantage: float) -> RolloutView:
 GROUP = GroupView(
     key=1, run=1, attempt=1, step=1, index=0, origin="train", example_key="", prompt_hash="",
     prompt_text="", target="", sampling={}, reward_mean=None, reward_std=None, no_signal="",
-    refill=0, has_tokens=True, rollouts=(rollout(0, 1.0, 0.7), rollout(1, 0.0, -0.7)),
+    has_tokens=True, rollouts=(rollout(0, 1.0, 0.7), rollout(1, 0.0, -0.7)),
 )  # fmt: skip
 
 

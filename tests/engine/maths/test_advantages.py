@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from grpo_engine.config.recipes import recipe
 from grpo_engine.errors import MathsError
+from grpo_engine.events import RewardValue, total_reward
 from grpo_engine.maths.advantage import advantages, reward_metrics
+from grpo_engine.rewards.scoring import Scores
 from tests.engine.maths import oracle
 from tests.engine.maths.helpers import assert_close, numbers
 
@@ -43,6 +45,37 @@ def test_every_signal_is_that_of_the_independent_one(
     found = advantages([[r] for r, _ in scored], groups.tolist(), how).values
     near = np.abs(np.abs(expected) - 0.1) < 1e-3 if signal == "group_sign" else False
     assert_close(np.where(near, 0, np.array(found)), np.where(near, 0, expected), 2e-4, 1e-4)
+
+
+@given(
+    st.lists(
+        st.lists(st.none() | st.floats(-5, 5), min_size=3, max_size=3), min_size=1, max_size=8
+    ),
+    st.lists(st.floats(0, 2), min_size=3, max_size=3),
+)
+def test_the_total_that_advantages_are_made_of_is_the_one_that_events_carry(
+    rewards: list[list[float | None]], weights: list[float]
+) -> None:
+    ids = [0] * len(rewards)
+    found = advantages(rewards, ids, recipe("dr-grpo"), weights)
+    totals = [total_reward(row, weights) for row in rewards]
+    told = np.array([NAN if r is None else r for r in totals], dtype=np.float32)
+    np.testing.assert_array_equal(np.array(found.rewards), told)
+
+
+def test_totals_that_differ_by_rounding_alone_teach_nothing() -> None:
+    # .1 + .2 = .30000000000000004 and .3 + 0 = .3; in float32 both are .3
+    rows = [[0.1, 0.2], [0.3, 0.0]]
+    scores = Scores(
+        rewards=tuple(
+            tuple(RewardValue(name=name, value=value, weight=1.0)
+                  for name, value in zip("ab", row, strict=True))
+            for row in rows
+        )
+    )  # fmt: skip
+    assert len(set(scores.totals())) == 2
+    assert not scores.differ
+    assert numbers(advantages(rows, [0, 0], "grpo", scores.weights).values) == [0.0, 0.0]
 
 
 def test_groups_of_two_get_opposite_advantages() -> None:

@@ -10,7 +10,7 @@ import pytest
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards import correctness, shape
 from grpo_engine.rewards.builtins import BUILT_IN
-from grpo_engine.rewards.combine import process_steps, total
+from grpo_engine.rewards.combine import process_steps
 from grpo_engine.rewards.endpoint import Endpoint
 from grpo_engine.rewards.load import load_reward
 from grpo_engine.rewards.worker.scores import read_scores
@@ -185,11 +185,6 @@ def test_equations_are_worked_out_with_products_first(equation: str, holds: floa
 def test_steps_end_at_blank_lines_and_after_the_thought() -> None:
     text = "a\nb\n\nc</think>d"
     assert [text[i:j] for i, j in split_steps(text)] == ["a\nb\n\n", "c</think>", "d"]
-
-
-def test_rewards_add_up_over_the_functions_that_apply() -> None:
-    # 1·1 + .5·.4 = 1.2;  only the second: .5·.2 = .1
-    assert total([[1.0, None, None], [0.4, 0.2, None]], [1.0, 0.5]) == [1.2, 0.1, None]
 
 
 def test_outcome_scores_are_a_step_at_the_end_of_the_completion() -> None:

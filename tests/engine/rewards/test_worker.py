@@ -119,7 +119,7 @@ def test_later_an_exception_costs_only_the_completions_that_caused_it(tmp_path: 
         scored = score(made, "2", "3", "x", "1")
     assert scored.values == ((1.0, None, None, 0.5),)
     assert [(p.completion, p.kind) for p in scored.problems] == [(1, "exception"), (2, "exception")]
-    assert "invalid literal for int()" in scored.reasons[0][2]
+    assert "invalid literal for int()" in scored.rewards[2][0].reason
 
 
 @pytest.mark.parametrize("function", ["hangs", "hangs_in_c"])

@@ -80,9 +80,9 @@ def test_events_carry_ids_text_and_log_probabilities_of_every_answer(
     model = of(ModelLoaded, events)[0]
     assert 0 < model.trainable < model.parameters
     groups = [e.group for e in of(GroupScored, events) if e.group.origin == "train"]
-    assert [(len(g.completions), g.index) for g in groups] == [(4, 0), (4, 1)] * 2
+    assert [(len(g.rollouts), g.index) for g in groups] == [(4, 0), (4, 1)] * 2
     for group in groups:
-        for answer in group.completions:
+        for answer in group.rollouts:
             assert len(answer.ids) == len(answer.sampler_logprobs) > 0
             assert all(value <= 0 for value in answer.sampler_logprobs)
             assert [reward.name for reward in answer.rewards] == ["letters", "accuracy"]
@@ -92,7 +92,7 @@ def test_events_carry_ids_text_and_log_probabilities_of_every_answer(
         if event.group.origin != "train":
             continue
         numbers = scored[event.step, event.group.index].numbers
-        for answer, own in zip(event.group.completions, numbers, strict=True):
+        for answer, own in zip(event.group.rollouts, numbers, strict=True):
             assert own.old == pytest.approx(answer.sampler_logprobs, abs=1e-3)
             assert own.passes == (own.old,)  # one pass over fresh answers: ratio 1
             assert len(own.reference) == len(own.entropy) == len(answer.ids)
@@ -212,7 +212,7 @@ def test_refills_replace_groups_without_variance_and_give_up_in_time(
     algorithm = {"recipe": "dapo", "refill_rounds": 2, "overlong_buffer": 0.0}
     events = events_of(settings(world, steps=1, rewards=rewards, algorithm=algorithm), tmp_path)
     groups = [e.group for e in of(GroupScored, events) if e.group.origin == "train"]
-    assert [(g.index, g.attempt) for g in groups] == [
+    assert [(g.index, g.refill) for g in groups] == [
         (0, 0),
         (1, 0),
         (2, 1),
@@ -233,7 +233,7 @@ def test_pinned_prompts_are_the_same_and_followed_with_the_same_noise(
     pinned = [e for e in of(GroupScored, events) if e.group.origin == "pinned"]
     assert [event.step for event in pinned] == [0, 2, 4]
     assert len({event.group.example_key for event in pinned}) == 1
-    ids = [tuple(answer.ids for answer in event.group.completions) for event in pinned]
+    ids = [tuple(answer.ids for answer in event.group.rollouts) for event in pinned]
     assert ids[0] == ids[1] == ids[2]
     scored = {e.step: e for e in of(TokensScored, events) if e.origin == "pinned"}
     assert scored[0].numbers[0].after == ()

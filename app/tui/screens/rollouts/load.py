@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from app.inspector.terms import group_terms
 from app.inspector.values import TokenTerm, UpdateTotals
 from experiments.reader import StoreReader
-from experiments.values import GroupView, PassView, SearchHit, TokenView
+from experiments.values import GroupView, SearchHit, TokenView
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.errors import EngineError, RecipeError
-from grpo_engine.events import Origin
+from grpo_engine.events import Origin, PassFinished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class StepGroups:
     origin: Origin
     steps: tuple[int, ...]
     groups: tuple[GroupView, ...]
-    passes: tuple[PassView, ...]
+    passes: tuple[PassFinished, ...]
     counts: dict[str, int]
 
     @property

@@ -46,7 +46,17 @@ def _row(group: GroupView, rollout: RolloutView) -> dict[str, Any]:
 
 def as_json(view: View) -> str:
     """The groups of the step as they are stored."""
-    return json_text([asdict(group) for group in _groups(view)], indent=2) + "\n"
+    return json_text([_tree(group) for group in _groups(view)], indent=2) + "\n"
+
+
+def _tree(group: GroupView) -> dict[str, Any]:
+    """A group without its tokens, which are not read with it."""
+    tree = asdict(group)
+    del tree["prompt_ids"]
+    for rollout in tree["rollouts"]:
+        for name in ("ids", "ends", "sampler_logprobs"):
+            del rollout[name]
+    return tree
 
 
 def as_markdown(view: View) -> str:

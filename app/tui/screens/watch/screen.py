@@ -79,7 +79,7 @@ class WatchScreen(ControlScreen):
         }
 
     def _hand_down(self, snapshot: Snapshot) -> None:
-        place = min(self.place, max(0, len(snapshot.cards) - 1))
+        place = min(self.place, max(0, len(snapshot.groups) - 1))
         self.query_one(NarratorLine).sentence = narrate(snapshot, place)
         for panel in self.query(Curves):
             panel.snapshot = snapshot
@@ -98,8 +98,8 @@ class WatchScreen(ControlScreen):
         if not text:
             return
         needle = text.casefold()
-        for place, card in enumerate(self.snapshot.cards):
-            texts = (card.prompt, *(cell.text for cell in card.cells))
+        for place, group in enumerate(self.snapshot.groups):
+            texts = (group.prompt_text, *(rollout.text for rollout in group.rollouts))
             if any(needle in item.casefold() for item in texts):
                 self.place = place
                 return
@@ -130,7 +130,7 @@ class WatchScreen(ControlScreen):
 
     def action_prompt(self, by: int) -> None:
         """Look at another prompt, around the end to the start."""
-        count = len(self.snapshot.cards)
+        count = len(self.snapshot.groups)
         if count:
             self.place = (min(self.place, count - 1) + by) % count
 

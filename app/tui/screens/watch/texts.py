@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import Any
 
-from app.feed.run_state import Card, Snapshot
+from app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
 from app.text.safe_text import safe
 from experiments.export.csv import csv_string
 from experiments.export.files import header_for
@@ -15,6 +15,8 @@ from experiments.export.json import json_text
 from experiments.export.markdown import table
 from experiments.export.rows import Row, metric_rows
 from experiments.reader import StoreReader
+from experiments.values import BoardRollout
+from grpo_engine.events import Group
 from grpo_engine.metrics import spec
 
 ANSWER = ("prompt", "answer", "reward", "advantage", "tokens", "finish", "text")
@@ -31,12 +33,19 @@ def _metrics(reader: StoreReader, run: int, snapshot: Snapshot) -> Iterator[Row]
     return takewhile(lambda row: row["step"] <= snapshot.step, rows)
 
 
-def _answers(card: Card) -> list[dict[str, Any]]:
+def _answers(group: ShownGroup) -> list[dict[str, Any]]:
     return [
-        dict(zip(ANSWER, (card.index + 1, cell.index + 1, cell.reward, cell.advantage,
-                          cell.tokens, cell.finish, cell.text), strict=True))
-        for cell in card.cells
+        dict(zip(ANSWER, (group.index + 1, one.index + 1, *_scores(one), one.finish, one.text),
+                 strict=True))
+        for one in group.rollouts
     ]  # fmt: skip
+
+
+def _scores(rollout: ShownRollout) -> tuple[float | None, float | None, int]:
+    """Reward, advantage and tokens of an answer; on the board it has no scores."""
+    if isinstance(rollout, BoardRollout):
+        return None, None, rollout.tokens
+    return rollout.reward, rollout.advantage, len(rollout.ids)
 
 
 def as_json(reader: StoreReader, run: int, snapshot: Snapshot) -> str:
@@ -46,10 +55,12 @@ def as_json(reader: StoreReader, run: int, snapshot: Snapshot) -> str:
         "step": snapshot.step, "total_steps": snapshot.head.total_steps,
         "metrics": list(_metrics(reader, run, snapshot)),
         "prompts": [
-            {"prompt": card.index + 1, "origin": card.origin, "text": card.prompt,
-             "target": card.target, "mean": card.mean, "no_signal": card.no_signal,
-             "answers": _answers(card)}
-            for card in snapshot.cards
+            {"prompt": group.index + 1, "origin": group.origin, "text": group.prompt_text,
+             "target": group.target,
+             "mean": group.reward_mean if isinstance(group, Group) else None,
+             "no_signal": group.no_signal if isinstance(group, Group) else "",
+             "answers": _answers(group)}
+            for group in snapshot.groups
         ],
         "alerts": [
             {"rule": alert.rule, "severity": alert.severity, "first_step": alert.first_step,
@@ -73,7 +84,7 @@ def as_markdown(snapshot: Snapshot) -> str:
     lines += table(("metric", "value", "smoothed"), metrics, digits=6)
     for alert in snapshot.open_alerts:
         lines += ["", f"Alert: {safe(alert.explanation, ' ')} {safe(alert.remedy, ' ')}"]
-    for card in snapshot.cards:
-        lines += ["", f"## Prompt {card.index + 1}", "", safe(card.prompt, "\n"), ""]
-        lines += table(("answer", "reward", "advantage", "text"), _answers(card), digits=4)
+    for group in snapshot.groups:
+        lines += ["", f"## Prompt {group.index + 1}", "", safe(group.prompt_text, "\n"), ""]
+        lines += table(("answer", "reward", "advantage", "text"), _answers(group), digits=4)
     return "\n".join(lines) + "\n"

@@ -75,4 +75,4 @@ def test_hostile_answers_do_no_harm_in_markdown() -> None:
     text = as_markdown(snapshot)
     assert not any(sign in text for sign in ("\x1b", "\x07", "\x00", "\u202e"))
     rows = [line for line in text.splitlines() if line.startswith("| ") and line[2].isdigit()]
-    assert len(rows) == sum(len(card.cells) for card in snapshot.cards) > 0
+    assert len(rows) == sum(len(group.rollouts) for group in snapshot.groups) > 0

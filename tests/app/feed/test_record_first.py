@@ -1,0 +1,59 @@
+"""Record first, show second: what a viewer sees of a step while it is worked on."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from app.feed.feed import LiveFeed
+from app.feed.session import Session
+from experiments.record.recorder import Recorder
+from grpo_engine import events as ev
+from grpo_engine.control import Control
+from tests.experiments.made import CONFIG, group, put_all, started
+from tests.patience import PATIENCE, until
+
+SAMPLED = (
+    ev.PhaseStarted(step=1, phase="generate", total=2),
+    ev.PromptsStarted(step=1, prompts=(
+        ev.PromptStarted(group=0, origin="train", prompt_text="1 + 1 = ?", target="2", rows=2),
+    )),
+    ev.RolloutsAdvanced(
+        step=1, tokens=6, finished=2, total=2, tokens_per_second=9.0,
+        rows=(ev.RowDelta(group=0, index=0, text="yes", tokens=3, finish="stop"),
+              ev.RowDelta(group=0, index=1, text="no", tokens=3, finish="stop")),
+    ),
+    ev.PhaseStarted(step=1, phase="score", total=2),
+)  # fmt: skip
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    made = Recorder(tmp_path / "store.db")
+    yield made
+    made.close()
+
+
+def test_scores_show_while_the_step_goes_on_but_not_before_they_are_recorded(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the store stays locked for as long as the test looks
+    monkeypatch.setattr("experiments.record.recording.SPILL_AFTER_S", 2 * PATIENCE)
+    handle = recorder.start_run(CONFIG)
+    session = Session(LiveFeed(handle, Control()))
+    handle.put(started())
+    assert handle.flush(PATIENCE)
+
+    with closing(sqlite3.connect(recorder.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        put_all(handle, *SAMPLED, ev.GroupScored(step=1, group=group()))
+        until(lambda: handle.lock_waits and recorder._recordings[0]._failing_since)
+        shown = session.pull().groups
+        assert shown == handle.board.snapshot().groups
+        assert [rollout.text for rollout in shown[0].rollouts] == ["yes", "no"]
+        other.execute("ROLLBACK")
+
+    # no event ends the step: the group is recorded because it has waited
+    until(lambda: session.pull().groups == (group(),))
