@@ -41,7 +41,7 @@ import json, sys, time
 from pathlib import Path
 from app.tui import app as workbench
 from app.tui.messages import LaunchRequested
-from grpo_engine.config.settings import build
+from grpo_engine.config.parse import build
 
 store, tree, engine = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 if engine:

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from textual.binding import Binding
 
 import app
-from app.tui.keys import key_name
+from app.tui.key_actions import key_name
 
 PAGE = Path(__file__).with_name("keys.md")
 HEAD = """\

@@ -14,7 +14,7 @@ from sqlalchemy import UniqueConstraint
 from sqlmodel import SQLModel
 
 from experiments.db import tables
-from experiments.db.schema import MIGRATIONS
+from experiments.db.migration_sql import MIGRATIONS
 from experiments.db.texts import Escaped
 from experiments.db.tokens import CODEC, FIELDS, TokenFile
 

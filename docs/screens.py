@@ -29,7 +29,7 @@ from app.feed.feed import Feed
 from app.feed.replay import ReplayFeed
 from app.feed.stored import StoreFeed
 from app.tui.app import Workbench
-from app.tui.looks.palette import DARK, PALETTES
+from app.tui.looks.colours import DARK, PALETTES
 from app.tui.messages import RolloutOpened
 from app.tui.picture import Row, document, drawn, paper_of, picture, rows_of
 from app.tui.preferences import Preferences

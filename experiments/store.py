@@ -24,10 +24,10 @@ from experiments.db.configs import (
 )
 from experiments.db.connection import begin, open_writer
 from experiments.db.machine import boot_id, host_name, process_start
+from experiments.db.migration_sql import CURRENT
 from experiments.db.migrations import migrate, too_new, version
 from experiments.db.names import free_name, new_uid, short_id
 from experiments.db.paths import run_folder
-from experiments.db.schema import CURRENT
 from experiments.db.statements import insert_into
 from experiments.db.stored import RunLive
 from experiments.db.summaries import rebuild

@@ -11,8 +11,8 @@ from app import exit_codes
 from app.cli.run_config import assemble
 from app.jobs.progress import printer
 from grpo_engine import errors
+from grpo_engine.config.parse import build, merge
 from grpo_engine.config.run_config import RunConfig
-from grpo_engine.config.settings import build, merge
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, ModelError
 from grpo_engine.events import RunFailed
@@ -32,7 +32,7 @@ def find_target(
     changes: Mapping[str, Any], step: int | None, db: Path | None,
 ) -> Target:  # fmt: skip
     """Find out what `target` names: a folder of a run, adapter or model, a run, or a hub id."""
-    from grpo_engine.config.settings import parse_sets
+    from grpo_engine.config.parse import parse_sets
 
     over = merge(dict(changes), parse_sets(sets))
     place = Path(target).expanduser()

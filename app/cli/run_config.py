@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo_engine.config.parse import build, merge, parse_sets, read_yaml
 from grpo_engine.config.run_config import RunConfig
-from grpo_engine.config.settings import build, merge, parse_sets, read_yaml
 
 DEFAULT_PRESET = "starter"
 

@@ -29,7 +29,7 @@ RunRef = Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @
 @contextmanager
 def reading(db: str | None) -> Iterator["StoreReader"]:
     """The store to read; one of an older program is upgraded first."""
-    from experiments.db.schema import CURRENT
+    from experiments.db.migration_sql import CURRENT
     from experiments.reader import StoreReader
 
     path = store_path(db)

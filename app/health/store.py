@@ -9,9 +9,9 @@ from pathlib import Path
 from app.health.facts import Fact, Level, gib
 from experiments.db.connection import open_reader, sqlite_warnings
 from experiments.db.machine import network_file_system
+from experiments.db.migration_sql import CURRENT
 from experiments.db.migrations import too_new, version
 from experiments.db.paths import runs_folder, store_path
-from experiments.db.schema import CURRENT
 from experiments.errors import StoreError
 
 ENOUGH = 2 << 30

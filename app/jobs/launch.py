@@ -21,7 +21,7 @@ class LaunchError(RuntimeError):
 
 def detached(config: "RunConfig", store: Path, parent: str = "") -> str:
     """Start a run with these settings in the background and give its name; blocks until then."""
-    from grpo_engine.config.settings import write_yaml
+    from grpo_engine.config.parse import write_yaml
 
     with tempfile.TemporaryDirectory(prefix="grpo-tui-") as folder:
         path = Path(folder) / "config.yaml"

@@ -48,7 +48,7 @@ class Trials:
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Answer, or say in `problem` why not."""
-        from grpo_engine.config.settings import build
+        from grpo_engine.config.parse import build
         from grpo_engine.errors import EngineError
 
         try:

@@ -23,7 +23,7 @@ from app.text.safe_text import safe
 from app.tui import messages as msg
 from app.tui.idle.garbage_collection import IdleGarbageCollection
 from app.tui.idle.preloading import Preloading
-from app.tui.keys import key_actions
+from app.tui.key_actions import key_actions
 from app.tui.lifecycle import RunKeeper
 from app.tui.looks.themes import THEMES
 from app.tui.preferences import Preferences, preferences_path

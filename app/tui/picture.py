@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.style import Style
 
 from app.text.safe_text import cell_len
-from app.tui.looks.palette import hex_of
+from app.tui.looks.colours import hex_of
 from app.tui.textual_private.screen_lines import strips_of
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from app.tui.looks.palette import DARK, PALETTES
+from app.tui.looks.colours import DARK, PALETTES
 
 
 def preferences_path() -> Path:

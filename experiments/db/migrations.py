@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments.db.connection import APPLICATION_ID, begin
 from experiments.db.machine import host_name, is_alive
-from experiments.db.schema import CURRENT, MIGRATIONS
+from experiments.db.migration_sql import CURRENT, MIGRATIONS
 from experiments.db.texts import iso, now_iso, seconds
 from experiments.errors import StoreReadOnlyError
 

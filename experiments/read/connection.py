@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from experiments.db.connection import open_reader
+from experiments.db.migration_sql import CURRENT
 from experiments.db.migrations import too_new, version
-from experiments.db.schema import CURRENT
 from experiments.db.statements import select
 from experiments.db.stored import TABLES
 from experiments.db.texts import unescape

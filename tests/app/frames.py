@@ -20,7 +20,7 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Label, Static
 
 from app.text.safe_text import cell_len
-from app.tui.looks.palette import DARK, PALETTES, READABLE, contrast
+from app.tui.looks.colours import DARK, PALETTES, READABLE, contrast
 from app.tui.looks.themes import number_of
 
 SIZES = [(80, 24), (120, 40), (200, 60)]

@@ -21,7 +21,7 @@ import pytest
 from textual.pilot import Pilot
 
 from app.tui.app import Workbench
-from app.tui.looks.palette import PALETTES
+from app.tui.looks.colours import PALETTES
 from app.tui.messages import LaunchRequested
 from app.tui.preferences import Preferences
 from grpo_engine.config.run_config import RunConfig

@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
-from grpo_engine.config.settings import build
+from grpo_engine.config.parse import build
 from tests.app.script import CONFIG, Script, answer, scored, skill_at
 
 PINNED = ((17, 25), (31, 9))

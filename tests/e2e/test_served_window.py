@@ -23,7 +23,7 @@ from app.jobs.detach import environment
 from app.server import COOKIE
 from experiments.record.recorder import Recorder
 from experiments.record.recording import RunHandle
-from grpo_engine.config.settings import build
+from grpo_engine.config.parse import build
 from tests.app.script import CONFIG, Script
 from tests.app.test_server import free_port
 from tests.patience import PATIENCE

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_engine.config.settings import write_yaml
+from grpo_engine.config.parse import write_yaml
 from tests.patience import until
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,8 +10,8 @@ from sqlmodel import SQLModel
 
 from experiments.db import tables as tables_module
 from experiments.db.connection import open_writer, sqlite_warnings
+from experiments.db.migration_sql import CURRENT, MIGRATIONS
 from experiments.db.migrations import migrate, version
-from experiments.db.schema import CURRENT, MIGRATIONS
 from experiments.errors import StoreReadOnlyError
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder

@@ -67,7 +67,7 @@ def main(target: Path) -> None:
 def record() -> None:
     """Train both runs into a store in this folder, and one into a store that is locked."""
     from experiments.record.recorder import Recorder
-    from grpo_engine.config.settings import build, merge
+    from grpo_engine.config.parse import build, merge
     from grpo_engine.control import Control
     from grpo_engine.trainer import run
     from tests.engine.tiny import write_model

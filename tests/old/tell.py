@@ -99,7 +99,7 @@ def resumed(folder: Path) -> list[Any]:
     import mlx.core as mx
 
     from grpo_engine import trainer
-    from grpo_engine.config.settings import build
+    from grpo_engine.config.parse import build
     from grpo_engine.control import Control
     from grpo_engine.run import checkpoint
 

@@ -32,7 +32,7 @@ def init(
     Example: grpo-tui config init mine.yaml --preset starter --full
     """
     from app.cli.run_config import assemble
-    from grpo_engine.config.settings import build, merge, parse_sets, write_yaml
+    from grpo_engine.config.parse import build, merge, parse_sets, write_yaml
     from grpo_engine.errors import ConfigError
 
     if from_trl is not None:
@@ -58,7 +58,7 @@ def explained(config: Any) -> str:
     """Every setting as YAML with its help as a comment."""
     import yaml
 
-    from grpo_engine.config.settings import flatten, settings
+    from grpo_engine.config.parse import flatten, settings
 
     known, lines, section = settings(), [], ""
     for path, value in flatten(config).items():
@@ -86,8 +86,8 @@ def check(
     Example: grpo-tui config check mine.yaml
     """
     from app.cli.run_config import assemble
+    from grpo_engine.config.parse import flatten
     from grpo_engine.config.run_config import RunConfig
-    from grpo_engine.config.settings import flatten
 
     config = assemble(file, None, sets or [])
     default = flatten(RunConfig())

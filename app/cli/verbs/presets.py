@@ -42,7 +42,7 @@ def show(
     Example: grpo-tui presets show starter > mine.yaml
     """
     from experiments.presets import preset
-    from grpo_engine.config.settings import write_yaml
+    from grpo_engine.config.parse import write_yaml
 
     found = preset(name)
     if as_json:

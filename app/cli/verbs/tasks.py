@@ -67,7 +67,7 @@ def show(
 
     Example: grpo-tui tasks show gsm8k --model starter --set task.options.path=gsm8k/
     """
-    from grpo_engine.config.settings import build, merge, parse_sets
+    from grpo_engine.config.parse import build, merge, parse_sets
     from grpo_engine.rollouts.prompts import PromptRenderer
     from grpo_engine.tasks.base import draw, load_task
 

@@ -29,7 +29,7 @@ MODULES = (
     "numpy",
     "experiments.compare.values",
     "app.tui.screens.compare",
-    "grpo_engine.config.settings",
+    "grpo_engine.config.parse",
     "app.tui.screens.new_run",
     "app.tui.screens.rollouts.lab.screen",
     "sqlalchemy",

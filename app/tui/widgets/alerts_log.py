@@ -8,7 +8,7 @@ from textual.reactive import reactive
 
 from app.feed.run_state import LogLine, Snapshot, clock
 from app.text.safe_text import safe
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.messages import ExplainRequested, MuteRequested
 from app.tui.widgets.panel import Line, Panel
 from experiments.values import AlertView

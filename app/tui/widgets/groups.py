@@ -11,7 +11,7 @@ from app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
 from app.inspector.groups import letter
 from app.text.numbers import share, short, signed, sparkline
 from app.text.safe_text import clip, pad, wrap
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.messages import PromptFocused, RolloutOpened
 from app.tui.widgets.lanes import arrow, largest_push
 from app.tui.widgets.panel import Line, Panel, Span

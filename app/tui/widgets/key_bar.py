@@ -10,8 +10,8 @@ from textual.reactive import reactive
 from textual.widgets import Input, TextArea
 
 from app.text.safe_text import cell_len
-from app.tui.keys import key_name
-from app.tui.looks.palette import Palette, style
+from app.tui.key_actions import key_name
+from app.tui.looks.colours import Palette, style
 from app.tui.widgets.panel import Line, Panel
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})

@@ -11,7 +11,7 @@ from app.inspector.groups import letter
 from app.text.numbers import short, signed
 from app.text.prompt_text import question
 from app.text.safe_text import cell_len, clip, clip_start, wrap
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.messages import RolloutOpened
 from app.tui.widgets.panel import Line, Panel
 from experiments.values import BoardGroup, BoardRollout

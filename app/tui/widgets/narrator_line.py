@@ -5,7 +5,7 @@ from typing import ClassVar
 from textual.reactive import reactive
 
 from app.text.safe_text import wrap
-from app.tui.looks.palette import style
+from app.tui.looks.colours import style
 from app.tui.widgets.panel import Line, Panel
 
 

@@ -18,7 +18,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from app.text.safe_text import cell_len, clip, safe
-from app.tui.looks.palette import Palette, palette_of, style
+from app.tui.looks.colours import Palette, palette_of, style
 
 Span = tuple[str, Style | None]
 Line = list[Span]

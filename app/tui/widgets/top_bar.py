@@ -7,7 +7,7 @@ from textual.reactive import reactive
 
 from app.feed.run_state import Snapshot
 from app.text.safe_text import cell_len, clip
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.widgets.panel import Line, Panel
 
 TABS = (("runs", "1", "Runs"), ("new_run", "2", "New"), ("watch", "3", "Watch"),

@@ -11,8 +11,8 @@ from app.cli.main import main
 from app.cli.verbs import doctor
 from app.health import Fact, Level, machine, mlx, packages, store, terminal
 from experiments.db.connection import open_writer
+from experiments.db.migration_sql import CURRENT
 from experiments.db.migrations import migrate
-from experiments.db.schema import CURRENT
 from grpo_engine.platform import blas, device, memory, speed
 
 

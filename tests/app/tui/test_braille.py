@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.feed.feed import ScriptFeed
 from app.feed.series import Series, SeriesView
 from app.tui.app import Workbench
-from app.tui.looks.palette import LIGHT
+from app.tui.looks.colours import LIGHT
 from app.tui.widgets.charts.braille import Canvas, Curve, Frame, columns, draw, limits
 from app.tui.widgets.charts.chart import Chart, chart_lines
 from app.tui.widgets.charts.curves import Curves

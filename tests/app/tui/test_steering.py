@@ -17,7 +17,7 @@ from experiments.queue import RunQueue
 from experiments.reader import StoreReader
 from experiments.record.recorder import PARENT, Recorder
 from experiments.store import ExperimentStore
-from grpo_engine.config.settings import build
+from grpo_engine.config.parse import build
 from grpo_engine.control import Control
 from tests.app import frames
 from tests.app.rest import until

@@ -12,7 +12,7 @@ from textual.renderables.background_screen import BackgroundScreen
 
 from app.tui.app import Workbench
 from app.tui.dialogs.ask import Ask
-from app.tui.looks.palette import DARK, LIGHT
+from app.tui.looks.colours import DARK, LIGHT
 from app.tui.preferences import Preferences
 
 MODES = "24351"

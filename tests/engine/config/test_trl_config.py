@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from grpo_engine.config.settings import build
+from grpo_engine.config.parse import build
 from grpo_engine.config.trl_config import from_trl, translate
 from grpo_engine.config.trl_names import DEFAULTS, MACHINE, NO_CAP, PLAIN, UNLIKE
 from grpo_engine.errors import ConfigError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.presets import preset
-from grpo_engine.config.settings import build, merge
+from grpo_engine.config.parse import build, merge
 from grpo_engine.events import (
     EvaluationFinished,
     Event,

@@ -20,7 +20,7 @@ from app.tui.dialogs.help.topics import (
     setting_parts,
     topic_parts,
 )
-from app.tui.keys import key_actions
+from app.tui.key_actions import key_actions
 from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.field import Field
 

@@ -10,7 +10,7 @@ from app.text.numbers import with_unit
 from grpo_engine.metrics import METRICS, MetricSpec, spec
 
 if TYPE_CHECKING:
-    from grpo_engine.config.settings import SettingInfo
+    from grpo_engine.config.parse import SettingInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def metric_part(name: str, snapshot: Snapshot | None = None) -> Part:
 
 def setting_part(path: str) -> Part:
     """What a setting does, its range and its default."""
-    from grpo_engine.config.settings import settings
+    from grpo_engine.config.parse import settings
 
     info = settings().get(path)
     return _setting_part(info) if info else Part(path, (("", "There is no such setting."),))
@@ -230,7 +230,7 @@ def alert_parts() -> list[Part]:
 @cache
 def setting_parts() -> tuple[Part, ...]:
     """Every setting of a run."""
-    from grpo_engine.config.settings import settings
+    from grpo_engine.config.parse import settings
 
     return tuple(_setting_part(info) for info in settings().values())
 

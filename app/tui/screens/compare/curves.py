@@ -7,7 +7,7 @@ from textual import events
 from textual.message import Message
 
 from app.text.safe_text import cell_len
-from app.tui.looks.palette import style
+from app.tui.looks.colours import style
 from app.tui.screens.compare.panels import ViewPanel
 from app.tui.screens.compare.plot import LABELS, axis_line, chart_lines, plot
 from app.tui.widgets.panel import Line

@@ -6,7 +6,7 @@ from typing import Literal
 
 from app.text.numbers import MINUS, seconds, signed, tokens, with_unit
 from app.text.safe_text import cell_len, clip, clip_start, pad
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.screens.compare.verdict import place_text, value_text
 from app.tui.screens.compare.view import Stat, View
 from app.tui.widgets.panel import Line

@@ -7,7 +7,7 @@ from app.inspector.groups import letter
 from app.text.numbers import short, signed, with_unit
 from app.text.prompt_text import asked
 from app.text.safe_text import cell_len, clip, pad, safe, wrap
-from app.tui.looks.palette import Palette, rgb, style
+from app.tui.looks.colours import Palette, rgb, style
 from app.tui.screens.compare.lines import column_window
 from app.tui.screens.compare.verdict import value_text
 from app.tui.screens.compare.view import View

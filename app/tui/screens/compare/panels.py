@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from app.text.safe_text import clip, wrap
-from app.tui.looks.palette import style
+from app.tui.looks.colours import style
 from app.tui.screens.compare.lines import (
     metrics_lines,
     run_notes,

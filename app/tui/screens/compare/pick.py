@@ -13,7 +13,7 @@ from textual.reactive import reactive
 from textual.widgets import Input
 
 from app.text.safe_text import cell_len, pad
-from app.tui.looks.palette import style
+from app.tui.looks.colours import style
 from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.field import Field
 from app.tui.widgets.panel import Line, Panel

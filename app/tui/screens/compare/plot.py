@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from app.text.numbers import short, with_unit
 from app.text.safe_text import cell_len, clip
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.screens.compare.load import ChartData, smooth_value
 from app.tui.screens.compare.tracks import Shape
 from app.tui.screens.compare.verdict import place_text

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from app.tui.looks.palette import Palette
+from app.tui.looks.colours import Palette
 from app.tui.screens.compare.load import Answers, Charts, CurveData, Prompt, common_end, end_of
 from app.tui.screens.compare.tracks import SMOOTHINGS
 from experiments.compare.values import (

@@ -4,8 +4,8 @@ from typing import get_args
 
 from app.tui.screens.new_run.form import FormField, RunForm, shown
 from app.tui.screens.new_run.view import check
+from grpo_engine.config.parse import flatten
 from grpo_engine.config.recipes import RECIPES, settings_read
-from grpo_engine.config.settings import flatten
 
 RECIPE = "algorithm.recipe"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from app.text.numbers import seconds, short, signed, tokens
 from app.text.safe_text import cell_len, clip, pad, wrap
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.screens.new_run.form import cost
 from app.tui.screens.new_run.view import View
 from app.tui.widgets.panel import Line

@@ -7,8 +7,7 @@ from typing import Any
 import yaml
 
 from experiments.values import RunSummary
-from grpo_engine.config.run_config import RunConfig
-from grpo_engine.config.settings import (
+from grpo_engine.config.parse import (
     SettingInfo,
     build,
     flatten,
@@ -18,6 +17,7 @@ from grpo_engine.config.settings import (
     settings,
     write_yaml,
 )
+from grpo_engine.config.run_config import RunConfig
 from grpo_engine.errors import ConfigError
 
 # Bytes that one recorded token takes on disk, compressed, with two passes and a reference.

@@ -1,16 +1,16 @@
 """The lines of the settings list, the header and the pane about one setting."""
 
 from app.text.safe_text import cell_len, clip, pad, safe, wrap
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.screens.new_run.form import FormField, allowed, shown
 from app.tui.screens.new_run.view import FIRST, SECTIONS, Row, View
 from app.tui.widgets.panel import Line, Span
 from grpo_engine.config.mismatch import SAID, can_agree
+from grpo_engine.config.parse import flatten
 from grpo_engine.config.recipe_cards import CARDS
 from grpo_engine.config.recipe_words import ASKS
 from grpo_engine.config.recipes import SETTINGS
 from grpo_engine.config.run_config import RunConfig
-from grpo_engine.config.settings import flatten
 from grpo_engine.platform.device import uses_gpu
 from grpo_engine.platform.formats import auto_format, auto_words
 

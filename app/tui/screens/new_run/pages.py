@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from app.text.safe_text import safe, wrap
-from app.tui.looks.palette import style
+from app.tui.looks.colours import style
 from app.tui.screens.new_run.asides import covered
 from app.tui.screens.new_run.facts import prompt_lines, score_lines
 from app.tui.screens.new_run.panels import ScrolledPanel

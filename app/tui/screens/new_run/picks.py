@@ -14,7 +14,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.text.safe_text import cell_len, clip, safe
-from app.tui.looks.palette import Palette
+from app.tui.looks.colours import Palette
 from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.panel import Line, Panel
 

@@ -21,7 +21,7 @@ from app.trial import TrialError, TrialProcess
 from app.tui.dialogs.ask import Ask
 from app.tui.dialogs.choices import Choice
 from app.tui.dialogs.export import free_path
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.messages import LaunchRequested, NewRunRequested
 from app.tui.screens.base import WorkbenchScreen
 from app.tui.screens.new_run.asides import AboutPanel, CostPanel, RecipePanel
@@ -835,7 +835,7 @@ class NewRunScreen(WorkbenchScreen):
 
     @work(group="save")
     async def _write(self, config: RunConfig, path: Path) -> None:
-        from grpo_engine.config.settings import write_yaml
+        from grpo_engine.config.parse import write_yaml
 
         text = write_yaml(config)
         try:

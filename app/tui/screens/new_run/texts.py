@@ -4,7 +4,7 @@ from app.tui.screens.new_run.form import shown
 from app.tui.screens.new_run.view import View
 from experiments.export.json import json_text
 from experiments.export.markdown import md_cell, table
-from grpo_engine.config.settings import flatten
+from grpo_engine.config.parse import flatten
 
 
 def as_json(view: View) -> str:

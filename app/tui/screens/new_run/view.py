@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from app.tui.screens.new_run.form import FormField, RunForm, matches, shown
 from experiments.values import RunSummary
+from grpo_engine.config.parse import SettingInfo, flatten, settings
 from grpo_engine.config.recipe_words import ASKS
 from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, settings_read
 from grpo_engine.config.run_config import RunConfig
-from grpo_engine.config.settings import SettingInfo, flatten, settings
 from grpo_engine.errors import ConfigError
 
 FIRST = "first"

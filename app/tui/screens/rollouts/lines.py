@@ -6,7 +6,7 @@ from app.inspector.groups import Change, Verdict, letter
 from app.text.numbers import BARS, short, signed
 from app.text.prompt_text import asked
 from app.text.safe_text import cell_len, clip, pad, safe, wrap
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.widgets.panel import Line
 from experiments.values import GroupView, RolloutView, SearchHit
 

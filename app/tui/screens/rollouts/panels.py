@@ -13,7 +13,7 @@ from app.inspector.layout import Line as TokenLine
 from app.inspector.layout import lay_out
 from app.text.numbers import BARS
 from app.text.safe_text import safe, wrap
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.screens.rollouts.lines import (
     answer_line,
     diff_lines,

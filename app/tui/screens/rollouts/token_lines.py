@@ -9,7 +9,7 @@ from app.inspector.values import TokenTerm, UpdateTotals
 from app.inspector.words import why, written_out
 from app.text.numbers import short
 from app.text.safe_text import clip, safe, wrap
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.widgets.panel import Line
 from experiments.values import TokenRow
 from grpo_engine.config.recipes import Recipe

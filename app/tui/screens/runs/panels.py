@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from app.text.safe_text import cell_len, pad, wrap
-from app.tui.looks.palette import style
+from app.tui.looks.colours import style
 from app.tui.screens.runs.columns import Cell, fitting, head_line, run_line
 from app.tui.screens.runs.preview import preview_lines
 from app.tui.screens.runs.view import Row, View

@@ -3,7 +3,7 @@
 from app.feed.series import Series
 from app.text.numbers import seconds, short, tokens
 from app.text.safe_text import pad, wrap
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.screens.runs.load import Preview
 from app.tui.widgets.charts.braille import Canvas, Curve, Frame, draw, limits, span_of
 from app.tui.widgets.panel import Line

@@ -11,7 +11,7 @@ from textual.reactive import reactive
 from app.jobs.launch import start_queue_worker
 from app.text.safe_text import pad, wrap
 from app.tui.lifecycle import RunKeeper
-from app.tui.looks.palette import style
+from app.tui.looks.colours import style
 from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.key_bar import KeyBar
 from app.tui.widgets.panel import Line, Panel

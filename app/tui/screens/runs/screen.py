@@ -17,7 +17,7 @@ from app.feed.run_state import Asked, Snapshot
 from app.feed.session import Session
 from app.tui import messages as msg
 from app.tui.dialogs.ask import Ask
-from app.tui.screens.control import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen
+from app.tui.screens.run_keys import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen
 from app.tui.screens.runs.columns import COLUMNS, METRICS
 from app.tui.screens.runs.load import load_preview, load_sparks
 from app.tui.screens.runs.panels import PreviewPanel, RowPicked, RunsTable, ViewPanel
@@ -225,7 +225,7 @@ class RunsScreen(ControlScreen):
 
     def _start_starter(self) -> None:
         from experiments.presets import preset
-        from grpo_engine.config.settings import build
+        from grpo_engine.config.parse import build
 
         self.post_message(msg.LaunchRequested(build(preset("starter").tree, "preset starter")))
 

@@ -13,7 +13,7 @@ from app.feed.narrator import narrate
 from app.feed.run_state import Snapshot
 from app.tui.dialogs.export import Maker
 from app.tui.messages import PromptFocused
-from app.tui.screens.control import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen
+from app.tui.screens.run_keys import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen
 from app.tui.screens.watch import texts
 from app.tui.widgets.alerts_log import AlertsLog
 from app.tui.widgets.charts.curves import Curves

@@ -6,7 +6,7 @@ from app.feed.run_state import Snapshot
 from app.feed.series import SeriesView
 from app.text.numbers import MINUS, change, short, with_unit
 from app.text.safe_text import cell_len, clip
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.widgets.charts.braille import GUIDE, Canvas, Curve, Frame, draw, limits, span_of
 from app.tui.widgets.panel import Line, Span
 from grpo_engine.config.run_config import AlertsConfig

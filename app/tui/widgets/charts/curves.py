@@ -8,7 +8,7 @@ from textual.reactive import reactive
 
 from app.feed.run_state import Snapshot
 from app.text.safe_text import cell_len
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.messages import ExplainRequested
 from app.tui.widgets.charts.chart import (
     Chart,

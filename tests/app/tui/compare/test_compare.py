@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.text.numbers import short
-from app.tui.looks.palette import PALETTES
+from app.tui.looks.colours import PALETTES
 from app.tui.screens.compare import CompareScreen
 from app.tui.screens.compare.pick import Picker
 from app.tui.screens.compare.view import View
@@ -18,7 +18,7 @@ from app.tui.screens.runs import RunsScreen
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
-from grpo_engine.config.settings import build
+from grpo_engine.config.parse import build
 from tests.app import frames
 from tests.app.compared import cli, opened, refs_of, settled, two_runs, workbench
 from tests.app.rest import until

@@ -12,7 +12,7 @@ from app.tui.screens.new_run.pages import YamlPanel
 from app.tui.screens.new_run.panels import SettingsPanel, Typed
 from app.tui.screens.new_run.picks import Pick
 from experiments.reader import StoreReader
-from grpo_engine.config.settings import read_yaml
+from grpo_engine.config.parse import read_yaml
 from tests.app import frames
 from tests.app.frames import LOOKS
 from tests.app.new_run_kit import go_to, opened, workbench, write

@@ -11,8 +11,8 @@ import pytest
 
 from app.tui.screens.new_run import NewRunScreen
 from app.tui.screens.new_run.pages import TryPanel
+from grpo_engine.config.parse import Problem, build, problems
 from grpo_engine.config.run_config import RunConfig
-from grpo_engine.config.settings import Problem, build, problems
 from grpo_engine.errors import MissingPackageError
 from tests.app import frames
 from tests.app.new_run_kit import opened, workbench, write
@@ -192,7 +192,7 @@ def test_a_typed_setting_is_checked_with_one_look_at_the_whole_form(
 
     monkeypatch.setattr("app.tui.screens.new_run.form.build", noted)
     monkeypatch.setattr("app.tui.screens.new_run.form.problems", looked)
-    monkeypatch.delattr("grpo_engine.config.settings._info")  # what a setting is does not change
+    monkeypatch.delattr("grpo_engine.config.parse._info")  # what a setting is does not change
     view = view.with_form(view.form.type("optimizer.warmup_steps", "12"))
     assert view.rows
     assert view.checked.config is not None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.tui.looks.palette import PALETTES
+from app.tui.looks.colours import PALETTES
 from app.tui.screens.new_run import lines
 from app.tui.screens.new_run.choices import choices_of, with_recipe
 from app.tui.screens.new_run.facts import cost_lines, recipe_lines, size
@@ -15,8 +15,8 @@ from app.tui.screens.new_run.screen import preset_view
 from app.tui.screens.new_run.view import INFO, Origin, View, check, members_of
 from app.tui.widgets.panel import Line
 from experiments.presets import names
+from grpo_engine.config.parse import build
 from grpo_engine.config.recipes import EXCLUSIONS, RECIPES
-from grpo_engine.config.settings import build
 
 DARK = PALETTES["dark"]
 

@@ -10,7 +10,7 @@ from app.text.safe_text import cell_len
 from app.tui.app import Workbench
 from app.tui.dialogs.help import HelpScreen
 from app.tui.dialogs.help.topics import setting_parts
-from app.tui.looks.palette import PALETTES, hex_of
+from app.tui.looks.colours import PALETTES, hex_of
 from app.tui.messages import ExplainRequested
 from app.tui.widgets.charts.curves import Curves
 from tests.app import frames

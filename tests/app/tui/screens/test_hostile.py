@@ -17,7 +17,7 @@ from app.tui.screens.runs.texts import as_csv, as_json, as_markdown
 from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
 from grpo_engine import events as ev
-from grpo_engine.config.settings import build
+from grpo_engine.config.parse import build
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.script import CONFIG, HOSTILE

@@ -10,7 +10,7 @@ from textual.color import Color as TextualColor
 
 from app.feed.series import Series
 from app.text.numbers import change, seconds, share, short, signed, sparkline
-from app.tui.looks.palette import PALETTES, contrast, hex_of, readable, rgb, style
+from app.tui.looks.colours import PALETTES, contrast, hex_of, readable, rgb, style
 from app.tui.looks.themes import THEMES, ExactXterm
 from app.tui.widgets.charts.braille import Canvas, Curve, Frame, draw, limits, span_of
 

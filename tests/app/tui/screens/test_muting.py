@@ -18,7 +18,7 @@ from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
 from grpo_engine import events as ev
-from grpo_engine.config.settings import build
+from grpo_engine.config.parse import build
 from grpo_engine.control import Control
 from tests.app.rest import until
 from tests.app.script import CONFIG, Script

@@ -9,7 +9,7 @@ from app.inspector.layout import lay_out
 from app.inspector.values import TokenTerm
 from app.text.numbers import BARS, share, short, signed
 from app.text.safe_text import cell_len, pad, wrap
-from app.tui.looks.palette import Palette, style
+from app.tui.looks.colours import Palette, style
 from app.tui.widgets.panel import Line
 from grpo_engine.config.recipes import SETTINGS, Recipe
 

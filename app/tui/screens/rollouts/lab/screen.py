@@ -13,7 +13,7 @@ from app.inspector.lab import KNOBS, WhatIf, changed, turn, what_if
 from app.text.safe_text import wrap
 from app.tui.dialogs.help.topics import setting_part
 from app.tui.lifecycle import RunKeeper
-from app.tui.looks.palette import style
+from app.tui.looks.colours import style
 from app.tui.screens.base import NARROW
 from app.tui.screens.rollouts.lab.lines import (
     answers_lines,

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from grpo_engine.config.recipes import Recipe
-from grpo_engine.config.run_config import AlgorithmConfig, RunConfig
-from grpo_engine.config.settings import (
+from grpo_engine.config.parse import (
     build,
     flatten,
     merge,
@@ -17,6 +15,8 @@ from grpo_engine.config.settings import (
     settings,
     write_yaml,
 )
+from grpo_engine.config.recipes import Recipe
+from grpo_engine.config.run_config import AlgorithmConfig, RunConfig
 from grpo_engine.errors import ConfigError
 
 
