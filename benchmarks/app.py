@@ -31,7 +31,7 @@ from benchmarks.app_tour import LIVE, Stop, unfired
 from benchmarks.environments import FOLDER, smollm2
 from experiments.reader import StoreReader
 from grpo_engine.config.parse import build, merge
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.platform import threads
 from tests.app.script import Script
 from tests.app.stored import record

@@ -25,7 +25,7 @@ from benchmarks import app_tour as tour
 from benchmarks import store_data as data
 from experiments.db.texts import iso
 from grpo_engine import events as ev
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from tests.app.stored import record, run_events
 from tests.e2e.terminal import Terminal

@@ -276,7 +276,7 @@ def parity() -> Part:
     import numpy as np
 
     from benchmarks.growth import sampled
-    from grpo_engine.config.run_config import ModelConfig, TaskConfig
+    from grpo_engine.config.settings import ModelConfig, TaskConfig
     from grpo_engine.policy.batch import micro_batches
     from grpo_engine.policy.forward import token_scores
     from grpo_engine.policy.load import load_policy

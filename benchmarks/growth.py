@@ -22,7 +22,7 @@ import mlx.nn as nn
 import numpy as np
 
 from benchmarks.quick import Row
-from grpo_engine.config.run_config import ModelConfig
+from grpo_engine.config.settings import ModelConfig
 from grpo_engine.platform import blas
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores

@@ -23,7 +23,7 @@ import mlx.core as mx
 
 from experiments.presets import preset
 from grpo_engine.config.parse import build, merge
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinished
 from grpo_engine.platform import blas

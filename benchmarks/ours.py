@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import gate, work
 from benchmarks.work import Work
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import GroupScored, RunFailed, StepFinished
 from grpo_engine.platform import blas

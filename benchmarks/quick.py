@@ -20,7 +20,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from grpo_engine.config.run_config import ModelConfig
+from grpo_engine.config.settings import ModelConfig
 from grpo_engine.platform import blas
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores

@@ -10,7 +10,7 @@ from typing import Any
 from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
 from grpo_engine import events as ev
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 
 METRICS = 40
 RARE, PHRASE, BURIED = "zyzzyva", "so the answer", "the of and"

@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from benchmarks.growth import sampled
 from benchmarks.quick import Row, learn, score
-from grpo_engine.config.run_config import ModelConfig
+from grpo_engine.config.settings import ModelConfig
 from grpo_engine.platform import blas
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy

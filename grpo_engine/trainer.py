@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError, EngineError, RankLostError
 from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_due

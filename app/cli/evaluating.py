@@ -12,7 +12,7 @@ from app.cli.run_config import assemble
 from app.jobs.progress import printer
 from grpo_engine import errors
 from grpo_engine.config.parse import build, merge
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, ModelError
 from grpo_engine.events import RunFailed

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.config.parse import build, merge, parse_sets, read_yaml
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 
 DEFAULT_PRESET = "starter"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from app.jobs.detach import command, environment
 
 if TYPE_CHECKING:
-    from grpo_engine.config.run_config import RunConfig
+    from grpo_engine.config.settings import RunConfig
 
 PATIENCE = 600.0
 CLONE_OF = "clone of"  # the setting of a waiting run that names its parent

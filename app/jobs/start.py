@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from experiments.db.paths import run_folder, runs_folder, store_path
 from grpo_engine.config.parse import build
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, EngineError
 from grpo_engine.events import Event, RunFailed

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import grpo_engine
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import MissingPackageError, ModelError
 from grpo_engine.platform.device import require_mlx
 from grpo_engine.rollouts.prompts import PromptRenderer, RenderedPrompt, conversation

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from app.trial.examples import Examples, model_folder
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import MemoryLimitError
 from grpo_engine.tasks.base import draw
 

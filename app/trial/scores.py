@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from app.trial.examples import Examples
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import EngineError
 from grpo_engine.events import total_reward
 from grpo_engine.rewards.worker.client import RewardWorker

@@ -19,7 +19,7 @@ from grpo_engine.control import Control
 
 if TYPE_CHECKING:
     from app.jobs.start import Job
-    from grpo_engine.config.run_config import RunConfig
+    from grpo_engine.config.settings import RunConfig
 
 NICENESS = 10
 

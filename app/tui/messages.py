@@ -8,7 +8,7 @@ from textual.message import Message
 from app.feed.run_state import Asked
 
 if TYPE_CHECKING:
-    from grpo_engine.config.run_config import RunConfig
+    from grpo_engine.config.settings import RunConfig
 
 
 @dataclass

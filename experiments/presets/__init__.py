@@ -8,7 +8,7 @@ import yaml
 
 from experiments.errors import PresetNotFoundError
 from grpo_engine.config.parse import build, nearest
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 
 # the order in which they are offered
 ORDER = ("starter", "smollm2-gsm", "countdown", "gsm8k-tutorial", "mlx-article")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from grpo_engine.config.mismatch import Gap
-from grpo_engine.config.run_config import AlertsConfig
+from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import Severity
 
 MOSTLY_RIGHT = 0.8  # from here on, form is what is left to learn

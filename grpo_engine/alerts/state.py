@@ -10,7 +10,7 @@ from typing import Any
 
 from grpo_engine.alerts.rules import RULES, Facts, Finding
 from grpo_engine.config.mismatch import ROUNDING, Gap
-from grpo_engine.config.run_config import AlertsConfig
+from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import AlertRaised, EvaluationFinished, Event, StepFinished
 
 WINDOW, REPEAT = 40, 10

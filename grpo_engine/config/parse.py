@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from grpo_engine.config.recipe_settings import ANY, Setting
-from grpo_engine.config.run_config import RunConfig, Section
+from grpo_engine.config.settings import RunConfig, Section
 from grpo_engine.errors import ConfigError, RecipeError
 
 

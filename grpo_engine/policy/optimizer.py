@@ -9,7 +9,7 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
-from grpo_engine.config.run_config import OptimizerConfig
+from grpo_engine.config.settings import OptimizerConfig
 from grpo_engine.errors import CheckpointError, ConfigError
 
 MASTER = "master."  # before the names of float32 copies in a checkpoint

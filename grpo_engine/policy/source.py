@@ -8,7 +8,7 @@ import mlx.nn as nn
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 from mlx_lm.utils import load_model, load_tokenizer
 
-from grpo_engine.config.run_config import ModelConfig
+from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.platform.formats import STORED, auto_format
 from grpo_engine.policy.trees import nest

@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo_engine.alerts.rules import Finding
 from grpo_engine.alerts.state import raised
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.events import AlertRaised
 from grpo_engine.rewards.combine import process_steps

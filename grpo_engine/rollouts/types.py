@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from grpo_engine.config.run_config import RolloutConfig
+from grpo_engine.config.settings import RolloutConfig
 from grpo_engine.events import Finish
 
 

@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from grpo_engine.config import mismatch
 from grpo_engine.config.parse import flatten
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import StopNow
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.errors import CheckpointError

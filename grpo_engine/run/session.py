@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from grpo_engine.alerts.state import Alerts
 from grpo_engine.config.recipes import Recipe
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.platform.guard import ThreadGuard

@@ -12,7 +12,7 @@ from grpo_engine.alerts.rules import Finding
 from grpo_engine.alerts.state import Alerts, Limits, raised
 from grpo_engine.config import mismatch
 from grpo_engine.config.recipes import Recipe
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.distributed.lifeline import Lifeline
 from grpo_engine.distributed.ranks import Ranks

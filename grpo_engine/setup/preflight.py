@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import MemoryLimitError
 from grpo_engine.platform.memory import memory, on_device
 from grpo_engine.policy.memory import MemoryEstimate, choose_micro_rows, estimate_memory

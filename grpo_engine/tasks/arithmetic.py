@@ -15,7 +15,7 @@ from functools import cache
 from itertools import cycle
 from typing import Final
 
-from grpo_engine.config.run_config import TaskConfig
+from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of_examples, user_message
 from grpo_engine.tasks.options import read_options

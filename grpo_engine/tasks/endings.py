@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-from grpo_engine.config.run_config import TaskConfig
+from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of, generated, user_message
 from grpo_engine.tasks.files import load_splits, make_task, pick_splits

@@ -8,7 +8,7 @@ clips in May. How many clips did Natalia sell altogether in April and May?", ans
 from pathlib import Path
 from typing import Final
 
-from grpo_engine.config.run_config import TaskConfig
+from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.tasks.base import Example, RewardSpec, Task, user_message
 from grpo_engine.tasks.files import load_splits, make_task, pick_splits

@@ -18,7 +18,7 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import Any, Final
 
-from grpo_engine.config.run_config import TaskConfig
+from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, MissingPackageError
 from grpo_engine.tasks.answers import final_answer, texts_of
 from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of, generated, user_message

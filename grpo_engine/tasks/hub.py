@@ -5,7 +5,7 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
-from grpo_engine.config.run_config import TaskConfig
+from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, MissingPackageError
 from grpo_engine.tasks.rows import Row
 

@@ -24,7 +24,7 @@ from app.tui.app import Workbench
 from app.tui.looks.colours import PALETTES
 from app.tui.messages import LaunchRequested
 from app.tui.preferences import Preferences
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from tests.app import frames
 from tests.patience import PATIENCE
 

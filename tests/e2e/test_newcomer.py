@@ -23,7 +23,7 @@ import pytest
 from app.text.numbers import short
 from experiments.reader import StoreReader
 from experiments.values import RunSummary
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from tests.e2e.terminal import ROOT, Terminal
 from tests.engine.runs import settings, write_world
 

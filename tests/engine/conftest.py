@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grpo_engine.config.run_config import ModelConfig
+from grpo_engine.config.settings import ModelConfig
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.switches import FastPaths

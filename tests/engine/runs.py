@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_engine.config.parse import build, merge
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import Event
 from grpo_engine.trainer import run

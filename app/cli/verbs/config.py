@@ -87,7 +87,7 @@ def check(
     """
     from app.cli.run_config import assemble
     from grpo_engine.config.parse import flatten
-    from grpo_engine.config.run_config import RunConfig
+    from grpo_engine.config.settings import RunConfig
 
     config = assemble(file, None, sets or [])
     default = flatten(RunConfig())
@@ -145,7 +145,7 @@ def named(what: str, db: str | None = None) -> Any:
     from app.cli.run_config import assemble
     from experiments.errors import NoStoreError, RunNotFoundError
     from experiments.presets import names, preset
-    from grpo_engine.config.run_config import RunConfig
+    from grpo_engine.config.settings import RunConfig
     from grpo_engine.errors import ConfigError
 
     if what == "defaults":

@@ -124,7 +124,7 @@ def _row(path: str, folder: Path, origin: str) -> dict[str, Any]:
 
 def describe(path: str) -> dict[str, Any]:
     """What there is to know of a model without running it."""
-    from grpo_engine.config.run_config import ModelConfig
+    from grpo_engine.config.settings import ModelConfig
     from grpo_engine.policy.load import context_length, end_tokens
     from grpo_engine.policy.source import load_parts
 

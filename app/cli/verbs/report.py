@@ -78,7 +78,7 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
 def changed_settings(settings: Any) -> dict[str, Any]:
     """The settings that are not the defaults."""
     from grpo_engine.config.parse import flatten
-    from grpo_engine.config.run_config import RunConfig
+    from grpo_engine.config.settings import RunConfig
 
     defaults = flatten(RunConfig())
     return {

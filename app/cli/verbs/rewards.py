@@ -150,7 +150,7 @@ def _inputs(
 ) -> tuple[Any, dict[str, Any]]:
     """The prompt in the form that the function gets, and the columns."""
     if task is not None:
-        from grpo_engine.config.run_config import TaskConfig
+        from grpo_engine.config.settings import TaskConfig
         from grpo_engine.rollouts.prompts import conversation, reward_prompt
         from grpo_engine.tasks.base import load_task
 

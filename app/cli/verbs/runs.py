@@ -165,7 +165,7 @@ def _print_metrics(run: "RunSummary") -> None:
 def _print_settings(settings: "Mapping[str, Any]", all_settings: bool) -> None:
     from experiments.export.json import json_text, plain
     from grpo_engine.config.parse import flatten
-    from grpo_engine.config.run_config import RunConfig
+    from grpo_engine.config.settings import RunConfig
 
     default = flatten(RunConfig())
     rows = [

@@ -19,7 +19,7 @@ MODULES = (
     "app.feed.stored",
     "pydantic_core",
     "annotated_types",
-    "grpo_engine.config.run_config",
+    "grpo_engine.config.settings",
     "app.tui.screens.watch",
     "app.tui.screens.rollouts",
     "app.tui.dialogs.help",

@@ -10,7 +10,7 @@ from app.tui.dialogs.help.topics import ALERTS, metric_part, setting_part
 from docs import screens
 from grpo_engine.alerts.rules import RULES
 from grpo_engine.config.parse import settings
-from grpo_engine.config.run_config import AlertsConfig
+from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.metrics import METRICS
 
 ROOT = Path(__file__).parents[3]

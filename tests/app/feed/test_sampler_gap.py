@@ -10,7 +10,7 @@ from app.tui.screens.rollouts.load import load_group, load_step, run_facts
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from grpo_engine.config.mismatch import can_agree, is_quantized
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.events import AlertRaised, Event, ModelLoaded, NoteWritten, StepFinished
 from tests.engine.runs import events_of, settings, write_world
 

@@ -11,7 +11,7 @@ from experiments.queue import RunQueue
 from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
 from grpo_engine import events as ev
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import CheckpointError
 from tests.app.stored import record, run_events
 from tests.experiments.made import CONFIG, started

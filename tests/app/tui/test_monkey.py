@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from tests.app.monkey import Monkey, kept_at_home, play
 from tests.app.stored import record
 from tests.engine.runs import settings, write_world

@@ -10,7 +10,7 @@ import pytest
 from grpo_engine.alerts import rules as alert_rules
 from grpo_engine.alerts.state import REPEAT, Alerts, Limits
 from grpo_engine.config.mismatch import ROUNDING
-from grpo_engine.config.run_config import AlertsConfig
+from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import AlertRaised, EvaluationFinished, StepFinished
 
 MEAN, MOST = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))

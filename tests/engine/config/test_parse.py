@@ -16,7 +16,7 @@ from grpo_engine.config.parse import (
     write_yaml,
 )
 from grpo_engine.config.recipes import Recipe
-from grpo_engine.config.run_config import AlgorithmConfig, RunConfig
+from grpo_engine.config.settings import AlgorithmConfig, RunConfig
 from grpo_engine.errors import ConfigError
 
 

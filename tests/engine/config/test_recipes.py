@@ -21,7 +21,7 @@ from grpo_engine.config.recipes import (
     recipe,
     settings_read,
 )
-from grpo_engine.config.run_config import AlgorithmConfig
+from grpo_engine.config.settings import AlgorithmConfig
 from grpo_engine.errors import RecipeError
 from grpo_engine.maths import signal as signals
 

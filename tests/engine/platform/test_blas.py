@@ -84,7 +84,7 @@ def built(folder: Path, *, called: str = "", loaded: str = "", flags: tuple[str,
     "way",
     [
         "import grpo_engine, mlx.core",
-        "import grpo_engine.config.run_config, mlx_lm.models.cache",
+        "import grpo_engine.config.settings, mlx_lm.models.cache",
         "import grpo_engine.maths.loss\nfrom mlx import core, nn",
         "import multiprocessing as m, grpo_engine\n"
         "exec('import mlx.core')  # as code that a user brings",
@@ -98,7 +98,7 @@ def test_every_name_of_mlx_is_served_by_openblas(way: str) -> None:
 
 
 def test_importing_the_engines_leaves_loads_no_blas() -> None:
-    code = "import grpo_engine.config.run_config, grpo_engine.events"
+    code = "import grpo_engine.config.settings, grpo_engine.events"
     assert "openblas" not in python(f"{code}\nprint(open('/proc/self/maps').read())").stdout
 
 

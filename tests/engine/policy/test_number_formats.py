@@ -10,7 +10,7 @@ from mlx_lm.tuner.dora import DoRALinear
 from mlx_lm.tuner.lora import LoRALinear
 
 from benchmarks.number_formats import cosine, first_update, sum_of
-from grpo_engine.config.run_config import ModelConfig, RunConfig
+from grpo_engine.config.settings import ModelConfig, RunConfig
 from grpo_engine.events import NoteWritten, PassFinished, RunFinished, StepFinished
 from grpo_engine.policy import adapters, optimizer
 from grpo_engine.policy.batch import micro_batches

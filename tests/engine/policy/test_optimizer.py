@@ -3,7 +3,7 @@
 import mlx.core as mx
 import pytest
 
-from grpo_engine.config.run_config import OptimizerConfig
+from grpo_engine.config.settings import OptimizerConfig
 from grpo_engine.errors import ConfigError
 from grpo_engine.policy import optimizer
 from tests.engine.policy.helpers import largest

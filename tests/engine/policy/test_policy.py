@@ -7,7 +7,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm import generate, load
 
-from grpo_engine.config.run_config import ModelConfig
+from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores

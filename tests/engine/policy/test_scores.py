@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from grpo_engine.config.run_config import ModelConfig
+from grpo_engine.config.settings import ModelConfig
 from grpo_engine.policy.batch import make_batch, micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy

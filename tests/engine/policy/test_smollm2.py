@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grpo_engine.config.run_config import ModelConfig
+from grpo_engine.config.settings import ModelConfig
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy

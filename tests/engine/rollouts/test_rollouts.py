@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grpo_engine.config.run_config import ModelConfig, RolloutConfig
+from grpo_engine.config.settings import ModelConfig, RolloutConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError
 from grpo_engine.events import NoteWritten, RolloutsAdvanced, RunPaused, RunResumed

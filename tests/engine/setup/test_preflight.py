@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 from mlx import nn
 
-from grpo_engine.config.run_config import ModelConfig
+from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import MemoryLimitError
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from grpo_engine.config.run_config import TaskConfig
+from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.rewards.correctness import numeric_answer
 from grpo_engine.rewards.shape import format_all

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from grpo_engine.config.run_config import TaskConfig
+from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, MissingPackageError
 from grpo_engine.tasks.base import Task, load_task
 

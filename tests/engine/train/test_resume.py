@@ -9,7 +9,7 @@ import pytest
 
 from grpo_engine import trainer
 from grpo_engine.config import mismatch
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import (
     Event,

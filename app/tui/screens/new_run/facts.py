@@ -10,7 +10,7 @@ from app.tui.screens.new_run.form import cost
 from app.tui.screens.new_run.view import View
 from app.tui.widgets.panel import Line
 from grpo_engine.config.recipe_words import answers, formula
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 
 GIGA = 1e9
 WORD = 10

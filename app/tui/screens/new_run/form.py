@@ -17,7 +17,7 @@ from grpo_engine.config.parse import (
     settings,
     write_yaml,
 )
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 
 # Bytes that one recorded token takes on disk, compressed, with two passes and a reference.

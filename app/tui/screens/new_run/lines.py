@@ -10,7 +10,7 @@ from grpo_engine.config.parse import flatten
 from grpo_engine.config.recipe_cards import CARDS
 from grpo_engine.config.recipe_words import ASKS
 from grpo_engine.config.recipes import SETTINGS
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.platform.device import uses_gpu
 from grpo_engine.platform.formats import auto_format, auto_words
 

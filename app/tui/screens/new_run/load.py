@@ -8,7 +8,7 @@ from experiments.errors import QueryError
 from experiments.reader import StoreReader
 from experiments.values import RunSummary
 from grpo_engine.config.parse import build, settings
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 
 MOST_RUNS = 500
 METRICS = ("completions/mean_length", "step_time", "reward")

@@ -58,7 +58,7 @@ from experiments.errors import StoreError
 from experiments.presets import names, preset
 from grpo_engine.config.recipe_cards import CARDS
 from grpo_engine.config.recipes import RECIPES
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, EngineError
 
 FIRST_PRESET = "starter"

@@ -11,7 +11,7 @@ from experiments.values import RunSummary
 from grpo_engine.config.parse import SettingInfo, flatten, settings
 from grpo_engine.config.recipe_words import ASKS
 from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, settings_read
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 
 FIRST = "first"

@@ -43,7 +43,7 @@ def load_preview(reader: StoreReader, run: RunSummary) -> Preview:
     """Curves, settings that are not the defaults, the last alert; what is known of a lost run."""
     # pydantic takes as long to load as the first picture of the screen to draw
     from grpo_engine.config.parse import flatten
-    from grpo_engine.config.run_config import RunConfig
+    from grpo_engine.config.settings import RunConfig
 
     detail = reader.run(run.key)
     defaults = flatten(RunConfig())

@@ -9,7 +9,7 @@ from app.text.safe_text import cell_len, clip
 from app.tui.looks.colours import Palette, style
 from app.tui.widgets.charts.braille import GUIDE, Canvas, Curve, Frame, draw, limits, span_of
 from app.tui.widgets.panel import Line, Span
-from grpo_engine.config.run_config import AlertsConfig
+from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.metrics import spec
 
 LABELS = 5

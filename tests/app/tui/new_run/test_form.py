@@ -4,7 +4,7 @@ import pytest
 
 from app.tui.screens.new_run.form import RunForm, allowed, cost, shown
 from grpo_engine.config.parse import build, flatten, settings
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 
 BASE = build({"rollout": {"prompts": 4}, "algorithm": {"recipe": "dapo"}})

@@ -12,7 +12,7 @@ import pytest
 from app.tui.screens.new_run import NewRunScreen
 from app.tui.screens.new_run.pages import TryPanel
 from grpo_engine.config.parse import Problem, build, problems
-from grpo_engine.config.run_config import RunConfig
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import MissingPackageError
 from tests.app import frames
 from tests.app.new_run_kit import opened, workbench, write
