@@ -1,4 +1,4 @@
-r"""Text that survives: reversible escapes for what SQLite and CSV cannot hold, and the CSV guard.
+r"""Text that survives: reversible escapes for what SQLite and CSV cannot hold.
 
 NUL is written `\x00` and a lone surrogate `\udXXX`; the backslashes in front of either, or of text
 that only looks like one of them, are doubled. All other text stays as it is.
@@ -12,7 +12,6 @@ from typing import Annotated
 _HOSTILE = re.compile("[\x00\ud800-\udfff]")
 _ENCODE = re.compile("(\\\\*)(?:([\x00\ud800-\udfff])|(x00|ud[89a-f][0-9a-f]{2}))")
 _DECODE = re.compile(r"(\\+)(x00|ud[89a-f][0-9a-f]{2})")
-_GUARDED = ("=", "+", "-", "@", "\t", "\r", "'")
 
 Escaped = Annotated[str, "escaped"]  # a column whose text is stored by `escape`
 
@@ -42,16 +41,6 @@ def _unescape_match(match: re.Match[str]) -> str:
     if len(slashes) % 2 == 0:
         return kept + str(tail)
     return kept + ("\x00" if tail == "x00" else chr(int(tail[1:], 16)))
-
-
-def guard(text: str) -> str:
-    """Keep a spreadsheet from reading the cell as a formula: one leading `'` where it could."""
-    return "'" + text if text.startswith(_GUARDED) else text
-
-
-def unguard(cell: str) -> str:
-    """Strip exactly the `'` that `guard` put there."""
-    return cell[1:] if cell.startswith("'") else cell
 
 
 class _Visible(dict[int, str]):

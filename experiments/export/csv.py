@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from experiments.db.texts import escape, guard, unescape, unguard
+from experiments.db.texts import escape, unescape
 from experiments.export.json import number_text, plain
 
 Rows = Iterable[Mapping[str, Any]]
+# what spreadsheets take for a formula where a cell begins with it
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "'")
 
 
 def header_of(rows: Rows) -> list[str]:
@@ -64,3 +66,13 @@ def read_csv(source: IO[str], *, raw: bool = False) -> Iterator[dict[str, str]]:
 
 def _text(value: str, raw: bool) -> str:
     return unescape(value if raw else unguard(value))
+
+
+def guard(text: str) -> str:
+    """Keep a spreadsheet from reading the cell as a formula: one leading `'` where it could."""
+    return "'" + text if text.startswith(FORMULA_STARTS) else text
+
+
+def unguard(cell: str) -> str:
+    """Strip exactly the `'` that `guard` put there."""
+    return cell[1:] if cell.startswith("'") else cell

@@ -19,13 +19,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from grpo_engine.platform import device, processor, threads
+from grpo_engine.platform import device, openblas, processor, threads
 
 VERSION: Final = 1
 """Of the check: another number checks every library once more."""
 LIMIT_S = 60.0  # without a sign of progress
-KERNELS: Final = {"x86_64": ("Haswell", "Nehalem"), "aarch64": ("NEOVERSEN1", "ARMV8")}
-"""More conservative choices for OPENBLAS_CORETYPE, tried in turn where its own fails."""
 CRASHES: Final = frozenset(
     {signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT}
 )
@@ -72,7 +70,7 @@ def _try_kernels(path: str) -> Verdict:
     first, kernel_failed = _try(path, asked)
     if not kernel_failed or asked:
         return first
-    others = (_try(path, kernel)[0] for kernel in KERNELS.get(platform.machine(), ()))
+    others = (_try(path, kernel)[0] for kernel in openblas.KERNELS.get(platform.machine(), ()))
     return next((found for found in others if found.works), first)
 
 
@@ -118,8 +116,6 @@ def _watched(command: list[str], environment: dict[str, str]) -> tuple[int, list
 def main() -> None:
     """The child: load the library named in the arguments, compute, and print what is wrong."""
     import resource
-
-    from grpo_engine.platform import openblas
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     path, kernel, count = sys.argv[1:4]

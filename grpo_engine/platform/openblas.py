@@ -12,6 +12,8 @@ from grpo_engine.platform import device, slots
 
 PREFIXES: Final = ("", "scipy_")
 """What builds put before the names of their functions."""
+KERNELS: Final = {"x86_64": ("Haswell", "Nehalem"), "aarch64": ("NEOVERSEN1", "ARMV8")}
+"""More conservative choices for OPENBLAS_CORETYPE, tried in turn where its own fails."""
 
 
 class BlasError(EngineError, OSError):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.db.texts import escape, guard, unescape, unguard, visible
-from experiments.export.csv import cell, read_csv, write_csv
+from experiments.db.texts import escape, unescape, visible
+from experiments.export.csv import cell, guard, read_csv, unguard, write_csv
 from experiments.export.json import json_text
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=40) | st.from_regex(

@@ -257,7 +257,7 @@ def test_a_check_that_could_not_be_made_is_made_again(
 def test_a_kernel_that_fails_gives_way_to_a_safer_one(monkeypatch: pytest.MonkeyPatch) -> None:
     bad = Verdict(works=False, reason="computes wrong products")
     outcomes = {"": (bad, True), "A": (bad, True), "B": (Verdict(works=True, kernel="B"), False)}
-    monkeypatch.setattr(blas_check, "KERNELS", {os.uname().machine: ("A", "B", "C")})
+    monkeypatch.setattr(openblas, "KERNELS", {os.uname().machine: ("A", "B", "C")})
     monkeypatch.setattr(blas_check, "_try", lambda _path, kernel: outcomes[kernel])
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
     assert blas_check.verdict(bundled()).kernel == "B"
@@ -266,7 +266,7 @@ def test_a_kernel_that_fails_gives_way_to_a_safer_one(monkeypatch: pytest.Monkey
 
 
 def test_a_safer_kernel_is_asked_for_by_name() -> None:
-    name = blas_check.KERNELS[os.uname().machine][-1]
+    name = openblas.KERNELS[os.uname().machine][-1]
     code = f"""
 from grpo_engine.platform.openblas import OpenBlas
 print(OpenBlas({bundled()!r}, threads=1, kernel={name!r}).kernel)
