@@ -67,7 +67,7 @@ SHOTS = {
         "WAIT:passes", "t", "WAIT:[60", "[", "WAIT:[50", "[", "WAIT:[40", "[", "WAIT:[30", "[",
         "WAIT:[20", "WAIT:prob.", "D"), ("by step", "changes")),
     "lab": Shot("rollouts", False,
-                ("WAIT:token 1 of 6", "v", "WAIT:what if", *["down"] * 8, *["right"] * 3),
+                ("WAIT:token 1 of 6", "v", "WAIT:what if", "down", *["right"] * 3),
                 ("clipped in the group", "from the run"), answer=(26, 10, 7)),
     "compare": Shot("runs", True, ("home", *["space"] * len(RUNS), "d"),
                     ("5 Compare", "algorithm.beta", "4 runs")),

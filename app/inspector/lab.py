@@ -11,10 +11,11 @@ from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, recipe
 from grpo_engine.errors import RecipeError
 
 # What can be asked "what if" of, where stored log-probabilities and rewards have the answer.
+_STEPS = {name: setting.steps for name, setting in SETTINGS.items() if setting.steps}
+_MOST_ASKED = ("beta", "clip_low", "clip_high", "delta")
 KNOBS: dict[str, tuple[Any, ...]] = {
-    "name": tuple(RECIPES),
-    **{name: setting.steps for name, setting in SETTINGS.items() if setting.steps},
-}
+    "name": tuple(RECIPES), **{name: _STEPS[name] for name in _MOST_ASKED}, **_STEPS,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -195,7 +195,7 @@ async def test_what_is_slow_in_a_step(tmp_path: Path) -> None:
 
 
 async def test_what_another_beta_would_have_changed(asker: Asker) -> None:
-    await asker.press("4", "v", *["down"] * 8, "right")
+    await asker.press("4", "v", "down", "right")
     text = await asker.until("was 0.04")
     pairs = re.findall(r"(\S+) → (\S+) +│", text)
     assert any(before != after for before, after in pairs), text
