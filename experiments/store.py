@@ -1,6 +1,5 @@
 """ExperimentStore: the way in for everything that writes; migrates the file when it opens it."""
 
-import json
 import os
 import sqlite3
 import time
@@ -134,10 +133,6 @@ class ExperimentStore:
             return run
         with closing(StoreReader(self.path)) as reader:
             return reader.resolve(run).key
-
-    def config_of(self, run: int) -> dict[str, Any]:
-        """The configuration of a run as it was given."""
-        return dict(json.loads(self.run_row(run).config))
 
     def has_uid(self, uid: str) -> bool:
         """Whether a run with this identity is here already."""

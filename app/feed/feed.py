@@ -2,12 +2,10 @@
 
 Facts are recorded events in their order, none lost; the board is the latest progress, looked at
 as rarely as one likes. A live feed reads what the recorder of this process hands on after each
-commit; a stored feed is in `app.feed.stored`; a scripted one plays a list of events.
+commit; a stored feed is in `app.feed.stored`.
 """
 
-import dataclasses
 import time
-from collections.abc import Iterable
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -17,7 +15,6 @@ from experiments.values import BoardView
 from grpo_engine import events as ev
 from grpo_engine.control import Control
 
-SCRIPT_SECONDS = {"generate": 1.2, "score": 0.1, "logprobs": 0.2, "update": 0.6}
 Fact = tuple[float | None, ev.Event]
 NOTHING_MUTED: frozenset[str] = frozenset()
 
@@ -124,65 +121,3 @@ class LiveFeed:
 
     def close(self) -> None:
         """Nothing to let go of: the recorder keeps the queue."""
-
-
-class ScriptFeed:
-    """A list of events played at once or in slices, for tests and pictures."""
-
-    mark = ""
-    run = 1
-
-    def __init__(
-        self, events: Iterable[ev.Event], *, name: str = "calm-otter", at: float | None = None,
-        slice_size: int = 0, may_control: bool = True,
-    ) -> None:  # fmt: skip
-        self._events = iter(events)
-        self._board = Board()
-        self._view: BoardView | None = None
-        self._at = at
-        self._slice = slice_size
-        self._name = name
-        self.may_control = may_control
-        self.asked: list[Asked] = []
-        self.pinned: list[str] = []
-
-    def head(self) -> Head:
-        """The names of the scripted run."""
-        return Head(id="k3f9", name=self._name)
-
-    def facts(self) -> list[Fact]:
-        """The next slice of the list."""
-        found: list[Fact] = []
-        for event in self._events:
-            self._board.apply(event)
-            found.append((self._at, event))
-            if len(found) == self._slice:
-                break
-        return found
-
-    def board(self) -> BoardView | None:
-        """The board, rebuilt from the events; its phases took as long as the script says."""
-        view = self._board.snapshot()
-        if self._view is None or self._view.version != view.version:
-            seconds = {name: SCRIPT_SECONDS.get(name, 0.1) for name in view.phase_seconds}
-            self._view = dataclasses.replace(view, phase_seconds=seconds, phase_started=0.0)
-        return self._view
-
-    def status(self) -> Status | None:
-        """A script says all of it in events."""
-        return None
-
-    def muted(self) -> frozenset[str]:
-        """A script mutes nothing."""
-        return NOTHING_MUTED
-
-    def ask(self, verb: Asked) -> None:
-        """Remember what was asked."""
-        self.asked.append(verb)
-
-    def pin(self, example_key: str) -> None:
-        """Remember what was asked."""
-        self.pinned.append(example_key)
-
-    def close(self) -> None:
-        """Nothing to let go of."""

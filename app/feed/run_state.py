@@ -8,7 +8,7 @@ buckets, one entry per alert rule, a log of fixed length, and the groups of the 
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from app.feed.series import SMOOTHING, Series
@@ -49,11 +49,6 @@ class RunState:
         handler = _HANDLERS.get(type(event))
         if handler is not None:
             handler(self, event, at)
-
-    def apply_all(self, events: Iterable[ev.Event], at: float | None = None) -> None:
-        """Take in events in their order."""
-        for event in events:
-            self.apply(event, at)
 
     def look(self, board: BoardView | None) -> None:
         """Take in the board as it is; the same version changes nothing."""

@@ -9,9 +9,13 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from app.feed.feed import NOTHING_MUTED, Fact
+from app.feed.run_state import Asked, Head, Status
+from experiments.board import Board
+from experiments.values import BoardView
 from grpo_engine import events as ev
 
 CONFIG = {
@@ -299,3 +303,68 @@ def hostile_group(step: int) -> ev.GroupScored:
     prompt = "\x1b[5m" + "\u202e 17 + 25 \x00 = ?\n" * 3
     group = dataclasses.replace(event.group, prompt_text=prompt, target="\u202e42")
     return dataclasses.replace(event, group=group)
+
+
+SCRIPT_SECONDS = {"generate": 1.2, "score": 0.1, "logprobs": 0.2, "update": 0.6}
+
+
+class ScriptFeed:
+    """A list of events played at once or in slices."""
+
+    mark = ""
+    run = 1
+
+    def __init__(
+        self, events: Iterable[ev.Event], *, name: str = "calm-otter", at: float | None = None,
+        slice_size: int = 0, may_control: bool = True,
+    ) -> None:  # fmt: skip
+        self._events = iter(events)
+        self._board = Board()
+        self._view: BoardView | None = None
+        self._at = at
+        self._slice = slice_size
+        self._name = name
+        self.may_control = may_control
+        self.asked: list[Asked] = []
+        self.pinned: list[str] = []
+
+    def head(self) -> Head:
+        """The names of the scripted run."""
+        return Head(id="k3f9", name=self._name)
+
+    def facts(self) -> list[Fact]:
+        """The next slice of the list."""
+        found: list[Fact] = []
+        for event in self._events:
+            self._board.apply(event)
+            found.append((self._at, event))
+            if len(found) == self._slice:
+                break
+        return found
+
+    def board(self) -> BoardView | None:
+        """The board, rebuilt from the events; its phases took as long as the script says."""
+        view = self._board.snapshot()
+        if self._view is None or self._view.version != view.version:
+            seconds = {name: SCRIPT_SECONDS.get(name, 0.1) for name in view.phase_seconds}
+            self._view = dataclasses.replace(view, phase_seconds=seconds, phase_started=0.0)
+        return self._view
+
+    def status(self) -> Status | None:
+        """A script says all of it in events."""
+        return None
+
+    def muted(self) -> frozenset[str]:
+        """A script mutes nothing."""
+        return NOTHING_MUTED
+
+    def ask(self, verb: Asked) -> None:
+        """Remember what was asked."""
+        self.asked.append(verb)
+
+    def pin(self, example_key: str) -> None:
+        """Remember what was asked."""
+        self.pinned.append(example_key)
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -23,7 +23,6 @@ from app.tui.looks.colours import Palette, palette_of, style
 Span = tuple[str, Style | None]
 Line = list[Span]
 
-CORNERS = "╭╮╰╯"
 HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.feed.feed import ScriptFeed
 from app.feed.series import Series, SeriesView
 from app.tui.app import Workbench
 from app.tui.looks.colours import LIGHT
 from app.tui.widgets.charts.braille import Canvas, Curve, Frame, columns, draw, limits
 from app.tui.widgets.charts.chart import Chart, chart_lines
 from app.tui.widgets.charts.curves import Curves
+from tests.app.script import ScriptFeed
 from tests.app.stored import run_events
 
 LINE, RAW = 1, 2

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from app.feed.feed import ScriptFeed
 from app.jobs import queue_worker
 from app.jobs.launch import enqueue
 from app.text.numbers import with_unit
@@ -21,7 +20,7 @@ from grpo_engine.config.parse import build
 from grpo_engine.control import Control
 from tests.app import frames
 from tests.app.rest import until
-from tests.app.script import CONFIG, Script, started
+from tests.app.script import CONFIG, Script, ScriptFeed, started
 from tests.app.stored import record
 
 

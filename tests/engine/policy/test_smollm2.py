@@ -14,9 +14,9 @@ from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.switches import FastPaths
 from grpo_engine.rollouts.decode import sample_groups
-from grpo_engine.rollouts.oracle import sample_one_by_one
 from grpo_engine.rollouts.types import PromptRows, Sampling
 from tests.engine.policy.helpers import Ids, drain
+from tests.engine.rollouts.oracle import sample_one_by_one
 from tests.smollm2 import model_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

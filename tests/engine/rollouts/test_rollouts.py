@@ -19,10 +19,10 @@ from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.switches import FastPaths
 from grpo_engine.rollouts.decode import sample_groups
-from grpo_engine.rollouts.oracle import sample_one_by_one
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from tests.engine.conftest import MakePolicy
 from tests.engine.policy.helpers import drain, made_up_rows, move_weights
+from tests.engine.rollouts.oracle import sample_one_by_one
 from tests.engine.tiny import END, GEMMA2, MAMBA, STOP, write_model
 
 PROMPTS = [

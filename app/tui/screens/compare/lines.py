@@ -15,7 +15,7 @@ from experiments.compare.values import MetricCell
 from experiments.values import RunSummary
 from grpo_engine.metrics import spec
 
-NAME, COLUMN, DELTA = 12, 9, 9
+NAME = 12
 Better = Literal["▲", "▼", " "]
 
 
@@ -38,12 +38,6 @@ def delta_text(key: str, delta: float | None) -> str:
     else:
         number = "=" if delta == 0 else signed(delta)
     return f"{verdict_mark(key, delta)} {number}"
-
-
-def delta_style(key: str, delta: float | None, palette: Palette, back: int | None = None) -> object:
-    """Good and bad in the palette's colours; the arrow says the same without them."""
-    mark = verdict_mark(key, delta)
-    return style({"▲": palette.good, "▼": palette.bad}.get(mark, palette.label), back)
 
 
 def stat_of(cell: MetricCell, stat: Stat) -> tuple[float | None, int | None, float | None]:
@@ -234,8 +228,6 @@ def settings_lines(view: View, width: int, height: int, palette: Palette) -> lis
 
 
 # -- metrics ------------------------------------------------------------------------------------
-
-STAT_WORDS = {"best": "best", "last": "last", "at": "at"}
 
 
 def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:

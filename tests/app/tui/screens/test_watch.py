@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.feed.feed import ScriptFeed
 from app.tui.app import Workbench
 from app.tui.preferences import Preferences
 from app.tui.widgets.charts.curves import Curves
 from app.tui.widgets.lanes import Lanes
 from tests.app import frames
 from tests.app.frames import LOOKS, SIZES
-from tests.app.script import FIRST_WALL_TIME, Script, hostile_group, started
+from tests.app.script import FIRST_WALL_TIME, Script, ScriptFeed, hostile_group, started
 
 SHORT = Script(steps=24, total_steps=60)
 

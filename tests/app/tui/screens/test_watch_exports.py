@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from app.feed import series
-from app.feed.feed import ScriptFeed
 from app.feed.session import Session
 from app.feed.stored import StoreFeed
 from app.tui.app import Workbench
@@ -16,7 +15,7 @@ from experiments.export.csv import csv_string
 from experiments.export.files import header_for
 from experiments.export.rows import metric_rows
 from experiments.reader import StoreReader
-from tests.app.script import hostile_group, started
+from tests.app.script import ScriptFeed, hostile_group, started
 from tests.app.stored import record, run_events
 from tests.patience import PATIENCE
 
