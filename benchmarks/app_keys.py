@@ -183,7 +183,7 @@ class Ear:
         return at
 
     def settle(self) -> tuple[object, ...]:
-        """Parse output until the screen, or the part that is still by itself, has settled."""
+        """Parse output until the screen, or the part that the run leaves alone, has settled."""
         shown, since = tour.still(self._terminal), self.last
         end = time.perf_counter() + REST
         while at := self.next(min(end, since + QUIET) - time.perf_counter()):

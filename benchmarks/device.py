@@ -2,10 +2,10 @@
 
     python -m benchmarks.device [--quick] [--out device-report.md]
 
-`doctor`; starter steps in each number format; log-probabilities beside those of the processor in
-float32; a run that is killed and resumed; matrix products. Each part is a process of its own with
-a time limit, so that one that crashes or hangs leaves the others alone. The report names no user,
-host or folder. Exit status 1 where a part failed.
+`doctor`; starter steps in each number format; log-probabilities compared with the processor in
+float32; a run that is killed and resumed; matrix products. Each part runs in its own process with
+a time limit, so that a crash or hang does not affect the others. The report names no user, host or
+folder. The exit status is 1 if a part failed.
 """
 
 import argparse

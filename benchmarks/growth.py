@@ -2,7 +2,7 @@
 
     python -m benchmarks.growth [--model FOLDER ...] [--out docs/growth.csv]
 
-Beside each measurement stands the law that it should follow, fitted once over all points of a
+Each measurement is shown with the law that it should follow, fitted once over all points of a
 model: rollout = c0 * decode steps + k * work, update = c0 + k * work, with work in floating-point
 operations of products and attention; memory is what the preflight check estimates.
 """

@@ -3,9 +3,9 @@
     python -m benchmarks.number_formats [--part run] [--tuning full] [--dtype bfloat16] [--seed 0]
     python -m benchmarks.number_formats --part table
 
-Results are added to a JSON file case by case, and cases that are there are left out, so that the
-script may be ended and started again. The tables go to docs/number-formats.md; `--part table` makes
-them from what the file holds.
+Results are added to a JSON file case by case, and cases already in it are skipped, so that the
+script can be interrupted and restarted. The tables go to docs/number-formats.md; `--part table`
+makes them from the file.
 """
 
 import argparse
@@ -91,9 +91,9 @@ def drain(events: Generator[Event, None, Any]) -> Any:
 def first_update(
     config: RunConfig, folder: Path, given: StepGroups | None
 ) -> tuple[StepGroups, dict[str, mx.array], float]:
-    """Apply one update to these answers, or to newly sampled ones, and return the changed weights.
+    """Apply one update to these answers, or to new ones; return the answers and weight changes.
 
-    The last value is the share of changed 16-bit numbers as the forward pass reads them.
+    The last value is the share of weights that changed as the forward pass reads them.
     """
     with ExitStack() as stack:
         current: Run = drain(

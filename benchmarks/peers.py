@@ -2,8 +2,8 @@
 
     python -m benchmarks.peers [--work a --work "a'"] [--rounds 3] [--out docs/peers.json]
 
-Makes an environment per peer, fetches SmolLM2-135M, keeps one process per tool, and gives them
-their turns step by step (A B C A B C), so that a slow minute of the machine hits all of them.
+Makes an environment per peer, fetches SmolLM2-135M, keeps one process per tool, and alternates
+their steps (A B C A B C), so that a slow minute of the machine affects all of them.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python -m benchmarks.quick [--write]
 
-Only ratios are compared, each of two things timed in turn in one process, so that the speed of the
-machine cancels out. `--write` stores what was found as the new expectation.
+Each ratio compares two paths timed in turn in one process, so that the speed of the machine
+cancels out. `--write` stores the results as the new expectations.
 """
 
 import argparse

@@ -131,7 +131,7 @@ def make_environment(uv: str | None) -> None:
 
 
 def install(uv: str | None, wanted: list[str]) -> None:
-    """Install, with uv if it is installed; fall back to pip if uv cannot reach an index."""
+    """Install, with uv if it is installed; fall back to pip if uv fails."""
     quiet = [] if sys.stderr.isatty() else ["--no-progress"]
     if uv:
         command = [uv, "pip", "install", *quiet, "--python", str(PYTHON), *wanted]

@@ -254,13 +254,13 @@ class Silent:
     """A printer that prints nothing."""
 
     def show(self, event: ev.Event) -> None:
-        """Nobody looks."""
+        """Do nothing."""
 
     def say(self, text: str) -> None:
-        """Nobody listens."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 def ring() -> None:

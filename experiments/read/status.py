@@ -28,7 +28,7 @@ class LifeSigns:
 def derive(
     stored: str, signs: LifeSigns | None, step_s: float, now: float | None = None
 ) -> Derived:
-    """Return the status, and its time if it had to be inferred.
+    """Return the status and, if it was inferred, since when it holds.
 
     Same boot and a live process but no progress: stalled. Process gone: lost. Other host without a
     fresh heartbeat: unknown.
