@@ -1,1 +1,1 @@
-"""The Textual app and the command line: wires the engine and the store together."""
+"""The Textual app and the command line; connects the engine and the store."""

@@ -1,4 +1,4 @@
-"""`python -m app` is the command `grpo-tui`."""
+"""`python -m app` runs the command `grpo-tui`."""
 
 from app.entry import main
 

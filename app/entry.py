@@ -1,6 +1,6 @@
-"""Where the command starts: a plain call opens the workbench at once, all else is read by typer.
+"""The program's entry point: a plain call opens the workbench directly, the rest goes to typer.
 
-Typer takes as long to load as a third of the first picture to draw.
+Loading typer takes as long as a third of the first paint.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What the command's exit status says, and how an error becomes one line on stderr."""
+"""Exit statuses, and the one-line report of an error on stderr."""
 
 from typing import Final, TextIO
 
@@ -14,12 +14,12 @@ OURS: Final = frozenset({"app", "experiments", "grpo_engine"})
 
 
 def is_ours(error: BaseException) -> bool:
-    """True for an error that one of the three packages raises on purpose."""
+    """Return whether one of the three packages raised the error on purpose."""
     return any(cls.__module__.partition(".")[0] in OURS for cls in type(error).__mro__)
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit status for an error, from the stdlib type that it refines.
+    """Return the exit status for an error, by its stdlib base class.
 
     LookupError and FileNotFoundError: not found. ValueError: bad input. Anything else: failed.
     """
@@ -33,7 +33,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def report(error: BaseException, stream: TextIO) -> int:
-    """Write the error as one clear line and return the exit status."""
+    """Print the error as one line and return the exit status."""
     message = visible(" ".join(str(error).split())) or type(error).__name__
     stream.write(f"grpo-tui: {message}\n")
     return exit_code(error)

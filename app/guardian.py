@@ -1,7 +1,7 @@
-"""The parent process of the workbench: waits, and repairs the terminal after a native crash.
+"""The workbench's parent process: waits, and repairs the terminal after a native crash.
 
 A library that dies by a signal leaves the terminal in raw mode on the alternate screen. The parent
-holds the terminal's old settings and nothing else; it starts before anything heavy is loaded.
+only keeps the terminal's old settings; it starts before anything heavy is loaded.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ RESET = (
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """Do the work in a child process and give its exit status; without a terminal, do it here."""
+    """Run the work in a child process, or here without a terminal; return its exit status."""
     if not (hasattr(os, "fork") and sys.stdin.isatty() and sys.stderr.isatty()):
         return work()
     import termios
@@ -43,13 +43,13 @@ def guarded(work: Callable[[], int]) -> int:
 
 
 def _wait(child: int) -> int:
-    """Pass on what concerns the child, stop when it stops, and give its wait status."""
+    """Forward signals to the child, stop when it stops, and return its wait status."""
 
     def pass_on(number: int, _frame: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 
-    # A terminal that hangs up tells the leader of its session alone.
+    # A terminal that hangs up signals only the leader of its session.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, pass_on)
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTTOU):

@@ -1,4 +1,4 @@
-"""The workbench in a browser: textual-serve on the loopback, never without its token."""
+"""The workbench in a browser: textual-serve on the loopback interface, only with its token."""
 
 import os
 import re
@@ -22,7 +22,7 @@ COOKIE, PARAMETER = "grpo_tui_token", "token"
 HERE = ("127.0.0.1", "localhost", "[::1]")
 TUNNEL = "From another machine: ssh -L {port}:127.0.0.1:{port} HOST, then open the same address."
 
-# textual-serve's page asks another company for a font
+# textual-serve's page loads a font from a third party
 FOREIGN = re.compile(r'<link\s[^>]*href="https?://(?!127\.|localhost)[^>]*>')
 POLICY = "default-src 'self' 'unsafe-inline' data:; connect-src 'self' ws://{host}"
 
@@ -30,13 +30,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def local_host(host: str) -> bool:
-    """Whether a Host header names this machine, so that no foreign page reaches it by a name."""
+    """Return whether a Host header names this machine; otherwise DNS rebinding could reach it."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     return name in HERE
 
 
 def guard(token: str) -> Any:
-    """A middleware that lets page, static files and websocket through only with the token."""
+    """Return middleware that requires the token for page, static files and websocket."""
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -60,7 +60,7 @@ def guard(token: str) -> Any:
 
 
 class Served(Server):
-    """textual-serve with the guard in front, and addresses as the browser wrote them."""
+    """textual-serve behind the token check, with addresses as the browser wrote them."""
 
     def __init__(self, command: str, port: int, token: str) -> None:
         super().__init__(command, host="127.0.0.1", port=port, title="grpo-tui")
@@ -72,14 +72,13 @@ class Served(Server):
         return app
 
     async def handle_index(self, request: web.Request) -> Any:
-        """The page, all of it from the host it was asked from, which may be a tunnel's end."""
+        """Serve the page, with resources only from the requested host (a tunnel's, perhaps)."""
         self.public_url = f"http://{request.host}"
         answer: Any = await super().handle_index(request)
         answer.text = FOREIGN.sub("", answer.text)
         return answer
 
     async def on_startup(self, _app: web.Application) -> None:
-        """Print the address."""
         sys.stderr.write(f"{self.address}\n{TUNNEL.format(port=self.port)}\n"
                          "Read-only; Ctrl-C ends it.\n")  # fmt: skip
 
@@ -90,7 +89,7 @@ class Served(Server):
 
 
 def command_for(ref: str, store: Path) -> str:
-    """What each browser window runs."""
+    """Return the command that each browser window runs."""
     return shlex.join(command("watch", ref, "--read-only", "--db", str(store)))
 
 
@@ -99,6 +98,6 @@ def serve_run(run: str, db: Path | None, port: int) -> int:
     store = store_path(db).resolve()
     with closing(StoreReader(store)) as reader:
         found = reader.resolve(run)
-    os.environ.update(environment())  # textual-serve hands it to each window's process
+    os.environ.update(environment())  # textual-serve passes it to each window's process
     Served(command_for(found.uid, store), port, secrets.token_urlsafe(24)).serve()
     return exit_codes.OK

@@ -46,7 +46,7 @@ STEPS_OF_MANY = 7813  # of 128 rollouts each
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One line of the table; a target of 0 is none."""
+    """One row of the table; a target of 0 means none."""
 
     what: str
     value: float
@@ -54,27 +54,27 @@ class Result:
     target: float = 0.0
 
     def line(self) -> str:
-        """The result as a row of a Markdown table."""
+        """Format the result as a row of a Markdown table."""
         target = f"< {self.target:g}" if self.target else ""
         missed = " **missed**" if self.target and self.value >= self.target else ""
         return f"| {self.what} | {self.value:.3g} {self.unit}{missed} | {target} |"
 
 
 def opened(store: Path, folder: Path, *more: str) -> Terminal:
-    """The workbench in a pty."""
+    """Open the workbench in a pty."""
     os.environ["XDG_CONFIG_HOME"] = str(folder / "config")
     return Terminal(["-P", "-m", "app", "--db", str(store), *more], 140, 45)
 
 
 def leave(terminal: Terminal) -> None:
-    """Close the workbench the hard way; what it trained is thrown away."""
+    """Kill the workbench; what it trained is discarded."""
     for child in psutil.Process(terminal.child.pid).children(recursive=True):
         child.kill()
     terminal.child.close(force=True)
 
 
 def smol(folder: Path, **changes: Any) -> RunConfig:
-    """A run of SmolLM2-135M on a task that needs no download."""
+    """Configure a run of SmolLM2-135M on a task that needs no download."""
     base: dict[str, Any] = {
         "name": LIVE, "steps": 1000,
         "model": {"path": str(smollm2(folder)), "lora_rank": 8},
@@ -90,7 +90,7 @@ def smol(folder: Path, **changes: Any) -> RunConfig:
 
 
 def start(folder: Path) -> Iterator[Result]:
-    """Command to first paint, and to the runs in the table; the first time warms the files."""
+    """Measure command to first paint and to the filled runs table; the first run warms caches."""
     store = folder / "start.db"
     data.many_runs(store, START_RUNS)
     paints, tables = [], []
@@ -107,7 +107,7 @@ def start(folder: Path) -> Iterator[Result]:
 
 
 def keys(name: str, folder: Path) -> Iterator[Result]:
-    """A thousand keys over all actions; one that changes no cell is counted apart."""
+    """Time a thousand keys over all actions; keys that change no cell are counted separately."""
     store, live = stored(folder), name != "without a run"
     if not live:
         terminal = with_run(store, folder)
@@ -130,7 +130,7 @@ def keys(name: str, folder: Path) -> Iterator[Result]:
 
 
 def beside() -> Iterator[str]:
-    """The keys of all cases that were measured, in columns."""
+    """Tabulate the keys of all measured cases, one column per case."""
     yield "| key | " + " | ".join(FOUND) + " | target |"
     yield "|---" * (len(FOUND) + 2) + "|"
     for percent, target in KEY_TARGETS.items():
@@ -141,7 +141,7 @@ def beside() -> Iterator[str]:
 
 
 def watch(folder: Path) -> Iterator[Result]:
-    """The same steps four times: headless, twice with Watch in front, headless."""
+    """Time the same steps four times: headless, twice with Watch in front, headless."""
     alone, seen = list[list[float]](), list[list[float]]()
     for turn, watched in enumerate((False, True, True, False)):
         store = folder / f"{turn}.db"
@@ -167,7 +167,7 @@ def watch(folder: Path) -> Iterator[Result]:
 
 
 def watch_to_the_end(terminal: Terminal, store: Path) -> None:
-    """Read what is drawn until the run is over; drawing it here would take the run's time."""
+    """Read the output until the run ends; parsing it here would compete with the run."""
     terminal.until_step(1)
     end = time.monotonic() + 900
     while not run_is_over(store):
@@ -179,20 +179,20 @@ def watch_to_the_end(terminal: Terminal, store: Path) -> None:
 
 
 def run_is_over(store: Path) -> bool:
-    """Whether the only run was completed."""
+    """Return whether the only run has completed."""
     with closing(sqlite3.connect(store)) as connection:
         return bool(connection.execute("SELECT 1 FROM run WHERE status = 'completed'").fetchall())
 
 
 def steps_of(store: Path) -> list[float]:
-    """Seconds of each step of the only run, the first left out: it compiles."""
+    """Return the seconds of each step of the only run, without the first, which compiles."""
     with closing(StoreReader(store)) as reader:
         values = reader.metric_series(reader.resolve("@last").key, "step_time").values
     return list(values[1:])
 
 
 def memory(folder: Path) -> Iterator[Result]:
-    """Resident memory that the whole workbench gains, Watch in front, as a run gets long."""
+    """Measure the growth of the workbench's resident memory during a long run, Watch in front."""
     store = folder / "memory.db"
     terminal = with_run(store, folder, build({"name": LIVE, "steps": LONG}), "haste")
     terminal.until_step(1000)
@@ -206,7 +206,7 @@ def memory(folder: Path) -> Iterator[Result]:
 
 
 def runs(folder: Path) -> Iterator[Result]:
-    """Paging down a table of 5,000 runs, and through the steps of a million rollouts."""
+    """Page down a table of 5,000 runs, and through the steps of a million rollouts."""
     store = folder / "runs.db"
     data.many_runs(store, MANY_RUNS)
     terminal = opened(store, folder)
@@ -227,7 +227,7 @@ def runs(folder: Path) -> Iterator[Result]:
 
 
 def scrolled(terminal: Terminal, where: str, keys: list[str]) -> Iterator[Result]:
-    """How long moves take to show."""
+    """Time how long moves take to appear."""
     found = Keys()
     press(Ear(terminal), terminal, Stop(("",), "", " ".join(keys)), found, len(keys))
     yield Result(f"a move {where}, p50", found.percentile(50), "ms")
@@ -236,7 +236,7 @@ def scrolled(terminal: Terminal, where: str, keys: list[str]) -> Iterator[Result
 
 
 def many_rollouts(store: Path) -> int:
-    """A run of a million rollouts: one recorded step, and copies of it; each prompt comes again."""
+    """Make a run of a million rollouts from copies of one recorded step; prompts recur."""
     script = Script(steps=1, total_steps=STEPS_OF_MANY, prompts=16, group=8, finished=True)
     record(store, script.events(), name="long-haul")
     with closing(sqlite3.connect(store)) as connection, connection:
@@ -270,12 +270,12 @@ PARTS: dict[str, Callable[[Path], Iterator[Result]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the table, and write it where that was asked for."""
+    """Measure, print the table, and write it to a file if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="all, if none is named")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args(arguments)
-    # the terminal asks for one thread, and full speed is all of them
+    # the terminal asks for one thread, and full speed needs all of them
     os.environ["GRPO_TUI_THREADS"] = str(threads.cores())
     lines = ["| what | measured | target |", "|---|---|---|"]
     for part in chosen.parts or PARTS:

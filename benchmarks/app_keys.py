@@ -1,6 +1,6 @@
-"""How long a key takes, over every action of the workbench, in a pty: the parts of benchmarks.app.
+"""Key latency over every action of the workbench, in a pty: the key parts of benchmarks.app.
 
-The time is from the byte that is written to the first output after which a cell has changed that
+Latency is the time from writing the byte to the first output after which a cell has changed that
 the run does not change by itself.
 """
 
@@ -31,11 +31,11 @@ from tests.app.stored import record, run_events
 from tests.e2e.terminal import Terminal
 
 COLUMNS, ROWS, RUNS_STORED = 140, 45, 60
-PATIENCE = 2.0  # seconds after which a key counts as lost
-QUIET, REST = 0.04, 0.5  # a screen that was quiet for so long has settled; not waited for longer
+PATIENCE = 2.0  # seconds after which a key counts as unanswered
+QUIET, REST = 0.04, 0.5  # quiet for QUIET seconds means settled; wait at most REST seconds
 FLOOD = 1000  # events a second
 
-# The workbench with a run that starts at once; `engine` names a function below that is its engine.
+# The workbench with a run that starts at once; `engine` names a function below as its engine.
 PROGRAM = """
 import json, sys, time
 from pathlib import Path
@@ -66,7 +66,7 @@ sys.exit(workbench.open_workbench(store))
 
 
 def flood(config: RunConfig, control: Control) -> Iterator[Any]:
-    """An engine of `FLOOD` events a second: steps of 64 answers, an event for each token of all."""
+    """Emit `FLOOD` events a second: steps of 64 answers, one event per token of all of them."""
     from tests.app.script import Script
 
     begin, *rest = Script(steps=20, total_steps=config.steps, prompts=8, group=8).events()
@@ -83,7 +83,7 @@ def flood(config: RunConfig, control: Control) -> Iterator[Any]:
 
 
 def token_by_token(event: Any) -> list[Any]:
-    """Progress by many tokens as that of one token after another; other events as they are."""
+    """Split progress of many tokens into one event per token; pass other events through."""
     if not isinstance(event, ev.RolloutsAdvanced):
         return [event]
     pieces = max((row.tokens for row in event.rows), default=0)
@@ -102,7 +102,7 @@ def token_by_token(event: Any) -> list[Any]:
 
 
 def haste(config: RunConfig, control: Control) -> Iterator[Any]:
-    """An engine without work: every tenth step has two groups, each has the trainer's metrics."""
+    """Emit steps without computing: every tenth has two groups, each has the trainer's metrics."""
     from tests.app.script import Script
 
     begin, *first = Script(steps=1, total_steps=config.steps, prompts=2, group=4).events()
@@ -118,25 +118,25 @@ def haste(config: RunConfig, control: Control) -> Iterator[Any]:
 
 @dataclass
 class Keys:
-    """What was measured: milliseconds per key, and which keys nothing answered."""
+    """Milliseconds per key, and the keys that were never answered."""
 
     spent: list[tuple[float, str]] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)
 
     def percentile(self, percent: int) -> float:
-        """Milliseconds within which so many of a hundred keys were answered."""
+        """Return a percentile of the latencies in milliseconds."""
         return statistics.quantiles([value for value, _ in self.spent], n=100)[percent - 1]
 
 
 def stored(folder: Path) -> Path:
-    """A store of runs, three of them with every answer and the numbers of its tokens."""
+    """Make a store of runs, three of them with all answers and their token numbers."""
     store = folder / "keys.db"
     data.many_runs(store, RUNS_STORED)
     for seed, name in enumerate(("calm-otter", "swift-heron", "dry-newt")):
         record(store, run_events(steps=30, seed=3 + seed), name=name, seed=seed)
     with closing(sqlite3.connect(store)) as connection, connection:
         for key, created in connection.execute("SELECT id, created_at FROM run").fetchall():
-            old = datetime.fromisoformat(created) - timedelta(days=3)  # its age stands still
+            old = datetime.fromisoformat(created) - timedelta(days=3)  # keeps the shown age fixed
             connection.execute(
                 "UPDATE run SET created_at = ? WHERE id = ?", (iso(old.timestamp()), key)
             )
@@ -146,7 +146,7 @@ def stored(folder: Path) -> Path:
 def opened(
     store: Path, folder: Path, config: RunConfig | None = None, engine: str = ""
 ) -> Terminal:
-    """The workbench in a pty, with a run if there is a config."""
+    """Open the workbench in a pty, with a run if there is a config."""
     os.environ["XDG_CONFIG_HOME"] = str(folder / "config")
     tree = config.model_dump(mode="json") if config is not None else {}
     program = ["-P", "-c", PROGRAM, str(store), json.dumps(tree), engine]
@@ -154,12 +154,12 @@ def opened(
 
 
 class Ear:
-    """Reads the pty on a thread of its own, so that drawing here delays no time of arrival."""
+    """Reads the pty on its own thread, so that parsing does not delay arrival times."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self._heard: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
-        self.last = time.perf_counter()  # when something was heard
+        self.last = time.perf_counter()  # time of the last output
         sys.setswitchinterval(0.0005)
         threading.Thread(target=self._listen, name="ear", daemon=True).start()
 
@@ -173,7 +173,7 @@ class Ear:
             self._heard.put((self.last, heard))
 
     def next(self, seconds: float) -> float:
-        """Draw what was heard next, and say when it was; 0 if nothing was for so long."""
+        """Parse the next output and return its time; 0 if none came in time."""
         try:
             at, heard = self._heard.get(timeout=max(0.0, seconds))
         except Empty:
@@ -183,7 +183,7 @@ class Ear:
         return at
 
     def settle(self) -> tuple[object, ...]:
-        """Draw until it was quiet for a moment, or what does not change by itself was."""
+        """Parse output until the screen, or the part that the run leaves alone, has settled."""
         shown, since = tour.still(self._terminal), self.last
         end = time.perf_counter() + REST
         while at := self.next(min(end, since + QUIET) - time.perf_counter()):
@@ -193,7 +193,7 @@ class Ear:
         return shown
 
     def measure(self, key: str, patience: float = PATIENCE) -> float:
-        """Milliseconds from the byte to the output that changed the screen; 0 if none did."""
+        """Return milliseconds from the byte to the output that changed the screen; 0 if none."""
         before = self.settle()
         begun = time.perf_counter()
         self._terminal.press_now(tour.BYTES.get(key, key))
@@ -212,7 +212,7 @@ def walk(ear: Ear, terminal: Terminal, stop: tour.Stop, found: Keys, count: int)
 
 
 def press(ear: Ear, terminal: Terminal, stop: tour.Stop, found: Keys, count: int) -> None:
-    """Press the keys of a stop, until there are so many."""
+    """Press the keys of a stop until the wanted number is reached."""
     for place, key in enumerate(stop.keys.split()):
         if len(found.spent) + found.lost.total() >= count:
             return
@@ -227,7 +227,7 @@ def press(ear: Ear, terminal: Terminal, stop: tour.Stop, found: Keys, count: int
 
 
 def walked(terminal: Terminal, count: int, live: bool) -> Keys:
-    """The tour, again and again, until there are so many keys."""
+    """Repeat the tour until the wanted number of keys is reached."""
     found, ear = Keys(), Ear(terminal)
     while len(found.spent) + found.lost.total() < count:
         before = len(found.spent)

@@ -1,8 +1,8 @@
-"""A tour over every action of the workbench, for timing keys in a pty.
+"""A tour of every action of the workbench, for timing keys in a pty.
 
-Each stop is a screen and its keys in an order in which each key changes something. What a screen
-shows of a run that goes on changes by itself; `still` is the rest of it, and a key is answered
-when a cell of that rest has changed.
+Each stop is a screen with its keys, in an order in which each key changes something. A screen that
+shows an active run changes by itself; `still` is the part that does not, and a key counts as
+answered when a cell of that part has changed.
 """
 
 import importlib
@@ -28,30 +28,30 @@ BYTES = {
     "left_square_bracket": "[",
 }  # fmt: skip
 
-LIVE = "busy-bee"  # the name of the run that goes on
-MARKS = re.compile("[╭╮╰╯│▸]|(?<=│)▌")  # frames, and the marks of cursors
-LEAVES_THE_SCREEN = frozenset({"rollouts.pager", "runs.demo"})  # another program takes the terminal
+LIVE = "busy-bee"  # the name of the active run
+MARKS = re.compile("[╭╮╰╯│▸]|(?<=│)▌")  # frames and cursor marks
+LEAVES_THE_SCREEN = frozenset({"rollouts.pager", "runs.demo"})  # opens another program
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A screen, the keys that lead there unmeasured, and the keys that are measured."""
+    """A screen, the unmeasured keys that lead there, and the measured keys."""
 
     screens: tuple[str, ...]
     way: str
     keys: str
 
     def to(self, way: str) -> "Stop":
-        """The stop with another way to it."""
+        """Return the stop with another way to it."""
         return replace(self, way=way)
 
     def then(self, keys: str) -> "Stop":
-        """The stop with further keys."""
+        """Return the stop with further keys."""
         return replace(self, keys=f"{self.keys} {keys}")
 
 
 COMMON = "slash escape y e escape question_mark escape f1 escape ctrl+o escape ctrl+p escape"
-STEER = "full_stop full_stop w s escape"  # where a run goes on
+STEER = "full_stop full_stop w s escape"  # while a run is active
 RUNS = Stop(
     ("RunsScreen", "QueueScreen", "WorkbenchScreen", "Workbench", "Ask", "Choice"),
     "1 home down",
@@ -104,7 +104,7 @@ LIVE_STOPS = (
 
 
 def bindings() -> dict[str, tuple[str, frozenset[str]]]:
-    """Every named binding of the app: its name, its class and its keys."""
+    """Return every named binding of the app: its name, its class and its keys."""
     found = {}
     for info in pkgutil.walk_packages(app.__path__, "app."):
         if info.name.startswith("app.cli.verbs") or info.name == "app.__main__":
@@ -118,7 +118,7 @@ def bindings() -> dict[str, tuple[str, frozenset[str]]]:
 
 
 def unfired() -> list[str]:
-    """Actions that no stop of the tour fires."""
+    """Return the actions that no stop of the tour triggers."""
     fired = {
         (name, key)
         for stop in (*STOPS, *LIVE_STOPS) for name in stop.screens for key in stop.keys.split()
@@ -131,12 +131,12 @@ def unfired() -> list[str]:
 
 
 def still(terminal: Terminal) -> tuple[object, ...]:
-    """The part of the screen that stays as it is while a run goes on and no key is pressed."""
+    """Return the part of the screen that an active run does not change by itself."""
     screen = terminal.screen
     top, bottom = screen.display[0], screen.lines - 1
     display = screen.display
     if "▌1 Runs▐" in top:
-        right = display[1].find("╮") + 1 or screen.columns  # the preview is of a run that may move
+        right = display[1].find("╮") + 1 or screen.columns  # the preview may be of an active run
         return (_toasts(display), *(_cells(terminal, row, right) for row in range(1, bottom + 1)
                                     if LIVE not in display[row]))  # fmt: skip
     if "▌3 Watch▐" in top:
@@ -160,7 +160,7 @@ def still(terminal: Terminal) -> tuple[object, ...]:
 
 
 def _toasts(display: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Where messages at the lower right begin."""
+    """Return the first row of the toasts at the lower right."""
     return tuple((row, line.find("▌", len(line) // 2))
                  for row, line in enumerate(display) if row > len(display) - 10)  # fmt: skip
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.device [--quick] [--out device-report.md]
 
-`doctor`; starter steps in each number format; log-probabilities beside those of the processor in
-float32; a run that is killed and resumed; matrix products. Each part is a process of its own with
-a time limit, so that one that crashes or hangs leaves the others alone. The report names no user,
-host or folder. Exit status 1 where a part failed.
+`doctor`; starter steps in each number format; log-probabilities compared with the processor in
+float32; a run that is killed and resumed; matrix products. Each part runs in its own process with
+a time limit, so that a crash or hang does not affect the others. The report names no user, host or
+folder. The exit status is 1 if a part failed.
 """
 
 import argparse
@@ -41,9 +41,9 @@ SECONDS = 580.0  # for all parts together
 GAP = "sampling/sampling_logp_difference"
 RATES = {"lora": "7e-4", "full": "1e-5"}
 REFUSABLE = "full, float16"
-COMPARED = ("reward", "loss", "kl", "entropy")  # where a GPU may add up in another order
-CLOSE = 0.1  # how far these may be apart then
-APART = {"float32": 1e-4, "bfloat16": 5e-3, "float16": 1e-3}  # nats a token, on average
+COMPARED = ("reward", "loss", "kl", "entropy")  # a GPU may sum these in another order
+CLOSE = 0.1  # largest accepted difference then
+APART = {"float32": 1e-4, "bfloat16": 5e-3, "float16": 1e-3}  # nats per token, mean
 QUIET = ("evaluation.before_and_after=false", "evaluation.pinned=0")
 TITLES = {
     "steps": "| run | s/step | tokens/s sampled | sampler-trainer gap, mean and max (nats) "
@@ -69,7 +69,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a command ended."""
+    """The outcome of a command."""
 
     status: int
     out: str = ""
@@ -78,7 +78,7 @@ class Done:
 
     @property
     def why(self) -> str:
-        """Its last words, where it failed."""
+        """Return the last lines of output of a failed command."""
         if self.late:
             return "cut off at its time limit"
         if self.status < 0:
@@ -89,7 +89,7 @@ class Done:
 
 
 class Children:
-    """Runs commands of this project, each until its time limit or the end of all parts' time."""
+    """Runs commands of this project, each until its time limit or the common deadline."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self.end = monotonic() + seconds
@@ -98,7 +98,7 @@ class Children:
         self, *words: str, limit: float, until: Callable[[str], bool] | None = None,
         **environment: str,
     ) -> Done:  # fmt: skip
-        """Run to the end; a line of output that `until` accepts ends it by SIGKILL."""
+        """Run to the end; a line of output that `until` accepts makes it send SIGKILL."""
         with tempfile.TemporaryFile("w+") as errors, subprocess.Popen(
             [sys.executable, "-m", *words], cwd=ROOT, start_new_session=True, text=True,
             stdout=subprocess.PIPE, stderr=errors, env={**os.environ, **environment},
@@ -122,7 +122,7 @@ class Children:
             return Done(status, "".join(lines), errors.read(), late.is_set())
 
     def train(self, folder: Path, *settings: str, steps: int, **rest: Any) -> Done:
-        """Steps of the starter without a store."""
+        """Train the starter for some steps without a store."""
         chosen = [word for setting in (*QUIET, *settings) for word in ("--set", setting)]
         return self.run(
             "app", "train", "--preset", "starter", "--json", "--no-store", "--folder", str(folder),
@@ -131,7 +131,7 @@ class Children:
 
 
 def parts(children: Children, place: Path, *, quick: bool) -> Iterator[Part]:
-    """All parts in their order, each named and timed; one that fails leaves the others alone."""
+    """Run all parts in order, each named and timed; a failing part does not affect the others."""
     steps = 2 if quick else 10
     todo: dict[str, Callable[[], Part]] = {"doctor": partial(doctor, children)}
     for tuning, count in (("lora", steps), ("full", 2)):
@@ -152,7 +152,7 @@ def parts(children: Children, place: Path, *, quick: bool) -> Iterator[Part]:
 
 
 def doctor(children: Children) -> Part:
-    """What `doctor` finds of machine and MLX; the rest tells of the user and not of the machine."""
+    """Return the facts of `doctor` on machine and MLX; the others describe the user's setup."""
     done = children.run("app", "doctor", "--json", limit=90)
     try:
         facts = json.loads(done.out)["facts"]
@@ -168,7 +168,7 @@ def doctor(children: Children) -> Part:
 
 
 def training(children: Children, place: Path, tuning: str, dtype: str, steps: int) -> Part:
-    """Steps of the starter: all finish, every number is finite, and how fast they were."""
+    """Train the starter: all steps must finish with finite numbers; also report their speed."""
     done = children.train(
         place / f"{tuning}-{dtype}", f"model.dtype={dtype}", f"model.tuning={tuning}",
         f"optimizer.learning_rate={RATES[tuning]}", steps=steps, limit=240,
@@ -177,17 +177,17 @@ def training(children: Children, place: Path, tuning: str, dtype: str, steps: in
 
 
 def judged(what: str, done: Done, steps: int) -> Part:
-    """The verdict on a run's events."""
+    """Return the verdict on a run's events."""
     found = [e["metrics"] for e in events_in(done.out) if e["event"] == "StepFinished"]
     if what == REFUSABLE and done.status == exit_codes.USAGE and not found:
         return Part(passed=True, seen=f"refused, as it should be: {done.why}")
-    # JSON has no word for what is not finite, so that is text
+    # JSON has no infinities or NaN, so they are strings
     odd = sorted({k for m in found for k, value in m.items() if not isfinite(float(value))})
     seen = f"{len(found)} of {steps} steps" + (f"; {done.why}" if done.status else "")
     seen += f"; not finite: {', '.join(odd)}" * bool(odd)
     if not found:
         return Part(passed=False, seen=seen)
-    late = found[1:] or found  # the first also warms up
+    late = found[1:] or found  # the first step also warms up
 
     def typical(key: str) -> float:
         return median(float(m.get(key, 0)) for m in late)
@@ -205,9 +205,9 @@ def judged(what: str, done: Done, steps: int) -> Part:
 
 
 def killing(children: Children, place: Path, dtype: str, steps: int = 6) -> Part:
-    """A run that is killed in its fourth step and resumed, beside one that was left alone."""
+    """Kill a run in its fourth step and resume it, and compare it with an uninterrupted one."""
     settings = (f"model.dtype={dtype}", "rollout.prompts=4", "checkpoint.every=2")
-    # Other programs would change how many threads add up, and so the last digits.
+    # Other programs would change the number of threads that sum, and so the last digits.
     same: dict[str, Any] = {"limit": 120, "GRPO_TUI_THREADS": "1"}
     whole = children.train(place / f"whole-{dtype}", *settings, steps=steps, **same)
     if whole.status:
@@ -227,7 +227,7 @@ def killing(children: Children, place: Path, dtype: str, steps: int = 6) -> Part
 
 
 def compared(whole: Events, killed: Events, again: Events) -> Part:
-    """Bit for bit on a processor; on a GPU within a tolerance."""
+    """Compare bit for bit on a processor, within a tolerance on a GPU."""
     expected = facts_by_step(whole)
     if min(facts_by_step(again), default=1) == 1:
         return Part(passed=False, seen="the resumed run began again at step 1")
@@ -249,7 +249,7 @@ def compared(whole: Events, killed: Events, again: Events) -> Part:
 
 
 def inside(children: Children, name: str) -> Part:
-    """A part that needs MLX in its own process."""
+    """Run a part that needs MLX in its own process."""
     done = children.run("benchmarks.device", "--part", name, limit=120)
     try:
         return Part(**json.loads(done.out.strip().splitlines()[-1]))
@@ -258,7 +258,7 @@ def inside(children: Children, name: str) -> Part:
 
 
 def products() -> Part:
-    """The rates of a large and of a skinny product."""
+    """Measure the rates of a large and of a skinny product."""
     from grpo_engine.platform import speed
 
     found = [speed.measure(shape) for shape in (speed.SQUARE, speed.SKINNY)]
@@ -271,7 +271,7 @@ def products() -> Part:
 
 
 def parity() -> Part:
-    """The same answers scored on the processor in float32, plainly, and here in each format."""
+    """Score the same answers in float32 on the processor and here in each format."""
     import mlx.core as mx
     import numpy as np
 
@@ -291,7 +291,7 @@ def parity() -> Part:
     def policy_on(place: Any, dtype: str, fast: FastPaths | None = None) -> Policy:
         mx.set_default_device(place)
         policy = load_policy(ModelConfig(dtype=dtype), seed=0, fast=fast)
-        own = policy.snapshot()  # with an adapter that is not zero
+        own = policy.snapshot()  # an adapter that is not zero
         for n, (name, old) in enumerate(own.items()):
             if name.endswith("lora_b"):
                 noise = np.random.default_rng(n).normal(0, 0.02, old.shape)
@@ -328,7 +328,7 @@ def parity() -> Part:
 
 
 def scrub(text: str) -> str:
-    """The text without names of folders, user and host."""
+    """Remove the names of folders, user and host."""
     folders = {
         str(ROOT): "<repository>", sys.prefix: "<environment>", str(Path.home()): "~",
         tempfile.gettempdir(): "<temporary>",
@@ -348,7 +348,7 @@ def scrub(text: str) -> str:
 
 
 def report(found: Sequence[Part], *, quick: bool) -> str:
-    """The whole report in Markdown."""
+    """Format the report as Markdown."""
     failed = [part.name for part in found if not part.passed]
     verdict = f"**FAIL**: {', '.join(failed)}" if failed else "**PASS**"
     software = {**versions(), **{f"MLX for {k}": v for k, v in device.backends().items()}}
@@ -371,13 +371,13 @@ def report(found: Sequence[Part], *, quick: bool) -> str:
 
 
 def line(*cells: object) -> str:
-    """A row of a table; nothing in a cell ends it."""
+    """Format a row of a table, with pipes and line breaks escaped."""
     words = (" ".join(str(cell).replace("|", "\\|").split()) for cell in cells)
     return f"| {' | '.join(words)} |"
 
 
 def main(*words: str) -> int:
-    """Run the parts, say each as it ends, and write the report."""
+    """Run the parts, print each as it ends, and write the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="two steps each, as CI does")
     parser.add_argument("--out", type=Path, default=Path("device-report.md"))

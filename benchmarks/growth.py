@@ -2,7 +2,7 @@
 
     python -m benchmarks.growth [--model FOLDER ...] [--out docs/growth.csv]
 
-Beside each measurement stands the law that it should follow, fitted once over all points of a
+Each measurement is shown with the law that it should follow, fitted once over all points of a
 model: rollout = c0 * decode steps + k * work, update = c0 + k * work, with work in floating-point
 operations of products and attention; memory is what the preflight check estimates.
 """
@@ -44,7 +44,7 @@ GIGABYTE = 1e9
 
 @dataclass
 class Point:
-    """One size of step, measured; law and estimate are filled in later."""
+    """A measured step of one size; law and estimate are filled in later."""
 
     model: str
     axis: str
@@ -59,7 +59,7 @@ class Point:
 
 
 def work_of(sizes: Sizes, group: int, prompt: int, answer: int) -> float:
-    """2 * weights * tokens, the head at answers only, and attention to everything before."""
+    """Return 2 * weights * tokens, with the head at answers only, plus causal attention."""
     weights = sizes.layers * sizes.hidden * (
         2 * sizes.hidden + sizes.kv_width + 3 * sizes.inner
     )  # fmt: skip
@@ -99,7 +99,7 @@ def measure(policy: Policy, name: str, axis: str, value: int, rounds: int) -> Po
 
 
 def sampled(policy: Policy, prompt: PromptRows, sampling: Sampling, turn: int) -> list[Row]:
-    """Answers to the prompt."""
+    """Sample answers to the prompt."""
     decoding = sample_groups(policy, [prompt], sampling, seed=0, step=turn)
     while True:
         try:
@@ -109,7 +109,7 @@ def sampled(policy: Policy, prompt: PromptRows, sampling: Sampling, turn: int) -
 
 
 def learn(policy: Policy, rows: Sequence[Row]) -> None:
-    """Forward and backward over the answers, one evaluation per micro-batch."""
+    """Run forward and backward over the answers, with one evaluation per micro-batch."""
     for batch in micro_batches(rows, rows_at_most=MICRO_ROWS):
 
         def loss(batch: Any = batch) -> Any:
@@ -119,7 +119,7 @@ def learn(policy: Policy, rows: Sequence[Row]) -> None:
 
 
 def fit(points: Sequence[Point]) -> None:
-    """Least squares of relative errors over all points of one model."""
+    """Fit by least squares of relative errors over all points of one model."""
     for phase in ("rollout", "update"):
         fixed = np.array([p.steps if phase == "rollout" else 1.0 for p in points])
         work = np.array([p.work for p in points])
@@ -131,7 +131,7 @@ def fit(points: Sequence[Point]) -> None:
 
 
 def show(points: Sequence[Point]) -> None:
-    """Plots in the terminal: measured as points, the law as a line."""
+    """Plot in the terminal: measurements as points, the law as a line."""
     import plotext
 
     for axis in dict.fromkeys(point.axis for point in points):
@@ -148,7 +148,7 @@ def show(points: Sequence[Point]) -> None:
 
 
 def write(points: Sequence[Point], out: Path) -> None:
-    """One line per point."""
+    """Write one line per point."""
     with out.open("w", newline="", encoding="utf-8") as file:
         lines = csv.writer(file, lineterminator="\n")
         lines.writerow(["model", "axis", "value", "rollout_s", "rollout_law_s", "update_s",
@@ -160,7 +160,7 @@ def write(points: Sequence[Point], out: Path) -> None:
 
 
 def main() -> None:
-    """Measure every model on every axis; a large one at two sizes of each."""
+    """Measure every model on every axis; a large model at two sizes of each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--model", action="append", default=[], help="a model folder, beside the starter"

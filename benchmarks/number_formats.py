@@ -3,9 +3,9 @@
     python -m benchmarks.number_formats [--part run] [--tuning full] [--dtype bfloat16] [--seed 0]
     python -m benchmarks.number_formats --part table
 
-Results are added to a JSON file case by case, and cases that are there are left out, so that the
-script may be ended and started again. The tables go to docs/number-formats.md; `--part table` makes
-them from what the file holds.
+Results are added to a JSON file case by case, and cases already in it are skipped, so that the
+script can be interrupted and restarted. The tables go to docs/number-formats.md; `--part table`
+makes them from the file.
 """
 
 import argparse
@@ -40,7 +40,7 @@ TUNINGS = ("lora", "full")
 DTYPES = ("float32", "bfloat16", "float16")
 SEEDS = (0, 1, 2)
 RATES = {"lora": 7e-4, "full": 1e-4}
-SMALL = (1e-6, 1e-5)  # learning rates that 16-bit weights alone would lose
+SMALL = (1e-6, 1e-5)  # 16-bit weights alone would lose updates this small
 STEPS, PROMPTS, PROBLEMS = 60, 8, 1000
 GAP = "sampling/sampling_logp_difference"
 PAGE = Path(__file__).parents[1] / "docs" / "number-formats.md"
@@ -49,7 +49,7 @@ Found = dict[str, Any]
 
 
 def settings(tuning: str, dtype: str, seed: int, **changes: Any) -> RunConfig:
-    """The starter's preset on half its prompts; only the last step is followed by an evaluation."""
+    """Use the starter's preset on half its prompts, with an evaluation only after the last step."""
     base = {
         "seed": seed, "steps": STEPS, "model": {"tuning": tuning, "dtype": dtype},
         "rollout": {"prompts": PROMPTS}, "optimizer": {"learning_rate": RATES[tuning]},
@@ -63,7 +63,7 @@ def settings(tuning: str, dtype: str, seed: int, **changes: Any) -> RunConfig:
 
 
 def train(config: RunConfig, folder: Path) -> Found:
-    """The gap at every step, and for each held-out problem 1 where it is right after the last."""
+    """Return the gap at every step, and 1 or 0 for each held-out problem after the last."""
     found: Found = {"gap_mean": [], "gap_max": [], "grad_norm": [], "seconds": []}
     for event in run(config, Control(), folder=folder):
         if isinstance(event, RunFailed):
@@ -80,7 +80,7 @@ def train(config: RunConfig, folder: Path) -> Found:
 
 
 def drain(events: Generator[Event, None, Any]) -> Any:
-    """What a generator returns."""
+    """Return a generator's return value."""
     while True:
         try:
             next(events)
@@ -91,9 +91,9 @@ def drain(events: Generator[Event, None, Any]) -> Any:
 def first_update(
     config: RunConfig, folder: Path, given: StepGroups | None
 ) -> tuple[StepGroups, dict[str, mx.array], float]:
-    """One update on these answers, or on ones sampled here: what was moved, as it is kept.
+    """Apply one update to these answers, or to new ones; return the answers and weight changes.
 
-    Last comes the share of 16-bit numbers, as the forward reads them, that are others.
+    The last value is the share of weights that changed as the forward pass reads them.
     """
     with ExitStack() as stack:
         current: Run = drain(
@@ -113,14 +113,14 @@ def first_update(
 
 
 def kept(current: Run) -> dict[str, mx.array]:
-    """The weights that the optimiser steps."""
+    """Return the weights that the optimiser updates."""
     return current.policy.snapshot() | current.optimizer.masters
 
 
 def compare_updates(tuning: str, dtype: str, seed: int, folder: Path) -> Found:
-    """|change of the weights| beside float32's, after one update on float32's answers."""
+    """Compare the weight change of one update with float32's, on float32's answers."""
     found: Found = {}
-    once = {"algorithm": {"passes": 1, "beta": 0.0}}  # the reference is the policy itself here
+    once = {"algorithm": {"passes": 1, "beta": 0.0}}  # the reference equals the policy here
     given: StepGroups | None = None
     for rate in (*SMALL, RATES[tuning]):
         moved = []
@@ -139,18 +139,18 @@ def compare_updates(tuning: str, dtype: str, seed: int, folder: Path) -> Found:
 
 
 def sum_of(arrays: Mapping[str, mx.array], of: Any) -> float:
-    """The sum of a function over all entries."""
+    """Sum a function over all entries."""
     return math.fsum(as_float(mx.sum(of(value))) for value in arrays.values())
 
 
 def cosine(one: Mapping[str, mx.array], other: Mapping[str, mx.array]) -> float:
-    """How far two changes point the same way."""
+    """Return the cosine between two changes."""
     both = math.fsum(as_float(mx.sum(one[name] * other[name])) for name in one)
     return both / math.sqrt(sum_of(one, mx.square) * sum_of(other, mx.square))
 
 
 def cases(asked: argparse.Namespace) -> Iterator[tuple[str, str, str, int]]:
-    """What is to be measured, seed by seed, so that a part of it is already a comparison."""
+    """Return the cases seed by seed, so that a partial run already gives a comparison."""
     for seed, part, dtype, tuning in itertools.product(
         asked.seed or SEEDS, asked.part or ("update", "run"), asked.dtype or DTYPES,
         asked.tuning or TUNINGS,
@@ -188,12 +188,12 @@ def main() -> None:
 
 
 def tables(known: Found) -> str:
-    """Both tables in Markdown."""
+    """Format both tables as Markdown."""
     return "\n".join([*run_table(known), "", *update_table(known)])
 
 
 def run_table(known: Found) -> Iterator[str]:
-    """Gap and accuracy after the last step, and the paired difference to float32."""
+    """Tabulate gap and accuracy after the last step, and the paired difference from float32."""
     yield (
         "| weights | format | seeds | gap, mean of steps (nats) | gap, largest (nats) "
         "| right after the last step | difference to float32, points (95 %) |"
@@ -215,7 +215,7 @@ def run_table(known: Found) -> Iterator[str]:
 
 
 def difference(runs: Mapping[int, Found], whole: Mapping[int, Found]) -> str:
-    """Mean over problems and seeds of right here less right in float32, with its interval."""
+    """Return the mean accuracy difference from float32, paired by problem and seed, +- interval."""
     pairs = [
         int(right) - int(other)
         for seed, found in runs.items() if seed in whole
@@ -228,7 +228,7 @@ def difference(runs: Mapping[int, Found], whole: Mapping[int, Found]) -> str:
 
 
 def update_table(known: Found) -> Iterator[str]:
-    """One update on the same answers, beside float32's."""
+    """Tabulate one update on the same answers, relative to float32's."""
     yield (
         "| weights | format | learning rate | size of the change / float32's | cosine "
         "| weights moved | moved in the 16-bit copy |"
@@ -247,7 +247,7 @@ def update_table(known: Found) -> Iterator[str]:
 
 
 def spread(values: Sequence[float]) -> str:
-    """The least and the most of some numbers."""
+    """Return the smallest and largest of some numbers."""
     low, high = f"{min(values):.4f}", f"{max(values):.4f}"
     return low if low == high else f"{low} to {high}"
 

@@ -1,6 +1,6 @@
 """One of this project's training steps per turn: python -m benchmarks.ours MODEL WORK [k=v ...].
 
-It is the trainer that `grpo-tui train` runs, without the recorder.
+It uses the trainer of `grpo-tui train`, without the recorder.
 """
 
 import json
@@ -25,7 +25,7 @@ REWARD += (
 
 
 def config_of(chosen: Work, model: str, folder: Path, **changes: Any) -> RunConfig:
-    """The run's settings; what only this project does beside the work is off."""
+    """Return the run's settings; features that only this project has are off."""
     data = folder / "prompts.jsonl"
     lines = [
         {"prompt": [{"role": "user", "content": text}], "answer": ""} for text in chosen.prompts
@@ -58,7 +58,7 @@ def config_of(chosen: Work, model: str, folder: Path, **changes: Any) -> RunConf
 
 
 def nested(settings: dict[str, Any]) -> dict[str, Any]:
-    """Dotted names as a tree."""
+    """Convert dotted names to a tree."""
     tree: dict[str, Any] = {}
     for name, value in settings.items():
         *path, last = name.split(".")
@@ -71,7 +71,7 @@ def nested(settings: dict[str, Any]) -> dict[str, Any]:
 
 def main(model: str, name: str, *changes: str) -> None:
     """Train one step for every `go`."""
-    # All the cores that the peers get, whatever other engines of this user run beside.
+    # Use all the cores that the peers get, whatever other engines of this user are running.
     blas.ensure()
     blas.set_threads(int(os.environ.get("BENCH_THREADS", "2")))
     given = dict(change.split("=", 1) for change in changes)

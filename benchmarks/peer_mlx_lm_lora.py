@@ -1,7 +1,7 @@
 """One of mlx-lm-lora's training steps per turn: python peer_mlx_lm_lora.py MODEL WORK.
 
-It has no passes over old answers (mu is 1), and scores the policy and the reference lazily inside
-its update, so the two cannot be told apart from outside.
+It makes one pass (mu is 1), and scores the policy and the reference lazily inside its update, so
+their times cannot be separated from outside.
 """
 
 import os
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from benchmarks import gate, work
-else:  # this file is run by its path, without the package
+else:  # run by its path, without the package
     import gate
     import work
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 if os.environ.get("BENCH_BLAS") == "same":
-    # This project's import hook loads the BLAS that it uses itself; nothing else of it is used.
+    # This project's import hook loads the BLAS it uses; nothing else of the project is used.
     from grpo_engine.platform import blas
 
     blas.ensure()

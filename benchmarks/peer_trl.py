@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from benchmarks import gate, work
-else:  # this file is run by its path, without the package
+else:  # run by its path, without the package
     import gate
     import work
 
@@ -23,19 +23,18 @@ MICRO_ROWS = 8
 
 
 class Phases:
-    """Seconds of the step in hand, by phase."""
+    """Seconds of the current step by phase."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """A new step begins."""
         self.seconds = {"rollout": 0.0, "logprobs": 0.0}
         self.sampled = 0
         self.begun = time.perf_counter()
 
     def timed(self, name: str, call: Any, only: Any = lambda: True) -> Any:
-        """The call, its time added to a phase while `only` says so."""
+        """Wrap a call to add its time to a phase while `only` holds."""
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             begun = time.perf_counter()
@@ -49,13 +48,13 @@ class Phases:
 
 
 class Gate(TrainerCallback):
-    """Holds the trainer before each step until it is its turn."""
+    """Holds the trainer before each step until its turn."""
 
     def __init__(self, phases: Phases, passes: int) -> None:
         self.phases, self.passes, self.count = phases, passes, 0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Report what was done, wait."""
+        """Report the last step and wait."""
         if self.count % self.passes == 0:
             if self.count == 0:
                 gate.tell(ready=True)
@@ -64,7 +63,7 @@ class Gate(TrainerCallback):
         self.count += 1
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A step is all passes over one batch of answers."""
+        """Count a step once all passes over one batch of answers are done."""
         if self.count % self.passes:
             return
         total = time.perf_counter() - self.phases.begun

@@ -2,8 +2,8 @@
 
     python -m benchmarks.peers [--work a --work "a'"] [--rounds 3] [--out docs/peers.json]
 
-Makes an environment per peer, fetches SmolLM2-135M, keeps one process per tool, and gives them
-their turns step by step (A B C A B C), so that a slow minute of the machine hits all of them.
+Makes an environment per peer, fetches SmolLM2-135M, keeps one process per tool, and alternates
+their steps (A B C A B C), so that a slow minute of the machine affects all of them.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from benchmarks.floor import Floor, floor_of, rates_of
 from benchmarks.work import WORKS, Work
 
 HERE = Path(__file__).parent
-MICRO_ROWS = 8  # answers per backward pass, for every tool that can choose
+MICRO_ROWS = 8  # answers per backward pass, for every tool that can set it
 TOOLS = ("grpo-tui", "TRL", "mlx-lm-lora", "mlx-lm-lora as shipped")
 
 
 @dataclass
 class Tool:
-    """A process that makes one step whenever it is told to."""
+    """A process that makes one step on request."""
 
     name: str
     process: "subprocess.Popen[str]"
@@ -36,7 +36,7 @@ class Tool:
     log: Path = Path(os.devnull)
 
     def read(self) -> dict[str, Any]:
-        """The next line of JSON it says; what it says otherwise is in its log."""
+        """Return the next line of JSON; other output is in its log."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -45,7 +45,6 @@ class Tool:
         return found
 
     def step(self) -> dict[str, Any]:
-        """Let it make one step."""
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
@@ -59,7 +58,7 @@ class Tool:
 
 
 def start(name: str, model: Path, work: Work, threads: int, folder: Path) -> Tool:
-    """Start a tool and wait until it has loaded what it needs."""
+    """Start a tool and wait until it has loaded."""
     count = str(threads)
     env = {**os.environ, "BENCH_THREADS": count, "BENCH_FOLDER": str(folder / "out")}
     env |= {"OPENBLAS_NUM_THREADS": count, "OMP_NUM_THREADS": count, "PYTHONUNBUFFERED": "1"}
@@ -85,7 +84,7 @@ def start(name: str, model: Path, work: Work, threads: int, folder: Path) -> Too
 def compare(
     names: Sequence[str], model: Path, work: Work, rounds: int, threads: int, folder: Path
 ) -> dict[str, list[dict[str, Any]]]:
-    """`rounds` steps of every tool in turn, after one of each that is thrown away."""
+    """Run `rounds` steps of every tool in turn, after one discarded step each."""
     tools = [start(name, model, work, threads, folder) for name in names]
     try:
         for turn in range(rounds + 1):
@@ -102,7 +101,7 @@ def compare(
 
 
 def as_shipped(model: Path, threads: int, folder: Path, limit: float) -> dict[str, Any]:
-    """One step of mlx-lm-lora on the BLAS that MLX's wheel brings; it may take too long."""
+    """Time a step of mlx-lm-lora on the BLAS of MLX's wheel; it may exceed the time limit."""
     tool = start("mlx-lm-lora as shipped", model, WORKS["a"], threads, folder)
     begun = time.monotonic()
     assert tool.process.stdin is not None
@@ -121,7 +120,7 @@ def as_shipped(model: Path, threads: int, folder: Path, limit: float) -> dict[st
 
 
 def select_line(tool: Tool, seconds: float) -> bool:
-    """Whether a line waits."""
+    """Return whether a line is waiting."""
     import select
 
     assert tool.process.stdout is not None
@@ -129,7 +128,7 @@ def select_line(tool: Tool, seconds: float) -> bool:
 
 
 def floor_for(work: Work, steps: Sequence[dict[str, Any]], model: Path, threads: int) -> Floor:
-    """The floor of the median step, from products measured just now."""
+    """Return the floor of the median step, from freshly measured products."""
     env = {**os.environ, "BENCH_THREADS": str(threads)}
     command = [sys.executable, "-m", "benchmarks.floor", str(model)]
     printed = subprocess.run(
@@ -141,12 +140,12 @@ def floor_for(work: Work, steps: Sequence[dict[str, Any]], model: Path, threads:
 
 
 def say(text: str) -> None:
-    """Progress, beside the data."""
+    """Print progress to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:
-    """Measure, print a table, write everything down."""
+    """Measure, print a table, write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--work", action="append", choices=list(WORKS), help="default: all")
     parser.add_argument("--tool", action="append", choices=list(TOOLS), help="default: all")

@@ -2,8 +2,8 @@
 
     python -m benchmarks.quick [--write]
 
-Only ratios are compared, each of two things timed in turn in one process, so that the speed of the
-machine cancels out. `--write` stores what was found as the new expectation.
+Each ratio compares two paths timed in turn in one process, so that the speed of the machine
+cancels out. `--write` stores the results as the new expectations.
 """
 
 import argparse
@@ -31,14 +31,14 @@ from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling
 
 EXPECTED = Path(__file__).parent / "expected.json"
-SLACK = 0.6  # a ratio may fall to this share of what is expected: other programs run beside
+SLACK = 0.6  # a ratio may fall to this share of the expected one: other programs run too
 ROUNDS = 5
 ROWS, PROMPT, ANSWER = 32, 96, 48
 
 
 @dataclass(frozen=True)
 class Row:
-    """An answer as scoring reads it."""
+    """An answer in the form that scoring reads."""
 
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
@@ -46,7 +46,7 @@ class Row:
 
 
 def prompts_of(policy: Policy) -> list[PromptRows]:
-    """Four made-up prompts with eight answers each."""
+    """Return four made-up prompts with eight answers each."""
     dice = random.Random(0)
     return [
         PromptRows(
@@ -66,7 +66,7 @@ def sample(policy: Policy, fast: FastPaths) -> None:
 
 
 def rows_of(policy: Policy) -> list[Row]:
-    """Answers of different lengths."""
+    """Return answers of different lengths."""
     dice = random.Random(1)
     return [
         Row(prompt.ids, tuple(dice.randrange(3, policy.vocabulary) for _ in range(length)))
@@ -76,7 +76,7 @@ def rows_of(policy: Policy) -> list[Row]:
 
 
 def learn(policy: Policy, fast: FastPaths, rows: list[Row]) -> None:
-    """A forward and backward pass over all rows."""
+    """Run a forward and backward pass over all rows."""
     policy.fast = fast
     for batch in micro_batches(rows, rows_at_most=ROWS):
 
@@ -87,7 +87,7 @@ def learn(policy: Policy, fast: FastPaths, rows: list[Row]) -> None:
 
 
 def score(policy: Policy, fast: FastPaths, rows: list[Row]) -> None:
-    """A forward pass without gradients."""
+    """Run a forward pass without gradients."""
     policy.fast = fast
     for batch in micro_batches(rows, rows_at_most=ROWS):
         scores = token_scores(policy, batch, temperature=1.0, gradient=False)
@@ -95,7 +95,7 @@ def score(policy: Policy, fast: FastPaths, rows: list[Row]) -> None:
 
 
 def cases(policy: Policy) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
-    """Name -> (plain, fast)."""
+    """Map each name to (plain, fast)."""
     fast, plain, rows = FastPaths(), FastPaths.plain(), rows_of(policy)
     no_prefix = replace(fast, shared_prefix=False)
     return {
@@ -119,7 +119,7 @@ def cases(policy: Policy) -> dict[str, tuple[Callable[[], None], Callable[[], No
 
 
 def gain(slow: Callable[[], None], quick: Callable[[], None]) -> float:
-    """Median over rounds of plain time / fast time, timed in turn."""
+    """Return the median over rounds of plain time / fast time, timed in turn."""
     slow()
     quick()
     found = []
@@ -134,12 +134,12 @@ def gain(slow: Callable[[], None], quick: Callable[[], None]) -> float:
 
 
 def main() -> int:
-    """Print every ratio; exit 1 where one is far below what is expected."""
+    """Print every ratio; exit 1 if one is far below its expectation."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", action="store_true", help="store the ratios as expected")
     asked = parser.parse_args()
     blas.ensure()
-    blas.set_threads(1)  # a spinning thread beside other programs would hide everything else
+    blas.set_threads(1)  # spinning threads beside other programs would hide every other effect
     policy = load_policy(ModelConfig(), seed=0)
     found = {name: round(gain(*pair), 2) for name, pair in cases(policy).items()}
     if asked.write:

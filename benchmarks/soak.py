@@ -37,7 +37,7 @@ ROWS = {
 
 
 class Hold:
-    """Milliseconds for which one transaction after another waited for the file and held it."""
+    """Milliseconds for which each transaction waited for the file and held it."""
 
     def __init__(self) -> None:
         self.waited: list[float] = []
@@ -47,7 +47,7 @@ class Hold:
         self._began, self._starved = 0.0, 0.0
 
     def begin(self, conn: sqlite3.Connection, limit: float = 5.0) -> float:
-        """Take the lock as the writer would."""
+        """Take the lock as the writer does."""
         before = starved()
         waited = connection.begin(conn, limit)
         self._began, self._starved = time.perf_counter(), starved()
@@ -56,13 +56,13 @@ class Hold:
         return waited
 
     def end(self) -> None:
-        """The transaction is over."""
+        """Note the end of the transaction."""
         self.held.append(1e3 * (time.perf_counter() - self._began))
         self.held_starved.append(starved() - self._starved)
 
 
 def starved() -> float:
-    """Milliseconds for which this thread was ready and no processor was free; 0 if unknown."""
+    """Return the milliseconds that this thread was runnable without a processor; 0 if unknown."""
     try:
         text = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_text()
     except OSError:
@@ -71,7 +71,7 @@ def starved() -> float:
 
 
 class Watched(writer.RunWriter):
-    """A writer whose transactions are timed."""
+    """A writer that times its transactions."""
 
     hold = Hold()
 
@@ -83,7 +83,7 @@ class Watched(writer.RunWriter):
 
 
 def write(path: Path, seconds: float, pace: float, seed: int) -> None:
-    """Record steps until the time is up, and print what became of them as JSON."""
+    """Record steps until the time is up, and print the outcome as JSON."""
     writer.begin = Watched.hold.begin  # type: ignore[attr-defined]  # timed in its place
     recording.RunWriter = Watched  # type: ignore[attr-defined]  # likewise
     recorder = Recorder(path)
@@ -114,7 +114,7 @@ def write(path: Path, seconds: float, pace: float, seed: int) -> None:
 
 
 class Caller(threading.Thread):
-    """Calls a command over and over and keeps its times and failures."""
+    """Calls a command repeatedly and keeps its times and failures."""
 
     def __init__(self, words: Sequence[str], end: float, rest: float) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class Caller(threading.Thread):
 
 
 def soak(folder: Path, seconds: float, pace: float) -> int:
-    """Run all four, print the table, and say by the status whether all held."""
+    """Run all four processes, print the table, and return the exit status."""
     path = folder / "soak.db"
     Recorder(path).close()
     start = time.monotonic()
@@ -212,7 +212,7 @@ def _line(what: str, values: Sequence[float]) -> float:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Soak, or be one of the two recorders."""
+    """Run the soak test, or one of its two recorders."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--pace", type=float, default=0.25, help="seconds from step to step")

@@ -32,7 +32,7 @@ RUNS, STEPS, ROLLOUTS, STARTER = 10_000, 100_000, 1_000_000, 100
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One line of the table; a target of 0 is none."""
+    """One row of the table; a target of 0 means none."""
 
     what: str
     value: float
@@ -47,7 +47,7 @@ class Result:
         return not self.target or self.value < self.target
 
     def line(self) -> str:
-        """The result as a row of a Markdown table."""
+        """Format the result as a row of a Markdown table."""
         target = f"< {self.target:g}" if self.target else ""
         slowest = f"{self.slowest:.3g}" if self.slowest else ""
         mark = "" if self.ok else " **missed**"
@@ -57,13 +57,13 @@ class Result:
 
 
 def processor() -> float:
-    """Seconds of processor time of this process and of the commands that it ran."""
+    """Return the processor seconds of this process and its commands."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + spent.ru_utime + spent.ru_stime
 
 
 def timed(what: str, act: Callable[[], object], *, target: float = 0.0, times: int = 7) -> Result:
-    """Milliseconds of an act."""
+    """Return the milliseconds that a call takes."""
     spans, works = [], []
     for _ in range(times):
         start, work = time.perf_counter(), processor()
@@ -75,7 +75,7 @@ def timed(what: str, act: Callable[[], object], *, target: float = 0.0, times: i
 
 
 def command(path: Path, *words: str, target: float = 0.0) -> Result:
-    """The time of a whole command, Python's start and its output included."""
+    """Time a whole command, including Python's start and its output."""
     call = [sys.executable, "-m", "app", *words, "--db", str(path)]
     shown = words if len(words) < 8 else (*words[:2], "...", words[-1])
 
@@ -86,7 +86,7 @@ def command(path: Path, *words: str, target: float = 0.0) -> Result:
 
 
 def say(text: str) -> None:
-    """Narrate on stderr."""
+    """Print to stderr."""
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
 
@@ -230,7 +230,7 @@ def _search(
 
 
 def _cancelled(reader: StoreReader, text: str, **how: Any) -> Result:
-    """How long a search goes on after another thread stopped it."""
+    """Measure how long a search continues after another thread interrupted it."""
     at = 0.0
 
     def stop() -> None:
@@ -293,7 +293,7 @@ PARTS: dict[str, Callable[[Path], Iterator[Result]]] = {
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Measure, print the table, and say by the exit status whether every target is met."""
+    """Measure, print the table, and return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[])
     parser.add_argument("--folder", type=Path)

@@ -1,4 +1,4 @@
-"""What the store's benchmark writes: many runs, long runs, many rollouts, a starter-like step."""
+"""Data for the store's benchmark: many runs, long runs, many rollouts, a starter-like step."""
 
 import random
 import sqlite3
@@ -21,7 +21,7 @@ _WORDS = (  # noqa: SIM905 - one word a line would be a page
 
 
 def metrics(step: int, chance: random.Random) -> dict[str, float]:
-    """The forty numbers of a step, under names that the trainer has and further ones."""
+    """Return the forty metrics of a step: the trainer's names and some more."""
     names = ("reward", "kl", "clip_ratio/region_mean", "tokens_per_second", "entropy", "loss")
     values = {name: chance.random() for name in names}
     values["reward"] = min(1.0, step / 100_000 + 0.1 * chance.random())
@@ -30,12 +30,12 @@ def metrics(step: int, chance: random.Random) -> dict[str, float]:
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    """A whole tree of settings."""
+    """Return a complete tree of settings."""
     return RunConfig().model_dump(mode="json") | changes
 
 
 def started(recipe: str = "grpo") -> ev.RunStarted:
-    """The first event of a run."""
+    """Return the first event of a run."""
     return ev.RunStarted(
         step=0, config={}, total_steps=100_000, resumed=False, versions={"mlx": "0"}, device="cpu",
         threads=1, dataset_fingerprint="data", recipe=recipe,
@@ -43,7 +43,7 @@ def started(recipe: str = "grpo") -> ev.RunStarted:
 
 
 def many_runs(path: Path, count: int) -> None:
-    """A store of `count` runs: one recorded, the others its copies with other settings."""
+    """Make a store of `count` runs: one recorded, the others copies of it with other settings."""
     recorder = Recorder(path)
     handle = recorder.start_run(config(), name="run-0", tags=("first",))
     handle.put(started())
@@ -88,7 +88,7 @@ def many_runs(path: Path, count: int) -> None:
 
 
 def copy_run(path: Path, copies: int) -> None:
-    """Copy the first run of a store, values and all, under other names and seeds."""
+    """Copy the first run of a store with its values, under other names and seeds."""
     store = ExperimentStore(path)
     rows = [store.create_run(config(seed=n), name=f"long-{n}") for n in range(1, copies + 1)]
     store.close()
@@ -115,7 +115,7 @@ def copy_run(path: Path, copies: int) -> None:
 
 
 def words(chance: random.Random, number: int, total: int) -> str:
-    """An answer of some 25 words; a few hold the rare word and the rare phrase of common words."""
+    """Return an answer of some 25 words; a few hold the rare word or the rare phrase."""
     parts = chance.choices(_WORDS, k=20) + [f"w{int(chance.paretovariate(0.7)) % 50_000}"] * 2
     if number % 10 == 0:
         parts[3:3] = [PHRASE]
@@ -125,7 +125,7 @@ def words(chance: random.Random, number: int, total: int) -> str:
 
 
 def group(index: int, texts: list[str], chance: random.Random, tokens: int = 0) -> ev.Group:
-    """A group whose answers have so many tokens each."""
+    """Make a group whose answers have the given number of tokens each."""
     logprobs = tuple(-chance.expovariate(2.0) for _ in range(tokens))
     return ev.Group(
         index=index, origin="train", example_key=f"example-{index}", target="42",
@@ -146,7 +146,7 @@ def group(index: int, texts: list[str], chance: random.Random, tokens: int = 0) 
 
 
 def numbers(scored: ev.Group, step: int, chance: random.Random, passes: int = 2) -> ev.Event:
-    """The token numbers of a group, as a trainer with a reference policy gives them."""
+    """Make the token numbers of a group, like a trainer with a reference policy."""
 
     def near(row: tuple[float, ...], by: float) -> tuple[float, ...]:
         return tuple(value + chance.gauss(0, by) for value in row)
@@ -170,7 +170,7 @@ def numbers(scored: ev.Group, step: int, chance: random.Random, passes: int = 2)
 def starter_step(
     step: int, chance: random.Random, groups: int = 32, size: int = 8, tokens: int = 16
 ) -> Iterator[ev.Event]:
-    """All facts of one step: groups, token numbers, two passes, metrics."""
+    """Return all facts of one step: groups, token numbers, two passes, metrics."""
     for index in range(groups):
         texts = ["".join(chance.choices("0123456789 +-=", k=tokens)) for _ in range(size)]
         scored = group(index, texts, chance, tokens)

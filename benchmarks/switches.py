@@ -31,7 +31,7 @@ TOUCHES = {  # the phases that a switch can change
 
 
 def timed(run: Callable[[], object]) -> tuple[float, float]:
-    """Seconds and peak gigabytes."""
+    """Return seconds and peak gigabytes."""
     mx.clear_cache()
     mx.reset_peak_memory()
     begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Results as a table for people and as JSON for the next run."""
+"""Format results as a table for people and as JSON for the next run."""
 
 import json
 import platform
@@ -16,13 +16,13 @@ Steps = Mapping[str, Sequence[dict[str, Any]]]
 
 
 def typical(steps: Sequence[dict[str, Any]], name: str) -> float | None:
-    """Median of a value over steps; None where a tool does not give it."""
+    """Return the median of a value over steps; None if the tool does not report it."""
     values = [step[name] for step in steps if step.get(name) is not None]
     return median(values) if values else None
 
 
 def of_work(work: Work, found: Steps, floor: Floor | None) -> str:
-    """One table in Markdown: medians, the spread of the step, and the ratio to ours."""
+    """Format one kind of work as Markdown: medians, the spread of the step, the ratio to ours."""
     lines = [
         f"\n### ({work.name}) {work.what}\n",
         "| tool | s/step | spread | rollout | log-probs | update | ms/token | tokens/s "
@@ -61,7 +61,7 @@ def _line(name: str, steps: Sequence[dict[str, Any]], ours: float | None) -> str
 
 
 def add(out: Path, work: Work, found: Steps, floor: Floor | None) -> None:
-    """Put the results of one kind of work into a JSON file, beside the others that are there."""
+    """Add the results of one kind of work to a JSON file, keeping the others."""
     known = json.loads(out.read_text()) if out.is_file() else {}
     known["machine"] = f"{platform.system()} {platform.machine()}"
     known.setdefault("work", {})[work.name] = {

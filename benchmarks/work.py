@@ -1,6 +1,6 @@
-"""What every tool is asked to do: prompts, sampling and sizes of one training step.
+"""The task of every tool: prompts, sampling and sizes of one training step.
 
-It imports nothing but the standard library, so that each peer's own environment can read it.
+It imports only the standard library, so that each peer's environment can import it.
 """
 
 from dataclasses import dataclass
@@ -27,17 +27,17 @@ class Work:
 
     @property
     def rows(self) -> int:
-        """Answers of one step."""
+        """Number of answers in one step."""
         return len(self.prompts) * GROUP
 
 
 def question(item: str, number: int) -> str:
-    """A sum in words."""
+    """Return a sum in words."""
     return f"Janet has {number} {item} and buys {number + 4} more. How many {item} does she have?"
 
 
 def worked_example(number: int) -> str:
-    """A question with its answer, to stand before the question that is asked."""
+    """Return a question with its answer, as an example before the question asked."""
     item = ITEMS[number % len(ITEMS)]
     return f"Question: {question(item, number)} Answer: {number} + {number + 4} = {2 * number + 4}."
 
@@ -55,5 +55,5 @@ WORKS = {
 
 
 def reward(text: str) -> float:
-    """Differs between answers of a group and costs nothing: the share of the letter e."""
+    """Return the share of the letter e: cheap, and different between the answers of a group."""
     return text.count("e") / max(1, len(text))

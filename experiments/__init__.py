@@ -1,1 +1,1 @@
-"""The store: every run kept, compared, exported; knows no screen and no MLX."""
+"""The experiment store: records, compares and exports runs; imports no UI and no MLX."""

@@ -1,4 +1,4 @@
-"""The progress board: what a run is at, overwritten in place, so that nothing can be dropped."""
+"""The progress board: the current state of a run, overwritten in place and never queued."""
 
 import dataclasses
 import threading
@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 
 
 class Growing:
-    """A rollout on the board; a token costs an entry in a list, the rest waits for a reader."""
+    """A rollout on the board; tokens are appended to a list and joined only when someone reads."""
 
     __slots__ = ("_finish", "_new", "_rollout", "_tokens")
 
@@ -23,13 +23,13 @@ class Growing:
         self._new: list[str] = []
 
     def grow(self, delta: ev.RowDelta) -> None:
-        """Take in what was sampled."""
+        """Append sampled tokens."""
         self._new.append(delta.text)
         self._tokens += delta.tokens
         self._finish = delta.finish or self._finish
 
     def look(self) -> BoardRollout:
-        """The rollout as it is; the same object as long as nothing changed."""
+        """Return the current rollout; the same object while nothing changed."""
         if self._new:
             text = self._rollout.text + "".join(self._new)
             self._new.clear()
@@ -42,7 +42,7 @@ class Growing:
 class Board:
     """The latest phase, counts and texts of a run; written by one thread, read by any.
 
-    Scores are facts: they reach a viewer through the record, and never through the board.
+    Scores are not on the board: viewers get them as recorded events.
     """
 
     def __init__(self) -> None:
@@ -59,18 +59,18 @@ class Board:
 
     @property
     def version(self) -> int:
-        """Grows with every change."""
+        """A counter that increases with every change."""
         return self._version
 
     def apply(self, event: ev.Event) -> None:
-        """Take an event in; facts that do not concern the board change nothing."""
+        """Apply an event; events that do not concern the board change nothing."""
         with self._lock:
             changes = self._changes(event)
             if changes is not None:
                 self._change(changes)
 
     def warn(self, text: str) -> None:
-        """Show, or with an empty text take away, what is wrong with the store."""
+        """Show a problem of the store; an empty text clears it."""
         with self._lock:
             if text != self._values["store_warning"]:
                 self._change({"store_warning": text})
@@ -80,7 +80,7 @@ class Board:
         self._values.update(changes, at=time.time())
 
     def snapshot(self) -> BoardView:
-        """The board as it is; the same object as long as nothing changed."""
+        """Return the current board; the same object while nothing changed."""
         with self._lock:
             if self._view.version != self._version:
                 groups = tuple(
@@ -162,7 +162,7 @@ class Board:
         }  # fmt: skip
 
     def _end_sampling(self, group: ev.Group) -> None:
-        """Show the whole group: after a refill the board holds only the prompts that were new."""
+        """Show the whole group: after a refill the board holds only the new prompts."""
         self._groups[group.index] = BoardGroup(
             index=group.index, origin=group.origin, prompt_text=group.prompt_text,
             target=group.target, rollouts=(),
@@ -176,7 +176,7 @@ class Board:
 
 
 def board_json(view: BoardView) -> dict[str, Any]:
-    """The board as JSON values, for viewers in other processes; a group's rollouts are `rows`."""
+    """Return the board as JSON for viewers in other processes; a group's rollouts are `rows`."""
     tree = dataclasses.asdict(view)
     for group in tree["groups"]:
         group["rows"] = group.pop("rollouts")
@@ -184,7 +184,7 @@ def board_json(view: BoardView) -> dict[str, Any]:
 
 
 def board_from_json(data: Mapping[str, Any]) -> BoardView:
-    """Rebuild the board that `board_json` wrote; fields that only another version knows are left.
+    """Rebuild the board that `board_json` wrote; ignore unknown fields of other versions.
 
     Earlier versions put scores on the board.
     """

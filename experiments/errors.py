@@ -2,39 +2,39 @@
 
 
 class StoreError(Exception):
-    """Base of all errors that the store raises on purpose."""
+    """Base class of the errors that the store raises on purpose."""
 
 
 class StoreUnusableError(StoreError, OSError):
-    """The file cannot be opened, is no store, or is damaged."""
+    """The file cannot be opened, is not a store, or is damaged."""
 
 
 class NoStoreError(StoreError, LookupError):
-    """There is no file yet, or nothing in it."""
+    """The file does not exist or is empty."""
 
 
 class StoreReadOnlyError(StoreError):
-    """The file may be read but not written, and why."""
+    """The file can be read but not written; the message says why."""
 
 
 class RunNotFoundError(StoreError, LookupError):
-    """No run has this name, id or prefix, or several have it."""
+    """No run has this name, id or prefix, or several do."""
 
 
 class NothingStoredError(StoreError, LookupError):
-    """The run exists, but nothing of what was asked for was stored."""
+    """The run exists but has no data of the requested kind."""
 
 
 class QueryError(StoreError, ValueError):
-    """A filter, column, sort key or search cannot be understood."""
+    """A filter, column, sort key or search cannot be parsed."""
 
 
 class ExportError(StoreError, ValueError):
-    """This cannot be exported in this format."""
+    """The data cannot be exported in this format."""
 
 
 class ImportRefusedError(StoreError, ValueError):
-    """A file cannot be taken in as runs."""
+    """A file cannot be imported as runs."""
 
 
 class CompareError(StoreError, ValueError):

@@ -1,4 +1,4 @@
-"""Taking in runs of others: from another store, or from completions that TRL logged to Parquet."""
+"""Import runs from another store, or from completions that TRL logged to Parquet."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ def import_files(
     store: ExperimentStore, files: Sequence[Path], *, name: str = "",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Taken:  # fmt: skip
-    """Take in stores and Parquet files; runs that are here already are left as they are."""
+    """Import stores and Parquet files; runs that already exist are skipped."""
     for path in files:
         if not path.exists():
             raise ImportRefusedError(f"there is no file {path}")
@@ -52,7 +52,7 @@ def import_files(
 def import_store(
     store: ExperimentStore, path: Path, progress: Callable[[str], None] = lambda _: None
 ) -> Taken:
-    """Take in every run of another store that is not here; checkpoints stay where they are."""
+    """Import every new run of another store; checkpoints are not copied."""
     if path.resolve() == store.path.resolve():
         raise ImportRefusedError(f"{path} is this store itself")
     taken: Taken = []
@@ -82,7 +82,7 @@ def _copy_run(store: ExperimentStore, other: StoreReader, run: RunSummary) -> tu
     try:
         _fill(store, other, row, detail)
     except BaseException:
-        # half a run would pass for the whole one the next time
+        # a partial run would count as complete in the next import
         purge(store, row.id)
         raise
     return row.short, run.name
@@ -209,7 +209,7 @@ def _table(path: Path) -> list[dict[str, Any]]:
 
 
 def _steps(rows: list[dict[str, Any]]) -> Iterator[list[Item]]:
-    """The events of each step; siblings are the rows of a step with the same prompt."""
+    """Yield the events of each step; rows of a step with the same prompt form a group."""
     seq = 0
     by_step: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
@@ -257,12 +257,12 @@ def _completion(index: int, row: dict[str, Any]) -> ev.Completion:
 
 
 def _applicable(value: float | None) -> float | None:
-    """TRL writes NaN where a reward function does not apply."""
+    """Treat NaN, which TRL writes where a reward function does not apply, as missing."""
     return None if value is None or math.isnan(value) else float(value)
 
 
 def _words(value: Any) -> str:
-    """A prompt or completion as text; messages one after the other with their roles."""
+    """Return a prompt or completion as text; messages are joined with their roles."""
     if isinstance(value, str):
         return value
     if isinstance(value, list) and all(isinstance(item, dict) for item in value):

@@ -1,4 +1,4 @@
-"""Removing a run for good, in small transactions, so that a recorder beside it never waits long."""
+"""Delete runs in small transactions, so that a concurrent recorder never waits long."""
 
 import contextlib
 import shutil
@@ -16,7 +16,7 @@ _BIG = ("metric", "metric_hidden", "update_pass", "step", "event")
 
 
 def purge(store: ExperimentStore, run: int) -> int:
-    """Remove the run's rows, its folder and what was spilled of it; returns the bytes freed."""
+    """Delete the run's rows, folder and spilled events; return the bytes freed."""
     row = store.run_row(run)
     folder = run_folder(store.path, row.short)
     freed = folder_size(folder) + row.bytes
@@ -27,7 +27,7 @@ def purge(store: ExperimentStore, run: int) -> int:
         begin(conn)
         conn.execute("DELETE FROM run WHERE id = ?", (run,))
         conn.execute("COMMIT")
-        # pages go back to the system a few at a time
+        # return free pages to the file system a few at a time
         while conn.execute("PRAGMA freelist_count").fetchone()[0] > 0:
             before = conn.execute("PRAGMA freelist_count").fetchone()[0]
             conn.execute("PRAGMA incremental_vacuum(2000)").fetchall()
@@ -39,7 +39,7 @@ def purge(store: ExperimentStore, run: int) -> int:
 
 
 def _groups(conn: sqlite3.Connection, run: int) -> None:
-    """Rollouts and their words, some groups at a time."""
+    """Delete rollouts and their index entries in batches of groups."""
     while True:
         groups = conn.execute(
             "SELECT id, prompt_text FROM rollout_group WHERE run_id = ? LIMIT ?", (run, GROUPS)
@@ -80,7 +80,7 @@ def _rows(conn: sqlite3.Connection, table: str, run: int) -> None:
 
 
 def folder_size(folder: Path) -> int:
-    """Bytes under a folder."""
+    """Return the total size of the files under a folder, in bytes."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):

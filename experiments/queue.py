@@ -1,4 +1,4 @@
-"""The queue: runs that wait for their turn, taken by atomic lease, so that it survives restarts."""
+"""The queue of waiting runs: workers take them by an atomic lease, and it survives restarts."""
 
 import hashlib
 import itertools
@@ -22,7 +22,7 @@ LEASE_S = 60.0
 
 
 class RunQueue:
-    """Puts runs into the queue and hands them out, each to one worker."""
+    """Adds runs to the queue and leases each to one worker."""
 
     def __init__(self, store: ExperimentStore) -> None:
         self.store = store
@@ -31,7 +31,7 @@ class RunQueue:
         self, config: Any, *, name: str = "", sweep: int | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> int:  # fmt: skip
-        """Queue a run; returns the item's key."""
+        """Queue a run and return the item's key."""
         tree = config_tree(config)
         with self.store.session() as session:
             row = QueueItemRow(
@@ -48,7 +48,7 @@ class RunQueue:
     def sweep(
         self, name: str, axes: Mapping[str, Sequence[Any]], configs: Sequence[tuple[Any, Any]]
     ) -> tuple[int, bool]:
-        """Queue a sweep, or find the one with the same axes and configurations again.
+        """Queue a sweep, or find the one with the same axes and configurations.
 
         `configs` are (settings of the point, whole configuration). Returns the sweep's key and
         whether it is new.
@@ -72,7 +72,7 @@ class RunQueue:
         return key, True
 
     def take(self, sweep: int | None = None) -> QueueItemRow | None:
-        """Lease the next item, or None; a lease whose worker is gone counts as none."""
+        """Lease the next item, or return None; a lease whose worker is gone is void."""
         now = time.time()
         with self.store.session() as session:
             query = (
@@ -91,11 +91,10 @@ class RunQueue:
         return None
 
     def renew(self, item: int) -> None:
-        """Keep the lease."""
         self._change(item, lease_until=time.time() + LEASE_S)
 
     def finish(self, item: int, state: str, *, run: int | None = None, note: str = "") -> None:
-        """Say how it went: done, failed, skipped, cancelled, or queued again."""
+        """Record the outcome: done, failed, skipped, cancelled, or queued again."""
         if state not in ("done", "failed", "skipped", "cancelled", "queued"):
             raise QueryError(f"{state!r} is no state of a queued run")
         changes: dict[str, Any] = {"state": state, "note": escape(note), "lease_until": 0.0}
@@ -104,11 +103,11 @@ class RunQueue:
         self._change(item, **changes)
 
     def cancel(self, item: int) -> None:
-        """Take a waiting run out of the queue."""
+        """Cancel a waiting run."""
         self.finish(item, "cancelled")
 
     def retry_failed(self, sweep: int) -> int:
-        """Queue the failed items of a sweep again and count them."""
+        """Requeue the failed items of a sweep and return their number."""
         with self.store.session() as session:
             rows = session.exec(
                 select(QueueItemRow).where(
@@ -120,7 +119,7 @@ class RunQueue:
             return len(rows)
 
     def finished_run(self, fingerprint: str) -> RunRow | None:
-        """A completed run of the very same configuration, whatever its name."""
+        """Return a completed run of the same configuration, whatever its name."""
         with self.store.session() as session:
             row = session.exec(
                 select(RunRow)
@@ -132,7 +131,7 @@ class RunQueue:
             return row
 
     def attach(self, item: int, run: int) -> None:
-        """Note which run an item became, and that the run belongs to the item's sweep."""
+        """Record which run an item became, and add the run to the item's sweep."""
         with self.store.session() as session:
             row, made = session.get(QueueItemRow, item), session.get(RunRow, run)
             if row is not None and made is not None:
@@ -140,7 +139,7 @@ class RunQueue:
                 made.sweep_id = row.sweep_id
 
     def item(self, item: int) -> QueueItemRow:
-        """An item as it is now, free of any session."""
+        """Return an item, detached from any session."""
         with self.store.session() as session:
             row = session.get(QueueItemRow, item)
             if row is None:
@@ -158,13 +157,13 @@ class RunQueue:
 
 
 def owner() -> str:
-    """This process, as the owner of a lease."""
+    """Return the lease owner's id of this process."""
     pid = os.getpid()
     return json.dumps([host_name(), pid, process_start(pid)])
 
 
 def _gone(holder: str, expired: bool) -> bool:
-    """Whether a lease's owner is gone: known of this host, on others only told by the time."""
+    """Return whether a lease's owner is gone; on another host only the lease's age can tell."""
     try:
         host, pid, start = json.loads(holder)
     except ValueError:
@@ -173,5 +172,5 @@ def _gone(holder: str, expired: bool) -> bool:
 
 
 def points(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """The grid: every combination of the axes' values, the last axis fastest."""
+    """Return every combination of the axes' values, the last axis varying fastest."""
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]

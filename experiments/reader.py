@@ -1,4 +1,4 @@
-"""StoreReader: plain sqlite3 for the command line, the first paint and hot reads."""
+"""StoreReader: plain sqlite3 for the command line, the first paint and frequent reads."""
 
 from experiments.read.facts import FactQuestions
 from experiments.read.post_mortem import PostMortemQuestions
@@ -12,5 +12,5 @@ class StoreReader(
 ):
     """Reads the store at `path`, one thread at a time; never migrates and never writes.
 
-    Runs are named by `RunSummary.key`, groups by `GroupView.key`.
+    Runs are identified by `RunSummary.key`, groups by `GroupView.key`.
     """

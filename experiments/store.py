@@ -1,4 +1,4 @@
-"""ExperimentStore: the way in for everything that writes; migrates the file when it opens it."""
+"""ExperimentStore: the entry point for everything that writes; migrates the file on opening."""
 
 import os
 import sqlite3
@@ -46,7 +46,7 @@ HIDING = ("event", "step", "update_pass", "rollout_group", "evaluation")
 
 
 class ExperimentStore:
-    """Writes the store at `path`; `read_only` says why where it may only be read."""
+    """Writes the store at `path`; `read_only` is the reason why it may only be read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -78,12 +78,11 @@ class ExperimentStore:
         return engine
 
     def close(self) -> None:
-        """Let the file go."""
         self._engine.dispose()
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """One transaction; commits unless an error leaves it."""
+        """Open one transaction; commit unless an error is raised."""
         if self.read_only:
             raise StoreReadOnlyError(self.read_only)
         with Session(self._engine) as session, session.begin():
@@ -95,7 +94,7 @@ class ExperimentStore:
         self, config: Any, *, name: str = "", status: str = "running", parent: int | None = None,
         sweep: int | None = None, code_version: str = "", tags: Iterable[str] = (), uid: str = "",
     ) -> RunRow:  # fmt: skip
-        """Store a new run with its settings and make its folder."""
+        """Store a new run with its settings and create its folder."""
         tree = config_tree(config)
         with self.session() as session:
             uid = uid or new_uid()
@@ -128,19 +127,19 @@ class ExperimentStore:
         return row
 
     def key_of(self, run: int | str) -> int:
-        """The database key of a run, from its id, name, prefix, `@last` or `@best`."""
+        """Return the database key of a run, by id, name, prefix, `@last` or `@best`."""
         if isinstance(run, int):
             return run
         with closing(StoreReader(self.path)) as reader:
             return reader.resolve(run).key
 
     def has_uid(self, uid: str) -> bool:
-        """Whether a run with this identity is here already."""
+        """Return whether the store has a run with this uid."""
         with self.session() as session:
             return _exists(session, RunRow.uid, uid)
 
     def run_row(self, run: int) -> RunRow:
-        """The run's row, free of any session."""
+        """Return the run's row, detached from any session."""
         with self.session() as session:
             row = session.get(RunRow, run)
             if row is None:
@@ -149,7 +148,7 @@ class ExperimentStore:
             return row
 
     def last_attempt(self, run: int) -> int:
-        """The number of the newest attempt; 0 if there was none."""
+        """Return the number of the newest attempt; 0 if there is none."""
         with self.session() as session:
             last = session.exec(
                 select(func.max(AttemptRow.n)).where(AttemptRow.run_id == run)
@@ -157,7 +156,7 @@ class ExperimentStore:
             return last or 0
 
     def start_attempt(self, run: int, from_step: int) -> int:
-        """Begin the next attempt; what earlier ones did beyond `from_step` is hidden under them."""
+        """Begin the next attempt; rows of earlier attempts beyond `from_step` are hidden."""
         with self.session() as session:
             last = session.exec(
                 select(func.max(AttemptRow.n)).where(AttemptRow.run_id == run)
@@ -194,7 +193,7 @@ class ExperimentStore:
         return number
 
     def end_attempt(self, run: int, number: int, cause: str) -> None:
-        """End an attempt; a run that did not say how it ended is `aborted`."""
+        """End an attempt; a run that did not report its end is `aborted`."""
         with self.session() as session:
             session.exec(
                 update(AttemptRow)
@@ -213,7 +212,7 @@ class ExperimentStore:
             )
 
     def rename(self, run: int, name: str) -> None:
-        """Give the run another name, which no other run has."""
+        """Rename the run; names are unique."""
         wanted = escape(name.strip())
         if not wanted or wanted.startswith("@"):
             raise QueryError(f"a run cannot be called {name!r}: a name is text without a leading @")
@@ -226,17 +225,16 @@ class ExperimentStore:
             _set(session, run, name=wanted)
 
     def set_note(self, run: int, note: str) -> None:
-        """Replace the run's note."""
         with self.session() as session:
             _set(session, run, note=escape(note))
 
     def set_archived(self, run: int, archived: bool) -> None:
-        """Hide the run from lists, or show it again."""
+        """Hide the run from lists, or show it."""
         with self.session() as session:
             _set(session, run, archived=int(archived))
 
     def tag(self, run: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
-        """Put tags on a run and take tags off it."""
+        """Add and remove tags of a run."""
         with self.session() as session:
             _set(session, run)
             gone = {escape(tag) for tag in remove}
@@ -249,7 +247,7 @@ class ExperimentStore:
             session.add_all(RunTagRow(run_id=run, tag=tag) for tag in sorted(wanted))
 
     def mute(self, run: int, rule: str, muted: bool = True) -> None:
-        """Silence an alert rule in a run, or let it speak again."""
+        """Mute or unmute an alert rule in a run."""
         with self.session() as session:
             row = session.exec(
                 select(AlertRow).where(
@@ -263,7 +261,7 @@ class ExperimentStore:
     # -- viewers and requests -------------------------------------------------------------------
 
     def request(self, run: int, verb: str, *, by: str = "", argument: str = "") -> int:
-        """Ask the process that works on the run for something; returns the request's key."""
+        """Send a request to the run's process; return the request's key."""
         if verb not in VERBS:
             raise QueryError(f"{verb!r} cannot be asked of a run; choose from {', '.join(VERBS)}")
         with self.session() as session:
@@ -282,7 +280,7 @@ class ExperimentStore:
             return row.id
 
     def hold_lease(self, run: int, seconds: float = 10.0) -> None:
-        """Have the run's process write its board for this long."""
+        """Ask the run's process to write its board for this long."""
         if self.read_only:
             return
         with closing(open_writer(self.path)) as conn:
@@ -308,7 +306,7 @@ def _set(session: Session, run: int, **values: Any) -> None:
 
 
 def _hide(conn: sqlite3.Connection, run: int, number: int, from_step: int) -> None:
-    """Hide the rows of earlier attempts beyond the step that the new one goes on from."""
+    """Hide rows of earlier attempts beyond the step from which the new one continues."""
     for table in HIDING:
         conn.execute(
             f"UPDATE {table} SET hidden = 1 WHERE run_id = ? AND step > ? AND attempt < ?",

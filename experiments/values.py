@@ -1,4 +1,4 @@
-"""What the store answers: frozen values of plain Python, never rows of a session."""
+"""Results of queries: frozen values of plain Python, never rows of a session."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ ENDED: frozenset[str] = frozenset({"completed", "stopped", "aborted", "failed", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSummary:
-    """One metric of one run in a line; the steps say where the extremes are."""
+    """The summary of one metric of one run, with the steps of the extremes."""
 
     key: str
     direction: Direction
@@ -47,7 +47,7 @@ class MetricSummary:
 
     @property
     def best(self) -> float | None:
-        """The extreme in the metric's direction; the last value where it has none."""
+        """The extreme in the metric's direction; the last value if it has no direction."""
         return {"up": self.max, "down": self.min, "none": self.last}[self.direction]
 
     @property
@@ -58,7 +58,7 @@ class MetricSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run as a row of the runs table; `key` is the database's, `id` is for people."""
+    """A row of the list of runs; `key` is the database's, `id` is for people."""
 
     key: int
     id: str
@@ -96,18 +96,18 @@ class RunSummary:
 
     @property
     def active(self) -> bool:
-        """Whether a process is or should be at work on it."""
+        """Whether a process is working on the run or should be."""
         return self.status in ACTIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDetail:
-    """A run with its settings and its attempts."""
+    """A run with its settings and attempts."""
 
     summary: RunSummary
     config: Mapping[str, Any]
     settings: Mapping[str, Any]
-    settled: Mapping[str, Any]  # settings that the engine decided once the model was loaded
+    settled: Mapping[str, Any]  # settings that the engine resolved after loading the model
     versions: Mapping[str, str]
     attempts: tuple["AttemptView", ...]
     folder: str
@@ -115,7 +115,7 @@ class RunDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptView:
-    """One process's work on a run; steps after `until_step` were done again by a later one."""
+    """One process's work on a run; a later attempt redid the steps after `until_step`."""
 
     n: int
     from_step: int
@@ -141,7 +141,7 @@ class MetricSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepView:
-    """One finished step without its metrics."""
+    """A finished step without its metrics."""
 
     step: int
     attempt: int
@@ -153,7 +153,7 @@ class StepView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutView(Completion):
-    """A stored rollout with the database's keys; its ids are read with its token numbers."""
+    """A stored rollout with its database keys; its ids are read with its token numbers."""
 
     key: int
     group: int
@@ -182,7 +182,7 @@ class GroupView(Group):
 class TokenRow(TokenNumbers):
     """One rollout's tokens with their numbers.
 
-    `sampler` are the log-probabilities of the policy at the temperature, from sampling.
+    `sampler` are the log-probabilities under the sampling policy at its temperature.
     """
 
     ids: tuple[int, ...]
@@ -192,8 +192,6 @@ class TokenRow(TokenNumbers):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenView:
-    """The token numbers of a group."""
-
     group: int
     prompt_ids: tuple[int, ...]
     rows: tuple[TokenRow, ...]
@@ -201,7 +199,7 @@ class TokenView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchHit:
-    """A rollout whose completion or prompt holds the searched text."""
+    """A rollout whose completion or prompt contains the search text."""
 
     rollout: int
     group: int
@@ -217,7 +215,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A recorded event, in the order of recording."""
+    """A recorded event and its place in the recording order."""
 
     seq: int
     at: float | None
@@ -226,9 +224,9 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertView(AlertRaised):
-    """A rule that held, once or for a while: how it was raised last, since when and how often.
+    """An alert rule that held, once or for a while: its latest text, first step and count.
 
-    `key` is the database's and `at` the wall time of the last one; 0 and None where not known.
+    `key` is the database's and `at` the wall time of the latest alert; 0 and None if unknown.
     """
 
     key: int = 0
@@ -245,7 +243,7 @@ class AlertView(AlertRaised):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationView(EvaluationFinished):
-    """A stored evaluation; `rows` only where they were asked for."""
+    """A stored evaluation; `rows` only if they were requested."""
 
     key: int
     rows: tuple[EvaluationSample, ...] = ()
@@ -253,7 +251,7 @@ class EvaluationView(EvaluationFinished):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointView:
-    """A checkpoint that was saved, and whether it is still there."""
+    """A saved checkpoint, and whether it still exists."""
 
     step: int
     path: str
@@ -264,7 +262,7 @@ class CheckpointView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedPrompt:
-    """A prompt that is followed through the run, with its right answers by step."""
+    """A pinned prompt, with its mean reward by step."""
 
     example_key: str
     prompt_hash: str
@@ -276,7 +274,7 @@ class PinnedPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostMortem:
-    """What is known of a run that ended without saying so."""
+    """What is known about a run that ended without reporting it."""
 
     run: int
     last_step: int
@@ -290,7 +288,7 @@ class PostMortem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardRollout:
-    """A rollout of the step that is being sampled, as far as it is; it has no score."""
+    """A rollout that is being sampled in the current step; it has no score yet."""
 
     index: int
     text: str
@@ -300,7 +298,7 @@ class BoardRollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardGroup:
-    """A prompt whose answers are being sampled or were sampled in this step."""
+    """A prompt whose completions are sampled in this step."""
 
     index: int
     origin: Origin
@@ -311,7 +309,7 @@ class BoardGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardView:
-    """What a run is at: overwritten in place, so that a viewer may look as rarely as it likes."""
+    """The current state of a run, overwritten in place; a viewer may poll as rarely as it likes."""
 
     version: int = 0
     at: float = 0.0
@@ -334,7 +332,7 @@ class BoardView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlView:
-    """A request to a run and what became of it, in words under `message`."""
+    """A request to a run and its outcome, explained in `message`."""
 
     key: int
     run: int
@@ -348,7 +346,7 @@ class ControlView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueItemView:
-    """A run that waits for its turn, or had it."""
+    """A queued run: waiting, active or ended."""
 
     key: int
     sweep: str | None
@@ -364,7 +362,7 @@ class QueueItemView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepView:
-    """A grid of settings and seeds and how far it is."""
+    """A grid of settings and seeds, and its progress."""
 
     id: str
     name: str

@@ -1,7 +1,8 @@
-"""Builds the wheel and uses it in new environments, from an empty folder, far from the source.
+"""Build the wheel and use it in new environments, from an empty folder outside the source tree.
 
 `python tools/check_wheel.py [PYTHON...]`; without arguments on the oldest and the newest Python
-here. Runs on the standard library alone and writes, pip's cache apart, to a temporary folder only.
+here. Needs only the standard library and writes, except for pip's cache, only to a temporary
+folder.
 """
 
 import os
@@ -21,10 +22,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CLASSIFIER = "Programming Language :: Python :: "
 USABLE = "import ctypes, sqlite3, ssl, venv, sys; print('%d.%d.%d' % sys.version_info[:3])"
-EXTRA = "[cpu]" if sys.platform == "linux" else ""  # MLX needs none on Apple silicon
+EXTRA = "[cpu]" if sys.platform == "linux" else ""  # Apple silicon needs no extra
 TRAIN = ("train", "--preset", "starter", "--steps", "2", "--set", "evaluation.before_and_after=no")
 HIDDEN = ("PYTHON", "PIP_REQUIRE", "VIRTUAL_ENV", "GRPO_TUI_", "XDG_")
-LIMIT_S = 600.0  # for one command, on a machine that does other things as well
+LIMIT_S = 600.0  # for one command on a busy machine
 CTRL_Q = b"\x11"
 
 
@@ -33,7 +34,7 @@ class CheckError(Exception):
 
 
 def main(pythons: Sequence[str]) -> int:
-    """Check every Python that is named, else the oldest and the newest of those here."""
+    """Check every given Python, by default the oldest and the newest installed one."""
     chosen = {name: version_of(name) for name in pythons} if pythons else ends(installed())
     unusable = [name for name, version in chosen.items() if not version]
     if unusable or not chosen:
@@ -56,17 +57,17 @@ def main(pythons: Sequence[str]) -> int:
 
 
 def supported() -> list[str]:
-    """The Pythons that the project says it supports, oldest first."""
+    """Return the Python versions that the project supports, oldest first."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = (line.removeprefix(CLASSIFIER) for line in project["classifiers"])
     return [line for line in lines if line[0] == "3"]
 
 
 def installed() -> dict[str, str]:
-    """One usable interpreter, with its version, for each supported Python; oldest first."""
+    """Return a usable interpreter for each supported Python, with its version; oldest first."""
     places = [Path(sys.base_prefix) / "bin", *map(Path, os.environ["PATH"].split(os.pathsep))]
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    places += sorted(pyenv.glob("3.*/bin"))  # its commands on the PATH work for one version alone
+    places += sorted(pyenv.glob("3.*/bin"))  # pyenv's shims work for one version only
     found: dict[str, str] = {}
     for number in supported():
         for place in places:
@@ -78,13 +79,13 @@ def installed() -> dict[str, str]:
 
 
 def ends(found: dict[str, str]) -> dict[str, str]:
-    """The first and the last."""
+    """Return the first and the last."""
     names = list(found)
     return {name: found[name] for name in [*names[:1], *names[-1:]]}
 
 
 def version_of(python: str) -> str:
-    """Its version; nothing where a module that Python should have is missing."""
+    """Return the interpreter's version; empty if a standard module is missing."""
     try:
         done = subprocess.run(
             [python, "-c", USABLE], capture_output=True, text=True, check=False, timeout=60
@@ -95,13 +96,13 @@ def version_of(python: str) -> str:
 
 
 def new_environment(python: str, folder: Path) -> Path:
-    """The interpreter of a new virtual environment in the folder."""
+    """Create a virtual environment in the folder and return its interpreter."""
     run([python, "-m", "venv", str(folder / "venv")], ROOT, clean())
     return folder / "venv" / "bin" / "python"
 
 
 def built(python: Path, folder: Path) -> Path:
-    """The wheel of this source tree."""
+    """Build the wheel of this source tree."""
     pip(python, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
     (wheel,) = folder.glob("*.whl")
     say(f"built {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB")
@@ -109,7 +110,7 @@ def built(python: Path, folder: Path) -> Path:
 
 
 def check(wheel: Path, python: Path, version: str, folder: Path) -> None:
-    """Install the wheel, then look at the machine, train and play the recording."""
+    """Install the wheel, then run doctor, train and the demo."""
     begun = time.monotonic()
     pip(python, "install", "-c", str(ROOT / "constraints.txt"), f"{wheel}{EXTRA}")
     say(f"Python {version}: installed in {time.monotonic() - begun:.0f} s")
@@ -128,7 +129,7 @@ def check(wheel: Path, python: Path, version: str, folder: Path) -> None:
 
 
 def home(folder: Path) -> dict[str, str]:
-    """Variables for a user who has nothing yet, all of whose files go into the folder."""
+    """Return environment variables of a new user whose files all go into the folder."""
     for name in ("tmp", "data", "config", "state", "cache"):
         (folder / name).mkdir(parents=True)
     return {
@@ -140,7 +141,7 @@ def home(folder: Path) -> dict[str, str]:
 
 
 def clean() -> dict[str, str]:
-    """The environment without what would lead to this tree or to another environment."""
+    """Return the environment without variables that lead to this tree or another environment."""
     return {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
 
 
@@ -151,7 +152,7 @@ def pip(python: Path, *words: str) -> None:
 
 
 def run(command: Sequence[str], folder: Path, env: dict[str, str]) -> None:
-    """Run a command; show what it printed where it fails."""
+    """Run a command; show its output if it fails."""
     try:
         done = subprocess.run(
             command, cwd=folder, env=env, check=False, text=True, timeout=LIMIT_S,
@@ -164,7 +165,7 @@ def run(command: Sequence[str], folder: Path, env: dict[str, str]) -> None:
 
 
 def play(command: Sequence[str], folder: Path, env: dict[str, str]) -> None:
-    """Play the recording to its end in a terminal, then leave by the keyboard."""
+    """Play the recording to its end in a terminal, then quit by keyboard."""
     with in_terminal(command, folder, env | {"TERM": "xterm-256color"}) as (process, terminal):
         for sign, key in ((b"The run is complete", CTRL_Q), (b"Leave the workbench?", b"y")):
             shown = read_until(terminal, sign, process)
@@ -181,7 +182,7 @@ def play(command: Sequence[str], folder: Path, env: dict[str, str]) -> None:
 def in_terminal(
     command: Sequence[str], folder: Path, env: dict[str, str]
 ) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
-    """The command in a terminal of its own, and the other end of that terminal."""
+    """Start the command in its own terminal and return the terminal's other end."""
     terminal, inner = pty.openpty()
     termios.tcsetwinsize(inner, (40, 120))
     process = subprocess.Popen(
@@ -200,7 +201,7 @@ def in_terminal(
 
 
 def read_until(terminal: int, sign: bytes, process: "subprocess.Popen[bytes]") -> bytes:
-    """What is drawn up to the sign; without one, or where it never comes, up to the end."""
+    """Return the output up to the mark; without one, or if it never appears, all of it."""
     shown, end = b"", time.monotonic() + LIMIT_S
     while not (sign and sign in shown) and time.monotonic() < end:
         if not select.select([terminal], [], [], 0.5)[0]:
@@ -209,7 +210,7 @@ def read_until(terminal: int, sign: bytes, process: "subprocess.Popen[bytes]") -
             continue
         try:
             part = os.read(terminal, 65536)
-        except OSError:  # Linux's way to say that the other end is closed
+        except OSError:  # on Linux this means that the other end is closed
             break
         if not part:
             break
@@ -218,7 +219,7 @@ def read_until(terminal: int, sign: bytes, process: "subprocess.Popen[bytes]") -
 
 
 def say(line: str) -> None:
-    """One line of progress."""
+    """Print one line of progress."""
     print(f"check_wheel: {line}", flush=True)
 
 

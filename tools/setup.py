@@ -1,7 +1,7 @@
-"""Makes `.venv`: the right MLX for this machine, this project editable, and for tests its tools.
+"""Create `.venv`: the right MLX for this machine, this project editable, and tools for tests.
 
-Runs on the standard library alone. `tools/setup` finds the Python that runs it and leaves it out
-where nothing has changed.
+Needs only the standard library. `tools/setup` finds a Python to run it with, and skips it if
+nothing has changed.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ GIB = 1 << 30
 NEEDED = {"cuda12": 7 * GIB, "cuda13": 7 * GIB}
 NEEDED_OTHERWISE = 3 * GIB // 2
 MACOS = 14
-GLIBC = (2, 35)  # MLX's wheels are built for these
+GLIBC = (2, 35)  # MLX's wheels need at least this
 OFTEN_LOADED = ("app", "experiments", "grpo_engine", "textual", "rich", "typer", "pydantic",
                 "sqlalchemy", "sqlmodel", "mlx_lm")  # fmt: skip
 COMPILE = """
@@ -49,18 +49,18 @@ NO_NETWORK = (
 
 
 def say(line: str) -> None:
-    """One line for a person, where output of the command itself never goes."""
+    """Print one line for people to stderr."""
     print(f"grpo-tui: {line}", file=sys.stderr, flush=True)
 
 
 def fail(line: str) -> NoReturn:
-    """Say what is missing, in one line, and leave."""
+    """Print what is missing and exit."""
     say(line)
     raise SystemExit(1)
 
 
 def backend() -> str | None:
-    """The extra whose MLX fits this machine; None on Apple silicon, where MLX needs none."""
+    """Return the extra whose MLX fits this machine; None on Apple silicon, which needs none."""
     if chosen := os.environ.get("GRPO_TUI_EXTRA"):
         return chosen
     if sys.platform == "darwin":
@@ -85,12 +85,12 @@ def backend() -> str | None:
         driver = int(asked[0].split(".")[0])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return "cpu"
-    # The oldest driver branches that run CUDA 13 and CUDA 12.
+    # The oldest driver branches for CUDA 13 and CUDA 12.
     return "cuda13" if driver >= 580 else "cuda12" if driver >= 525 else "cpu"
 
 
 def check_space(extra: str | None) -> None:
-    """Refuse before a download what could not be kept."""
+    """Fail before a download for which the disk has no room."""
     needed = NEEDED.get(extra or "", NEEDED_OTHERWISE)
     free = shutil.disk_usage(ROOT).free
     if free < needed and not PYTHON.exists():
@@ -101,7 +101,7 @@ def check_space(extra: str | None) -> None:
 
 
 def requirements(kind: str, extra: str | None) -> list[str]:
-    """What to install: the project with its extras and, for tests, the tools of the dev group."""
+    """Return what to install: the project with its extras and, for tests, the dev group."""
     extras = [extra] if extra else []
     tools: list[str] = []
     if kind == "dev":
@@ -113,13 +113,13 @@ def requirements(kind: str, extra: str | None) -> list[str]:
 
 
 def environment_exists() -> bool:
-    """True where `.venv` starts and belongs to a Python that this project runs on."""
+    """Return whether `.venv` works and has a Python that this project supports."""
     check = "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))"
     return PYTHON.exists() and subprocess.run([PYTHON, "-c", check], check=False).returncode == 0
 
 
 def make_environment(uv: str | None) -> None:
-    """Create `.venv`, with uv where it is there."""
+    """Create `.venv`, with uv if it is installed."""
     if environment_exists():
         return
     shutil.rmtree(VENV, ignore_errors=True)
@@ -131,7 +131,7 @@ def make_environment(uv: str | None) -> None:
 
 
 def install(uv: str | None, wanted: list[str]) -> None:
-    """Install, with uv where it is there; with pip where uv does not reach what pip reaches."""
+    """Install, with uv if it is installed; fall back to pip if uv fails."""
     quiet = [] if sys.stderr.isatty() else ["--no-progress"]
     if uv:
         command = [uv, "pip", "install", *quiet, "--python", str(PYTHON), *wanted]
@@ -146,19 +146,19 @@ def install(uv: str | None, wanted: list[str]) -> None:
 
 
 def compile_ahead() -> None:
-    """Compile what a start loads: uv does not, and some environments forbid it to every start."""
+    """Compile what a start imports: uv does not, and some environments forbid it at run time."""
     command = [str(PYTHON), "-P", "-c", COMPILE, *OFTEN_LOADED]
     subprocess.run(command, stdout=subprocess.DEVNULL, env=clean(), check=False)
 
 
 def clean() -> dict[str, str]:
-    """The environment without variables that would turn the tools to another environment."""
+    """Return the environment without variables that point to another environment."""
     hidden = {"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "CONDA_PREFIX", "PIP_REQUIRE_VIRTUALENV"}
     return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
 def run(command: list[str], failure: str) -> None:
-    """Run with progress in sight; a failure is tried once more to learn its cause."""
+    """Run with visible progress; repeat a failed command once to capture its error."""
     if subprocess.run(command, stdout=sys.stderr, env=clean(), check=False).returncode == 0:
         return
     env = clean() | {"PIP_RETRIES": "0", "PIP_DEFAULT_TIMEOUT": "15"}
@@ -176,11 +176,11 @@ def run(command: list[str], failure: str) -> None:
 
 
 def set_up(kind: str) -> None:
-    """Make `.venv` what `kind` needs and write down that it is."""
+    """Make `.venv` suit `kind` and record that it does."""
     key = os.environ.get("GRPO_TUI_KEY", "")
     stamp = VENV / f"ready-{kind}"
     if stamp.is_file() and stamp.read_text().splitlines()[:1] == [key]:
-        return  # another start did it while this one waited
+        return  # another process did it in the meantime
     extra = backend()
     check_space(extra)
     uv = shutil.which("uv")
@@ -201,7 +201,7 @@ def set_up(kind: str) -> None:
 
 
 def main() -> None:
-    """Set up alone: a second start waits for the first one."""
+    """Set up under a lock: a second start waits for the first."""
     kind = sys.argv[1]
     if kind not in {"run", "dev"}:
         fail(f"tools/setup takes run or dev, got {kind!r}")

@@ -1,4 +1,4 @@
-"""Curves drawn in the shell: one chart for a metric, one curve for a run."""
+"""Plots in the terminal: one chart per metric, one curve per run."""
 
 import math
 import os
@@ -22,7 +22,7 @@ _PLAIN = str.maketrans("─│┌┐└┘┤├┬┴┼−", "-|+++++++++-")  
 
 
 class Canvas(NamedTuple):
-    """What a chart is drawn on."""
+    """Properties of the output that a chart depends on."""
 
     width: int = 80
     colour: bool = False
@@ -30,7 +30,7 @@ class Canvas(NamedTuple):
 
 
 def terminal() -> Canvas:
-    """Stdout as it is: its width, and no colour in a pipe."""
+    """Return the canvas for stdout: its width, and no colour in a pipe."""
     encoding = (getattr(sys.stdout, "encoding", "") or "ascii").lower().replace("-", "")
     plain = os.environ.get("TERM") in ("dumb", "linux") and sys.stdout.isatty()
     return Canvas(
@@ -44,7 +44,7 @@ def metric_chart(
     key: str, read: Iterable[tuple[str, MetricSeries]], canvas: Canvas, *, smooth: float = 0.0,
     height: int = HEIGHT,
 ) -> list[str]:  # fmt: skip
-    """The lines of a metric's chart; `read` has the name and the stored values of each run."""
+    """Return the lines of a metric's chart; `read` has each run's name and stored values."""
     curves = []
     for name, stored in read:
         series = Series(smooth)
@@ -60,9 +60,9 @@ def chart(
     title: str, curves: Sequence[tuple[str, SeriesView]], canvas: Canvas, *,
     smooth: bool = False, height: int = HEIGHT,
 ) -> list[str]:  # fmt: skip
-    """The lines of a chart: title, a line for each run with its last value, curves.
+    """Return the lines of a chart: title, a line per run with its last value, curves.
 
-    Runs differ by colour; without it, or where there are more runs than colours, by letters.
+    Runs differ by colour, or by letter without colour or with more runs than colours.
     """
     import plotext
 
@@ -94,7 +94,7 @@ def _ascii(line: str) -> str:
 
 
 def points(view: SeriesView, smooth: bool) -> tuple[list[int], list[float]]:
-    """Where a curve goes through: the smoothed values, or the range of each bucket of steps.
+    """Return the points of a curve: the smoothed values, or the range of each bucket of steps.
 
     A curve with few values, such as that of evaluations, is never smoothed.
     """
@@ -110,7 +110,7 @@ def points(view: SeriesView, smooth: bool) -> tuple[list[int], list[float]]:
 
 
 def _ticks(plotext: Any, drawn: Sequence[tuple[list[int], list[float]]]) -> None:
-    """Whole steps below, and numbers as short as on the screens at the side."""
+    """Set ticks: whole steps on the x axis, short numbers on the y axis."""
     first = min(steps[0] for steps, _ in drawn)
     last = max(steps[-1] for steps, _ in drawn)
     at = sorted({first + (last - first) * part // 4 for part in range(5)})

@@ -1,4 +1,4 @@
-"""What `grpo-tui eval` is asked to evaluate, and the evaluations of it one after the other."""
+"""Resolve the target of `grpo-tui eval`, and run the evaluations one after another."""
 
 import json
 import tempfile
@@ -31,7 +31,7 @@ def find_target(
     target: str, *, file: Path | None, preset: str | None, sets: Sequence[str],
     changes: Mapping[str, Any], step: int | None, db: Path | None,
 ) -> Target:  # fmt: skip
-    """Find out what `target` names: a folder of a run, adapter or model, a run, or a hub id."""
+    """Resolve `target`: a run's folder, an adapter or model folder, a run, or a hub id."""
     from grpo_engine.config.parse import parse_sets
 
     over = merge(dict(changes), parse_sets(sets))
@@ -55,7 +55,7 @@ def find_target(
 
 
 def of_run(folder: Path, over: Mapping[str, Any], step: int | None) -> Target:
-    """The best checkpoint of a run, else its newest, or the one of a step."""
+    """Return the checkpoint of a step, else the best, else the newest."""
     saved, _ = checkpoint.latest(folder)
     if saved is None:
         raise CheckpointError(f"{folder} holds no checkpoint; a run writes one when it ends")
@@ -72,7 +72,7 @@ def of_run(folder: Path, over: Mapping[str, Any], step: int | None) -> Target:
 def of_adapter(
     place: Path, file: Path | None, preset: str | None, sets: Sequence[str], over: Mapping[str, Any]
 ) -> Target:
-    """An adapter folder on the model that it names, or that the settings name."""
+    """Return an adapter on the model that it names, or that the settings name."""
     tree = assemble(file, preset, sets).model_dump(mode="json")
     named = json.loads((place / "adapter_config.json").read_text(encoding="utf-8")).get("model")
     if named and file is None and preset is None:
@@ -81,7 +81,7 @@ def of_adapter(
 
 
 def with_adapter(tree: Mapping[str, Any], adapter: Path, over: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with an adapter in place; a complete model of full tuning is a model."""
+    """Add an adapter to the settings; a full-tuning checkpoint becomes the model itself."""
     if (adapter / "adapters.safetensors").is_file():
         return merge(merge(tree, {"model": {"adapter": str(adapter)}}), over)
     return merge(merge(tree, {"model": {"path": str(adapter)}}), over)
@@ -90,7 +90,7 @@ def with_adapter(tree: Mapping[str, Any], adapter: Path, over: Mapping[str, Any]
 def of_model(
     target: str, file: Path | None, preset: str | None, sets: Sequence[str], over: Mapping[str, Any]
 ) -> Target:
-    """A bare model."""
+    """Return a model without an adapter."""
     if "/" in target and not Path(target).expanduser().is_dir() and target.startswith((".", "/")):
         raise ModelError(f"there is no folder {target}; give a run, a folder or a hub id")
     tree = assemble(file, preset, sets).model_dump(mode="json")
@@ -99,7 +99,7 @@ def of_model(
 
 
 def run_evaluations(target: Target, *, base: bool, as_json: bool) -> int:
-    """Evaluate the base model and then the target; give the exit status."""
+    """Evaluate the base model and then the target; return the exit status."""
     from grpo_engine.platform import enter_engine
 
     enter_engine(0)

@@ -1,4 +1,4 @@
-"""The command `grpo-tui`: finds the verb, loads that one alone, and turns errors into one line."""
+"""The command `grpo-tui`: load only the requested verb, and print errors as one line."""
 
 import sys
 import warnings
@@ -15,7 +15,7 @@ from app import exit_codes
 from app.cli.startup import name_store, open_workbench, plain_warning
 from app.cli.verb_table import VERBS, Verb
 
-# Plain help, because loading rich would double the time that `--help` takes.
+# Plain help: loading rich would double the time of `--help`.
 STYLE: Any = {"rich_markup_mode": None, "add_completion": False, "pretty_exceptions_enable": False}
 
 ABOUT = "A terminal workbench for reinforcement learning of language models with GRPO on MLX."
@@ -51,7 +51,7 @@ class VerbGroup(TyperGroup):
 
 
 def load(verb: Verb) -> Any:
-    """The command behind a row of the table, ready to be invoked."""
+    """Return the command of a table row, ready to be invoked."""
     module, _, attribute = verb.target.partition(":")
     target = getattr(import_module(module), attribute)
     if not isinstance(target, typer.Typer):
@@ -67,7 +67,7 @@ def load(verb: Verb) -> Any:
 
 
 def after_asking_for_mlx(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """The command, refused before it leaves anything behind where MLX cannot be loaded."""
+    """Wrap a command to fail without MLX before it leaves anything behind."""
 
     @wraps(callback)
     def checked(*args: Any, **options: Any) -> Any:
@@ -85,7 +85,7 @@ root = typer.Typer(
 
 
 def show_version(wanted: bool) -> None:
-    """Print the installed version and leave."""
+    """Print the installed version and exit."""
     if wanted:
         from importlib.metadata import version
 

@@ -1,4 +1,4 @@
-"""What commands print: a table for people, JSON or CSV for programs."""
+"""Output of commands: a table for people, JSON or CSV for programs."""
 
 import io
 import os
@@ -20,9 +20,9 @@ def print_rows(
     rows: Sequence[Row], *, as_json: bool, as_csv: bool, header: Sequence[str] | None = None,
     table: Sequence[Row] | None = None, right: Iterable[str] = (), raw: bool = False,
 ) -> None:  # fmt: skip
-    """Print rows as JSON, CSV, or as a table, which may show other columns."""
+    """Print rows as JSON, CSV, or a table, which may have other columns."""
     if as_json:
-        # a row a line: three times as fast as indented, and `grep` finds rows
+        # one row per line: three times as fast as indented JSON, and `grep` finds rows
         lines = ",\n".join(map(json_text, rows))
         sys.stdout.write(f"[\n{lines}\n]\n" if rows else "[]\n")
     elif as_csv:
@@ -37,7 +37,7 @@ def print_json(value: Any) -> None:
 
 
 def data_stdout() -> IO[str]:
-    """Stdout for files' text as it is: UTF-8, line ends untouched; a terminal gets it harmless."""
+    """Return stdout for file contents: UTF-8, line ends untouched; escaped if it is a terminal."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(encoding="utf-8", newline="")
@@ -45,14 +45,14 @@ def data_stdout() -> IO[str]:
 
 
 class _OnTerminal(io.StringIO):
-    """Lines on their way to a terminal, which must not obey what is in them."""
+    """Escapes control characters in text written to a terminal."""
 
     def __init__(self, terminal: IO[str]) -> None:
         super().__init__()
         self._terminal = terminal
 
     def write(self, text: str) -> int:
-        """Pass the text on, line ends as they are and all else visible."""
+        """Write the text with its line ends; everything else is made visible."""
         lines = re.split(r"(\r?\n)", text)
         return self._terminal.write("".join(
             part if place % 2 else visible(part) for place, part in enumerate(lines)
@@ -60,13 +60,13 @@ class _OnTerminal(io.StringIO):
 
 
 def tell(text: str) -> None:
-    """Print lines for people, harmless."""
+    """Print lines for people, escaped."""
     for line in text.split("\n"):
         print(visible(line))
 
 
 def print_table(rows: Sequence[Row], *, right: Iterable[str] = ()) -> None:
-    """Print aligned columns; on a terminal cut to its width, elsewhere whole."""
+    """Print aligned columns, cut to the width of a terminal but whole in a pipe."""
     if not rows:
         return
     names = header_of(rows)
@@ -85,7 +85,7 @@ def print_table(rows: Sequence[Row], *, right: Iterable[str] = ()) -> None:
 
 
 def fit(widths: list[int], limit: int) -> list[int]:
-    """Narrow the widest columns until the table fits; a limit of 0 is none."""
+    """Narrow the widest columns until the table fits; a limit of 0 means none."""
     widths = list(widths)
     while limit and sum(widths) + 2 * (len(widths) - 1) > limit and max(widths) > 8:
         widths[widths.index(max(widths))] -= 1
@@ -109,7 +109,7 @@ def _all_numbers(rows: Sequence[Row], name: str) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value as people read it: four significant digits, no brackets."""
+    """Format a value for people: four significant digits, no brackets."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -122,7 +122,7 @@ def shown(value: Any) -> str:
 
 
 def width(text: str) -> int:
-    """Columns that the text takes on a terminal."""
+    """Return the number of terminal cells of the text."""
     if text.isascii():
         return len(text)
     return sum(
@@ -133,7 +133,7 @@ def width(text: str) -> int:
 
 
 def cut(text: str, size: int) -> str:
-    """The text cut to a number of columns, ending in `…` where something is missing."""
+    """Cut the text to a number of cells, ending in `…` if anything is missing."""
     if width(text) <= size:
         return text
     kept, used = [], 0
@@ -146,10 +146,10 @@ def cut(text: str, size: int) -> str:
 
 
 def dim(text: str) -> str:
-    """Chrome: dim on a colour terminal, plain elsewhere."""
+    """Dim the text on a colour terminal."""
     return f"\x1b[2m{text}\x1b[0m" if wants_colour() else text
 
 
 def wants_colour() -> bool:
-    """Whether stdout is a terminal and NO_COLOR is not set."""
+    """Return whether stdout is a terminal and NO_COLOR is not set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")

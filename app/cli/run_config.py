@@ -1,4 +1,4 @@
-"""From what stands on the command line to a RunConfig: preset, then file, then single settings."""
+"""Build a RunConfig from the command line: preset, then file, then single settings."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ def assemble(
     seed: int | None = None,
     name: str | None = None,
 ) -> RunConfig:
-    """Lay the settings over each other; without a file and a preset, start from `starter`."""
+    """Merge the settings in order; without a file and a preset, start from `starter`."""
     tree: dict[str, Any] = {}
     where = "the command line"
     if preset is not None or file is None:

@@ -1,4 +1,4 @@
-"""Asking a run in another process for something, and saying what became of it."""
+"""Send a request to a run in another process and report its outcome."""
 
 import time
 
@@ -11,7 +11,7 @@ WAIT_S = 5.0
 
 
 def ask(run: str, verb: str, *, as_json: bool, db: str | None, wait: float = WAIT_S) -> int:
-    """Ask, watch until it is taken up or five seconds have passed, and return the exit status."""
+    """Send the request, wait up to five seconds until it is taken, and return the exit status."""
     from experiments.errors import QueryError
 
     with reading(db) as reader:

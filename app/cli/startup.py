@@ -1,4 +1,4 @@
-"""What a plain call and the verbs share: the store's name, warnings, opening the workbench."""
+"""Startup shared by the plain call and the verbs: store path, warnings, opening the workbench."""
 
 import gc
 import os
@@ -10,21 +10,21 @@ from app import exit_codes
 
 
 def plain_warning(message: object, *_: object, **__: object) -> str:
-    """A warning as one line; for `warnings.formatwarning`."""
+    """Format a warning as one line, for `warnings.formatwarning`."""
     return f"grpo-tui: {message}\n"
 
 
 def name_store(path: Path) -> None:
-    """Use this store; in the environment, so that detached runs and workers find the same one."""
+    """Put the store's path into the environment, so that detached runs and workers inherit it."""
     os.environ["GRPO_TUI_DB"] = str(path.absolute())
 
 
 def open_workbench() -> int:
-    """Open the screens, where there is a terminal."""
+    """Open the workbench, if there is a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         sys.stderr.write("grpo-tui: the workbench needs a terminal; see grpo-tui --help\n")
         return exit_codes.USAGE
-    gc.disable()  # what is loaded now stays loaded; `IdleGarbageCollection` collects from then on
+    gc.disable()  # objects loaded so far stay loaded; `IdleGarbageCollection` collects later ones
     try:
         return int(import_module("app.tui.app").main() or exit_codes.OK)
     finally:

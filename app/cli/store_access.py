@@ -1,4 +1,4 @@
-"""How commands open the store: read by default; written, and migrated, where they change it."""
+"""Open the store for commands: read-only by default; migrated and writable for changes."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ RunRef = Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @
 
 @contextmanager
 def reading(db: str | None) -> Iterator["StoreReader"]:
-    """The store to read; one of an older program is upgraded first."""
+    """Open the store for reading; an older file is migrated first."""
     from experiments.db.migration_sql import CURRENT
     from experiments.reader import StoreReader
 
@@ -49,7 +49,7 @@ def reading(db: str | None) -> Iterator["StoreReader"]:
 
 @contextmanager
 def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]:
-    """The store to change; takes in what earlier processes could not write."""
+    """Open the store for writing; import what earlier processes spilled."""
     from experiments.errors import StoreReadOnlyError
     from experiments.record.leftovers import take_in_leftovers
     from experiments.store import ExperimentStore
@@ -74,6 +74,6 @@ def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]
 
 
 def resolve_all(reader: "StoreReader", refs: Sequence[str]) -> "list[RunSummary]":
-    """The runs that are meant, each once, in the order of their names."""
+    """Resolve references to runs, without duplicates, in the order given."""
     found = [reader.resolve(ref) for ref in refs]
     return list({run.key: run for run in found}.values())

@@ -1,4 +1,4 @@
-"""The verbs of the command line: where each lives and what it is for, without loading any."""
+"""The verbs of the command line, with module and summary, without importing any."""
 
 from typing import Final, NamedTuple
 
@@ -13,7 +13,7 @@ class Verb(NamedTuple):
 
     @property
     def needs_engine(self) -> bool:
-        """True where nothing at all works without MLX's back end."""
+        """Whether nothing in the verb works without MLX's back end."""
         return self.name in NEEDS_ENGINE
 
 

@@ -1,1 +1,1 @@
-"""From a run's events to snapshots, whether it is live, stored or replayed."""
+"""Turn a run's events into snapshots, whether live, stored or replayed."""

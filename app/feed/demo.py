@@ -1,4 +1,4 @@
-"""The bundled recording: a small store, packed, that is unpacked to look at.
+"""The bundled demo recording: a small packed store, unpacked for viewing.
 
 `python -m app.feed.demo` records it again: a real starter run on this machine.
 """
@@ -19,7 +19,7 @@ from experiments.db.paths import FILE_NAME
 RUN = "@last"
 ARCHIVE = "demo.tar.xz"
 SETTINGS = ("seed=2", "evaluation.every=20")
-# instead of what would tell which machine it was
+# replaces text that would identify the recording machine
 ATTEMPT = {"host": "", "boot": "", "pid": 0, "pid_start": ""}
 
 
@@ -28,12 +28,12 @@ class DemoError(RuntimeError):
 
 
 def available() -> bool:
-    """Whether the recording was installed."""
+    """Return whether the recording is installed."""
     return files("app").joinpath("assets", ARCHIVE).is_file()
 
 
 def unpack(folder: Path) -> Path:
-    """Unpack the recording into the folder and give the store's path."""
+    """Unpack the recording into the folder and return the store's path."""
     source = files("app").joinpath("assets", ARCHIVE)
     if not source.is_file():
         raise DemoError(f"the recording {ARCHIVE} is missing; install grpo-tui again")
@@ -42,14 +42,14 @@ def unpack(folder: Path) -> Path:
 
 
 def unpacked(source: Path, folder: Path) -> Path:
-    """Unpack what `pack` wrote into the folder and give the store's path."""
+    """Unpack an archive of `pack` into the folder and return the store's path."""
     with tarfile.open(source, "r:xz") as archive:
         extract(archive, folder)
     return folder / FILE_NAME
 
 
 def extract(archive: tarfile.TarFile, folder: Path) -> None:
-    """Write the plain files inside the folder; Python 3.11.0 to 3.11.3 know no safe filter."""
+    """Extract plain files inside the folder; Python 3.11.0 to 3.11.3 lack the safe filter."""
     for member in archive:
         place = (folder / member.name).resolve()
         content = archive.extractfile(member)
@@ -61,7 +61,7 @@ def extract(archive: tarfile.TarFile, folder: Path) -> None:
 
 
 def record(target: Path) -> None:
-    """Run the starter with everything on and pack what it left."""
+    """Run the starter with everything on and pack the result."""
     with tempfile.TemporaryDirectory(prefix="grpo-tui-demo-") as place:
         store = Path(place) / FILE_NAME
         changes = [part for setting in SETTINGS for part in ("--set", setting)]
@@ -71,7 +71,7 @@ def record(target: Path) -> None:
 
 
 def pack(store: Path, target: Path) -> None:
-    """Write a store with its runs as a recording; no folder or host is told."""
+    """Pack a store with its runs, with folder and host names removed."""
     with tempfile.TemporaryDirectory(prefix="grpo-tui-demo-") as place:
         copy = Path(place) / FILE_NAME
         source, into = sqlite3.connect(store), sqlite3.connect(copy)

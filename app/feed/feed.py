@@ -1,8 +1,8 @@
-"""Feed: where a shown run comes from; screens cannot tell which kind they show.
+"""Feed: the source of a run's data; screens do not know which kind they show.
 
-Facts are recorded events in their order, none lost; the board is the latest progress, looked at
-as rarely as one likes. A live feed reads what the recorder of this process hands on after each
-commit; a stored feed is in `app.feed.stored`.
+Facts are recorded events in their order, none lost; the board is the latest progress and may be
+polled at any rate. A live feed reads what this process's recorder delivers after each commit; a
+stored feed is in `app.feed.stored`.
 """
 
 import time
@@ -20,39 +20,39 @@ NOTHING_MUTED: frozenset[str] = frozenset()
 
 
 class Feed(Protocol):
-    """A run as it comes in; every method returns at once."""
+    """The data of a run as it arrives; every method returns at once."""
 
     run: int
     mark: str
     may_control: bool
 
     def head(self) -> Head:
-        """What names the run."""
+        """Return the run's names and settings for the top of a screen."""
 
     def facts(self) -> list[Fact]:
-        """What was recorded since the last call, each with its wall time where it is known."""
+        """Return what was recorded since the last call, with wall times where known."""
 
     def board(self) -> BoardView | None:
-        """The latest progress; the same object as long as nothing changed."""
+        """Return the latest progress; the same object while nothing changed."""
 
     def status(self) -> Status | None:
-        """What is known of the run beyond its events: `lost`, or None."""
+        """Return a status that events cannot tell: `lost`, or None."""
 
     def muted(self) -> frozenset[str]:
-        """Alert rules muted for the run, by the store; the same object while it says the same."""
+        """Return the alert rules muted for the run; the same object while nothing changed."""
 
     def ask(self, verb: Asked) -> None:
-        """Ask something of the run."""
+        """Send a request to the run."""
 
     def pin(self, example_key: str) -> None:
-        """Ask to follow one more prompt."""
+        """Ask the run to follow one more prompt."""
 
     def close(self) -> None:
-        """Let go of the run; the run itself goes on."""
+        """Detach from the run, which continues."""
 
 
 class Recording(Protocol):
-    """What a live feed needs of the recorder's handle."""
+    """The part of the recorder's handle that a live feed uses."""
 
     key: int
     id: str
@@ -61,11 +61,11 @@ class Recording(Protocol):
 
     @property
     def facts(self) -> SimpleQueue[ev.Event | None]:
-        """Events after their commit; None is the end."""
+        """A queue of events after their commit; None marks the end."""
 
 
 class LiveFeed:
-    """A run whose engine works in this process."""
+    """The feed of a run whose engine is in this process."""
 
     mark = ""
     may_control = True
@@ -81,11 +81,10 @@ class LiveFeed:
         self.ended = False
 
     def head(self) -> Head:
-        """The names that the recorder gave."""
         return Head(id=self._handle.id, name=self._handle.name)
 
     def facts(self) -> list[Fact]:
-        """Everything that is in the queue."""
+        """Drain the queue."""
         found: list[Fact] = []
         now = time.time()
         while True:
@@ -99,25 +98,22 @@ class LiveFeed:
                 found.append((now, event))
 
     def board(self) -> BoardView | None:
-        """The recorder's board."""
         return self._handle.board.snapshot()
 
     def status(self) -> Status | None:
-        """A live run says all of it in events."""
+        """Return None: events tell a live run's whole status."""
         return None
 
     def muted(self) -> frozenset[str]:
-        """What was muted before this process took the run up."""
+        """Return the rules that were muted before this process resumed the run."""
         return self._muted
 
     def ask(self, verb: Asked) -> None:
-        """Hand the request to the engine."""
         if verb:
             self._control.ask(verb)
 
     def pin(self, example_key: str) -> None:
-        """Hand the request to the engine."""
         self._control.pin(example_key)
 
     def close(self) -> None:
-        """Nothing to let go of: the recorder keeps the queue."""
+        """Do nothing: the recorder owns the queue."""

@@ -1,4 +1,4 @@
-"""The narrator: one plain sentence about the step, from its real numbers and nothing else."""
+"""One plain sentence about the current step, with its real numbers."""
 
 from app.feed.snapshot import Snapshot
 from app.text.numbers import MINUS, share, short, signed
@@ -9,7 +9,7 @@ LONGEST_PROMPT = 28
 
 
 def narrate(snapshot: Snapshot, focus: int = 0) -> str:
-    """Say what happens, or happened, in the step; `focus` is the place of the prompt in focus."""
+    """Describe what is happening in the step; `focus` is the index of the prompt in focus."""
     if snapshot.status == "empty":
         return "No run is open. Press 1 for the list of runs, or 2 to start one."
     if snapshot.status == "failed" and snapshot.failure is not None:

@@ -1,7 +1,7 @@
-"""Replay: a stored run played again at its own pace, or faster; the board is rebuilt from tokens.
+"""Replay: play a stored run again, at its own pace or faster; progress is rebuilt from tokens.
 
-Nothing is invented: within a step, sampling takes the share of time that it took, and answers
-grow token by token at an even pace, which is why the screen says "replayed pace".
+Within a step, sampling takes its recorded share of the time, and answers grow token by token at an
+even pace, which is why the screen says "replayed pace".
 """
 
 import itertools
@@ -29,7 +29,7 @@ PHASES: tuple[ev.Phase, ...] = ("generate", "score", "logprobs", "update")
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """An event with the second of the replay at which it is due; progress is for the board only."""
+    """An event and its time in the replay, in seconds; progress events only change the board."""
 
     due: float
     at: float | None
@@ -38,7 +38,7 @@ class Timed:
 
 
 def timed(facts: Iterator[tuple[float | None, ev.Event]]) -> Iterator[Timed]:
-    """Lay recorded facts on a time line, with the progress between them rebuilt."""
+    """Yield recorded facts with times, and between them the rebuilt progress."""
     now = 0.0
     before: float | None = None
     held: list[tuple[float | None, ev.Event]] = []
@@ -163,7 +163,7 @@ def _delta(group: int, completion: ev.Completion, low: int, high: int) -> ev.Row
 
 
 class ReplayFeed:
-    """Plays a stored run; pause holds the replay, and nothing is asked of the run itself."""
+    """Plays a stored run; pause stops the replay's clock, and no request reaches the run itself."""
 
     mark = MARK
 
@@ -186,11 +186,10 @@ class ReplayFeed:
         threading.Thread(target=self._work, name="replay", daemon=True).start()
 
     def head(self) -> Head:
-        """What names the run."""
         return self._head
 
     def facts(self) -> list[Fact]:
-        """What is due by now."""
+        """Return the facts up to the current replay time."""
         found: list[Fact] = []
         now = self._now()
         while (item := self._peek()) is not None and item.due <= now:
@@ -206,19 +205,18 @@ class ReplayFeed:
     _held_event: ev.Event | None = None
 
     def board(self) -> BoardView | None:
-        """The rebuilt progress."""
         return self._board.snapshot()
 
     def status(self) -> Status | None:
-        """The events say all of it."""
+        """Return None: the events tell the whole status."""
         return None
 
     def muted(self) -> frozenset[str]:
-        """The rules that were muted when the replay began."""
+        """Return the rules that were muted when the replay began."""
         return self._muted
 
     def ask(self, verb: Asked) -> None:
-        """Hold the replay, or let it go on; nothing else can be asked of the past."""
+        """Pause or continue the replay; other requests make no sense for a recorded run."""
         step = self._board.snapshot().step
         if verb == "pause" and self._held is None:
             self._held = self._clock()
@@ -229,10 +227,10 @@ class ReplayFeed:
             self._held_event = ev.RunResumed(step=step)
 
     def pin(self, example_key: str) -> None:
-        """Nothing can be asked of the past."""
+        """Do nothing: a recorded run takes no requests."""
 
     def close(self) -> None:
-        """End the reading thread."""
+        """Stop the reading thread."""
         self._stop.set()
 
     def _now(self) -> float:

@@ -1,8 +1,8 @@
-"""RunState: folds a run's events into immutable snapshots; knows no Textual, no thread, no file.
+"""RunState: folds a run's events into immutable snapshots; uses no Textual, threads or files.
 
-Facts come through `apply`, the progress board through `look`; what a person asked for through
-`ask`. Scores are facts: a group has them once it is recorded. Memory is bounded: series in
-buckets, one entry per alert rule, a log of fixed length, and the groups of the latest step only.
+Facts come through `apply`, the progress board through `look`, a person's requests through `ask`. A
+group has scores once it is recorded. Memory is bounded: series in buckets, one entry per alert
+rule, a log of fixed length, and only the latest step's groups.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ __all__ = ["PHASES", "Asked", "Head", "LogLine", "RunState", "Snapshot", "Status
 
 
 class RunState:
-    """Takes in what happened and gives snapshots; the same object as long as nothing changed."""
+    """Folds events into snapshots; returns the same object while nothing changed."""
 
     def __init__(self, head: Head | None = None, *, smoothing: float = SMOOTHING) -> None:
         self._smoothing = smoothing
@@ -41,23 +41,23 @@ class RunState:
         self._dirty = True
         self._snapshot = Snapshot()
 
-    # -- what goes in -----------------------------------------------------------------------
+    # -- input ------------------------------------------------------------------------------
 
     def apply(self, event: ev.Event, at: float | None = None) -> None:
-        """Take in one recorded event."""
+        """Apply one recorded event."""
         self._dirty = True
         handler = _HANDLERS.get(type(event))
         if handler is not None:
             handler(self, event, at)
 
     def look(self, board: BoardView | None) -> None:
-        """Take in the board as it is; the same version changes nothing."""
+        """Update from the board; a board of the same version changes nothing."""
         if board is not None and board is not self._board:
             self._board = board
             self._dirty = True
 
     def name(self, head: Head) -> None:
-        """Take what names the run, where it became known after the first events."""
+        """Set the run's names, which may become known after the first events."""
         old = self._head
         self._head = dataclasses.replace(
             head, passes=head.passes or old.passes or _passes(head.config),
@@ -68,23 +68,22 @@ class RunState:
         self._dirty = True
 
     def ask(self, verb: Asked) -> None:
-        """Note what a person asked of the run, so that it shows before the engine answers."""
+        """Show a person's request before the engine answers."""
         self._values["asked"] = verb
         self._dirty = True
 
     def mute(self, rules: frozenset[str]) -> None:
-        """Take the alert rules that are muted for this run, all of them."""
+        """Replace the alert rules that are muted for this run."""
         if self._muted != rules:
             self._muted = rules
             self._dirty = True
 
     @property
     def muted(self) -> frozenset[str]:
-        """The alert rules that are muted for this run."""
         return self._muted
 
     def set_status(self, status: Status) -> None:
-        """Say what is known of the run from outside its events."""
+        """Set a status that is known from outside the run's events."""
         if self._values.get("status") != status:
             self._values["status"] = status
             self._dirty = True
@@ -95,10 +94,10 @@ class RunState:
         self._log.append(LogLine(at=at, step=step, severity=severity, text=text))
         self._dirty = True
 
-    # -- what comes out ---------------------------------------------------------------------
+    # -- output -----------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """The run as it is."""
+        """Return the current snapshot."""
         if self._dirty:
             self._dirty = False
             self._snapshot = self._make()
@@ -142,7 +141,7 @@ class RunState:
         return series.view().value if series is not None else None
 
     def _shown_groups(self) -> tuple[int, tuple[ShownGroup, ...]]:
-        """The step on screen and its groups: on the board in that order, with what is recorded."""
+        """Return the step on screen and its groups: in the board's order, with recorded scores."""
         board = self._board
         if board.groups and board.step >= self._group_step:
             recorded = self._groups if board.step == self._group_step else {}
@@ -171,7 +170,7 @@ class RunState:
             for series in self._series.values():
                 series.forget_after(event.step)
             if self._group_step > event.step:
-                self._groups.clear()  # its step is sampled again
+                self._groups.clear()  # the step is sampled again
         self._values.update(status="loading", step=event.step, asked="", failure=None)
         what = "went on from" if event.resumed else "started at"
         self._write(event, at, f"{what} step {event.step} on {event.device}")
@@ -263,7 +262,7 @@ class RunState:
     def _push(self, name: str, step: int, value: float) -> None:
         series = self._series.get(name)
         if series is None:
-            # evaluations are few, and each is exact
+            # evaluations are few, so none are aggregated
             smoothing = 0.0 if name.startswith("eval/") else self._smoothing
             series = self._series[name] = Series(smoothing)
         series.push(step, value)
@@ -299,7 +298,7 @@ def _get(config: Mapping[str, Any], section: str, name: str) -> Any:
 
 
 def _passes(config: Mapping[str, Any]) -> int:
-    """Passes over the rollouts as the settings or the recipe say; 0 where neither does."""
+    """Return the passes over the rollouts by settings or recipe; 0 if neither says."""
     own = _get(config, "algorithm", "passes")
     if own:
         return int(own)
@@ -310,7 +309,7 @@ def _passes(config: Mapping[str, Any]) -> int:
 
 
 def _samples(config: Mapping[str, Any]) -> int:
-    """Sampled answers per held-out problem; without any, the curve is of the greedy ones."""
+    """Return the sampled answers per held-out problem; 0 means the curve is of greedy ones."""
     return int(_get(config, "evaluation", "samples") or 0)
 
 
@@ -319,5 +318,5 @@ def _text(config: Mapping[str, Any], section: str, name: str) -> str:
 
 
 def clock(at: float | None) -> str:
-    """Wall time of a log line as hours, minutes and seconds; blank where it is not known."""
+    """Format a log line's wall time as hours, minutes and seconds; blank if unknown."""
     return time.strftime("%H:%M:%S", time.localtime(at)) if at is not None else " " * 8

@@ -1,8 +1,8 @@
-"""Metric series of bounded size: smooth all values as they come, keep buckets of steps.
+"""Metric series of bounded size: smooth every value on arrival, keep buckets of steps.
 
-Every value passes through a debiased moving average, s_t = m_t / (1 - b^t) with
-m_t = b m_{t-1} + (1 - b) x_t; what is kept per bucket is the range of the raw values and the
-average at its end. Buckets lie on absolute steps, so that a curve never wobbles as it grows.
+Every value passes through a debiased moving average, s_t = m_t / (1 - b^t) with m_t = b m_{t-1} +
+(1 - b) x_t; a bucket keeps the range of the raw values and the average at its end. Bucket edges are
+at absolute steps, so that a curve does not wobble as it grows.
 """
 
 import math
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 MOST_BUCKETS = 2048
 SMOOTHING = 0.9
 DELTA_STEPS = 10
-RECENT = 2048  # values; a checkpoint to resume from is nearer than that
+RECENT = 2048  # values; a checkpoint to resume from is more recent than that
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,15 @@ class SeriesView:
     sparse: bool
 
     def steps(self) -> range:
-        """The first step of each bucket."""
+        """Return the first step of each bucket."""
         start = self.first // self.width * self.width
         return range(start, start + len(self.low) * self.width, self.width)
 
 
 class Series:
-    """Takes in one metric's values and keeps at most `MOST_BUCKETS` buckets of them.
+    """Collects one metric's values in at most `MOST_BUCKETS` buckets.
 
-    The newest values are kept as they came, for a run that is resumed from an earlier step.
+    The newest values are also kept unaggregated, in case the run is resumed from an earlier step.
     """
 
     __slots__ = ("_average", "_averages", "_count", "_first", "_high", "_last", "_last_step",
@@ -61,7 +61,7 @@ class Series:
         self._view: SeriesView | None = None
 
     def push(self, step: int, value: float) -> None:
-        """Take in the value of a step; steps must not go back, NaN is a gap."""
+        """Add the value of a step; steps must not decrease, NaN is a gap."""
         self._view = None
         if self._first < 0:
             self._first = step
@@ -77,9 +77,9 @@ class Series:
             self._draw(step, value, self._smoothed(self._average, self._count))
 
     def forget_after(self, step: int) -> None:
-        """Drop everything after a step, because a run was resumed from there.
+        """Drop everything after a step from which the run was resumed.
 
-        Further back than the newest `RECENT` values, what is drawn stays and the average restarts.
+        Beyond the newest `RECENT` values, the curve stays and the average restarts.
         """
         if self._first < 0 or step >= self._last_step:
             return
@@ -124,7 +124,7 @@ class Series:
         self._smooth[place] = smooth
 
     def view(self) -> SeriesView:
-        """The series as it is; the same object as long as nothing was pushed."""
+        """Return the current series; the same object while no value was added."""
         if self._view is None:
             span = max(1, self._last_step - self._first + 1)
             value = self._smoothed(self._average, self._count)

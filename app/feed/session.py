@@ -1,12 +1,10 @@
-"""Session: the run on screen, its feed folded into snapshots; knows no Textual."""
+"""Session: the run on screen and its feed, folded into snapshots; uses no Textual."""
 
 from app.feed.feed import Feed
 from app.feed.run_state import Asked, RunState, Snapshot
 
 
 class Session:
-    """One shown run."""
-
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
         self._head = feed.head()
@@ -19,7 +17,7 @@ class Session:
         return self.feed.run
 
     def pull(self) -> Snapshot:
-        """Take in what happened since the last call; the same object if nothing did."""
+        """Apply what arrived since the last call; return the same object if nothing did."""
         head = self.feed.head()
         if head is not self._head:
             self._head = head
@@ -37,16 +35,16 @@ class Session:
         return self.state.snapshot()
 
     def ask(self, verb: Asked) -> Snapshot:
-        """Ask something of the run, and show at once that it was asked."""
+        """Send a request to the run, and show it at once."""
         self.feed.ask(verb)
         self.state.ask(verb)
         return self.state.snapshot()
 
     def mute(self, rule: str, muted: bool) -> None:
-        """Show at once that a kind of alert is muted in this run, or speaks again."""
+        """Show at once that an alert rule of this run is muted or unmuted."""
         rules = self.state.muted
         self.state.mute(rules | {rule} if muted else rules - {rule})
 
     def close(self) -> None:
-        """Let go of the run; the run itself goes on."""
+        """Detach from the run, which continues."""
         self.feed.close()

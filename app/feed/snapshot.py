@@ -1,4 +1,4 @@
-"""Snapshot: a run as it is at one moment, in frozen values that panels draw and nothing else."""
+"""Snapshot: a run at one moment, in frozen values; the only input of the panels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ PHASES = ("generate", "score", "logprobs", "update")
 EMPTY_BOARD = BoardView()
 
 
-# a group is drawn as the board has it until it is recorded, and then as its event has it
+# a group is drawn from the board until it is recorded, and then from its event
 ShownGroup = BoardGroup | ev.Group
 ShownRollout = BoardRollout | ev.Completion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """A line of the log; `at` is wall time, None where it is not known."""
+    """A line of the log; `at` is wall time, None if unknown."""
 
     at: float | None
     step: int
@@ -34,7 +34,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What names a run at the top of a screen."""
+    """The names and settings at the top of a screen."""
 
     id: str = ""
     name: str = ""
@@ -49,7 +49,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A run as it is at one moment; panels draw it and nothing else."""
+    """A run at one moment; the only input of the panels."""
 
     version: int = 0
     head: Head = field(default_factory=Head)
@@ -81,17 +81,17 @@ class Snapshot:
 
     @property
     def active(self) -> bool:
-        """Whether an engine is at work on the run."""
+        """Whether an engine is working on the run."""
         return self.status in ("loading", "running", "paused")
 
     @property
     def open_alerts(self) -> tuple[AlertView, ...]:
-        """Alerts that held in one of the last ten steps and that nobody muted."""
+        """Unmuted alerts that held in one of the last ten steps."""
         return tuple(alert for alert in self._held if not alert.muted)
 
     @property
     def muted_alerts(self) -> tuple[AlertView, ...]:
-        """Alerts that held in one of the last ten steps, of rules muted for this run."""
+        """Muted alerts that held in one of the last ten steps."""
         return tuple(alert for alert in self._held if alert.muted)
 
     @property

@@ -1,4 +1,4 @@
-"""A feed from the store: the tail of a run that another process works on, or that has ended."""
+"""A feed from the store: follows a run of another process, or one that has ended."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ ANSWER_S = 6.0
 
 
 class StoreFeed:
-    """Reads one run on a thread of its own; every method returns at once."""
+    """Reads one run on its own thread; every method returns at once."""
 
     mark = ""
 
@@ -40,11 +40,10 @@ class StoreFeed:
         self._thread.start()
 
     def head(self) -> Head:
-        """What names the run, once it was found."""
         return self._head
 
     def facts(self) -> list[Fact]:
-        """What was read since the last call, in slices where a long past comes in."""
+        """Return what was read since the last call, in slices if there is a long history."""
         found: list[Fact] = []
         while len(found) < MOST_AT_ONCE:
             try:
@@ -54,28 +53,27 @@ class StoreFeed:
         return found
 
     def board(self) -> BoardView | None:
-        """The board as the run's process last wrote it."""
+        """Return the board as the run's process last wrote it."""
         return self._board
 
     def status(self) -> Status | None:
-        """`lost` where the run's process is gone."""
+        """Return `lost` if the run's process is gone."""
         return self._status
 
     def muted(self) -> frozenset[str]:
-        """The rules that the store holds as muted."""
         return self._muted
 
     def ask(self, verb: Asked) -> None:
-        """Leave a request in the store; the run's process polls them."""
+        """Store a request for the run's process, which polls for them."""
         if verb:
             self._asks.put((verb, ""))
 
     def pin(self, example_key: str) -> None:
-        """Leave a request to follow one more prompt."""
+        """Store a request to follow one more prompt."""
         self._asks.put(("pin", example_key))
 
     def close(self) -> None:
-        """Let go; the thread ends by itself."""
+        """Stop; the thread ends by itself."""
         self._stop.set()
 
     # -- the thread -------------------------------------------------------------------------
@@ -150,7 +148,7 @@ class StoreFeed:
             self._muted = found
 
     def _read_facts(self, reader: StoreReader, last: int, groups_from: int) -> int:
-        """Read all there is beyond `last`; of the past only the last step's groups."""
+        """Read everything beyond `last`, with groups only from step `groups_from` on."""
         while not self._stop.is_set():
             page = reader.facts(
                 self.run, after=last, limit=PAGE, groups_from=groups_from, tokens=False
@@ -173,7 +171,7 @@ class StoreFeed:
 
 
 class _Writer:
-    """The little that a viewer writes: its lease and its requests."""
+    """A viewer's writes: its lease and its requests."""
 
     def __init__(self, path: Path, run: int, say: Callable[[str], None]) -> None:
         self._path, self._run, self._say = path, run, say
@@ -188,14 +186,14 @@ class _Writer:
         return self._store
 
     def hold_lease(self) -> None:
-        """Have the run's process write its board for a while."""
+        """Ask the run's process to write its board for a while."""
         try:
             self._open().hold_lease(self._run, LEASE_S)  # type: ignore[attr-defined]
         except (StoreError, OSError) as error:
             self._say(f"progress is not shown: {error}")
 
     def request(self, verb: str, argument: str) -> None:
-        """Leave a request."""
+        """Store a request."""
         try:
             key = self._open().request(self._run, verb, argument=argument)  # type: ignore[attr-defined]
         except (StoreError, OSError) as error:
@@ -204,7 +202,7 @@ class _Writer:
             self.waiting[key] = time.monotonic()
 
     def look(self, reader: StoreReader) -> None:
-        """Say what became of requests that are overdue."""
+        """Report the outcome of requests that are overdue."""
         for key, since in list(self.waiting.items()):
             view = reader.control(key)
             if view.state in ("done", "taken"):

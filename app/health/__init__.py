@@ -1,4 +1,4 @@
-"""What this machine has and lacks, in facts that `grpo-tui doctor` prints."""
+"""Checks of this machine, as facts for `grpo-tui doctor`."""
 
 from app.health.facts import Fact, Level
 

@@ -1,4 +1,4 @@
-"""One thing found on the machine, how bad it is, and what to do about it."""
+"""A fact about the machine, its severity, and the remedy."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Level(StrEnum):
-    """How bad a fact is."""
+    """The severity of a fact."""
 
     FINE = "fine"
     WARNING = "warning"
@@ -16,7 +16,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A line of the report: what was checked, what was found, what would help."""
+    """A line of the report: what was checked, what was found, and the remedy."""
 
     area: str
     name: str
@@ -24,15 +24,15 @@ class Fact:
     level: Level = Level.FINE
     remedy: str = ""
     numbers: Mapping[str, float | str | None] = field(default_factory=dict)
-    """What was measured, for programs."""
+    """The measured numbers, for programs."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values for `--json`."""
+        """Return plain values for `--json`."""
         return asdict(self)
 
 
 def gib(size: float) -> str:
-    """Bytes in words: 1.5 GiB, 20 MiB."""
+    """Format bytes: 1.5 GiB, 20 MiB."""
     for unit, step in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if size >= 1 << step:
             return f"{size / (1 << step):.1f} {unit}"

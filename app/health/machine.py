@@ -18,7 +18,7 @@ def facts() -> list[Fact]:
 
 
 def system() -> Fact:
-    """What computes, under which system."""
+    """Report the processor or chip and the operating system."""
     name = f"{platform.system()} {platform.release()}"
     if sys.platform == "darwin":
         name = f"macOS {platform.mac_ver()[0]}"
@@ -29,7 +29,7 @@ def system() -> Fact:
 
 
 def processor_name() -> str:
-    """The processor's name as its maker writes it."""
+    """Return the processor's marketing name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -39,7 +39,7 @@ def processor_name() -> str:
 
 
 def cores() -> Fact:
-    """How many cores there are for this process, and who shares them."""
+    """Report the cores available to this process, and other engines that share them."""
     processors = threads.usable_processors()
     physical, quota = threads.physical_cores(processors), threads.quota()
     usable, engines = threads.cores(), threads.engines_here()
@@ -58,7 +58,7 @@ def cores() -> Fact:
 
 
 def python() -> Fact:
-    """The interpreter and where it lives."""
+    """Report the Python interpreter and its location."""
     where = "virtual environment" if sys.prefix != sys.base_prefix else "no virtual environment"
     return Fact(
         area="Machine",
@@ -69,7 +69,7 @@ def python() -> Fact:
 
 
 def memory_fact() -> Fact:
-    """How much memory there is to train in."""
+    """Report how much memory is available for training."""
     found = memory.memory()
     words = f"{gib(found.available)} free of {gib(found.total)}"
     if found.limit is not None:
@@ -85,7 +85,7 @@ def memory_fact() -> Fact:
 
 
 def environment_names() -> list[str]:
-    """Variables that change how a run computes, for the report."""
+    """Return the variables that change how a run computes."""
     names = (
         *threads.ASKED,
         "GRPO_TUI_BLAS",
@@ -98,7 +98,7 @@ def environment_names() -> list[str]:
 
 
 def environment() -> list[Fact]:
-    """The variables that are set, where any is."""
+    """Report which of these variables are set, if any are."""
     found = environment_names()
     if not found:
         return []

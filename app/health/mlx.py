@@ -1,4 +1,4 @@
-"""MLX: which build is installed, what it computes on, and how fast it multiplies here."""
+"""MLX: the installed build, its device, and its speed here."""
 
 import shutil
 import sys
@@ -14,7 +14,7 @@ COLLAPSE = 5.0
 
 
 def facts() -> list[Fact]:
-    """The installed MLX and, where it starts, its speed."""
+    """Return facts on the installed MLX and, if it loads, its speed."""
     found = [package()]
     if found[0].level is Level.STOPS:
         return found
@@ -22,11 +22,11 @@ def facts() -> list[Fact]:
 
 
 def package() -> Fact:
-    """MLX and mlx-lm, loaded once to be sure that they load."""
+    """Report MLX and mlx-lm, after importing both to check that they load."""
     try:
         versions = f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}"
         device.require_backend()
-        with warnings.catch_warnings():  # `products` says it
+        with warnings.catch_warnings():  # `products` reports it
             warnings.simplefilter("ignore", RuntimeWarning)
             blas.ensure(check=True)
         device.require_mlx()
@@ -44,7 +44,7 @@ def package() -> Fact:
 
 
 def builds() -> list[Fact]:
-    """Which back end is installed, and whether it is the one for this machine."""
+    """Report the installed back end, and whether it suits this machine."""
     found, wanted = device.backends(), device.wanted_extra()
     words = ", ".join(f"{name} {number}" for name, number in found.items()) or "unknown"
     level, remedy = Level.FINE, ""
@@ -62,7 +62,7 @@ def builds() -> list[Fact]:
 
 
 def default_device() -> Fact:
-    """What MLX computes on."""
+    """Report the device that MLX computes on."""
     import mlx.core as mx
 
     kind = str(mx.default_device().type).rpartition(".")[2]
@@ -73,7 +73,7 @@ def default_device() -> Fact:
 
 
 def number_format() -> Fact:
-    """What `model.dtype: auto` becomes here."""
+    """Report what `model.dtype: auto` means here."""
     on_gpu = device.uses_gpu()
     return Fact(
         area="MLX",
@@ -84,7 +84,7 @@ def number_format() -> Fact:
 
 
 def compiler() -> Fact:
-    """MLX compiles element-wise chains with a C++ compiler on processors; it is not needed."""
+    """Report the optional C++ compiler that MLX uses for element-wise chains on processors."""
     found = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
     return Fact(
         area="MLX",
@@ -95,7 +95,7 @@ def compiler() -> Fact:
 
 
 def products() -> list[Fact]:
-    """The BLAS in use and its speed, alone and beside a busy process."""
+    """Report the BLAS and its speed, alone and beside a busy process."""
     done = blas.ensure()
     library = done.library or done.reason
     if done.loaded:
@@ -123,12 +123,12 @@ def products() -> list[Fact]:
 
 
 def on_processor() -> bool:
-    """True where products run on the processor of a Linux machine."""
+    """Return whether products run on the processor of a Linux machine."""
     return sys.platform == "linux" and not device.uses_gpu()
 
 
 def square() -> Fact:
-    """The rate of a large product, which is what training is made of."""
+    """Measure the rate of a large product, the main cost of training."""
     alone = speed.measure(speed.SQUARE)
     with speed.busy_neighbour():
         beside = speed.measure(speed.SQUARE)
@@ -153,7 +153,7 @@ def square() -> Fact:
 
 
 def skinny() -> Fact:
-    """The time of a small product, which is what decoding is made of."""
+    """Measure the time of a small product, the main cost of decoding."""
     alone = speed.measure(speed.SKINNY)
     used = blas.ensure().threads
     with speed.busy_neighbour():

@@ -1,4 +1,4 @@
-"""Optional packages: what each is for, and how to get it."""
+"""Optional packages: their purpose and how to install them."""
 
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -15,12 +15,12 @@ OPTIONAL: Final = (
 
 
 def facts() -> list[Fact]:
-    """One line per optional package."""
+    """Return one fact per optional package."""
     return [fact(*row) for row in OPTIONAL]
 
 
 def fact(package: str, extra: str, purpose: str) -> Fact:
-    """Its version, or what it would bring and how to install it; missing is no problem."""
+    """Report the version, or the purpose and the install command; a missing one is no problem."""
     try:
         found: str | None = version(package)
     except PackageNotFoundError:

@@ -19,20 +19,20 @@ HARDLY = 100 << 20
 
 
 def facts(given: str | None = None) -> list[Fact]:
-    """The folder, the file, and the SQLite that reads it."""
+    """Report the folder, the file, and the SQLite that reads it."""
     path = store_path(given)
     return [folder(path), *file_system(path), database(path), used(path), sqlite()]
 
 
 def nearest(path: Path) -> Path:
-    """The path, or the closest folder above it that exists."""
+    """Return the path, or its closest existing parent."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
 
 
 def folder(path: Path) -> Fact:
-    """Where runs are kept, whether one can write there, and how much room is left."""
+    """Report where runs are stored, whether it is writable, and how much space is free."""
     place = nearest(path.parent)
     free = shutil.disk_usage(place).free
     level, remedy = Level.FINE, ""
@@ -53,7 +53,7 @@ def folder(path: Path) -> Fact:
 
 
 def database(path: Path) -> Fact:
-    """The database file: not there yet, sound, or what is wrong with it."""
+    """Report the database file: absent, sound, or its problem."""
     if not path.exists():
         return Fact(area="Store", name="database", found=f"{path.name} will be made by a first run")
     try:
@@ -80,7 +80,7 @@ def database(path: Path) -> Fact:
 
 
 def damaged(path: Path, error: str) -> Fact:
-    """A file that no run can be written to."""
+    """Report a file that no run can be written to."""
     return Fact(
         area="Store",
         name="database",
@@ -92,7 +92,7 @@ def damaged(path: Path, error: str) -> Fact:
 
 
 def file_system(path: Path) -> list[Fact]:
-    """A file system over the network, where there is one."""
+    """Report a network file system; None on a local one."""
     remote = network_file_system(nearest(path.parent))
     if not remote:
         return []
@@ -108,21 +108,21 @@ def file_system(path: Path) -> list[Fact]:
 
 
 def used(path: Path) -> Fact:
-    """How much the runs' folders hold."""
+    """Return the total size of the runs' folders."""
     total = files = 0
     for place, _, names in os.walk(runs_folder(path)):
         for name in names:
             try:
                 total += (Path(place) / name).lstat().st_size
             except OSError:
-                continue  # removed meanwhile
+                continue  # deleted in the meantime
             files += 1
     words = f"{gib(total)} in {files} files" if files else "none yet"
     return Fact(area="Store", name="runs", found=words, numbers={"bytes": total, "files": files})
 
 
 def sqlite() -> Fact:
-    """The SQLite library and its known bugs that can damage a file."""
+    """Report the SQLite library and its known bugs that can damage a file."""
     bugs = sqlite_warnings()
     return Fact(
         area="Store",

@@ -1,4 +1,4 @@
-"""What the terminal can do: size, colours, Unicode, and taking text into its clipboard."""
+"""Capabilities of the terminal: size, colours, Unicode, and clipboard access."""
 
 import locale
 import os
@@ -14,13 +14,13 @@ from typing import Final
 from app.health.facts import Fact, Level
 
 ASK_CLIPBOARD: Final = b"\x1bP+q4d73\x1b\\\x1b[c"
-"""Asks for the capability `Ms`, then for the device attributes, which every terminal answers."""
+"""Asks for the capability `Ms`, then for the device attributes, which every terminal sends."""
 ANSWERS: Final = 0.3
 SMALLEST: Final = (80, 24)
 
 
 def facts() -> list[Fact]:
-    """Size, colours, Unicode, clipboard; short where no terminal is attached."""
+    """Report size, colours, Unicode and clipboard; less if no terminal is attached."""
     if not sys.stdout.isatty() and not sys.stderr.isatty():
         words = "none attached; the workbench needs one, all other verbs do not"
         return [Fact(area="Terminal", name="terminal", found=words), unicode()]
@@ -42,7 +42,7 @@ def size() -> Fact:
 
 
 def colours() -> Fact:
-    """How many colours the environment promises."""
+    """Report the number of colours that the environment declares."""
     term = os.environ.get("TERM", "")
     if os.environ.get("NO_COLOR"):
         words, count, remedy = "off (NO_COLOR is set)", 0, ""
@@ -65,7 +65,7 @@ def colours() -> Fact:
 
 
 def unicode() -> Fact:
-    """Whether block and Braille characters can be written."""
+    """Report whether block and Braille characters can be written."""
     encoding = (getattr(sys.stdout, "encoding", None) or locale.getpreferredencoding(False)).lower()
     able = encoding.replace("-", "").replace("_", "") == "utf8"
     return Fact(
@@ -79,7 +79,7 @@ def unicode() -> Fact:
 
 
 def clipboard() -> Fact:
-    """Whether the terminal says that it takes text by OSC 52."""
+    """Report whether the terminal declares OSC 52 clipboard access."""
     answer = ask(ASK_CLIPBOARD)
     able = takes_clipboard(answer)
     if able is None:
@@ -99,7 +99,7 @@ def clipboard() -> Fact:
 
 
 def takes_clipboard(answer: bytes) -> bool | None:
-    """What an answer says: `Ms` reported, or 52 among the device attributes; None: no answer."""
+    """Parse an answer for `Ms`, or for 52 among the device attributes; None means no answer."""
     if re.search(rb"\x1bP1\+r4[dD]73", answer):
         return True
     attributes = re.search(rb"\x1b\[\?([\d;]*)c", answer)
@@ -109,7 +109,7 @@ def takes_clipboard(answer: bytes) -> bool | None:
 
 
 def ask(question: bytes) -> bytes:
-    """Write a question to the terminal and read until its attributes arrive or time is up."""
+    """Write a query to the terminal and read until its attributes arrive or the timeout ends."""
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     except OSError:

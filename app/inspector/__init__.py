@@ -1,1 +1,1 @@
-"""What one token did in the loss: numbers from the engine's own maths, told in words."""
+"""What one token did in the loss: numbers from the engine's maths, explained in words."""

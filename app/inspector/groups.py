@@ -1,4 +1,4 @@
-"""Groups and answers told apart: surprise, verdicts, the words that changed between two answers."""
+"""Compare the answers of a group: surprise, verdicts, and word differences."""
 
 import difflib
 import re
@@ -13,18 +13,18 @@ SORT_KEYS: tuple[SortKey, ...] = ("prompt", "surprise", "reward", "length", "kl"
 
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 DIFF_LIMIT = 4000  # words; a longer text is compared line by line
-DIFF_LENGTH = 40_000  # characters; what lies beyond is not compared
+DIFF_LENGTH = 40_000  # characters; the rest is not compared
 
 
 def surprisal(row: TokenRow) -> float:
-    """Mean surprise of an answer's tokens to the policy that sampled it: −mean(log p), nats."""
+    """Return an answer's mean surprisal under the sampling policy: −mean(log p), nats."""
     return -sum(row.old) / len(row.old) if row.old else 0.0
 
 
 def surprise(group: GroupView, rows: Sequence[TokenRow] = ()) -> float:
-    """How unexpected the group's lesson is: the largest |advantage| × surprise of its answer.
+    """Return the group's largest |advantage| × surprise over its answers.
 
-    Without token numbers every answer counts as equally likely.
+    Without token numbers all answers count as equally likely.
     """
     by_index = {row.index: surprisal(row) for row in rows}
     return max(
@@ -33,7 +33,7 @@ def surprise(group: GroupView, rows: Sequence[TokenRow] = ()) -> float:
 
 
 def sorted_groups(groups: Sequence[GroupView], key: SortKey) -> tuple[GroupView, ...]:
-    """Order the groups of a step, what is most worth a look first."""
+    """Sort the groups of a step by descending measure; `prompt` keeps their order."""
     measures: dict[str, Callable[[GroupView], float]] = {
         "surprise": surprise,
         "reward": lambda g: g.reward_mean if g.reward_mean is not None else float("-inf"),
@@ -53,14 +53,14 @@ def _mean(values: Sequence[float | None]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One chip beside an answer: what is fine or not about it."""
+    """A short label for an answer, favourable or not."""
 
     text: str
     good: bool
 
 
 def verdicts(rollout: RolloutView, group: GroupView) -> tuple[Verdict, ...]:
-    """What can be said about an answer at a glance."""
+    """Return the labels of an answer."""
     chips = [
         Verdict("cut at the limit", False)
         if rollout.finish == "length"
@@ -78,13 +78,13 @@ def verdicts(rollout: RolloutView, group: GroupView) -> tuple[Verdict, ...]:
 
 
 def letter(index: int) -> str:
-    """The name of an answer in its group: a to z, then a1, b1 …"""
+    """Return an answer's label in its group: a to z, then a1, b1 …"""
     turn, place = divmod(index, 26)
     return chr(ord("a") + place) + (str(turn) if turn else "")
 
 
 def balance(group: GroupView) -> str:
-    """How many answers are pushed up and down, in words."""
+    """Say how many answers are pushed up and down."""
     ups = sum((r.advantage or 0.0) > 0 for r in group.rollouts)
     downs = sum((r.advantage or 0.0) < 0 for r in group.rollouts)
     if not ups and not downs:
@@ -101,7 +101,7 @@ class Change:
 
 
 def word_diff(older: str, newer: str) -> tuple[Change, ...]:
-    """Compare two answers word by word; the new and the same parts spell the newer one."""
+    """Diff two answers by words; the new and the common parts form the newer one."""
     a, b = WORDS.findall(older[:DIFF_LENGTH]), WORDS.findall(newer[:DIFF_LENGTH])
     if len(a) + len(b) > DIFF_LIMIT:
         a = older[:DIFF_LENGTH].splitlines(keepends=True)

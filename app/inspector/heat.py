@@ -1,4 +1,4 @@
-"""What a token is shaded by: one number per token, signed or not, from its term."""
+"""The shade of a token: one number per token, signed or not, from its term."""
 
 import math
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ HEAT_NAMES: dict[HeatMode, str] = {
 }
 
 
-LEAST = 0.15  # what the least pushed token of a pushed answer is shaded with
+LEAST = 0.15  # the least shade of a token that is pushed at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heat:
-    """A shade per token: −1 to 1 where signed, 0 to 1 where not, None where nothing is known."""
+    """A shade per token: −1 to 1 if signed, 0 to 1 otherwise, None if unknown."""
 
     mode: HeatMode
     signed: bool
@@ -34,11 +34,11 @@ class Heat:
 
 
 def heat(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm], at: int = -1) -> Heat:
-    """Shade one answer's tokens; shades are relative to the largest value of the answer."""
+    """Shade one answer's tokens, relative to the largest value of the answer."""
     values = _values(mode, row, terms, at)
     finite = [abs(v) for v in values if v is not None and math.isfinite(v)]
     largest = max(finite, default=0.0)
-    # ratios are all near 1: what tells tokens apart is how far each is above the smallest
+    # ratios are all near 1, so shade them by their distance above the smallest
     floor = min(finite, default=0.0) if mode == "push" else 0.0
     span = 1.0 if mode == "clip" else largest - floor
 

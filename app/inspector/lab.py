@@ -1,4 +1,4 @@
-"""The lab: what a stored group would have done under other choices, from its own numbers."""
+"""The lab: recompute a stored group under other settings, from its recorded numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -10,7 +10,7 @@ from experiments.values import GroupView, TokenView
 from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, recipe
 from grpo_engine.errors import RecipeError
 
-# What can be asked "what if" of, where stored log-probabilities and rewards have the answer.
+# Settings that can be varied, as far as recorded log-probabilities and rewards suffice.
 _STEPS = {name: setting.steps for name, setting in SETTINGS.items() if setting.steps}
 _MOST_ASKED = ("beta", "clip_low", "clip_high", "delta")
 KNOBS: dict[str, tuple[Any, ...]] = {
@@ -20,7 +20,7 @@ KNOBS: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerEffect:
-    """One answer's part in the update: its worth, how much of it was clipped, its total push."""
+    """One answer's part in the update: its advantage, its clipped share, its total push."""
 
     advantage: float
     clipped: float
@@ -38,7 +38,7 @@ class WhatIf:
 
     @property
     def clipped(self) -> float:
-        """The share of the group's tokens that a bound stops."""
+        """The share of the group's tokens that are clipped."""
         tokens = [term for answer in self.terms for term in answer]
         return sum(term.side != "free" for term in tokens) / len(tokens) if tokens else 0.0
 
@@ -75,7 +75,7 @@ def _effect(terms: Sequence[TokenTerm]) -> AnswerEffect:
 
 
 def turn(how: Recipe, knob: str, by: int) -> Recipe:
-    """Turn one knob by some notches; a combination that excludes itself is skipped over."""
+    """Move one setting by some notches, skipping values that the recipe does not allow."""
     notches = KNOBS[knob]
     now = getattr(how, knob)
     start = notches.index(now) if now in notches else _nearest(notches, now)
@@ -89,7 +89,7 @@ def turn(how: Recipe, knob: str, by: int) -> Recipe:
 
 
 def changed(how: Recipe, knob: str, value: Any) -> Recipe:
-    """The recipe with one choice changed, and with it what would exclude the change."""
+    """Return the recipe with one setting changed, and with it any setting that would conflict."""
     if knob == "name":
         return recipe(value)
     extra: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def _nearest(notches: Sequence[Any], value: Any) -> int:
 
 
 def differences(one: Recipe, other: Recipe) -> tuple[str, ...]:
-    """The choices in which two recipes differ, the name apart."""
+    """Return the settings in which two recipes differ, except the name."""
     return tuple(
         field.name
         for field in fields(Recipe)

@@ -1,4 +1,4 @@
-"""Lays an answer's tokens out in lines of cells, so that each cell knows its token."""
+"""Lay out an answer's tokens in lines of cells, so that each cell knows its token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ EMPTY_SIGN = "∅"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of one line that belongs to one token; `cells` wide."""
+    """A part of one line that belongs to one token; `cells` wide."""
 
     token: int
     text: str
@@ -22,13 +22,13 @@ Line = tuple[Piece, ...]
 
 
 def token_texts(text: str, ends: Sequence[int]) -> tuple[str, ...]:
-    """Cut a text into its tokens; `ends[t]` is the number of characters up to and with token t."""
+    """Split a text into tokens; `ends[t]` is the number of characters up to and with token t."""
     starts = (0, *ends[:-1])
     return tuple(text[start:end] for start, end in zip(starts, ends, strict=True))
 
 
 def lay_out(tokens: Sequence[str], width: int) -> tuple[Line, ...]:
-    """Fill lines of `width` cells; a line end in a token shows as a sign and breaks the line."""
+    """Fill lines of `width` cells; a newline in a token shows as a sign and ends the line."""
     lines: list[list[Piece]] = [[]]
     room = width
     for index, raw in enumerate(tokens):

@@ -1,6 +1,6 @@
-"""The bridge from stored log-probabilities to the engine's loss: the one caller of it in the app.
+"""Compute token terms with the engine's loss from stored log-probabilities; its only caller in app.
 
-MLX is imported when a term is asked for, in the thread that asks; callers use one thread.
+MLX is imported in the thread that asks first; callers must use one thread.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def group_terms(
     tokens: TokenView, recipe: Recipe, totals: UpdateTotals, *, at: int,
     advantages: Sequence[Sequence[float]] | None = None,
 ) -> tuple[tuple[TokenTerm, ...], ...]:  # fmt: skip
-    """Score a group's tokens as pass `at` (0-based) saw them; -1 takes the scores after the step.
+    """Compute a group's token terms in pass `at` (0-based); -1 takes the scores after the step.
 
     `advantages` replaces the recorded ones, for the lab.
     """
@@ -63,9 +63,9 @@ def group_terms(
 
 
 def group_advantages(groups: Sequence[GroupView], recipe: Recipe) -> list[list[list[float]]]:
-    """What the answers of a step would be worth under another recipe: [group][answer][1 value].
+    """Return the advantages of a step under another recipe: [group][answer][1 value].
 
-    Signals that need more than final rewards (`process`, `gae`) give what was recorded.
+    Signals that need more than final rewards (`process`, `gae`) keep the recorded ones.
     """
     require_mlx()
     from grpo_engine.maths.advantage import advantages
@@ -94,7 +94,7 @@ def _new(row: TokenRow, at: int) -> tuple[float, ...]:
 
 
 def _without_missing(recipe: Recipe, *, has_reference: bool, has_sampler: bool) -> Recipe:
-    # what was not recorded cannot be weighed: those parts of the loss read 0
+    # missing records give no weights: those parts of the loss read 0
     changes: dict[str, Any] = {}
     if not has_reference and recipe.anchor_place == "loss":
         changes |= {"anchor": "none", "beta": 0.0}
@@ -150,6 +150,6 @@ def _term(arrays: dict[str, Any], row: TokenRow, i: int, t: int, new: float) -> 
         anchor=at("anchor"),
         kl=at("kl"),
         target=at("target"),
-        # the engine minimises the loss; people think of what is pushed up
+        # the engine minimises the loss; people see the objective, which is maximised
         contribution=-at("contribution"),
     )

@@ -1,4 +1,4 @@
-"""What the inspector shows of an answer's tokens in one pass, as plain numbers."""
+"""The inspector's numbers for an answer's tokens in one pass."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ Side = Literal["free", "low", "high", "ceiling"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateTotals:
-    """The denominators of the step that the answer was part of."""
+    """The denominators of the answer's step."""
 
     rows: int
     tokens: int
@@ -20,7 +20,7 @@ class UpdateTotals:
 class TokenTerm:
     """One token's part in the loss; `contribution` is what it adds to the objective.
 
-    The objective is what is maximised, so its sign is that of the push.
+    The objective is maximised, so the sign is that of the push.
     """
 
     advantage: float

@@ -1,16 +1,16 @@
-"""One token's numbers as short sentences: why the push stops, and its term written out."""
+"""Explain a token's numbers in words: why it is clipped, and its term as arithmetic."""
 
 from app.inspector.values import TokenTerm, UpdateTotals
 from app.text.numbers import MINUS, short, signed
 from grpo_engine.config.recipes import Recipe
 
-# A ratio this near to 1 is 1: float32 log-probabilities are no more exact than that.
+# Ratios this near to 1 count as 1: float32 log-probabilities are no more precise.
 ONE = 1e-5
 FAR = 1e6
 
 
 def why(term: TokenTerm, recipe: Recipe, *, first_pass: bool) -> str:
-    """Say in one sentence what happens to the token and why."""
+    """Explain in one sentence what happens to the token and why."""
     if term.advantage == 0:
         return "no push: its answer is worth what its siblings are"
     if not term.kept:
@@ -33,7 +33,7 @@ def why(term: TokenTerm, recipe: Recipe, *, first_pass: bool) -> str:
 
 
 def _too_far(term: TokenTerm, recipe: Recipe) -> str:
-    """Which of the two masks on the distance to the sampler it was."""
+    """Say which of the two masks on the distance to the sampler applied."""
     if term.importance == 0:
         low, high = short(recipe.importance_floor), short(recipe.importance_cap)
         whose = "its answer" if recipe.importance_mode.startswith("sequence") else "it"
@@ -60,7 +60,7 @@ def _free(term: TokenTerm, who: str, better: bool) -> str:
 
 
 def written_out(term: TokenTerm, recipe: Recipe, totals: UpdateTotals, length: int) -> str:
-    """The token's term of the objective as arithmetic, `1.20 × 1.21 ÷ 24 tokens ÷ 8 answers`."""
+    """Write out the token's term of the objective, `1.20 × 1.21 ÷ 24 tokens ÷ 8 answers`."""
     parts = [_objective(term, recipe), *_divisors(recipe, totals, length)]
     text = " ".join(part for part in parts if part)
     if recipe.anchor != "none" and recipe.anchor_place == "loss" and term.anchor:
@@ -102,7 +102,7 @@ def _divisors(recipe: Recipe, totals: UpdateTotals, length: int) -> list[str]:
 
 
 def _fixed(value: float) -> str:
-    """Four decimals with a sign, `+.0076`; smaller ones as a power of ten."""
+    """Format with sign and four decimals, `+.0076`; smaller numbers as a power of ten."""
     if value == 0 or abs(value) < 0.00005 or abs(value) >= 1 or value != value:
         return signed(value)
     return ("+" if value > 0 else MINUS) + f"{abs(value):.4f}"[1:]

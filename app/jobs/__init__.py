@@ -1,1 +1,1 @@
-"""How a run is started and carried out; knows no Textual."""
+"""Start runs and carry them out; uses no Textual."""

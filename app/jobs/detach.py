@@ -1,4 +1,4 @@
-"""Starting a run in the background: the same command in a session of its own."""
+"""Start a run in the background: the same command in its own session."""
 
 import json
 import os
@@ -13,12 +13,12 @@ import app
 from app import exit_codes
 
 READY = "--ready-file"
-PATIENCE = 600.0  # seconds; a model may have to be fetched
+PATIENCE = 600.0  # seconds; a model may have to be downloaded
 TICK = 0.05
 
 
 def start_detached(arguments: Sequence[str], *, as_json: bool) -> int:
-    """Start `grpo-tui ARGUMENTS` apart from this terminal and print the run's name."""
+    """Start `grpo-tui ARGUMENTS` detached from this terminal and print the run's name."""
     with tempfile.TemporaryDirectory(prefix="grpo-tui-") as place:
         ready, said = Path(place) / "ready.json", Path(place) / "said.txt"
         with said.open("wb") as output:
@@ -45,12 +45,12 @@ def start_detached(arguments: Sequence[str], *, as_json: bool) -> int:
 
 
 def command(*arguments: str) -> list[str]:
-    """The words that start `grpo-tui ARGUMENTS`; modules of the working folder are not found."""
+    """Return the command line of `grpo-tui ARGUMENTS`; it ignores modules in the working folder."""
     return [sys.executable, "-P", "-m", "app", *arguments]
 
 
 def environment() -> dict[str, str]:
-    """This environment, with the packages importable wherever they are."""
+    """Return this environment with the packages importable from any folder."""
     root = str(Path(app.__file__).resolve().parent.parent)
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

@@ -1,4 +1,4 @@
-"""The process's one permanent engine thread: all of MLX happens on it, one job after another."""
+"""The process's one permanent engine thread: all MLX work runs on it, one job after another."""
 
 import sys
 import threading
@@ -9,7 +9,7 @@ Work = Callable[[], None]
 
 
 class EngineThread(threading.Thread):
-    """Does jobs in their order; lowers its own priority before the first loads BLAS and MLX."""
+    """Runs jobs in order; lowers its own priority before the first one loads BLAS and MLX."""
 
     def __init__(self, niceness: int = 0) -> None:
         super().__init__(name="engine", daemon=True)
@@ -17,15 +17,15 @@ class EngineThread(threading.Thread):
         self._jobs: SimpleQueue[Work | None] = SimpleQueue()
 
     def submit(self, work: Work) -> None:
-        """Do this after what was submitted before."""
+        """Queue a job."""
         self._jobs.put(work)
 
     def finish(self) -> None:
-        """End after the jobs that were submitted."""
+        """Stop after the queued jobs."""
         self._jobs.put(None)
 
     def run(self) -> None:
-        """Wait for jobs; the thread's own entry."""
+        """Run jobs until the end; the thread's entry point."""
         from grpo_engine.platform import enter_engine, heap
 
         enter_engine(self._niceness)
@@ -34,6 +34,6 @@ class EngineThread(threading.Thread):
                 work()
                 heap.give_back()
         finally:
-            # MLX keeps streams for each thread, and must not find them when the thread is gone
+            # MLX keeps streams per thread, and must not find those of an ended thread
             if (mlx := sys.modules.get("mlx.core")) is not None:
                 mlx.clear_streams()

@@ -1,7 +1,7 @@
 """A run without a screen: the engine's thread, the recorder, the printer, and signals.
 
-The main thread waits for events and signals only, so that an interrupt is answered at once while
-MLX computes. What is shown as a fact has been committed by the recorder before.
+The main thread only waits for events and signals, so that it answers an interrupt at once while MLX
+computes. Facts are shown after the recorder has committed them.
 """
 
 import json
@@ -27,9 +27,9 @@ from grpo_engine import errors
 from grpo_engine import events as ev
 
 PROGRESS = ev.PhaseStarted | ev.PhaseAdvanced | ev.PromptsStarted | ev.RolloutsAdvanced
-NOT_PRINTED = ev.GroupScored | ev.TokensScored | ev.PassFinished  # but as JSON
-PATIENCE = 8.0  # seconds that a stop at once may take before the process ends itself
-GRACE = 2.0  # seconds that the engine has to notice by itself that a rank is gone
+NOT_PRINTED = ev.GroupScored | ev.TokensScored | ev.PassFinished  # except as JSON
+PATIENCE = 8.0  # seconds until an immediate stop ends the process by force
+GRACE = 2.0  # seconds for the engine to notice a lost rank by itself
 TICK = 0.1
 
 
@@ -38,7 +38,7 @@ def run_headless(
 ) -> int:
     """Run the job to its end and return the exit status.
 
-    `on_end` is a shell command; a run in the background says in `ready` that it has begun.
+    `on_end` is a shell command; a background run reports its start in the file `ready`.
     """
     job.folder.mkdir(parents=True, exist_ok=True)
     watcher = Watcher(job, as_json=as_json, on_end=on_end, ready=ready)
@@ -63,7 +63,7 @@ class Watcher:
         self._noted: deque[ev.NoteWritten] = deque(maxlen=200)
 
     def watch(self) -> int:
-        """Start the engine, show what happens until it ends, close everything."""
+        """Start the engine, show events until it ends, close everything."""
         job = self._job
         self._say(f"run {job.name} in {job.folder}")
         engine = EngineThread()
@@ -82,7 +82,7 @@ class Watcher:
         return self._status()
 
     def _train(self) -> None:
-        """On the engine's thread."""
+        """Train, on the engine's thread."""
         try:
             self._job.train(self._queue.put)
         finally:
@@ -101,7 +101,7 @@ class Watcher:
             return event
 
     def _give_up_lost(self) -> None:
-        """End the run where another rank is gone and the engine cannot notice it."""
+        """Fail the run if another rank is gone and the engine cannot notice it."""
         if not self._job.control.lost:
             return
         if self._lost_since is None:
@@ -115,13 +115,13 @@ class Watcher:
             self._lost_since = float("inf")
 
     def _is_shown_late(self, event: ev.Event) -> bool:
-        """Whether an event is held back until it is in the store."""
+        """Return whether an event is shown only after it is in the store."""
         if self._facts is None or isinstance(event, PROGRESS):
             return False
         return self._as_json or not isinstance(event, NOT_PRINTED)
 
     def _await_commit(self, event: ev.Event) -> None:
-        """Wait until the recorder says that it has stored this fact."""
+        """Wait until the recorder has stored this fact."""
         assert self._facts is not None
         while True:
             try:
@@ -132,7 +132,7 @@ class Watcher:
             if stored is None or stored == event:
                 return
             if isinstance(stored, ev.NoteWritten) and stored not in self._noted:
-                self._show(stored)  # the store's own
+                self._show(stored)  # a note by the store itself
 
     def _show(self, event: ev.Event) -> None:
         self._step = max(self._step, event.step)
@@ -153,7 +153,7 @@ class Watcher:
             self._go_dark()
 
     def _go_dark(self) -> None:
-        """Nobody reads any more: the run continues, its log and the store have everything."""
+        """Stop printing when the output has no reader; the run, its log and its record continue."""
         self._printer = Silent()
         null = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
@@ -161,7 +161,7 @@ class Watcher:
                 os.dup2(null, stream.fileno())
 
     def _announce(self, event: ev.Event) -> None:
-        """Tell whoever started a detached run that it is on its way, or what went wrong."""
+        """Report the start or failure of a detached run to the process that started it."""
         if self._ready is None:
             return
         if isinstance(event, ev.PromptsStarted | ev.RunFailed | ev.RunFinished):
@@ -173,7 +173,7 @@ class Watcher:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM stop, gently and then at once; a hang-up only takes the screen."""
+        """Handle SIGINT and SIGTERM: stop cleanly, then at once; SIGHUP ends only the output."""
         wanted = {
             signal.SIGINT: self._stop,
             signal.SIGTERM: self._stop,
@@ -202,7 +202,7 @@ class Watcher:
         self._go_dark()
 
     def _leave_if_stuck(self) -> None:
-        """End the process where the engine does not come to its next safe point in time."""
+        """End the process if the engine misses the deadline for its next safe point."""
         if time.monotonic() > self._deadline:
             self._job.close("stopped at once")
             os._exit(exit_codes.INTERRUPTED)
@@ -235,7 +235,7 @@ class Watcher:
         return exit_codes.FAILED
 
     def _run_command(self, command: str) -> None:
-        """Run what the user asked for at the end; the run's facts are in its environment."""
+        """Run the user's `on_end` command, with facts about the run in its environment."""
         ended = self._ended
         facts: dict[str, Any] = {
             "GRPO_TUI_RUN": self._job.handle.id if self._job.handle else self._job.name,
@@ -251,20 +251,20 @@ class Watcher:
 
 
 class Silent:
-    """Shows nothing."""
+    """A printer that prints nothing."""
 
     def show(self, event: ev.Event) -> None:
-        """Nobody looks."""
+        """Do nothing."""
 
     def say(self, text: str) -> None:
-        """Nobody listens."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 def ring() -> None:
-    """Ring the bell and ask the terminal for a notification, where there is one."""
+    """Ring the bell and request a notification, if there is a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write("\a\x1b]9;grpo-tui: the run has ended\x1b\\")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Starting runs outside this process: detached, and handed over when the workbench is left."""
+"""Start runs outside this process: detached, or handed over when the workbench closes."""
 
 import json
 import subprocess
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
 
 PATIENCE = 600.0
-CLONE_OF = "clone of"  # the setting of a waiting run that names its parent
+CLONE_OF = "clone of"  # the setting of a queued run that names its parent
 
 
 class LaunchError(RuntimeError):
-    """A run could not be started in a process of its own."""
+    """A run could not be started in its own process."""
 
 
 def detached(config: "RunConfig", store: Path, parent: str = "") -> str:
-    """Start a run with these settings in the background and give its name; blocks until then."""
+    """Start a run in the background, wait until it has begun, and return its name."""
     from grpo_engine.config.parse import write_yaml
 
     with tempfile.TemporaryDirectory(prefix="grpo-tui-") as folder:
@@ -30,7 +30,7 @@ def detached(config: "RunConfig", store: Path, parent: str = "") -> str:
 
 
 def resume_detached(ref: str, store: Path) -> str:
-    """Go on with a stored run in the background and give its name; blocks until it is on."""
+    """Resume a stored run in the background, wait until it has begun, and return its name."""
     return _start(["resume", ref], store)
 
 
@@ -49,7 +49,7 @@ def _start(arguments: list[str], store: Path, parent: str = "") -> str:
 
 
 def enqueue(config: "RunConfig", store: Path, parent: str = "") -> str:
-    """Put a run into the queue and give its name."""
+    """Queue a run and return its name."""
     from experiments.queue import RunQueue
     from experiments.store import ExperimentStore
 
@@ -63,7 +63,7 @@ def enqueue(config: "RunConfig", store: Path, parent: str = "") -> str:
 
 
 def start_queue_worker(store: Path) -> None:
-    """Start a process that trains what waits in the queue, and leave it to itself."""
+    """Start a detached process that trains the queued runs."""
     subprocess.Popen(
         command("sweep", "--queue", "--db", str(store)), stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,

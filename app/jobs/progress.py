@@ -1,6 +1,6 @@
-"""What `train` and `resume` show: a live bar on a terminal, plain lines in a pipe, or JSON lines.
+"""Output of `train` and `resume`: a live bar on a terminal, plain lines in a pipe, or JSON lines.
 
-`Tally` folds events into the few numbers that are shown; the three printers only write them.
+`Tally` folds events into the few numbers shown; the three printers only write them.
 """
 
 import json
@@ -17,8 +17,6 @@ from grpo_engine import events as ev
 
 
 class Printer(Protocol):
-    """Shows events, one after the other."""
-
     def show(self, event: ev.Event) -> None: ...
 
     def say(self, text: str) -> None: ...
@@ -27,7 +25,7 @@ class Printer(Protocol):
 
 
 class Tally:
-    """The latest step, phase, speed and time left of a run."""
+    """The latest step, phase, speed and remaining time of a run."""
 
     def __init__(self) -> None:
         self.step = self.total = 0
@@ -40,7 +38,7 @@ class Tally:
         self._seconds: float | None = None
 
     def add(self, event: ev.Event) -> None:
-        """Take an event in."""
+        """Update from an event."""
         match event:
             case ev.RunStarted():
                 self.step, self.total = event.step, event.total_steps
@@ -64,11 +62,11 @@ class Tally:
 
     @property
     def seconds_left(self) -> float | None:
-        """Time to the last step at the recent pace; None before the first step."""
+        """Return the seconds to the last step at the recent pace; None before the first step."""
         return None if self._seconds is None else self._seconds * (self.total - self.step)
 
     def numbers(self) -> str:
-        """Reward, KL, speed and time left in a few words."""
+        """Format reward, KL, speed and remaining time."""
         shown = [
             f"{label} {self.metrics[key]:{form}}"
             for label, key, form in (
@@ -88,14 +86,14 @@ class Tally:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as `m:ss` or `h:mm:ss`."""
+    """Format seconds as `m:ss` or `h:mm:ss`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def sentence(event: ev.Event, tally: Tally) -> str:
-    """The line for an event; empty for those that are only progress."""
+    """Return the line for an event; empty for progress events."""
     match event:
         case ev.RunStarted():
             what = "resumes after" if event.resumed else "starts at"
@@ -135,7 +133,7 @@ def sentence(event: ev.Event, tally: Tally) -> str:
 
 
 class LinePrinter:
-    """Plain lines on stderr, and the table of results on stdout at the end."""
+    """Prints plain lines to stderr, and the table of results to stdout at the end."""
 
     def __init__(self, narration: IO[str] | None = None, data: IO[str] | None = None) -> None:
         self._narration = narration or sys.stderr
@@ -156,15 +154,15 @@ class LinePrinter:
 
 
 class Bar(Progress):
-    """The bar, and a line of numbers below it; both stay clear of the right edge.
+    """The bar with a line of numbers below it; both leave room at the right edge.
 
-    A terminal echoes `^C` behind the last line, which must not wrap.
+    A terminal echoes `^C` after the last line, which must not wrap.
     """
 
     numbers = ""
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """What is drawn several times a second."""
+        """Return what is drawn several times a second."""
         yield from super().get_renderables()
         if self.numbers:
             width = max(1, self.console.width - len("^C^C") - 1)
@@ -172,9 +170,9 @@ class Bar(Progress):
 
 
 class BarPrinter:
-    """A bar with phase and steps, below it speed, reward, KL and time left; facts scroll by."""
+    """Shows a bar with phase and steps, numbers below it; facts scroll by above."""
 
-    # every step has its line in a pipe; on a terminal the bar says it
+    # a pipe gets a line per step; a terminal has the bar
     _IN_THE_BAR = ev.StepFinished | ev.CheckpointSaved
 
     def __init__(self) -> None:
@@ -211,7 +209,7 @@ class BarPrinter:
 
 
 class JsonPrinter:
-    """Every event as one JSON object a line on stdout, and nothing else there."""
+    """Prints every event as one line of JSON, and nothing else, to stdout."""
 
     def show(self, event: ev.Event) -> None:
         sys.stdout.write(json.dumps(ev.to_json(event), ensure_ascii=True) + "\n")
@@ -225,7 +223,7 @@ class JsonPrinter:
 
 
 def write_results(tally: Tally, data: IO[str]) -> None:
-    """Write the table of the first and last evaluation, and where the adapter is."""
+    """Print the table of the first and last evaluation, and the adapter's path."""
     if table := before_and_after(tally.evaluations):
         data.write(table + "\n")
     if tally.adapter:
@@ -234,12 +232,12 @@ def write_results(tally: Tally, data: IO[str]) -> None:
 
 
 def visible(text: str) -> str:
-    """Make control characters of foreign text harmless on a terminal."""
+    """Escape control characters of untrusted text."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
 def printer(*, as_json: bool) -> Printer:
-    """Choose by where the output goes."""
+    """Choose the printer by the kind of output."""
     if as_json:
         return JsonPrinter()
     return BarPrinter() if sys.stdout.isatty() and sys.stderr.isatty() else LinePrinter()

@@ -1,4 +1,4 @@
-"""Working through the queue: one run after another, each in a process of its own."""
+"""The queue's worker: train one run after another, each in its own process."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ RENEW_S = 15.0
 
 
 def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool = False) -> int:
-    """Run what waits until nothing does; returns how many runs did not complete."""
+    """Train queued runs until none is left; return how many did not complete."""
     failed = 0
     while (item := queue.take(sweep)) is not None:
         assert item.id is not None
@@ -31,7 +31,7 @@ def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool =
         try:
             state, note = run_item(queue, item)
         except BaseException:
-            # interrupted: the item keeps its run, which is resumed from its checkpoint next time
+            # interrupted: the item keeps its run, to be resumed from its checkpoint next time
             queue.finish(item.id, "queued", note="interrupted")
             raise
         queue.finish(item.id, state, note=note)
@@ -43,7 +43,7 @@ def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool =
 
 
 def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
-    """Train one item in another process and judge it by what is stored."""
+    """Train one item in another process; its outcome is what the store says."""
     from app.jobs.launch import CLONE_OF
     from experiments.record.recorder import PARENT, QUEUE_ITEM
 
@@ -65,7 +65,7 @@ def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
         try:
             code = _wait(queue, item.id, process)
         except KeyboardInterrupt:
-            # the terminal has sent the same to the child, which saves a checkpoint and stops
+            # the terminal sent the signal to the child too, which saves a checkpoint and stops
             process.wait()
             raise
     run = queue.item(item.id).run_id
@@ -80,7 +80,7 @@ def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
 
 
 def _wait_for_orphan(queue: "RunQueue", item: int, run: int) -> None:
-    """Wait for a run that is still at work though its worker is gone."""
+    """Wait for a run that is still active although its worker is gone."""
     from experiments.reader import StoreReader
 
     with closing(StoreReader(queue.store.path)) as reader:
@@ -103,12 +103,12 @@ def _has_stderr() -> bool:
 
 
 def _command(queue: "RunQueue", item: "QueueItemRow", folder: Path) -> list[str]:
-    """Train from the start, or resume what an earlier worker was interrupted in."""
+    """Return the command that trains from the start, or resumes an interrupted run."""
     store = ["--db", str(queue.store.path)]
     if item.run_id is not None:
         return command("resume", queue.store.run_row(item.run_id).short, *store)
     config = folder / "config.yaml"
-    # JSON is YAML, and the stored configuration is whole
+    # JSON is valid YAML, and the stored configuration is complete
     config.write_text(item.config, encoding="utf-8")
     return command("train", str(config), "--name", item.name, *store)
 

@@ -1,4 +1,4 @@
-"""The table of a run's results: held-out accuracy before and after, with 95 % intervals."""
+"""A run's results as a table: held-out accuracy before and after, with 95 % intervals."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _ROWS = (
 
 
 def before_and_after(evaluations: Sequence[EvaluationFinished]) -> str:
-    """Set the first and the last evaluation of each mode side by side; empty without any."""
+    """Tabulate the first and the last evaluation of each mode; empty if there are none."""
     lines: list[str] = []
     for mode in ("greedy", "sampled"):
         found = [item for item in evaluations if item.mode == mode]
@@ -31,7 +31,7 @@ def before_and_after(evaluations: Sequence[EvaluationFinished]) -> str:
 
 
 def _head(item: EvaluationFinished, *, alone: bool) -> str:
-    """When it was measured; a model or an adapter without a run has no step."""
+    """Return a column head: the evaluation's step; a model or adapter without a run has none."""
     if item.moment == "after" and item.step == 0:
         return "as it is" if alone else "after"
     return f"{item.moment} (step {item.step})"

@@ -1,4 +1,4 @@
-"""A run's own files for people: `log.txt` in plain lines, `faults.txt` for native crashes."""
+"""A run's own log files: `log.txt` in plain lines, `faults.txt` for native crashes."""
 
 import faulthandler
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from grpo_engine.events import Event, RunFailed
 
 
 class RunLog:
-    """The file `log.txt`: a line for each event but progress."""
+    """The file `log.txt`: a line for each event except progress."""
 
     def __init__(self, folder: Path) -> None:
         self._file = log_file(folder).open("a", encoding="utf-8")
         self._tally = Tally()
 
     def write(self, event: Event) -> None:
-        """Write what the event says, with the time; a failure with its traceback."""
+        """Write a line for the event with its time; a failure with its traceback."""
         self._tally.add(event)
         text = sentence(event, self._tally)
         if not text:
@@ -31,13 +31,12 @@ class RunLog:
         self._file.flush()
 
     def close(self) -> None:
-        """Let the file go."""
         self._file.close()
 
 
 @contextmanager
 def fault_log(folder: Path) -> Iterator[None]:
-    """Let a process that dies by a signal leave its stacks behind."""
+    """Make a process that dies by a signal dump its stacks to the file."""
     with fault_file(folder).open("a", encoding="utf-8") as file:
         faulthandler.enable(file)
         try:

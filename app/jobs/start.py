@@ -1,4 +1,4 @@
-"""How a run is started, wherever it trains: its settings, its folder, its record in the store."""
+"""Start a run, wherever it trains: its settings, its folder, its record in the store."""
 
 import tempfile
 import time
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """A run that is ready to train; without a handle it is not in the store."""
+    """A run that is ready to train; without a handle it is not stored."""
 
     config: RunConfig
     folder: Path
@@ -35,16 +35,16 @@ class Job:
     control: Control = field(default_factory=Control)
     recorder: "Recorder | None" = None
     handle: "RunHandle | None" = None
-    muted: frozenset[str] = frozenset()  # alert rules, from before it was resumed
+    muted: frozenset[str] = frozenset()  # alert rules that were muted before it was resumed
     follows: bool = False  # another rank records and shows this run
 
     @property
     def name(self) -> str:
-        """What people call the run."""
+        """The name of the run."""
         return self.handle.name if self.handle else (self.config.name or self.folder.name)
 
     def record(self, event: Event) -> None:
-        """Hand an event to the recorder, where there is one."""
+        """Pass an event to the recorder, if there is one."""
         if self.handle is not None:
             self.handle.put(event)
 
@@ -59,7 +59,7 @@ class Job:
         try:
             for event in run(self.config, self.control, folder=self.folder, resume=self.resume):
                 put(event)
-        except BaseException as error:  # an import that fails, or a consumer
+        except BaseException as error:  # for example a failed import, or an error in `show`
             put(
                 RunFailed(
                     step=0,
@@ -70,7 +70,7 @@ class Job:
             )
 
     def close(self, cause: str = "") -> None:
-        """Write what is left to the store and close it; `cause` is why the run failed."""
+        """Flush and close the store; `cause` is why the run failed."""
         if self.handle is not None:
             self.handle.close(cause)
         if self.recorder is not None:
@@ -81,7 +81,7 @@ def new_job(
     config: RunConfig, *, db: Path | None, store: bool = True, folder: Path | None = None,
     tags: tuple[str, ...] = (), parent: str = "", control: Control | None = None,
 ) -> Job:  # fmt: skip
-    """A run from the start; one that is not stored goes to `folder`."""
+    """Prepare a new run; one that is not stored uses `folder`."""
     if launched_rank():
         return follower(config, resume=False)
     if not store:
@@ -102,7 +102,7 @@ def new_job(
 def resumed_job(
     run: str, *, db: Path | None, folder: Path | None = None, control: Control | None = None
 ) -> Job:
-    """A run from its last checkpoint, or from the start where it has none."""
+    """Prepare a run from its last checkpoint, or from the start if it has none."""
     from experiments.reader import StoreReader
 
     if launched_rank():
@@ -130,13 +130,13 @@ def resumed_job(
 
 
 def follower(config: RunConfig, *, resume: bool) -> Job:
-    """A rank's part of a run: settings, checkpoints and records are rank 0's."""
+    """Prepare another rank's part of a run: settings, checkpoints and records are rank 0's."""
     folder = Path(tempfile.mkdtemp(prefix="grpo-tui-rank-"))
     return Job(config=config, folder=folder, resume=resume, follows=True)
 
 
 def resumable(reader: "StoreReader", run: str) -> "RunDetail":
-    """The stored run of a name or id; one that still trains cannot be resumed."""
+    """Return the stored run of a name or id; raise if it is still training."""
     found = reader.run(reader.resolve(run).key)
     summary = found.summary
     if summary.active:
@@ -147,13 +147,13 @@ def resumable(reader: "StoreReader", run: str) -> "RunDetail":
 
 
 def loose_folder(config: RunConfig, db: Path | None) -> Path:
-    """A new folder beside the stored runs' for a run that is not stored."""
+    """Create a folder next to the stored runs' for a run that is not stored."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return runs_folder(store_path(db)) / f"{config.name or 'run'}-{stamp}"
 
 
 def recorded(path: Path, begin: "Callable[[Recorder], RunHandle]") -> "tuple[Recorder, RunHandle]":
-    """A recorder of the store and its record of a run; closed again where the run cannot begin."""
+    """Open a recorder and record of a run; close it again if the run cannot begin."""
     from experiments.record.recorder import Recorder
 
     recorder = Recorder(path)

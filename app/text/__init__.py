@@ -1,1 +1,1 @@
-"""Text and numbers made safe and readable."""
+"""Format text and numbers safely for display."""

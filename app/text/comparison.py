@@ -1,4 +1,4 @@
-"""A comparison of runs as JSON and as rows, the same from the command line and from the screen."""
+"""A comparison of runs as JSON and as rows, for the command line and the screen."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def comparison_json(result: "Comparison", all_settings: bool = False) -> dict[str, Any]:
-    """The comparison as JSON: everything by run id."""
+    """Return the comparison as JSON, keyed by run id."""
     ids = [run.id for run in result.runs]
     return {
         "runs": [{"id": run.id, "name": run.name, "status": run.status, "seed": run.seed,
@@ -34,7 +34,7 @@ def comparison_json(result: "Comparison", all_settings: bool = False) -> dict[st
 
 
 def flat_rows(result: "Comparison", all_settings: bool = False) -> list[dict[str, Any]]:
-    """The comparison as rows: kind, key, what of it, and a column per run."""
+    """Return the comparison as rows: kind, key, field, and a column per run."""
     ids = [run.id for run in result.runs]
     rows: list[dict[str, Any]] = [
         {"kind": "run", "key": "name", "of": "", **{run.id: run.name for run in result.runs}}

@@ -1,4 +1,4 @@
-"""Numbers as people read them in a narrow column: short, aligned, with a real minus sign."""
+"""Numbers for narrow columns: short, aligned, with a real minus sign."""
 
 import math
 
@@ -6,7 +6,7 @@ MINUS = "−"
 
 
 def short(value: float | None, digits: int = 2) -> str:
-    """About `digits` significant digits, no leading zero: `.61`, `1.2`, `420`, `12k`, `3.1e−5`."""
+    """Format to about `digits` digits, no leading zero: `.61`, `1.2`, `420`, `12k`, `3.1e−5`."""
     if value is None:
         return "–"
     if math.isnan(value):
@@ -34,13 +34,13 @@ def short(value: float | None, digits: int = 2) -> str:
 
 
 def signed(value: float | None, digits: int = 2) -> str:
-    """Like `short`, with a `+` where it is above 0."""
+    """Like `short`, with a `+` for numbers above 0."""
     text = short(value, digits)
     return f"+{text}" if value is not None and value > 0 else text
 
 
 def share(value: float | None) -> str:
-    """A share as percent: `1.2 %`, `75 %`."""
+    """Format a share as percent: `1.2 %`, `75 %`."""
     if value is None:
         return "–"
     if math.isnan(value):
@@ -53,7 +53,7 @@ def share(value: float | None) -> str:
 
 
 def with_unit(value: float | None, unit: str, digits: int = 2) -> str:
-    """A metric's value as its unit is read."""
+    """Format a metric's value by its unit."""
     if unit == "share":
         return share(value)
     if unit == "s":
@@ -65,7 +65,7 @@ def with_unit(value: float | None, unit: str, digits: int = 2) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration: `.2s`, `12s`, `4 min`, `2.5 h`, `3 d`."""
+    """Format a duration: `.2s`, `12s`, `4 min`, `2.5 h`, `3 d`."""
     if value is None or math.isnan(value):
         return "–"
     if value < 9.95:
@@ -81,12 +81,12 @@ def seconds(value: float | None) -> str:
 
 
 def tokens(value: float) -> str:
-    """A count of tokens: `840`, `12k`, `3.4M`."""
+    """Format a count of tokens: `840`, `12k`, `3.4M`."""
     return short(float(value))
 
 
 def change(value: float, delta: float, unit: str = "") -> str:
-    """A change beside its value, to the value's own digits: `▲.04`, `▼.02`, `=`."""
+    """Format a change with the digits of the value beside it: `▲.04`, `▼.02`, `=`."""
     if math.isnan(delta) or math.isnan(value):
         return ""
     size = abs(value) * 100 if unit == "share" else abs(value)
@@ -108,7 +108,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 def sparkline(values: list[float] | tuple[float, ...], width: int, low: float | None = None,
               high: float | None = None) -> str:  # fmt: skip
-    """The last values as bars, averaged into at most `width` columns; a gap is a space."""
+    """Draw the last values as bars, averaged into at most `width` columns; a gap is a space."""
     if not values or width <= 0:
         return ""
     if len(values) > width:

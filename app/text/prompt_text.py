@@ -1,9 +1,9 @@
-"""What was asked: the last question in a prompt, without the chat template around it."""
+"""Extract the last question of a prompt from the chat template around it."""
 
 import re
 from functools import lru_cache
 
-# How chat templates mark turns: <|im_start|>, <|eot_id|>, <start_of_turn>, [INST], <｜User｜>, <s>.
+# Turn marks of chat templates: <|im_start|>, <|eot_id|>, <start_of_turn>, [INST], <｜User｜>, <s>.
 MARK = re.compile(r"(<[|｜][^<>\n]{1,40}[|｜]>|<(?:start|end)_of_turn>|\[/?INST\]|</?s>)")
 ASKERS = frozenset({"user", "human"})
 ANSWERERS = frozenset({"assistant", "model"})
@@ -15,7 +15,7 @@ OPENERS = {"[INST]": "user", "[/INST]": "assistant", "<｜User｜>": "user",
 
 @lru_cache(maxsize=4096)
 def question(prompt: str) -> str:
-    """The user's last message of a chat prompt; any other prompt as it is."""
+    """Return the user's last message of a chat prompt; any other prompt unchanged."""
     turns = _turns(prompt)
     asked = [text for role, text in turns if role in ASKERS]
     if asked:
@@ -25,7 +25,7 @@ def question(prompt: str) -> str:
 
 
 def asked(prompt: str) -> str:
-    """The question in one line; of a prompt without turns the last line, where it usually is."""
+    """Return the question on one line; of a prompt without turns the last line, as a good guess."""
     found = question(prompt)
     if found == prompt.strip():
         found = found.rsplit("\n", 1)[-1]
@@ -33,7 +33,7 @@ def asked(prompt: str) -> str:
 
 
 def _turns(prompt: str) -> list[tuple[str, str]]:
-    """(role, text) of each turn that says something."""
+    """Return (role, text) of each turn that is not empty."""
     turns, role = list[tuple[str, str]](), ""
     for part in MARK.split(prompt):
         if MARK.fullmatch(part):

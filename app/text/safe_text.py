@@ -1,8 +1,8 @@
-"""The one place that makes text of models, users and files visible, harmless and the right width.
+"""The one place that makes text of models, users and files safe to display, at the right width.
 
-Nothing written by a model reaches the terminal without `safe`: escape sequences, control and
-bidirectional characters, lone surrogates and invisible characters become visible signs, and
-sequences whose width terminals disagree on (joined emoji, flags) are taken apart.
+No model output reaches the terminal without `safe`: escape sequences, control and bidirectional
+characters, lone surrogates and invisible characters become visible signs, and sequences whose width
+terminals disagree on (joined emoji, flags) are split.
 """
 
 import re
@@ -24,7 +24,7 @@ _SUSPECT = re.compile(
 
 @lru_cache(maxsize=4096)
 def _sign(char: str) -> str:
-    """The visible form of one suspect character, where its neighbours do not matter."""
+    """Return the visible form of one suspect character, if its neighbours do not matter."""
     code = ord(char)
     if code < 0x20:
         return chr(0x2400 + code)
@@ -53,7 +53,7 @@ def _sign(char: str) -> str:
 
 
 def safe(text: str, newline: str = NEWLINE_SIGN) -> str:
-    """Give the text with everything in it visible and harmless; `newline` replaces a line end."""
+    """Make everything in the text visible and harmless; `newline` replaces a line end."""
     if text.isascii() and text.isprintable():
         return text
     text = text.replace("\r\n", "\n").replace("\t", _TAB)
@@ -80,12 +80,12 @@ def _clean(text: str) -> str:
 
 
 def cell_len(text: str) -> int:
-    """The number of terminal cells that safe text takes."""
+    """Return the number of terminal cells of safe text."""
     return len(text) if text.isascii() else _rich_cell_len(text)
 
 
 def _fit(text: str, width: int) -> int:
-    """How many characters from the start fit into `width` cells, marks kept with their base."""
+    """Return how many leading characters fit into `width` cells, marks kept with their base."""
     if text.isascii():
         return min(len(text), width)
     used = 0
@@ -123,7 +123,7 @@ def clip_start(text: str, width: int) -> str:
 
 
 def pad(text: str, width: int, align: str = "<") -> str:
-    """Clip to `width` cells and fill up with spaces; align is `<`, `>` or `^`."""
+    """Clip to `width` cells and pad with spaces; align is `<`, `>` or `^`."""
     text = clip(text, width)
     room = max(0, width - cell_len(text))
     left = {"<": 0, ">": room, "^": room // 2}[align]
@@ -131,9 +131,9 @@ def pad(text: str, width: int, align: str = "<") -> str:
 
 
 def wrap(text: str, width: int, most: int, *, keep_end: bool = False) -> list[str]:
-    """Break safe text into at most `most` lines of `width` cells, at spaces where there are some.
+    """Wrap safe text into at most `most` lines of `width` cells, at spaces if possible.
 
-    What does not fit is cut with `…`: at the end, or at the start where `keep_end`.
+    Overflow is cut with `…`: at the end, or at the start if `keep_end`.
     """
     if width <= 0 or most <= 0:
         return []

@@ -1,4 +1,4 @@
-"""What is said to people beside the data on stdout."""
+"""Messages for people on stderr."""
 
 import sys
 
@@ -6,5 +6,5 @@ from experiments.db.texts import visible
 
 
 def say(text: str) -> None:
-    """Narrate on stderr, so that stdout holds data alone."""
+    """Print to stderr, so that stdout contains only data."""
     sys.stderr.write("".join(f"{visible(line)}\n" for line in text.split("\n")))

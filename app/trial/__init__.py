@@ -1,7 +1,7 @@
-"""Trials: what a run of these settings would read and cost, tried in a process of its own.
+"""Trials: what a run with these settings would read and cost, computed in a separate process.
 
 Tokenizers, data sets, MLX and users' reward files are loaded there, so that the workbench neither
-waits for them nor falls with them.
+waits for them nor crashes with them.
 """
 
 from app.trial.client import TrialError, TrialProcess

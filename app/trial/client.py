@@ -1,4 +1,4 @@
-"""The workbench's side: questions to the process, the newest of a kind winning."""
+"""The workbench's side: questions to the process; a newer one replaces an older one of its kind."""
 
 import asyncio
 import atexit
@@ -26,7 +26,7 @@ PIECE = 1 << 16
 
 
 class TrialError(RuntimeError):
-    """The process gave no answer, and why."""
+    """The process gave no answer; the message says why."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _Job:
 
 
 class TrialProcess:
-    """One thread that keeps at most one process; both begin with the first question."""
+    """One thread that manages at most one process; both start with the first question."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -54,10 +54,10 @@ class TrialProcess:
     async def ask(
         self, request: Mapping[str, Any], key: str, *, online: bool = False
     ) -> dict[str, Any]:
-        """Give the answer; a later question with the same key cancels this one.
+        """Return the answer; a later question with the same key cancels this one.
 
         Only `online` questions may use the network. Raises `TrialError`, and
-        `asyncio.CancelledError` where it was overtaken.
+        `asyncio.CancelledError` if a later question replaced it.
         """
         loop = asyncio.get_running_loop()
         job = _Job(key, request, loop, loop.create_future(), online)
@@ -74,7 +74,7 @@ class TrialProcess:
         return found
 
     def close(self) -> None:
-        """End the process and the thread; returns at once, the interpreter's end waits for them."""
+        """End the process and the thread without waiting; the interpreter's exit joins them."""
         self._closing.set()
         self._jobs.put(None)
         if self._thread is not None:
@@ -94,7 +94,7 @@ class TrialProcess:
             if self._closing.is_set():
                 break
             if not job.loop.is_closed():
-                # a loop that closes in between has nobody left who waits
+                # if the loop closes in between, nobody is waiting
                 with contextlib.suppress(RuntimeError):
                     job.loop.call_soon_threadsafe(_settle, job.future, good, value)
         self._stop()
@@ -107,7 +107,7 @@ class TrialProcess:
         try:
             process.stdin.write(line)
             process.stdin.flush()
-        except OSError:  # it went to sleep after a while without questions
+        except OSError:  # the process ended after a while without questions
             self._stop()
             process = self._running(job.online)
             assert process.stdin is not None
@@ -153,7 +153,7 @@ class TrialProcess:
             return
         process, self._process = self._process, None
         if process.stdin is not None:
-            # what is still in the buffer of a broken pipe is lost anyway
+            # what is left in the buffer of a broken pipe is lost anyway
             with contextlib.suppress(OSError):
                 process.stdin.close()
         try:

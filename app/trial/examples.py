@@ -18,14 +18,14 @@ NO_TEMPLATE = "shown without the model's chat template"
 
 
 class Examples:
-    """Loads tasks and tokenizers, and keeps the last of each."""
+    """Loads tasks and tokenizers, and caches the last of each."""
 
     def __init__(self) -> None:
         self._task: tuple[str, Task] | None = None
         self._tokenizer: tuple[str, Any] | None = None
 
     def task(self, config: RunConfig) -> Task:
-        """The task of these settings; read again where a file of it has changed."""
+        """Return the task of these settings; reload it if a file of it has changed."""
         place = Path(config.task.name).expanduser()
         changed = place.stat().st_mtime_ns if place.exists() else 0
         key = f"{changed} {config.task.model_dump_json()}"
@@ -34,13 +34,13 @@ class Examples:
         return self._task[1]
 
     def tokenizer(self, config: RunConfig) -> Any:
-        """The model's tokenizer; weights are not read."""
+        """Return the model's tokenizer, without loading weights."""
         if self._tokenizer is None or self._tokenizer[0] != config.model.path:
             self._tokenizer = config.model.path, load_tokenizer(model_folder(config.model.path))
         return self._tokenizer[1]
 
     def renderer(self, config: RunConfig) -> PromptRenderer:
-        """What makes prompts of problems, with the model's limits."""
+        """Return the prompt renderer with the model's limits."""
         context = context_of(model_folder(config.model.path))
         return PromptRenderer(
             tokenizer=self.tokenizer(config), task=self.task(config), config=config.task,
@@ -49,11 +49,11 @@ class Examples:
         )  # fmt: skip
 
     def drawn(self, config: RunConfig) -> list[Example]:
-        """The first problems of the run's first step."""
+        """Return the first problems of the run's first step."""
         return draw(self.task(config), config.seed, 0, COUNT)
 
     def describe(self, config: RunConfig) -> dict[str, Any]:
-        """The task in numbers and its first problems."""
+        """Return the task's statistics and its first problems."""
         task = self.task(config)
         some = self.drawn(config)
         lacking, rendered = "", []
@@ -61,7 +61,7 @@ class Examples:
             render = self.renderer(config)
             rendered = [render(example) for example in some]
         except (ModelError, MissingPackageError) as error:
-            # without the tokenizer the messages can be shown, the template cannot
+            # without the tokenizer only the messages can be shown
             lacking = f"{error} Until then they are {NO_TEMPLATE}."
         return {
             "name": task.name,
@@ -79,7 +79,7 @@ class Examples:
 
 
 def as_page(task: Task, example: Example, prompt: RenderedPrompt | None) -> dict[str, Any]:
-    """One problem for the screen."""
+    """Convert one problem for the screen."""
     columns = {name: value for name, value in example.columns.items() if name != "answer"}
     return {
         "key": example.key,
@@ -93,7 +93,7 @@ def as_page(task: Task, example: Example, prompt: RenderedPrompt | None) -> dict
 
 
 def bare(task: Task, example: Example) -> str:
-    """The messages of a problem, one below the other."""
+    """Return the messages of a problem, one below another."""
     prompt = conversation(task, example)
     if isinstance(prompt, str):
         return prompt
@@ -101,12 +101,12 @@ def bare(task: Task, example: Example) -> str:
 
 
 def is_online() -> bool:
-    """Whether this process may use the network."""
+    """Return whether this process may use the network."""
     return not os.environ.get("HF_HUB_OFFLINE")
 
 
 def model_folder(path: str) -> Path:
-    """The model's folder; without the network only one that is on this machine."""
+    """Return the model's folder; offline only a local one."""
     if path == "starter":
         return Path(grpo_engine.__file__).parent / "models" / "starter" / "model"
     folder = Path(path).expanduser()
@@ -122,7 +122,7 @@ def model_folder(path: str) -> Path:
 
 
 def cached(repository: str) -> Path:
-    """The folder of a hub model in the cache."""
+    """Return the folder of a hub model in the cache."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -135,7 +135,7 @@ def cached(repository: str) -> Path:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer as the engine loads it; by transformers alone where MLX is missing."""
+    """Load the tokenizer as the engine does; with transformers alone if MLX is missing."""
     if not folder.is_dir():
         raise ModelError(f"there is no model in {folder}; choose another model.path.")
     load: Any
@@ -153,7 +153,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def context_of(folder: Path) -> int:
-    """The positions the model was made for; 0 where nothing says."""
+    """Return the model's maximum number of positions; 0 if unknown."""
     try:
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

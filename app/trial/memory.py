@@ -1,4 +1,4 @@
-"""How much memory a step would take: from the model's shapes, without reading its weights."""
+"""Estimate the memory of a step from the model's shapes, without reading its weights."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +14,14 @@ PROBES = 8
 
 
 class Estimates:
-    """Keeps the shapes of the last model."""
+    """Caches the shapes of the last model."""
 
     def __init__(self, examples: Examples) -> None:
         self._examples = examples
         self._policy: tuple[str, Policy] | None = None
 
     def estimate(self, config: RunConfig) -> dict[str, Any]:
-        """Bytes by purpose, the limit, and how many answers go through one backward pass."""
+        """Return bytes by purpose, the limit, and the number of answers per backward pass."""
         from grpo_engine.setup import preflight
 
         policy = self._shapes(config)
@@ -51,7 +51,7 @@ class Estimates:
 
 
 def shapes(config: RunConfig) -> "Policy":
-    """A policy whose weights are described and never computed; nothing can be run with it."""
+    """Return a policy with described but never computed weights; it cannot be run."""
     from mlx_lm.utils import get_total_parameters
 
     from grpo_engine.policy import adapters
@@ -61,7 +61,7 @@ def shapes(config: RunConfig) -> "Policy":
     from grpo_engine.policy.switches import FastPaths
     from grpo_engine.policy.trees import flatten
 
-    model_folder(config.model.path)  # says it in its own words where there is none
+    model_folder(config.model.path)  # raises its own error if there is none
     plain = config.model.model_copy(update={"trust_remote_code": False})
     model, tokenizer, settings, folder, notes = load_parts(plain, lazy=True)
     adapter = adapters.attach(model, plain, config.seed)

@@ -1,4 +1,4 @@
-"""The process: reads one question a line, answers with one line, and ends with its input."""
+"""The trial process: answers one line per question, and exits at the end of its input."""
 
 import json
 import os
@@ -12,8 +12,8 @@ IDLE_S = 300.0
 
 
 def main() -> None:
-    """Answer until the input ends or nothing was asked for a while."""
-    # Libraries print; their output must not get between the answers.
+    """Answer until the input ends or no question comes for a while."""
+    # Libraries print to stdout; that must not mix with the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     from grpo_engine.platform.priority import lower_priority
@@ -24,7 +24,6 @@ def main() -> None:
 
 
 def serve(questions: BinaryIO, answers: BinaryIO, trials: "Trials") -> None:
-    """Read questions and write answers."""
     while select.select([questions], [], [], IDLE_S)[0]:
         line = questions.readline()
         if not line:
@@ -34,7 +33,7 @@ def serve(questions: BinaryIO, answers: BinaryIO, trials: "Trials") -> None:
 
 
 class Trials:
-    """What was loaded is kept for the next question."""
+    """Keeps what it loaded for the next question."""
 
     def __init__(self, stack: ExitStack) -> None:
         from app.trial.examples import Examples
@@ -47,7 +46,7 @@ class Trials:
         stack.callback(self._scores.close)
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer, or say in `problem` why not."""
+        """Answer, or give the reason in `problem`."""
         from grpo_engine.config.parse import build
         from grpo_engine.errors import EngineError
 
@@ -64,7 +63,7 @@ class Trials:
                     )
         except EngineError as error:
             return {"problem": str(error)}
-        except (Exception, SystemExit) as error:  # data sets, templates and users' files
+        except (Exception, SystemExit) as error:  # errors of data sets, templates and users' files
             return {"problem": f"{type(error).__name__}: {error}"}
 
 

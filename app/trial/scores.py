@@ -1,4 +1,4 @@
-"""What the reward functions of a run give for a typed answer, in their own process as in a run."""
+"""Score a typed answer with a run's reward functions, in their own process as in a run."""
 
 import json
 import tempfile
@@ -16,7 +16,7 @@ MOST = 2_000
 
 
 class Scores:
-    """Keeps the reward process while the functions and their files stay the same."""
+    """Keeps the reward process while the functions and their files are unchanged."""
 
     def __init__(self, examples: Examples) -> None:
         self._examples = examples
@@ -24,14 +24,14 @@ class Scores:
         self._folder = tempfile.TemporaryDirectory(prefix="grpo-tui-trial-")
 
     def close(self) -> None:
-        """End the reward process."""
+        """Stop the reward process."""
         if self._worker is not None:
             self._worker[1].close()
             self._worker = None
         self._folder.cleanup()
 
     def score(self, config: RunConfig, place: int, completion: str) -> dict[str, Any]:
-        """Each function's score and reason, and the weighted sum."""
+        """Return each function's score and reason, and the weighted sum."""
         task, example = self._examples.task(config), self._examples.drawn(config)[place]
         worker = self._started(config)
         worker.check(list(example.columns), f"task {task.name}")
@@ -41,7 +41,7 @@ class Scores:
             [reward_completion(prompt, completion)],
             [self._ids(config, completion)],
             {name: [value] for name, value in example.columns.items()},
-            # A later step, so that what is wrong with one is reported beside what works.
+            # At step 0 an error of one function would end the trial; later it is only reported.
             {"global_step": 1, "max_steps": config.steps, "epoch": 0.0},
         )
         (rewards,) = scored.rewards
@@ -86,6 +86,6 @@ class Scores:
 
 
 def _stamp(name: str) -> int:
-    """When the file of a function was changed; 0 for a function of a module."""
+    """Return the modification time of a function's file; 0 for a function of a module."""
     file = Path(name.rpartition(":")[0]).expanduser()
     return file.stat().st_mtime_ns if file.suffix == ".py" and file.is_file() else 0

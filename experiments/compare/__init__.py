@@ -1,1 +1,1 @@
-"""Runs side by side."""
+"""Compare runs."""

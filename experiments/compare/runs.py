@@ -1,4 +1,4 @@
-"""Runs side by side: what differs, who is better, at equal work, over seeds, problem by problem."""
+"""Compare runs: settings, metrics at equal work, statistics over seeds, tests per problem."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,10 +29,10 @@ def compare(
     reader: StoreReader, runs: Sequence[RunSummary], *, baseline: RunSummary | None = None,
     keys: Sequence[str] = (), axis: str = "", at: float | None = None,
 ) -> Comparison:  # fmt: skip
-    """Put runs side by side.
+    """Compare runs.
 
-    `axis` step, tokens or wall adds each metric's value at the same step, tokens or seconds: at
-    `at`, or else where the shortest run ends. Deltas are to `baseline`.
+    With `axis` step, tokens or wall, also compare each metric at the same step, tokens or seconds:
+    at `at`, or by default where the shortest run ends. Deltas are relative to `baseline`.
     """
     if len({run.key for run in runs}) < 2:
         raise CompareError("a comparison needs two different runs")
@@ -86,7 +86,7 @@ def _all_keys(reader: StoreReader, runs: Sequence[RunSummary]) -> list[str]:
 def _equal_steps(
     reader: StoreReader, runs: Sequence[RunSummary], axis: str, at: float | None
 ) -> tuple[list[int | None], str]:
-    """The last step of each run within the same work, and how much work that is in words."""
+    """Return the last step of each run within the same work, and that amount of work in words."""
     if not axis:
         return [None] * len(runs), ""
     field = {"step": "step", "tokens": "tokens", "wall": "elapsed"}[axis]
@@ -201,8 +201,8 @@ def _tests(
 def paired_tests(reader: StoreReader, run: RunSummary, base: RunSummary) -> list[PairedTest]:
     """Test two runs on the same held-out problems, by their last evaluation of each mode.
 
-    The difference is that of the share of right samples per problem. One sample each: McNemar's
-    exact test; several: Student's paired t.
+    The difference is in the share of correct samples per problem. With one sample each: McNemar's
+    exact test; with several: Student's paired t-test.
     """
     if run.dataset_fingerprint != base.dataset_fingerprint:
         raise CompareError(
@@ -248,7 +248,7 @@ def _shares(evaluation: EvaluationView) -> dict[str, float]:
 def side_by_side(
     reader: StoreReader, runs: Sequence[RunSummary], example_key: str, step: int | None = None
 ) -> SideBySide:
-    """The completions of the same example: each run's last ones, or those at or before `step`."""
+    """Return each run's last completions of an example, or its last ones up to `step`."""
     chosen: list[GroupView | None] = []
     for run in runs:
         groups = [
@@ -270,7 +270,7 @@ def grid(
     reader: StoreReader, runs: Sequence[RunSummary], rows_path: str, columns_path: str, key: str,
     stat: str = "best",
 ) -> GridView:  # fmt: skip
-    """Two settings against one metric; runs with the same two values are averaged."""
+    """Tabulate a metric over two settings; runs with the same two values are averaged."""
     cells: dict[tuple[str, str], list[float]] = {}
     rows: dict[str, Any] = {}
     columns: dict[str, Any] = {}

@@ -1,11 +1,11 @@
-"""The statistics of a comparison: Student's t, intervals of a mean, and exact paired tests."""
+"""Statistics of a comparison: Student's t, confidence intervals of a mean, exact paired tests."""
 
 import math
 from collections.abc import Sequence
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean, and sample standard deviation (divided by n - 1) from two values on."""
+    """Return the mean, and with two or more values the sample standard deviation (n - 1)."""
     mean = math.fsum(values) / len(values)
     if len(values) < 2:
         return mean, None
@@ -24,7 +24,7 @@ def mean_interval(
 
 
 def t_quantile(level: float, freedom: int) -> float:
-    """The t with ``P(|T| <= t) = level``, by bisection."""
+    """Return the t with ``P(|T| <= t) = level``, by bisection."""
     low, high = 0.0, 1.0
     while t_two_sided(high, freedom) > 1 - level:
         high *= 2
@@ -55,7 +55,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function, by Lentz's method."""
+    """Return the continued fraction of the incomplete beta function, by Lentz's method."""
     tiny = 1e-300
     c, d = 1.0, 1 - (a + b) * x / (a + 1)
     d = 1 / (d if abs(d) > tiny else tiny)
@@ -76,7 +76,7 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def mcnemar_exact(gained: int, lost: int) -> float:
-    """Two-sided p that problems change sides by chance: binomial(gained + lost, 1/2)."""
+    """Two-sided p-value of gained against lost problems under binomial(gained + lost, 1/2)."""
     n, k = gained + lost, min(gained, lost)
     if n == 0:
         return 1.0
@@ -84,7 +84,7 @@ def mcnemar_exact(gained: int, lost: int) -> float:
 
 
 def paired_t(differences: Sequence[float]) -> float:
-    """Two-sided p that the mean of the differences is 0."""
+    """Two-sided p-value of the null hypothesis that the mean difference is 0."""
     mean, std = mean_and_std(differences)
     if std is None:
         return 1.0

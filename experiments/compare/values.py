@@ -1,4 +1,4 @@
-"""What a comparison answers: frozen values of plain Python."""
+"""Results of a comparison: frozen values of plain Python."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from grpo_engine.metrics import Direction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingDifference:
-    """A setting that is not the same in all compared runs; values in the runs' order."""
+    """A setting that differs between the compared runs; values are in the order of the runs."""
 
     path: str
     values: tuple[Any, ...]
@@ -18,7 +18,7 @@ class SettingDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricCell:
-    """One metric of one compared run, and its distance to the baseline where there is one."""
+    """One metric of one compared run, and its difference from the baseline if there is one."""
 
     best: float | None
     best_step: int | None
@@ -34,7 +34,7 @@ class MetricCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricComparison:
-    """One metric over all compared runs."""
+    """One metric of all compared runs."""
 
     key: str
     direction: Direction
@@ -43,7 +43,7 @@ class MetricComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedStatistics:
-    """A metric over runs that differ in nothing but the seed."""
+    """A metric of runs that differ only in the seed."""
 
     key: str
     values: tuple[float, ...]
@@ -55,7 +55,7 @@ class SeedStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedGroup:
-    """Runs that differ in nothing but the seed, with 95 % confidence intervals of the mean."""
+    """Runs that differ only in the seed, with 95 % confidence intervals of the mean."""
 
     runs: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -65,7 +65,7 @@ class SeedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedTest:
-    """Two runs on the same held-out problems: mean difference, 95 % interval, p."""
+    """Two runs on the same held-out problems: mean difference, 95 % interval, p-value."""
 
     run: str
     baseline: str
@@ -82,7 +82,7 @@ class PairedTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridView:
-    """Two settings against one metric; an empty cell is None, seeds are averaged."""
+    """A metric over two settings, averaged over seeds; an empty cell is None."""
 
     key: str
     rows_path: str
@@ -95,7 +95,7 @@ class GridView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
-    """The completions of the same example in several runs; None where a run has none."""
+    """The completions of one example in several runs; None for a run that has none."""
 
     example_key: str
     prompt_text: str
@@ -105,8 +105,6 @@ class SideBySide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Runs put side by side."""
-
     runs: tuple[RunSummary, ...]
     baseline: str | None
     at: str

@@ -1,1 +1,1 @@
-"""The file: tables, migrations, connections, and how values are stored."""
+"""The database file: tables, migrations, connections and the encoding of values."""

@@ -1,4 +1,4 @@
-"""A run's configuration as the store keeps it: the tree, its paths, its fingerprint."""
+"""A run's configuration as it is stored: tree, dotted paths and hash."""
 
 import hashlib
 import json
@@ -9,14 +9,14 @@ from experiments.db.texts import escape
 
 
 def config_tree(config: Any) -> dict[str, Any]:
-    """The configuration as a plain tree, from a RunConfig or a mapping."""
+    """Return the configuration as a plain tree, from a RunConfig or a mapping."""
     if hasattr(config, "model_dump"):
         return dict(config.model_dump(mode="json"))
     return dict(config)
 
 
 def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree as dotted paths, one level of sections deep, to JSON values."""
+    """Flatten the tree, one level of sections deep: dotted paths to JSON values."""
     paths: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
@@ -27,23 +27,23 @@ def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def json_text(value: Any) -> str:
-    """Compact JSON of plain ASCII with sorted keys: equal values give equal text."""
+    """Return compact ASCII JSON with sorted keys: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def verbatim(tree: Mapping[str, Any]) -> str:
-    """The tree as JSON in its own order, of plain ASCII."""
+    """Return the tree as ASCII JSON in its own order."""
     return json.dumps(tree, separators=(",", ":"))
 
 
 def config_hash(tree: Mapping[str, Any]) -> str:
-    """A fingerprint of everything but the name."""
+    """Hash everything but the name."""
     rest = {key: value for key, value in tree.items() if key != "name"}
     return hashlib.sha256(json_text(rest).encode()).hexdigest()[:16]
 
 
 def promoted(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that are columns of their own."""
+    """Return the settings that have their own columns."""
     paths = flat(tree)
     return {
         "model": escape(str(paths.get("model.path", ""))),
@@ -55,5 +55,5 @@ def promoted(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def number_of(value: Any) -> float | None:
-    """What a filter compares; None where the setting is no number."""
+    """Return the number that filters compare; None if the setting is not a number."""
     return float(value) if isinstance(value, bool | int | float) else None

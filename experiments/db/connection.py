@@ -1,4 +1,4 @@
-"""Opening the file: pragmas, who checkpoints, how long to wait, what is wrong with a file."""
+"""Open the database file: pragmas, checkpoints, lock timeouts and checks for known problems."""
 
 import sqlite3
 import sys
@@ -13,13 +13,13 @@ from experiments.errors import NoStoreError, StoreUnusableError
 
 APPLICATION_ID = 0x47525054
 
-# A step of forty metrics writes to the last page of each, some 45 pages. Moving them to the file
-# every 20 steps would make the disk half of a step's time; 8,000 pages are 33 MB of log.
+# A step of forty metrics writes to the last page of each, some 45 pages. A checkpoint every
+# 20 steps would make disk writes half of a step's time; 8,000 pages are 33 MB of log.
 CHECKPOINT_PAGES = 8000
 
 _USUAL_INTERVAL = sys.getswitchinterval()
 
-# First and first fixed version of SQLite's corruption bugs, patched branches, and what they do
+# First affected and first fixed version of SQLite's corruption bugs, patched branches, effect.
 KNOWN_BUGS: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[int, int], str], ...] = (
     ((3, 7, 0), (3, 51, 3), {44: 6, 50: 7}, "the WAL-reset race, in which a commit made during a "
      "checkpoint can damage the file"),
@@ -28,7 +28,7 @@ KNOWN_BUGS: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[int, int], str], 
 
 
 def sqlite_warnings(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> tuple[str, ...]:
-    """Known corruption bugs of this SQLite, in words."""
+    """Describe the known corruption bugs of this SQLite version."""
     return tuple(
         f"SQLite {'.'.join(map(str, version))} has {what}; "
         f"{'.'.join(map(str, fixed))} and later do not"
@@ -40,7 +40,7 @@ def sqlite_warnings(version: tuple[int, int, int] = sqlite3.sqlite_version_info)
 def open_writer(
     path: Path, *, checkpoints: bool = False, create: bool = False
 ) -> sqlite3.Connection:
-    """Open to write; only a recorder's connection makes automatic checkpoints."""
+    """Open for writing; only a recorder's connection makes automatic checkpoints."""
     uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
     try:
         conn = sqlite3.connect(
@@ -51,7 +51,7 @@ def open_writer(
     try:
         _check(conn, path)
         remote = network_file_system(path.parent)
-        conn.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect in an empty file only
+        conn.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect only in an empty file
         conn.execute(f"PRAGMA journal_mode = {'DELETE' if remote else 'WAL'}")
         conn.execute("PRAGMA synchronous = NORMAL")
         conn.execute("PRAGMA foreign_keys = ON")
@@ -64,7 +64,7 @@ def open_writer(
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """Open to read only, also from a read-only medium."""
+    """Open read-only; works on a read-only medium too."""
     if not path.exists():
         raise NoStoreError(f"there is no store at {path}; a first run will make it")
     base = f"file:{quote(str(path))}"
@@ -106,9 +106,10 @@ def _words(path: Path, error: Exception | None) -> str:
 
 @contextmanager
 def hurried() -> Iterator[None]:
-    """Get the interpreter back from a busy thread at once: another recorder waits for the file.
+    """Shorten the thread switch interval while the write lock is held: other recorders wait for it.
 
-    Each statement lets Python's other threads run, and they would keep the interpreter for 5 ms.
+    SQLite releases the interpreter lock in each statement, and a busy thread would keep it for 5
+    ms.
     """
     sys.setswitchinterval(1e-4)
     try:
@@ -118,9 +119,9 @@ def hurried() -> Iterator[None]:
 
 
 def begin(conn: sqlite3.Connection, limit: float = 5.0) -> float:
-    """Take the write lock, asking every other millisecond, and return the seconds it took.
+    """Take the write lock, polling every 2 ms, and return the seconds it took.
 
-    SQLite's own busy handler sleeps up to 100 ms at a time, which two recorders would feel.
+    SQLite's own busy handler sleeps up to 100 ms at a time, which would delay a second recorder.
     """
     start = time.perf_counter()
     conn.execute("PRAGMA busy_timeout = 0")

@@ -1,4 +1,4 @@
-"""Which host and process this is, and whether another process on it is still alive."""
+"""Identify this host and process, and tell whether another process on it is still alive."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @cache
 def host_name() -> str:
-    """This host, and on Linux the process namespace, in which alone a pid has a meaning."""
+    """Return the host name; on Linux with the pid namespace, in which alone a pid is valid."""
     try:
         space = os.readlink("/proc/self/ns/pid").strip("pid:[]")  # noqa: PTH115 - not a path
     except OSError:
@@ -20,7 +20,7 @@ def host_name() -> str:
 
 @cache
 def boot_id() -> str:
-    """What changes when the machine restarts."""
+    """Return an id that changes when the machine reboots."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -38,10 +38,10 @@ def boot_id() -> str:
 
 
 def process_start(pid: int) -> str:
-    """When the process began, as text to compare; empty if there is no such process."""
+    """Return the process's start time as comparable text; empty if there is no such process."""
     if sys.platform.startswith("linux"):
         try:
-            # the name in field 2 may hold blanks and brackets, so count from its last bracket
+            # the name in field 2 may contain spaces and brackets, so count from its last bracket
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return ""
@@ -58,12 +58,12 @@ def process_start(pid: int) -> str:
 
 
 def is_alive(pid: int, start: str) -> bool:
-    """Whether the process that began then still runs."""
+    """Return whether the process with this pid and start time is still running."""
     return process_start(pid) == start != ""
 
 
 def memory_now() -> tuple[float, float]:
-    """Gigabytes that this process holds and that the machine has left."""
+    """Return the gigabytes that this process uses and the gigabytes that are free."""
     import psutil
 
     left = psutil.virtual_memory().available
@@ -88,7 +88,7 @@ _NETWORK = frozenset(
 
 
 def network_file_system(path: Path) -> str:
-    """The kind of network file system that holds `path`; empty if it is local or unknown."""
+    """Return the kind of network file system that holds `path`; empty if local or unknown."""
     target = str(path.resolve())
     best, kind = "", ""
     try:

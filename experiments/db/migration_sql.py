@@ -1,4 +1,4 @@
-"""The migrations: names and SQL, in order; a text here is never edited after release."""
+"""The migrations in order, as names and SQL; never edit one after its release."""
 
 RUNS = """
 CREATE TABLE run (
@@ -288,7 +288,7 @@ CREATE TABLE control (
 CREATE INDEX control_open ON control (run_id, attempt) WHERE outcome = '';
 """
 
-# Without column sizes: only ranking needs them, and newest-first does not rank.
+# No column sizes: only ranking needs them, and newest-first does not rank.
 SEARCH = """
 CREATE VIRTUAL TABLE rollout_words USING fts5 (
   text, content = 'rollout', content_rowid = 'id', columnsize = 0,
@@ -333,7 +333,7 @@ ALTER TABLE run ADD COLUMN sweep_id INTEGER REFERENCES sweep (id) ON DELETE SET 
 CREATE INDEX run_sweep ON run (sweep_id) WHERE sweep_id IS NOT NULL;
 """
 
-# Narrow and appended to, so that a long run's rollouts can be put in any order without their texts.
+# Narrow and append-only, so that a long run's rollouts can be sorted without reading texts.
 ORDER = """
 DROP INDEX IF EXISTS rollout_group_id;
 CREATE INDEX IF NOT EXISTS rollout_of_group ON rollout (
@@ -341,7 +341,7 @@ CREATE INDEX IF NOT EXISTS rollout_of_group ON rollout (
 );
 """
 
-# All that a list of runs shows, in its order: each row of `run` is a page, for its configuration.
+# Covers the list of runs in its order: a row of `run` takes a whole page with its configuration.
 LIST = """
 CREATE INDEX IF NOT EXISTS run_list ON run (
   archived, created_at, short, uid, name, status, model, task, recipe, seed, step, total_steps,

@@ -1,4 +1,4 @@
-"""Bring a file up to date: each migration in one transaction, after a copy of the file."""
+"""Migrate a database file: back it up, then run each migration in its own transaction."""
 
 import shutil
 import sqlite3
@@ -16,12 +16,12 @@ FRESH_S = 30.0
 
 
 def version(conn: sqlite3.Connection) -> int:
-    """How many migrations the file has had; 0 for an empty one."""
+    """Return the number of migrations applied to the file; 0 for an empty one."""
     return int(conn.execute("PRAGMA user_version").fetchone()[0])
 
 
 def too_new(found: int, path: Path) -> str:
-    """What to say of a file that a newer program wrote."""
+    """Return the error message for a file that a newer version wrote."""
     return (
         f"{path} was written by a newer grpo-tui (schema {found}, this one knows {CURRENT}); "
         "it is read only: upgrade grpo-tui to write to it"
@@ -29,7 +29,7 @@ def too_new(found: int, path: Path) -> str:
 
 
 def migrate(conn: sqlite3.Connection, path: Path, *, upto: int = CURRENT) -> Path | None:
-    """Bring the file up to date and return the copy made before, if there was anything to copy."""
+    """Migrate the file and return the path of its backup; None if there was nothing to back up."""
     found = version(conn)
     if found > CURRENT:
         raise StoreReadOnlyError(too_new(found, path))
@@ -47,9 +47,9 @@ def migrate(conn: sqlite3.Connection, path: Path, *, upto: int = CURRENT) -> Pat
 def _apply(conn: sqlite3.Connection, number: int, name: str) -> None:
     begin(conn)
     try:
-        # another process may have been here while this one waited for the lock
+        # another process may have migrated while this one waited for the lock
         if version(conn) < number:
-            # executescript would commit; the statements hold no semicolon of their own
+            # executescript would commit; the statements themselves contain no semicolons
             for statement in MIGRATIONS[name].split(";"):
                 conn.execute(statement)
             conn.execute(
@@ -82,7 +82,7 @@ def _refuse_while_running(conn: sqlite3.Connection, path: Path) -> None:
 
 
 def backup(conn: sqlite3.Connection, path: Path, mark: str) -> Path:
-    """Copy the store by SQLite's own backup, which sees commits that a file copy misses."""
+    """Copy the database with SQLite's backup API, which sees commits that a file copy misses."""
     pages, size = (
         conn.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")
     )

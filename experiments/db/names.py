@@ -1,4 +1,4 @@
-"""Identity of a run: a sortable unique id, a short one to type, and a name to speak of."""
+"""Identity of a run: a sortable unique id, a short id to type, and a readable name."""
 
 import random
 import secrets
@@ -25,7 +25,7 @@ _ANIMALS = (  # noqa: SIM905 - the same
 
 
 def new_uid() -> str:
-    """A UUIDv7: milliseconds since 1970 in 48 bits, then 74 random bits."""
+    """Return a UUIDv7: milliseconds since 1970 in 48 bits, then 74 random bits."""
     value = (int(time.time() * 1000) & (1 << 48) - 1) << 80 | secrets.randbits(80)
     value = value & ~(0xF << 76) | 7 << 76
     value = value & ~(0x3 << 62) | 2 << 62
@@ -34,7 +34,7 @@ def new_uid() -> str:
 
 
 def short_id(uid: str, taken: Callable[[str], bool]) -> str:
-    """Eight characters from the random end of `uid`; another eight where those are taken."""
+    """Return eight characters from the random end of `uid`, or another eight if those are taken."""
     value = int(uid.replace("-", ""), 16)
     short = "".join(_BASE32[value >> 5 * place & 31] for place in range(8))
     while taken(short):
@@ -43,7 +43,7 @@ def short_id(uid: str, taken: Callable[[str], bool]) -> str:
 
 
 def free_name(wanted: str, taken: Callable[[str], bool]) -> str:
-    """The wanted name, or a made-up one; numbered where it is taken."""
+    """Return the wanted name or a generated one, numbered if taken."""
     base = wanted or f"{random.choice(_ADJECTIVES)}-{random.choice(_ANIMALS)}"
     name, n = base, 2
     while taken(name):

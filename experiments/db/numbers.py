@@ -1,4 +1,4 @@
-"""Numbers as SQLite and JSON take them, which have no NaN, and back."""
+"""Convert numbers to and from SQLite and JSON, which have no NaN."""
 
 import json
 import math
@@ -7,28 +7,28 @@ from typing import Any
 
 
 def known(value: float | None) -> float | None:
-    """A number as SQLite takes it; NaN would become NULL anyway."""
+    """Return None for NaN, which SQLite would store as NULL anyway."""
     return None if value is None or math.isnan(value) else float(value)
 
 
 def nan_names(**values: float | None) -> str:
-    """Which of the numbers are NaN and not merely absent."""
+    """Return the names of the numbers that are NaN, as opposed to missing."""
     return ",".join(name for name, value in values.items() if value is not None and value != value)
 
 
 def number(value: float | None) -> float:
-    """A stored number; NULL is NaN."""
+    """Return a stored number; NULL is NaN."""
     return math.nan if value is None else value
 
 
 def dumps(values: Mapping[str, Any]) -> str:
-    """Compact JSON of plain ASCII, so that any text survives; NaN and infinities as strings."""
+    """Return compact ASCII JSON, which preserves any text; NaN and infinities become strings."""
     plain = {key: str(value) if _odd(value) else value for key, value in values.items()}
     return json.dumps(plain, separators=(",", ":"), allow_nan=False)
 
 
 def loads(text: str) -> dict[str, float]:
-    """Read back numbers that `dumps` wrote."""
+    """Parse numbers that `dumps` wrote."""
     return {key: float(value) for key, value in json.loads(text).items()}
 
 

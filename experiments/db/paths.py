@@ -1,4 +1,4 @@
-"""Where the store is: one SQLite file and, beside it, a folder for each run."""
+"""Paths of the store: one SQLite file and next to it a folder for each run."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ FILE_NAME = "grpo-tui.db"
 
 
 def store_path(given: str | Path | None = None) -> Path:
-    """Choose the file: the one given, else `$GRPO_TUI_DB`, else the platform's data folder."""
+    """Return the given file, else `$GRPO_TUI_DB`, else a file in the platform's data folder."""
     if given:
         return Path(given).expanduser()
     if named := os.environ.get("GRPO_TUI_DB"):
@@ -18,7 +18,7 @@ def store_path(given: str | Path | None = None) -> Path:
 
 
 def runs_folder(store: Path) -> Path:
-    """The folder beside the store that holds the runs' folders."""
+    """The folder next to the store that contains the runs' folders."""
     return store.parent / "runs"
 
 
@@ -28,25 +28,25 @@ def run_folder(store: Path, run: str) -> Path:
 
 
 def log_file(folder: Path) -> Path:
-    """The run's log, in plain lines."""
+    """The run's plain-text log."""
     return folder / "log.txt"
 
 
 def fault_file(folder: Path) -> Path:
-    """Where `faulthandler` writes the stacks of a process that dies by a signal."""
+    """Where `faulthandler` writes the stacks when a signal kills the process."""
     return folder / "faults.txt"
 
 
 def tokens_file(folder: Path) -> Path:
-    """The run's token numbers."""
+    """The file with the run's token numbers."""
     return folder / "tokens.db"
 
 
 def spill_folder(store: Path) -> Path:
-    """Where events wait that could not be written to the store in time."""
+    """The folder for events that could not be written to the store in time."""
     return runs_folder(store) / "spilled"
 
 
 def spill_file(store: Path, run: str) -> Path:
-    """The events of a run that wait."""
+    """The spilled events of a run."""
     return spill_folder(store) / f"{run}.jsonl"

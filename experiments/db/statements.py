@@ -1,4 +1,4 @@
-"""SQL made from the types of rows, so that each statement names its columns."""
+"""Build SQL from row types, so that each statement names its columns."""
 
 from collections.abc import Collection, Iterable
 from functools import cache
@@ -8,16 +8,16 @@ from experiments.db.stored import TABLES
 
 
 def column(field: str) -> str:
-    """The column of a row's field; SQL has a word for `limit`, Python one for `pass`."""
+    """Return the column of a field; `limit` is reserved in SQL and `pass` in Python."""
     return f'"{field.removesuffix("_")}"'
 
 
 def select(
     row: Any, fields: Iterable[str] = (), *, of: str = "", present: Collection[str] | None = None
 ) -> str:
-    """The columns of some fields of a row, or of all, of a table under another name if it has one.
+    """Select some or all columns of a row type, optionally under a table alias.
 
-    A column that is not among those `present` in an older file is read as its default.
+    A column not among those `present` in an older file is read as its default.
     """
     return ", ".join(
         f"{of or TABLES[row]}.{column(field)}"
@@ -33,7 +33,7 @@ def _literal(value: Any) -> str:
 
 @cache
 def insert_into(row: Any, verb: str = "INSERT") -> str:
-    """The statement that inserts a row of this type."""
+    """Return the INSERT statement for this row type."""
     marks = ",".join("?" * len(row._fields))
     columns = ", ".join(map(column, row._fields))
     return f"{verb} INTO {TABLES[row]} ({columns}) VALUES ({marks})"

@@ -1,4 +1,4 @@
-"""The line that sums up one metric of one run, kept up with every value."""
+"""Summaries of the metrics of a run, updated with every value."""
 
 import math
 import sqlite3
@@ -12,7 +12,7 @@ EMPTY = MetricSummary(run_id=0, key_id=0, count=0, nonfinite=0)
 
 
 class Summary:
-    """First, last, extremes with their steps, mean and counts of one metric."""
+    """First and last value, extremes with their steps, mean and counts of one metric."""
 
     __slots__ = (
         "count", "first", "first_step", "last", "last_step", "max", "max_step", "mean", "min",
@@ -27,7 +27,7 @@ class Summary:
         self.max, self.max_step = row.max, row.max_step
 
     def add(self, step: int, value: float) -> None:
-        """Take one more value in; a value that is not finite is only counted."""
+        """Add a value; a value that is not finite is only counted."""
         self.count += 1
         if not math.isfinite(value):
             self.nonfinite += 1
@@ -43,7 +43,7 @@ class Summary:
         self.mean = (self.mean or 0.0) + (value - (self.mean or 0.0)) / finite
 
     def row(self, run: int, key: int) -> MetricSummary:
-        """The line as it is stored."""
+        """Return the row to store."""
         return MetricSummary(
             run_id=run, key_id=key, first=self.first, first_step=self.first_step, last=self.last,
             last_step=self.last_step, min=self.min, min_step=self.min_step, max=self.max,
@@ -52,7 +52,7 @@ class Summary:
 
 
 def load(conn: sqlite3.Connection, run: int) -> dict[int, Summary]:
-    """The stored lines of a run."""
+    """Load the stored summaries of a run."""
     rows = conn.execute(
         f"SELECT {select(MetricSummary)} FROM metric_summary WHERE run_id = ?", (run,)
     )
@@ -60,7 +60,7 @@ def load(conn: sqlite3.Connection, run: int) -> dict[int, Summary]:
 
 
 def rebuild(conn: sqlite3.Connection, run: int, keys: Iterable[int]) -> None:
-    """Sum up again from the values, after some of them were hidden."""
+    """Recompute summaries from the values after some of them were hidden."""
     for key in keys:
         summary = Summary()
         values = conn.execute(

@@ -1,7 +1,7 @@
-"""The store's tables as SQLModel rows; they never leave `experiments`.
+"""The store's tables as SQLModel rows, used only inside `experiments`.
 
 They are the declaration: `python docs/schema.py` writes docs/schema.md and stored.py from them, and
-a test compares them with what the migrations make.
+a test compares them with the result of the migrations.
 """
 
 from typing import Any, ClassVar
@@ -13,14 +13,14 @@ from experiments.db.texts import Escaped
 
 WITHOUT_ROWID = {"sqlite_with_rowid": False}
 
-# What a list of runs shows, in its order: each row of `run` is a page, for its configuration.
+# Covers the list of runs in its order: a row of `run` takes a whole page with its configuration.
 RUN_LIST = (
     "archived", "created_at", "short", "uid", "name", "status", "model", "task", "recipe", "seed",
     "step", "total_steps", "tokens", "elapsed", "started_at", "ended_at", "device",
     "dataset_fingerprint", "code_version", "error", "note", "bytes", "config_hash",
 )  # fmt: skip
 
-# FTS5 tables without content of their own; a rowid is the `id` of the row.
+# FTS5 tables without their own content; the rowid is the `id` of the indexed row.
 FULL_TEXT = {
     "rollout_words": """CREATE VIRTUAL TABLE rollout_words USING fts5 (
   text, content = 'rollout', content_rowid = 'id', columnsize = 0,

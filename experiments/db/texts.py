@@ -1,7 +1,7 @@
-r"""Text that survives: reversible escapes for what SQLite and CSV cannot hold.
+r"""Reversible escapes for text that SQLite or CSV cannot hold.
 
-NUL is written `\x00` and a lone surrogate `\udXXX`; the backslashes in front of either, or of text
-that only looks like one of them, are doubled. All other text stays as it is.
+NUL is written `\x00` and a lone surrogate `\udXXX`; backslashes before either, or before text that
+looks like either, are doubled. All other text is stored unchanged.
 """
 
 import re
@@ -17,7 +17,7 @@ Escaped = Annotated[str, "escaped"]  # a column whose text is stored by `escape`
 
 
 def escape(text: str) -> str:
-    """Make the text storable; `unescape` gives it back exactly."""
+    """Escape text for storage; `unescape` restores it exactly."""
     if "\\" not in text and not _HOSTILE.search(text):
         return text
     return _ENCODE.sub(_escape_match, text)
@@ -31,7 +31,7 @@ def _escape_match(match: re.Match[str]) -> str:
 
 
 def unescape(text: str) -> str:
-    """Give back the text that `escape` was given."""
+    """Restore the text that was given to `escape`."""
     return _DECODE.sub(_unescape_match, text) if "\\" in text else text
 
 
@@ -44,7 +44,7 @@ def _unescape_match(match: re.Match[str]) -> str:
 
 
 class _Visible(dict[int, str]):
-    """The visible form of each character, worked out when it is first met."""
+    """Visible forms of characters, computed on first use."""
 
     def __missing__(self, code: int) -> str:
         shown = chr(code)
@@ -58,29 +58,29 @@ _VISIBLE = _Visible({ord("\n"): "↵", ord("\t"): " "})
 
 
 def visible(text: str) -> str:
-    """Untrusted text on one line, with control and bidirectional characters made visible."""
+    """Return untrusted text on one line, with control and bidirectional characters made visible."""
     if text.isascii() and text.isprintable():
         return text
     return text.translate(_VISIBLE)
 
 
 def now_iso() -> str:
-    """The time, UTC, as it is stored."""
+    """Return the current time as stored: ISO, UTC."""
     return iso(datetime.now(UTC).timestamp())
 
 
 def iso(at: float) -> str:
-    """A time in seconds as ISO text, UTC, to the millisecond."""
+    """Format seconds as ISO text, UTC, with milliseconds."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def seconds(text: str) -> float:
-    """The time in seconds of ISO text."""
+    """Parse ISO text to seconds."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def ago(at: float, now: float) -> str:
-    """How long ago, in the largest fitting unit."""
+    """Format an age in the largest fitting unit."""
     span = max(0.0, now - at)
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if span >= size:

@@ -1,8 +1,8 @@
-"""Token numbers of a group as one small blob, and the file per run that keeps the blobs.
+"""Token numbers of a group as one compressed blob, and the file per run that holds the blobs.
 
-A blob is zlib over a header and byte planes: all first bytes of an array, then all second ones.
-`old` is float32; the other log-probabilities are float16 differences to it, because plain float16
-would put tokens on the wrong side of a clip bound. What does not fit so is kept as float32.
+A blob is zlib over a header and byte planes: the first bytes of all values, then the second. `old`
+is float32; the other log-probabilities are float16 differences from it, because plain float16 would
+put tokens on the wrong side of a clip bound. Values out of range for that stay float32.
 """
 
 import json
@@ -21,14 +21,14 @@ import numpy.typing as npt
 from experiments.values import TokenRow
 
 CODEC = 1
-_LARGEST = 6.0e4  # float16 ends at 65504
+_LARGEST = 6.0e4  # the largest float16 is 65504
 
 Array = npt.NDArray[Any]
 FIELDS = ("sampler", "reference", "after", "entropy", "advantages")
 
 
 def encode(prompt_ids: Sequence[int], rows: Sequence[TokenRow]) -> bytes:
-    """Pack a group."""
+    """Encode a group."""
     lengths = [len(row.ids) for row in rows]
     has_old = [bool(row.old) for row in rows]
     header: dict[str, Any] = {
@@ -51,7 +51,7 @@ def encode(prompt_ids: Sequence[int], rows: Sequence[TokenRow]) -> bytes:
         fields[f"pass{number}"] = [
             row.passes[number] if number < len(row.passes) else () for row in rows
         ]
-    if any(row.sampled for row in rows):  # last, so that readers that do not know it skip it
+    if any(row.sampled for row in rows):  # last, so that older readers skip it
         fields["sampled"] = [row.sampled for row in rows]
     for name, values in fields.items():
         there = [bool(row) for row in values]
@@ -64,7 +64,7 @@ def encode(prompt_ids: Sequence[int], rows: Sequence[TokenRow]) -> bytes:
 
 
 def decode(blob: bytes, codec: int = CODEC) -> tuple[tuple[int, ...], tuple[TokenRow, ...]]:
-    """Unpack a group: the prompt's ids, and a row per completion."""
+    """Decode a group: the prompt's ids, and a row per completion."""
     if codec != CODEC:
         raise ValueError(f"token blob of codec {codec}; this program reads {CODEC}: upgrade it")
     data = zlib.decompress(blob)
@@ -101,7 +101,7 @@ def _chain(rows: Sequence[Sequence[float]], kind: type[np.generic]) -> Array:
 
 
 def _rises(ends: Sequence[Sequence[int]]) -> Array:
-    """How many characters each token adds."""
+    """Return the number of characters that each token adds."""
     rises: list[int] = []
     for row in ends:
         rises.extend(end - before for before, end in zip((0, *row), row, strict=False))
@@ -114,7 +114,7 @@ def _planes(values: Array) -> bytes:
 
 
 def _chosen(old: Array, lengths: list[int], has_old: list[bool], there: list[bool]) -> Array | None:
-    """The part of `old` that belongs to the rows that are there; None if some have none."""
+    """Return the part of `old` for the rows that are present; None if it lacks some."""
     if any(row and not base for row, base in zip(there, has_old, strict=True)):
         return None
     wanted: Array = old[np.repeat(np.array(there)[has_old], np.array(lengths)[has_old])]
@@ -122,7 +122,7 @@ def _chosen(old: Array, lengths: list[int], has_old: list[bool], there: list[boo
 
 
 def _pack(name: str, full: Array, old: Array | None) -> tuple[int, Array]:
-    """Choose how a field is kept: 1 float16 difference to old, 2 float32, 3 float16."""
+    """Choose the encoding of a field: 1 float16 difference from old, 2 float32, 3 float16."""
     half = name == "entropy" or (name != "advantages" and old is not None)
     if full.size and half:
         with np.errstate(invalid="ignore"):
@@ -150,7 +150,7 @@ def _take_field(
 
 
 class _Planes:
-    """Reads byte planes one array after another."""
+    """Reads consecutive arrays of byte planes."""
 
     def __init__(self, data: bytes, start: int) -> None:
         self.data, self.place = data, start
@@ -184,14 +184,14 @@ def _tuple(values: Array) -> Any:
 
 
 class TokenFile:
-    """The blobs of one run, by the sequence number of their group; purge is unlink."""
+    """The blobs of one run by sequence number of their group; purging unlinks the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._conn: sqlite3.Connection | None = None
 
     def write(self, blobs: Sequence[tuple[int, bytes]]) -> None:
-        """Commit blobs; called before the rows that point to them are."""
+        """Commit blobs; must precede the commit of the rows that refer to them."""
         if not blobs:
             return
         if self._conn is None or not self.path.exists():
@@ -223,21 +223,20 @@ class TokenFile:
         self._conn = conn
 
     def close(self) -> None:
-        """Close the file."""
         if self._conn is not None:
             self._conn.close()
             self._conn = None
 
 
 def read_blob(path: Path, seq: int) -> tuple[tuple[int, ...], tuple[TokenRow, ...]] | None:
-    """The token numbers of one group; None where there are none."""
+    """Return the token numbers of one group; None if there are none."""
     return read_blobs(path, [seq]).get(seq)
 
 
 def read_blobs(
     path: Path, seqs: Sequence[int]
 ) -> dict[int, tuple[tuple[int, ...], tuple[TokenRow, ...]]]:
-    """The token numbers of several groups, by sequence number; without those that are missing."""
+    """Return the token numbers of several groups by sequence number; missing groups are omitted."""
     if not path.exists():
         return {}
     uri = f"file:{quote(str(path))}?mode=ro"

@@ -1,1 +1,1 @@
-"""Runs as files for other programs."""
+"""Export runs to files for other programs."""

@@ -1,4 +1,4 @@
-"""CSV that spreadsheets and pandas both read: UTF-8, RFC 4180, full precision, guarded text."""
+"""CSV for spreadsheets and pandas: UTF-8, RFC 4180, full precision, formulas guarded."""
 
 import csv
 import io
@@ -10,12 +10,12 @@ from experiments.db.texts import escape, unescape
 from experiments.export.json import number_text, plain
 
 Rows = Iterable[Mapping[str, Any]]
-# what spreadsheets take for a formula where a cell begins with it
+# characters that make spreadsheets read a cell as a formula
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "'")
 
 
 def header_of(rows: Rows) -> list[str]:
-    """All column names, in the order they first come."""
+    """Return all column names in order of first appearance."""
     names: dict[str, None] = {}
     for row in rows:
         names.update(dict.fromkeys(row))
@@ -23,7 +23,7 @@ def header_of(rows: Rows) -> list[str]:
 
 
 def write_csv(out: IO[str], header: Sequence[str], rows: Rows, *, raw: bool = False) -> int:
-    """Write one header row and the rows, and count them; `raw` leaves texts unguarded."""
+    """Write a header and the rows, and return their number; `raw` leaves texts unguarded."""
     writer = csv.writer(out, lineterminator="\r\n")
     writer.writerow([cell(name, raw=raw) for name in header])
     count = 0
@@ -34,14 +34,14 @@ def write_csv(out: IO[str], header: Sequence[str], rows: Rows, *, raw: bool = Fa
 
 
 def csv_string(header: Sequence[str], rows: Rows) -> str:
-    """Rows as CSV text."""
+    """Return rows as CSV text."""
     out = io.StringIO(newline="")
     write_csv(out, header, rows)
     return out.getvalue()
 
 
 def cell(value: Any, *, raw: bool = False) -> str:
-    """A value as the text of a cell; nothing for None."""
+    """Format a value as a cell; None becomes empty."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -56,7 +56,7 @@ def cell(value: Any, *, raw: bool = False) -> str:
 
 
 def read_csv(source: IO[str], *, raw: bool = False) -> Iterator[dict[str, str]]:
-    """Read what `write_csv` wrote: one guard is stripped from each cell, escapes are undone."""
+    """Read what `write_csv` wrote: strip one guard from each cell and undo escapes."""
     csv.field_size_limit(2**31 - 1)
     reader = csv.reader(source)
     header = [_text(name, raw) for name in next(reader, [])]
@@ -69,10 +69,10 @@ def _text(value: str, raw: bool) -> str:
 
 
 def guard(text: str) -> str:
-    """Keep a spreadsheet from reading the cell as a formula: one leading `'` where it could."""
+    """Prefix `'` to a cell that a spreadsheet could read as a formula."""
     return "'" + text if text.startswith(FORMULA_STARTS) else text
 
 
 def unguard(cell: str) -> str:
-    """Strip exactly the `'` that `guard` put there."""
+    """Strip exactly the `'` that `guard` added."""
     return cell[1:] if cell.startswith("'") else cell

@@ -1,4 +1,4 @@
-"""Rows as files: CSV, JSON lines, Markdown and Parquet, whole or not at all."""
+"""Write rows to files: CSV, JSON lines, Markdown and Parquet; a file is complete or absent."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ FORMATS = ("csv", "jsonl", "parquet", "md")
 
 
 def header_for(what: str, reader: StoreReader, runs: Sequence[RunSummary]) -> list[str]:
-    """The columns of an export: from what is known of each run, and its first rows."""
+    """Return the columns of an export, from the metadata of each run and its first rows."""
     if what == "metrics":
         return header_of([dict.fromkeys((*METRIC_FIELDS, *reader.metric_keys(run.key)))
                           for run in runs])  # fmt: skip
@@ -40,10 +40,10 @@ def write_rows(
     rows: Iterator[Row], format: str, out: Path | IO[str], *, raw: bool = False,
     header: Sequence[str] | None = None,
 ) -> int:  # fmt: skip
-    """Write rows to a file or stream and count them.
+    """Write rows to a file or stream and return their number.
 
-    Columns are those of the first thousand rows, unless `header` says so; a later row with another
-    column is an error and not a silent loss.
+    The columns are `header`, or those of the first thousand rows; a later row with another column
+    raises an error, so that no value is dropped silently.
     """
     if format not in FORMATS:
         raise ExportError(f"there is no format {format!r}; choose from {', '.join(FORMATS)}")
@@ -62,7 +62,7 @@ def write_rows(
 
 @contextmanager
 def _whole(out: Path) -> Iterator[Path]:
-    """A file beside `out` that takes its place once it is complete."""
+    """Write to a temporary file that replaces `out` once it is complete."""
     part = out.with_name(f"{out.name}.{os.getpid()}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -157,6 +157,6 @@ def _arrow_value(value: Any) -> Any:
 
 
 def _guess(pa: Any, name: str) -> Any:
-    """A column without any value yet: texts are known by name, the rest is numbers."""
+    """Guess the type of a column without values: known text columns by name, numbers otherwise."""
     texts = ("at", "text", "note", "error", "parent", "sweep", "started_at", "ended_at", "target")
     return pa.string() if name in texts or name.startswith("cfg.") else pa.float64()

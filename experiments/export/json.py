@@ -1,4 +1,4 @@
-"""JSON for people and pipes: UTF-8, numbers that JSON lacks as names, nothing terminals obey."""
+"""JSON for people and pipes: UTF-8, NaN and infinities as strings, control characters escaped."""
 
 import json
 import math
@@ -11,14 +11,14 @@ _UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufe
 
 
 def number_text(value: float) -> str:
-    """The shortest text that reads back as the same float; NaN, Infinity, -Infinity."""
+    """Return the shortest text that parses to the same float; NaN, Infinity, -Infinity."""
     if math.isfinite(value):
         return repr(value)
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def plain(value: Any) -> Any:
-    """JSON values; numbers that JSON cannot hold become their names."""
+    """Convert to JSON values; numbers that JSON lacks become strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return number_text(value)
     if isinstance(value, Mapping):
@@ -29,9 +29,9 @@ def plain(value: Any) -> Any:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """JSON for people and pipes: text as it is, but for what a terminal obeys or cannot show."""
+    """Return readable JSON; escape only what a terminal would interpret or cannot show."""
     try:
         text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False, default=plain)
-    except ValueError:  # a NaN or an infinity somewhere
+    except ValueError:  # contains NaN or an infinity
         text = json.dumps(plain(value), ensure_ascii=False, indent=indent, allow_nan=False)
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -1,4 +1,4 @@
-"""Tables in Markdown: each cell on one line, with nothing that Markdown or a terminal obeys."""
+"""Markdown tables: each cell on one line, with Markdown and control characters escaped."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,10 +13,10 @@ def table(
     header: Sequence[str], rows: Iterable[Mapping[str, Any]], *, titles: Sequence[str] = (),
     digits: int = 0,
 ) -> Iterator[str]:  # fmt: skip
-    """The lines of a table.
+    """Return the lines of a table.
 
-    `titles` are the heads of its columns where they are not the names; `digits` are those that are
-    left of a number with a fraction, all of them where 0.
+    `titles` are the column heads where they differ from the names; `digits` is the number of
+    significant digits of fractional numbers, 0 for all.
     """
     yield _line(titles or header)
     yield "|" + " --- |" * len(header)
@@ -33,7 +33,7 @@ def _rounded(value: Any, digits: int) -> Any:
 
 
 def md_cell(value: Any) -> str:
-    """A value as a cell of a Markdown table, on one line and harmless."""
+    """Format a value as a table cell, on one line and escaped."""
     text = cell(value, raw=True).replace("\r\n", "\n")
     for mark, harmless in (
         ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("\n", "<br>"), ("`", "\\`"), ("*", "\\*"),

@@ -21,7 +21,7 @@ RUN_FIELDS = (
 
 
 def rows_of(what: str, reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
-    """The rows of an export, read as they are taken."""
+    """Return the rows of an export, read lazily."""
     makers: dict[str, Callable[[StoreReader, Sequence[RunSummary]], Iterator[Row]]] = {
         "runs": run_rows, "metrics": metric_rows, "rollouts": rollout_rows, "tokens": token_rows,
         "evaluations": evaluation_rows,
@@ -32,7 +32,7 @@ def rows_of(what: str, reader: StoreReader, runs: Sequence[RunSummary]) -> Itera
 
 
 def run_row(run: RunSummary) -> Row:
-    """A run as one flat row: fields, then best, last and their steps of each metric."""
+    """Return a run as one flat row: fields, then best, last and their steps for each metric."""
     row: Row = {name: getattr(run, name) for name in RUN_FIELDS}
     row["tags"] = list(run.tags)
     row.update(run.columns)
@@ -43,7 +43,7 @@ def run_row(run: RunSummary) -> Row:
 
 
 def run_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
-    """One row per run with all its metrics in a line and all its settings."""
+    """One row per run with the summaries of all metrics and all settings."""
     for run in runs:
         detail = reader.run(run.key)
         settings = {f"cfg.{path}": value for path, value in detail.settings.items()}
@@ -51,7 +51,7 @@ def run_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
 
 
 def metric_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
-    """One row per finished step or evaluated step, one column per metric."""
+    """One row per trained or evaluated step, one column per metric."""
     for run in runs:
         keys = reader.metric_keys(run.key)
         last = max((reader.last_metric_step(run.key), run.step))
@@ -62,7 +62,7 @@ def metric_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row
 def _window(
     reader: StoreReader, run: RunSummary, keys: Sequence[str], after: int, upto: int
 ) -> Iterator[Row]:
-    """The rows of the steps beyond `after`, up to `upto`."""
+    """Yield the rows of the steps beyond `after` up to `upto`."""
     steps = {view.step: view for view in reader.steps(run.key, after=after, upto=upto)}
     values: dict[int, Row] = {step: {} for step in steps}
     for key in keys:
@@ -82,7 +82,7 @@ def _window(
 def groups_of(
     reader: StoreReader, run: RunSummary, step: int | None = None, origin: str | None = None
 ) -> Iterator[GroupView]:
-    """The groups of a run with their rollouts, a page at a time."""
+    """Yield the groups of a run with their rollouts, read in pages."""
     after = 0
     while True:
         page = reader.groups(run.key, step, origin, after=after, limit=None if step else PAGE)
@@ -93,7 +93,7 @@ def groups_of(
 
 
 def rollout_row(run: RunSummary, group: GroupView, rollout: RolloutView) -> Row:
-    """A rollout as one flat row, with a column for each reward function."""
+    """Return a rollout as one flat row, with a column for each reward function."""
     return {
         "run": run.id, "step": group.step, "origin": group.origin, "group": group.index,
         "index": rollout.index, "example_key": group.example_key, "prompt": group.prompt_text,

@@ -1,4 +1,4 @@
-"""TensorBoard event files, written without TensorBoard: records of two small protobuf messages.
+"""Write TensorBoard event files without TensorBoard: records of two small protobuf messages.
 
 A record is: length (8 bytes), masked CRC-32C of the length, the message, masked CRC-32C of it.
 """
@@ -24,7 +24,7 @@ _CRC = _table()
 
 
 def crc32c(data: bytes) -> int:
-    """Castagnoli's CRC."""
+    """CRC-32C (Castagnoli)."""
     value = 0xFFFFFFFF
     for byte in data:
         value = value >> 8 ^ _CRC[(value ^ byte) & 0xFF]
@@ -32,7 +32,7 @@ def crc32c(data: bytes) -> int:
 
 
 def masked(data: bytes) -> bytes:
-    """The CRC as record files store it, so that a CRC of a CRC is no fixed point."""
+    """Mask the CRC as TFRecord does, so that the CRC of data containing a CRC is not degenerate."""
     crc = crc32c(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
@@ -51,7 +51,7 @@ def _field(number: int, kind: int, body: bytes) -> bytes:
 
 
 def scalar(tag: str, value: float, step: int, wall_time: float) -> bytes:
-    """The message of one value: Event(wall_time 1, step 2, summary 5: value 1: tag 1, float 2)."""
+    """Encode one value: Event(wall_time 1, step 2, summary 5: value 1: tag 1, float 2)."""
     name = tag.encode("utf-8", "backslashreplace")
     entry = _field(1, 2, name) + _field(2, 5, struct.pack("<f", value))
     return (
@@ -62,7 +62,7 @@ def scalar(tag: str, value: float, step: int, wall_time: float) -> bytes:
 
 
 class EventFile:
-    """One TensorBoard run."""
+    """The event file of one run."""
 
     def __init__(self, folder: Path, started: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,6 @@ class EventFile:
         self._record(version)
 
     def add(self, tag: str, value: float, step: int, wall_time: float) -> None:
-        """Append a value."""
         self._record(scalar(tag, value, step, wall_time))
 
     def _record(self, message: bytes) -> None:
@@ -80,5 +79,4 @@ class EventFile:
         self._out.write(length + masked(length) + message + masked(message))
 
     def close(self) -> None:
-        """Finish the file."""
         self._out.close()

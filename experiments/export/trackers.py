@@ -1,4 +1,4 @@
-"""Export to other trackers' own formats: TensorBoard, and trackio or W&B where installed."""
+"""Export to other trackers: TensorBoard, and trackio or W&B if installed."""
 
 import math
 import os
@@ -19,10 +19,10 @@ NOT_METRICS = ("run", "name", "step", "at", "elapsed")
 
 
 def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out: Path) -> int:
-    """Write the metrics of runs under `out` and count the values."""
+    """Write the metrics of runs under `out` and return the number of values."""
     if format not in TRACKERS:
         raise ExportError(f"there is no tracker {format!r}; choose from {', '.join(TRACKERS)}")
-    # what the packages print is no data
+    # keep what the packages print out of stdout
     with redirect_stdout(sys.stderr):
         return sum(TRACKERS[format](reader, run, out) for run in runs)
 
@@ -30,7 +30,7 @@ def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out:
 def _steps(
     reader: StoreReader, run: RunSummary
 ) -> Iterator[tuple[int, float | None, dict[str, float]]]:
-    """Step, time and values of each step; values that are not finite are left out."""
+    """Yield step, time and finite values of each step."""
     for row in metric_rows(reader, [run]):
         values = {
             name: float(value)
@@ -41,7 +41,7 @@ def _steps(
 
 
 def to_tensorboard(reader: StoreReader, run: RunSummary, out: Path) -> int:
-    """One event file in a folder of the run's name."""
+    """Write one event file into a folder with the run's name."""
     start = seconds(run.started_at or run.created_at)
     file = EventFile(out / f"{_safe(run.name)}-{run.id}", start)
     count = 0
@@ -54,7 +54,7 @@ def to_tensorboard(reader: StoreReader, run: RunSummary, out: Path) -> int:
 
 
 def to_wandb(reader: StoreReader, run: RunSummary, out: Path) -> int:
-    """An offline run, to be sent with `wandb sync`."""
+    """Write an offline run for `wandb sync`."""
     wandb = _package("wandb")
     out.mkdir(parents=True, exist_ok=True)
     settings = wandb.Settings(mode="offline", silent=True, console="off")
@@ -71,7 +71,7 @@ def to_wandb(reader: StoreReader, run: RunSummary, out: Path) -> int:
 
 
 def to_trackio(reader: StoreReader, run: RunSummary, out: Path) -> int:
-    """A local trackio project; the folder is given to it as its cache."""
+    """Write a local trackio project, with the folder as trackio's cache."""
     out.mkdir(parents=True, exist_ok=True)
     os.environ["TRACKIO_DIR"] = str(out)
     trackio = _package("trackio")
@@ -97,7 +97,7 @@ def _package(name: str) -> Any:
 
 
 def _safe(name: str) -> str:
-    """A run's name as a folder name."""
+    """Make a run's name usable as a folder name."""
     kept = "".join(sign if sign.isalnum() or sign in "-_. " else "_" for sign in name)
     return kept.strip(". ") or "run"
 

@@ -1,4 +1,4 @@
-"""Ready-made settings: one YAML file each, whose first comment lines say what it is for."""
+"""Presets: one YAML file each, whose first comment lines describe it."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -10,13 +10,13 @@ from experiments.errors import PresetNotFoundError
 from grpo_engine.config.parse import build, nearest
 from grpo_engine.config.settings import RunConfig
 
-# the order in which they are offered
+# the order in which they are listed
 ORDER = ("starter", "smollm2-gsm", "countdown", "gsm8k-tutorial", "mlx-article")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A preset as it stands in its file."""
+    """A preset as it is in its file."""
 
     name: str
     about: str
@@ -24,17 +24,17 @@ class Preset:
 
     @property
     def tree(self) -> dict[str, Any]:
-        """The settings it changes, by section."""
+        """Return the settings it changes, by section."""
         return dict(yaml.safe_load(self.text) or {})
 
     @property
     def config(self) -> RunConfig:
-        """A whole configuration with the preset's settings."""
+        """Return a complete configuration with the preset's settings."""
         return build(self.tree, f"preset {self.name}")
 
 
 def names() -> tuple[str, ...]:
-    """All presets, the first one first."""
+    """Return the names of all presets in listing order."""
     found = {
         item.name.removesuffix(".yaml")
         for item in files(__package__).iterdir()
@@ -45,7 +45,7 @@ def names() -> tuple[str, ...]:
 
 
 def preset(name: str) -> Preset:
-    """Read a preset by name."""
+    """Load a preset by name."""
     if name not in names():
         raise PresetNotFoundError(
             f"there is no preset {name!r}{nearest(name, names())}; choose one of "

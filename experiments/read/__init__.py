@@ -1,1 +1,1 @@
-"""Questions to the store."""
+"""Queries on the store."""

@@ -1,7 +1,7 @@
 """The column language: any setting or metric as a column, a sort key or an operand of a filter.
 
-`name` a field · `=optimizer.learning_rate` a setting · `best reward`, `last kl` a metric;
-`as lr` gives a label.
+`name` is a field, `=optimizer.learning_rate` a setting, `best reward` and `last kl` a metric; `as
+lr` gives a label.
 """
 
 import difflib
@@ -29,7 +29,7 @@ FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A value that each run has, with the SQL that gives it."""
+    """A value of each run, and the SQL that computes it."""
 
     label: str
     kind: Literal["field", "setting", "metric"]
@@ -37,7 +37,7 @@ class Column:
     stat: str = ""
 
     def sql(self, *, shown: bool = False) -> tuple[str, list[str]]:
-        """The expression over a row of `run`, to compare or to be shown, and its parameters."""
+        """Return the SQL over a row of `run`, for comparing or for display, and its parameters."""
         if self.kind == "field":
             return FIELDS[self.path], []
         if self.kind == "setting":
@@ -53,20 +53,19 @@ class Column:
 
 
 def stat_column(key: str, stat: str) -> str:
-    """The column of a metric's line that answers, `best` by the metric's direction."""
+    """Return the column of a metric's summary; `best` depends on the metric's direction."""
     if stat == "best":
         return {"up": "max", "down": "min", "none": "last"}[spec(key).direction]
     return stat
 
 
 def parse_columns(text: str | Sequence[str], known: "Known") -> tuple[Column, ...]:
-    """Read columns, from one text with commas or a text each."""
+    """Parse columns, given as one text with commas or as several texts."""
     parts = text.split(",") if isinstance(text, str) else text
     return tuple(parse_column(part, known) for part in parts if part.strip())
 
 
 def parse_column(text: str, known: "Known") -> Column:
-    """Read one column."""
     body, _, label = text.partition(" as ")
     body, label = body.strip(), label.strip()
     words = body.split()
@@ -99,14 +98,14 @@ def _metric(name: str, known: "Known") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The names that the store knows."""
+    """The names of settings and metrics in the store."""
 
     settings: frozenset[str]
     metrics: frozenset[str]
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
-    """The end of a sentence with the names most like `word`; empty if none is."""
+    """Return `; did you mean …?` with the names closest to `word`; empty if none is close."""
     pool = list(dict.fromkeys(names))
     leaf = [name for name in pool if name.rsplit(".", 1)[-1] == word.rsplit(".", 1)[-1]]
     close = list(dict.fromkeys(leaf + difflib.get_close_matches(word, pool, n=3, cutoff=0.5)))[:3]

@@ -1,4 +1,4 @@
-"""The connection that all questions share, and the small helpers that they need."""
+"""The read connection that all queries share, and its helpers."""
 
 import gc
 import sqlite3
@@ -20,7 +20,7 @@ R = TypeVar("R", bound=tuple[Any, ...])
 
 
 class Reading:
-    """One permanent connection; no cursor outlives a call, so that the log can be checkpointed."""
+    """One long-lived connection; no cursor outlives a call, so that the log can be checkpointed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,20 +34,19 @@ class Reading:
         self._stops = 0
 
     def close(self) -> None:
-        """Close the connection."""
         self._conn.close()
 
     def interrupt(self) -> None:
-        """Stop the query or search that runs in another thread with InterruptedError there."""
+        """Interrupt the query running in another thread; it raises InterruptedError there."""
         self._stops += 1
         self._conn.interrupt()
 
     def integrity(self) -> str:
-        """`ok`, or what SQLite finds wrong with the file."""
+        """Return `ok`, or the damage that SQLite finds in the file."""
         return "; ".join(self._column("PRAGMA integrity_check"))
 
     def changed(self) -> bool:
-        """Whether another connection has committed since the last call."""
+        """Return whether another connection has committed since the last call."""
         before, self._data_version = self._data_version, self._version()
         return before != self._data_version
 
@@ -72,38 +71,38 @@ class Reading:
         return rows[0] if rows else None
 
     def _column(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        """The first column of each row."""
+        """Return the first column of each row."""
         return [value for value, *_ in self._all(sql, values)]
 
     def _value(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        """The first column of the first row; None where there is no row."""
+        """Return the first column of the first row; None without rows."""
         return next(iter(self._column(sql, values)), None)
 
     def _columns(
         self, shape: Shape[Any], rest: str, values: Sequence[Any] = (), *more: str
     ) -> Columns:
-        """The columns of the rows that the rest of the statement selects, and `more` of them."""
+        """Return the shape's columns and `more` of the rows that the rest of the SQL selects."""
         columns = ", ".join((self._select(shape), *more))
         table = TABLES[shape.row]
         return shape.read(self._all(f"SELECT {columns} FROM {table} {rest}", values), *more)
 
     def _views(self, shape: Shape[V], rest: str, values: Sequence[Any] = ()) -> tuple[V, ...]:
-        """The values of the rows that the rest of the statement selects."""
+        """Return the values of the rows that the rest of the statement selects."""
         return tuple(shape.make(self._columns(shape, rest, values)))
 
     def _select(self, shape: Shape[Any], of: str = "") -> str:
-        """The columns of a shape, of a table under another name if it has one."""
+        """Return the columns of a shape, optionally under a table alias."""
         row = shape.row
         return select(row, shape.columns.values(), of=of, present=self._present(row))
 
     def _rows(self, row: type[R], rest: str, values: Sequence[Any] = ()) -> list[R]:
-        """The rows that the rest of the statement selects."""
+        """Return the rows that the rest of the statement selects."""
         columns = select(row, present=self._present(row))
         found = self._all(f"SELECT {columns} FROM {TABLES[row]} {rest}", values)
         return [row(*values) for values in found]
 
     def _present(self, row: Any) -> list[str] | None:
-        """The columns that an older file has in a table; None where it has all."""
+        """Return the columns that a table has in an older file; None if it has all."""
         if self.schema >= CURRENT:
             return None
         return self._column("SELECT name FROM pragma_table_info(?)", (TABLES[row],))
@@ -116,13 +115,13 @@ class Reading:
 
 
 def text(value: str | None) -> str:
-    """A stored text as it was given."""
+    """Unescape a stored text."""
     return unescape(value) if value and "\\" in value else value or ""
 
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Keep the garbage collector from walking thousands of fresh rows that are no garbage."""
+    """Disable the garbage collector while thousands of rows are read: none of them is garbage."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -133,5 +132,5 @@ def no_collection() -> Iterator[None]:
 
 
 def marks(values: Sequence[Any]) -> str:
-    """As many question marks as there are values."""
+    """Return a question mark for each value, separated by commas."""
     return ",".join("?" * len(values))

@@ -1,4 +1,4 @@
-"""The record as events again, in the order of recording: what a viewer of the store is fed."""
+"""Read the recorded events back in their order, as a viewer of the store needs them."""
 
 import dataclasses
 import json
@@ -26,16 +26,14 @@ SOURCES = (
 
 
 class FactQuestions(MetricQuestions, RolloutQuestions):
-    """The events of a run, read back."""
-
     def facts(
         self, run: int, *, after: int = 0, limit: int = 500, groups_from: int = 0,
         tokens: bool = True,
     ) -> tuple[v.Fact, ...]:  # fmt: skip
-        """Recorded events beyond sequence number `after`, as the live feed shows them.
+        """Return recorded events beyond sequence number `after`, as the live feed shows them.
 
-        Rows that a later attempt did again are left out, and so are groups and passes of steps
-        before `groups_from`, and token numbers unless they are wanted.
+        Omits rows that a later attempt redid, groups and passes of steps before `groups_from`, and
+        token numbers unless they are wanted.
         """
         found: list[tuple[int, str, str, int]] = []
         for table, column in SOURCES:
@@ -144,7 +142,7 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
 
 
 def _as(kind: type[Value], stored: Any, **changes: Any) -> Value:
-    """The event's value in a stored one, which has the same fields and more."""
+    """Build the event's value from a stored value, which has the same fields and more."""
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     return kind(**{field.name: getattr(stored, field.name) for field in fields} | changes)
 

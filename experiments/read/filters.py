@@ -1,7 +1,8 @@
 """The filter language, compiled to SQL over `run`.
 
-Words look in name, tags and note. `status:running`, `tag:good`, `reward>0.5`, `last.kl<0.1`,
-`cfg.optimizer.learning_rate>=1e-5`; `!` not, `|` or, brackets; terms side by side all hold.
+Words match in name, tags and note. `status:running`, `tag:good`, `reward>0.5`, `last.kl<0.1`,
+`cfg.optimizer.learning_rate>=1e-5`; `!` is not, `|` is or, brackets group; adjacent terms must all
+hold.
 """
 
 import re
@@ -35,7 +36,7 @@ Sql = tuple[str, list[object]]
 
 
 def compile_filter(text: str, known: Known) -> Sql:
-    """Turn a filter into a condition and its parameters."""
+    """Compile a filter to a condition and its parameters."""
     if not text.strip():
         return "1", []
     parser = _Parser(text, known)
@@ -49,14 +50,14 @@ def compile_filter(text: str, known: Known) -> Sql:
 
 
 class _Parser:
-    """Recursive descent over the tokens of a filter."""
+    """Recursive-descent parser over the tokens of a filter."""
 
     def __init__(self, text: str, known: Known) -> None:
         self.text, self.known = text, known
         self.tokens = _tokens(text)
 
     def any_of(self) -> Sql:
-        """Terms joined by `|`."""
+        """Parse terms joined by `|`."""
         parts = [self.all_of()]
         while self._next_is("|"):
             self.tokens.pop(0)
@@ -64,7 +65,7 @@ class _Parser:
         return _join(" OR ", parts)
 
     def all_of(self) -> Sql:
-        """Terms side by side."""
+        """Parse adjacent terms, all of which must hold."""
         parts = []
         while self.tokens and self.tokens[0].mark not in ("|", ")"):
             parts.append(self.term())
@@ -73,7 +74,7 @@ class _Parser:
         return _join(" AND ", parts)
 
     def term(self) -> Sql:
-        """One condition, perhaps negated or in brackets."""
+        """Parse one condition, optionally negated or in brackets."""
         token = self.tokens.pop(0)
         if token.mark == "!":
             if not self.tokens:
@@ -172,7 +173,7 @@ def _compare(sql: str, values: list[object], token: _Token, contains: bool) -> S
             f"{token.key}{op}{token.value}: {token.value!r} is no number; {op} compares numbers"
         )
     if "run_param" in sql:
-        # text settings are stored as JSON, with their quotes
+        # text settings are stored as JSON, including the quotes
         return f"trim({sql}, '\"') {symbol} ? COLLATE NOCASE", [*values, escape(token.value)]
     return f"{sql} {symbol} ? COLLATE NOCASE", [*values, escape(token.value)]
 

@@ -1,4 +1,4 @@
-"""Questions about steps: metrics, passes, alerts, evaluations, checkpoints."""
+"""Queries on steps: metrics, passes, alerts, evaluations, checkpoints."""
 
 import json
 from array import array
@@ -22,10 +22,8 @@ SAMPLE = Shape(ev.EvaluationSample, stored.EvaluationSample)
 
 
 class MetricQuestions(Reading):
-    """What can be asked about the steps of a run."""
-
     def metric_keys(self, run: int) -> tuple[str, ...]:
-        """The metrics a run has, in the order they first came."""
+        """Return a run's metrics in order of first appearance."""
         names = self._column(
             "SELECT name FROM metric_summary JOIN metric_key ON metric_key.id = key_id "
             "WHERE run_id = ? ORDER BY key_id",
@@ -36,7 +34,7 @@ class MetricQuestions(Reading):
     def metric_series(
         self, run: int, key: str, *, after: int = -1, upto: int | None = None
     ) -> v.MetricSeries:
-        """One metric over the steps beyond `after`."""
+        """Return one metric over the steps beyond `after`."""
         with no_collection():
             rows = self._all(
                 "SELECT step, value FROM metric WHERE run_id = ? AND step > ? AND step <= ? "
@@ -51,7 +49,7 @@ class MetricQuestions(Reading):
     def metric_arrays(
         self, run: int, key: str, *, after: int = -1
     ) -> "tuple[array[int], array[float]]":
-        """The same as packed numbers, for long series: half the time and a tenth of the memory."""
+        """Return the series as packed arrays, in half the time and a tenth of the memory."""
         where = (
             "FROM metric WHERE run_id = ? AND step > ? "
             "AND key_id = (SELECT id FROM metric_key WHERE name = ?)"
@@ -62,7 +60,7 @@ class MetricQuestions(Reading):
             return array("q"), array("d")
         try:
             values = array("d", map(itemgetter(0), rows))
-        except TypeError:  # a NULL is NaN
+        except TypeError:  # NULL is NaN
             values = array("d", (number(value) for (value,) in rows))
         first = self._value(f"SELECT step {where} ORDER BY step LIMIT 1", asked)
         last = self._value(f"SELECT step {where} ORDER BY step DESC LIMIT 1", asked)
@@ -73,7 +71,7 @@ class MetricQuestions(Reading):
         return steps, array("d", (number(value) for _, value in found))
 
     def value_at(self, run: int, key: str, step: int) -> tuple[float | None, int | None]:
-        """A metric's last finite value up to a step, and its step."""
+        """Return a metric's last finite value up to a step, and its step."""
         row = self._one(
             "SELECT value, step FROM metric WHERE run_id = ? AND step <= ? AND value IS NOT NULL "
             "AND key_id = (SELECT id FROM metric_key WHERE name = ?) ORDER BY step DESC LIMIT 1",
@@ -82,7 +80,7 @@ class MetricQuestions(Reading):
         return row or (None, None)
 
     def step_within(self, run: int, axis: str, limit: float) -> int | None:
-        """The last step within a number of tokens, or of seconds without pauses."""
+        """Return the last step within a number of tokens, or of seconds excluding pauses."""
         column = {"tokens": "tokens", "wall": "elapsed"}[axis]
         last: int | None = self._value(
             f"SELECT max(step) FROM step WHERE run_id = ? AND hidden = 0 AND {column} <= ?",
@@ -91,7 +89,7 @@ class MetricQuestions(Reading):
         return last
 
     def metrics_at(self, run: int, step: int) -> dict[str, float]:
-        """All metrics of one step."""
+        """Return all metrics of one step."""
         rows = self._all(
             "SELECT metric_key.name, value FROM metric_summary s "
             "JOIN metric_key ON metric_key.id = s.key_id "
@@ -102,19 +100,19 @@ class MetricQuestions(Reading):
         return {text(name): number(value) for name, value in rows}
 
     def last_metric_step(self, run: int) -> int:
-        """The last step of any metric; evaluations may come after the last finished step."""
+        """Return the last step of any metric; evaluations may follow the last finished step."""
         last = self._value("SELECT max(last_step) FROM metric_summary WHERE run_id = ?", (run,))
         return int(last or 0)
 
     def most_passes(self, run: int) -> int:
-        """The largest number of passes over a step's rollouts."""
+        """Return the largest number of passes over a step's rollouts."""
         most = self._value("SELECT max(pass) FROM update_pass WHERE run_id = ?", (run,))
         return int(most or 0)
 
     def steps(
         self, run: int, *, after: int = -1, upto: int | None = None
     ) -> tuple[v.StepView, ...]:
-        """Finished steps beyond `after`."""
+        """Return the finished steps beyond `after`."""
         return self._views(
             STEP,
             "WHERE run_id = ? AND step > ? AND step <= ? AND hidden = 0 ORDER BY step",
@@ -124,7 +122,7 @@ class MetricQuestions(Reading):
     def work(
         self, run: int, *, after: int = -1
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
-        """Steps beyond `after`, with the tokens and the seconds without pauses up to each."""
+        """Return the steps beyond `after` with cumulative tokens and seconds excluding pauses."""
         rows = self._all(
             "SELECT step, tokens, coalesce(elapsed, 0.0) FROM step "
             "WHERE run_id = ? AND step > ? AND hidden = 0 ORDER BY step",
@@ -134,26 +132,26 @@ class MetricQuestions(Reading):
         return steps, tokens, elapsed
 
     def passes(self, run: int, step: int) -> tuple[ev.PassFinished, ...]:
-        """The optimiser updates of a step."""
+        """Return the optimiser updates of a step."""
         return self._views(
             PASS, "WHERE run_id = ? AND step = ? AND hidden = 0 ORDER BY seq", (run, step)
         )
 
     def alerts(self, run: int) -> tuple[v.AlertView, ...]:
-        """The alerts of a run, the latest first."""
+        """Return the alerts of a run, latest first."""
         return self._views(ALERT, "WHERE run_id = ? ORDER BY last_step DESC, id DESC", (run,))
 
     def muted_alerts(self, run: int) -> frozenset[str]:
-        """The rules whose alerts are muted in a run."""
+        """Return the rules whose alerts are muted in a run."""
         rules = self._column("SELECT rule FROM alert WHERE run_id = ? AND muted", (run,))
         return frozenset(map(text, rules))
 
     def evaluations(self, run: int, *, rows: bool = False) -> tuple[v.EvaluationView, ...]:
-        """The held-out evaluations of a run, oldest first."""
+        """Return the held-out evaluations of a run, oldest first."""
         return self._evaluations("WHERE run_id = ? AND hidden = 0 ORDER BY seq", run, rows)
 
     def evaluation(self, evaluation: int) -> v.EvaluationView:
-        """One held-out evaluation with its problems."""
+        """Return one held-out evaluation with its problems."""
         found = self._evaluations("WHERE id = ?", evaluation, True)
         if not found:
             raise NothingStoredError(f"evaluation {evaluation} is not in the store")
@@ -169,7 +167,7 @@ class MetricQuestions(Reading):
         return self._views(SAMPLE, "WHERE evaluation_id = ? ORDER BY position", (evaluation,))
 
     def checkpoints(self, run: int) -> tuple[v.CheckpointView, ...]:
-        """The checkpoints a run saved, oldest first, hidden attempts' too."""
+        """Return a run's saved checkpoints, oldest first, including those of hidden attempts."""
         rows = self._all(
             "SELECT at, payload FROM event WHERE run_id = ? AND kind = 'CheckpointSaved' "
             "ORDER BY seq",

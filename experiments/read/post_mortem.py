@@ -1,4 +1,4 @@
-"""What is known of a run that ended without saying so."""
+"""What is known about a run that ended without reporting it."""
 
 import json
 from pathlib import Path
@@ -14,10 +14,10 @@ LINES = 20
 
 
 class PostMortemQuestions(MetricQuestions):
-    """The last that was heard of a run, and what it would take to resume it."""
+    """The last signs of a run, and what is needed to resume it."""
 
     def post_mortem(self, run: int) -> v.PostMortem:
-        """Last step, checkpoint, steps to redo, cause as far as known, last log lines."""
+        """Return the last step, checkpoint, steps to redo, likely cause and last log lines."""
         short = self._short(run)
         folder = run_folder(self.path, short)
         last, error = self._one("SELECT step, error FROM run WHERE id = ?", (run,))
@@ -37,7 +37,7 @@ class PostMortemQuestions(MetricQuestions):
         )
 
     def log_lines(self, run: int, lines: int = LINES) -> tuple[str, ...]:
-        """The last notes, alerts and errors that a run recorded, with their times."""
+        """Return the last notes, alerts and errors that a run recorded, with their times."""
         rows = self._all(
             "SELECT at, payload FROM event WHERE run_id = ? AND kind IN "
             "('NoteWritten', 'AlertRaised', 'RunFailed', 'CheckpointSaved') "
@@ -77,7 +77,7 @@ def _cause(error: str, folder: Path, attempt: stored.Attempt) -> str:
 
 
 def tail(path: Path, lines: int, end: int | None = None) -> tuple[str, ...]:
-    """The last lines of a file, or of its first `end` bytes; none if there is no file."""
+    """Return the last lines of a file, or of its first `end` bytes; none if there is no file."""
     try:
         with path.open("rb") as log:
             end = log.seek(0, 2) if end is None else end
@@ -89,7 +89,7 @@ def tail(path: Path, lines: int, end: int | None = None) -> tuple[str, ...]:
 
 
 def _fault(path: Path) -> str:
-    """What faulthandler wrote first: the signal that ended the process."""
+    """Return the crash that faulthandler reported, as a phrase; empty if it reported none."""
     for line in tail(path, 200):
         if line.startswith("Fatal Python error"):
             return f"its process crashed: {line.removeprefix('Fatal Python error: ')}"
@@ -97,5 +97,5 @@ def _fault(path: Path) -> str:
 
 
 def last_sign(heartbeat: str, now: float) -> str:
-    """How long ago a run last gave a sign of life, in words."""
+    """Say how long ago a run last gave a sign of life."""
     return f"last sign of life {ago(seconds(heartbeat), now)} ago"

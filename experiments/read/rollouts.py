@@ -1,4 +1,4 @@
-"""Questions about rollouts: the groups of a step, one token by token, one prompt over the steps."""
+"""Queries on rollouts: groups of a step, tokens of a group, one prompt over the steps."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,10 +19,8 @@ CHUNK = 400
 
 
 class RolloutQuestions(Reading):
-    """What can be asked about rollouts."""
-
     def group_steps(self, run: int, origin: str = "train") -> tuple[int, ...]:
-        """The steps that have groups of this origin."""
+        """Return the steps that have groups of this origin."""
         steps = self._column(
             "SELECT DISTINCT step FROM rollout_group WHERE run_id = ? AND origin = ? "
             "AND hidden = 0 ORDER BY step",
@@ -34,9 +32,9 @@ class RolloutQuestions(Reading):
         self, run: int, step: int | None, origin: str | None = None, *, rollouts: bool = True,
         after: int = 0, limit: int | None = None,
     ) -> tuple[v.GroupView, ...]:  # fmt: skip
-        """The groups of a step, or of all, with their rollouts unless they are not wanted.
+        """Return the groups of a step, or of all, with or without their rollouts.
 
-        For more pages give the last group's key as `after`.
+        To page, pass the last group's key as `after`.
         """
         condition, values = "run_id = ? AND hidden = 0 AND id > ?", [run, after]
         origins = (origin,) if origin else ("train", "eval", "pinned")
@@ -52,32 +50,32 @@ class RolloutQuestions(Reading):
         )  # fmt: skip
 
     def group(self, group: int) -> v.GroupView:
-        """One group with its rollouts."""
+        """Return one group with its rollouts."""
         found = self.groups_by_key([group])
         if not found:
             raise NothingStoredError(f"group {group} is not in the store")
         return found[0]
 
     def groups_by_key(self, keys: Sequence[int]) -> tuple[v.GroupView, ...]:
-        """Groups with their rollouts, in the order of their keys."""
+        """Return groups with their rollouts, in the order of their keys."""
         return self._groups(f"WHERE id IN ({marks(keys)}) ORDER BY id", keys)
 
     def history(self, run: int, prompt_hash: str) -> tuple[v.GroupView, ...]:
-        """The same prompt over the steps, oldest first."""
+        """Return the groups of the same prompt over the steps, oldest first."""
         return self._groups(
             "WHERE run_id = ? AND prompt_hash = ? AND hidden = 0 ORDER BY step, seq",
             (run, escape(prompt_hash)),
         )
 
     def of_example(self, run: int, example_key: str) -> tuple[v.GroupView, ...]:
-        """The groups of one example, oldest first, without rollouts."""
+        """Return the groups of one example, oldest first, without rollouts."""
         return self._groups(
             "WHERE run_id = ? AND example_key = ? AND hidden = 0 ORDER BY step, seq",
             (run, escape(example_key)), False,
         )  # fmt: skip
 
     def examples(self, run: int, origin: str, *, since: int = 0) -> dict[str, tuple[str, str]]:
-        """Prompt and target of each example that has groups of this origin, first met first."""
+        """Return prompt and target of each example with groups of this origin, oldest first."""
         rows = self._all(
             "SELECT example_key, prompt_text, target, min(id) FROM rollout_group "
             "WHERE run_id = ? AND origin = ? AND step >= ? AND hidden = 0 "
@@ -87,7 +85,7 @@ class RolloutQuestions(Reading):
         return {text(key): (text(prompt), text(target)) for key, prompt, target, _ in rows}
 
     def pinned(self, run: int) -> tuple[v.PinnedPrompt, ...]:
-        """The prompts that are followed through the run, in the order they were pinned."""
+        """Return the pinned prompts of a run, in the order they were pinned."""
         views = self._groups(
             "WHERE run_id = ? AND origin = 'pinned' AND hidden = 0 ORDER BY step, idx",
             (run,), False,
@@ -105,7 +103,7 @@ class RolloutQuestions(Reading):
         )  # fmt: skip
 
     def tokens(self, run: int, group: int) -> v.TokenView | None:
-        """The token numbers of a group; None where they were not recorded."""
+        """Return the token numbers of a group; None if they were not recorded."""
         from experiments.db.tokens import read_blob
 
         row = self._one(

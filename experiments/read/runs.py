@@ -1,4 +1,4 @@
-"""Questions about runs: which there are, what one is, which one is meant."""
+"""Queries on runs: list them, describe one, resolve a name to one."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,9 +36,9 @@ _JOINS = 50
 
 
 class LazyMetrics(Mapping[str, v.MetricSummary]):
-    """The metrics of a run as one row of numbers, made into values when they are read.
+    """The metrics of a run, kept as one row of numbers and converted when read.
 
-    `places` says where in the row each metric begins; one whose count is NULL the run has not.
+    `places` maps a metric to its offset in the row; a metric whose count is NULL is absent.
     """
 
     __slots__ = ("_places", "_row")
@@ -65,14 +65,12 @@ class LazyMetrics(Mapping[str, v.MetricSummary]):
 
 
 class RunQuestions(Reading):
-    """What can be asked about runs."""
-
     def runs(
         self, filter: str = "", *, sort: str = "-created", columns: Sequence[str] | str = (),
         archived: bool = False, limit: int | None = None,
         metrics: Sequence[str] = DEFAULT_METRICS, keys: Sequence[int] | None = None,
     ) -> tuple[v.RunSummary, ...]:  # fmt: skip
-        """List runs; `metrics` are the keys to sum up, `columns` are in the column language."""
+        """List runs; `metrics` are the keys to summarise, `columns` are in the column language."""
         known = self.known() if filter or columns or sort.lstrip("-") not in FIELDS else _NOTHING
         wanted = parse_columns(columns, known)
         condition, values = compile_filter(filter, known)
@@ -98,7 +96,7 @@ class RunQuestions(Reading):
             return self._summaries(rows, wanted, statuses, metrics)
 
     def known(self) -> Known:
-        """The names of settings and metrics that the store has."""
+        """Return the names of settings and metrics in the store."""
         paths = self._column(
             "WITH RECURSIVE names (path) AS (SELECT min(path) FROM run_param UNION ALL SELECT "
             "(SELECT min(path) FROM run_param WHERE path > names.path) FROM names "
@@ -108,7 +106,7 @@ class RunQuestions(Reading):
         return Known(frozenset(map(text, paths)), frozenset(map(text, keys)))
 
     def run(self, run: int) -> v.RunDetail:
-        """A run with its settings and attempts."""
+        """Return a run with its settings and attempts."""
         found = self.runs(archived=True, keys=[run], metrics=self._keys_of(run))
         if not found:
             raise RunNotFoundError(f"run {run} is no longer in the store")
@@ -132,18 +130,18 @@ class RunQuestions(Reading):
         return dict(json.loads(payload).get("settled", {})) if payload else {}
 
     def settings(self, run: int) -> dict[str, Any]:
-        """A run's settings by their paths."""
+        """Return a run's settings by path."""
         rows = self._all("SELECT path, value FROM run_param WHERE run_id = ?", (run,))
         return {text(path): json.loads(value) for path, value in rows}
 
     def attempts(self, run: int) -> tuple[v.AttemptView, ...]:
-        """Who worked on a run, oldest first."""
+        """Return the attempts at a run, oldest first."""
         return self._views(ATTEMPT, "WHERE run_id = ? ORDER BY n", (run,))
 
-    # -- which run is meant ---------------------------------------------------------------------
+    # -- resolving names --------------------------------------------------------------------
 
     def resolve(self, ref: str) -> v.RunSummary:
-        """Find the run of an id, a name, a unique prefix of either, `@last` or `@best`."""
+        """Find a run by id, name, unique prefix of either, `@last` or `@best`."""
         if ref.startswith("@"):
             return self._special(ref)
         for condition in ("short = ?1 OR uid = ?1", "name = ?1"):
@@ -194,7 +192,7 @@ class RunQuestions(Reading):
     # -- rows to values -------------------------------------------------------------------------
 
     def _derive_active(self) -> dict[int, Derived]:
-        """The true status of each run that says it is at work."""
+        """Derive the true status of each run that is stored as active."""
         rows = self._all(
             "SELECT run.id, run.status, run.elapsed, run.step, a.host, a.boot, a.pid, a.pid_start, "
             "a.heartbeat, a.progress_at, a.ended_at FROM run JOIN attempt a ON a.run_id = run.id "
@@ -270,7 +268,7 @@ class RunQuestions(Reading):
     def _lines(
         self, runs: Sequence[int], metrics: Sequence[str]
     ) -> tuple[dict[int, tuple[Any, ...]], dict[str, int]]:
-        """One row of numbers for each run, and where in it each metric begins."""
+        """Return one row of numbers for each run, and the offset of each metric in it."""
         ids = self._all(
             f"SELECT name, id FROM metric_key WHERE name IN ({marks(metrics)}) ORDER BY id",
             [escape(name) for name in metrics],
@@ -299,7 +297,7 @@ NO_COLUMNS: Mapping[str, Any] = MappingProxyType({})
 
 
 def _order(sort: str, known: Known) -> tuple[str, list[str]]:
-    """The ORDER BY of a sort key; a leading `-` is descending, runs without the value are last."""
+    """Return the ORDER BY of a sort key; `-` means descending, runs without the value come last."""
     down = sort.startswith("-")
     column = parse_column(sort.removeprefix("-"), known)
     sql, values = column.sql()

@@ -1,4 +1,4 @@
-"""Search in prompts and completions, streamed: the newest hits come from the full-text index.
+"""Search prompts and completions, as a stream: newest hits come from the full-text index.
 
 The text is always quoted, so that `<answer>` and `x = -5` are ordinary searches.
 """
@@ -23,7 +23,7 @@ FEW = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to look for, ready for SQLite and for a check of the text itself."""
+    """A parsed search, for SQLite and for a check of the text itself."""
 
     literal: str
     words: tuple[str, ...]
@@ -32,31 +32,31 @@ class Query:
 
     @property
     def match(self) -> str:
-        """The text as one quoted phrase of the full-text index; empty if it holds no word."""
+        """Return the quoted phrase for the full-text index; empty if it contains no word."""
         if not self.words:
             return ""
         return '"' + self.literal.replace('"', '""') + '"' + ("*" if self.mode == "prefix" else "")
 
     def holds(self, candidate: str) -> bool:
-        """Whether the text is there as it was typed, but for case and, for words, blanks."""
+        """Return whether the text contains the phrase, ignoring case and, for words, spacing."""
         if self.mode == "substring":
             return self.literal in candidate.casefold()
         return not self.exact or self.literal in _even(candidate)
 
     @property
     def likely(self) -> tuple[str, tuple[str, ...]]:
-        """What SQLite can rule out by itself before the texts are looked at, with its values."""
+        """Return an SQL condition that rules out texts before they are read, and its parameters."""
         if not self.literal.isascii():
             return "", ()
         parts = self.literal.split() if self.mode != "substring" else [self.literal]
         pattern = "%" + re.sub(r"([\\%_])", r"\\\1", max(parts, key=len)[:1000]) + "%"
-        # LIKE folds the case of ASCII alone; a text with other signs is left to Python
+        # LIKE folds only ASCII case; a text with other characters is checked in Python
         one = r"{0} LIKE ? ESCAPE '\' OR length(CAST({0} AS BLOB)) > length({0})"
         texts = " OR ".join(one.format(column) for column in ("r.text", "g.prompt_text"))
         return f"AND ({texts})", (pattern, pattern)
 
     def found_in(self, candidate: str) -> bool:
-        """Whether the phrase is there, word by word, without asking the index."""
+        """Return whether the text contains the phrase word by word, without using the index."""
         if not self.holds(candidate):
             return False
         if self.mode == "substring":
@@ -68,7 +68,7 @@ class Query:
 
 
 def make_query(typed: str, mode: str) -> Query:
-    """Read what was typed; a text without any word is looked for as a substring."""
+    """Parse a typed search; a text without a word is searched as a substring."""
     if mode not in MODES:
         raise QueryError(f"there is no search mode {mode!r}; choose from {', '.join(MODES)}")
     if not typed.strip():
@@ -77,7 +77,7 @@ def make_query(typed: str, mode: str) -> Query:
     words = tuple(re.findall(r"[^\W_]+", stored))
     if mode == "substring" or not words:
         return Query(stored.casefold(), (), "substring", True)
-    # marks between words are no part of the index, so they are looked for in the text
+    # the index omits punctuation between words, so the text itself is checked for it
     bare = re.fullmatch(r"[^\W_]+(?:\s+[^\W_]+)*", stored.strip()) is not None
     return Query(_even(stored).strip(), words, "prefix" if mode == "prefix" else "words", not bare)
 
@@ -87,18 +87,18 @@ def _even(candidate: str) -> str:
 
 
 class SearchQuestions(OrderedRollouts):
-    """Searching; `interrupt` from another thread stops a search with InterruptedError."""
+    """Search queries; `interrupt` from another thread stops one with InterruptedError."""
 
     def search(
         self, typed: str, *, run: int | None = None, mode: str = "words", sort: str = "newest",
         limit: int = 50, before: int | None = None, step: int | None = None,
         group: int | None = None, origin: str = "",
     ) -> Iterator[v.SearchHit]:  # fmt: skip
-        """Stream rollouts that hold the text in their completion or prompt.
+        """Stream rollouts whose completion or prompt contains the text.
 
-        `sort` is newest, or one of reward, advantage, length, kl, clip within one run, the largest
-        first. For more of the newest give the last hit's `rollout` as `before`. `step`, `group`
-        (its index) and `origin` narrow the search; `limit` counts what is left.
+        `sort` is newest, or within one run reward, advantage, length, kl or clip, largest first. To
+        page through newest, pass the last hit's `rollout` as `before`. `step`, `group` (its index)
+        and `origin` restrict the search; `limit` applies after them.
         """
         if sort not in SORTS:
             raise QueryError(f"cannot sort hits by {sort!r}; choose from {', '.join(SORTS)}")
@@ -133,7 +133,7 @@ class SearchQuestions(OrderedRollouts):
     def _bounds(
         self, run: int | None, step: int | None, before: int | None
     ) -> tuple[int, int] | None:
-        """The ids between which the rollouts of a run, or of one of its steps, are."""
+        """Return the first and last id of the rollouts of a run, or of one of its steps."""
         if step is not None:
             low, high = self._one(
                 "SELECT min(r.id), max(r.id) FROM rollout_group g JOIN rollout r "
@@ -142,7 +142,7 @@ class SearchQuestions(OrderedRollouts):
                 (run, step),
             )
         elif run is None:
-            # min and max in one query would read the whole table
+            # min and max in one query would scan the whole table
             low, high = self._one(
                 "SELECT (SELECT min(id) FROM rollout), (SELECT max(id) FROM rollout)"
             )
@@ -167,7 +167,7 @@ class SearchQuestions(OrderedRollouts):
     def _newest(
         self, query: Query, run: int | None, bounds: tuple[int, int]
     ) -> Iterator[v.SearchHit | None]:
-        """Merge hits in completions with hits in prompts, by falling id."""
+        """Merge hits in completions and hits in prompts by descending id."""
         texts = self._pages(query, bounds)
         prompts = self._prompt_pages(query, bounds)
         one, two = next(texts, None), next(prompts, None)
@@ -221,7 +221,7 @@ class SearchQuestions(OrderedRollouts):
             last = groups[-1] - 1
 
     def _hit(self, key: int, query: Query, run: int | None, in_text: bool) -> v.SearchHit | None:
-        """The hit that the index found, unless it is another run's or not quite what was typed."""
+        """Read an index hit; None if it is another run's or differs from the typed text."""
         for row in self._found("AND r.id = ?", (key,)):
             if run not in (None, row.run):
                 return None
@@ -237,7 +237,7 @@ class SearchQuestions(OrderedRollouts):
     def _scan(
         self, query: Query, run: int | None, bounds: tuple[int, int]
     ) -> Iterator[v.SearchHit | None]:
-        """Read rollout after rollout, the newest first."""
+        """Scan the rollouts, newest first."""
         low, high = bounds
         likely, values = query.likely
         size = 100
@@ -263,7 +263,7 @@ class SearchQuestions(OrderedRollouts):
     def _sorted(
         self, query: Query, run: int | None, column: str, bounds: tuple[int, int]
     ) -> Iterator[v.SearchHit | None]:
-        """Sort the hits themselves where they are few; else walk the sorted rollouts for hits."""
+        """Sort the hits if they are few; otherwise filter the sorted rollouts."""
         few = self._few(query, run, bounds)
         if few is None:
             yield from self._among(self._ordered(run, column), query, run)
@@ -273,7 +273,7 @@ class SearchQuestions(OrderedRollouts):
     def _few(
         self, query: Query, run: int | None, bounds: tuple[int, int]
     ) -> dict[int, bool] | None:
-        """All hits, if there are few, and whether each is in the completion."""
+        """Return all hits by id, and whether each is in the completion; None if many."""
         if not query.match or self.schema < 2:
             if bounds[1] - bounds[0] >= FEW:
                 return None

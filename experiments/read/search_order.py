@@ -1,4 +1,4 @@
-"""A run's rollouts by one of their numbers, a page at a time, so that a search streams."""
+"""Page through a run's rollouts ordered by one of their numbers, so that a search can stream."""
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
@@ -32,13 +32,13 @@ class Found(NamedTuple):
 
 
 class OrderedRollouts(Reading):
-    """Walks all rollouts of a run by falling reward, advantage, length, KL or clip fraction."""
+    """All rollouts of a run by descending reward, advantage, length, KL or clip fraction."""
 
     def _found(self, rest: str, values: Sequence[Any]) -> list[Found]:
         return list(map(Found._make, self._all(HIT + rest, values)))
 
     def _ordered(self, run: int | None, column: str) -> Iterator[Found]:
-        """The rollouts of a run by falling `column`, a page at a time."""
+        """Yield the rollouts of a run by descending `column`, page by page."""
         if column == "reward":
             yield from self._walk_index(run)
             return
@@ -50,7 +50,7 @@ class OrderedRollouts(Reading):
                 yield from (found[key] for key in part if key in found)
 
     def _keys_by(self, run: int | None, column: str) -> Iterator[list[int]]:
-        """The ids of a run's rollouts by falling `column`, in pages that grow; NULLs last."""
+        """Yield ids of a run's rollouts by descending `column`, in growing pages; NULLs last."""
         edges = [
             self._value(
                 f"SELECT id FROM rollout_group WHERE run_id = ? ORDER BY seq {way} LIMIT 1", (run,)
@@ -88,10 +88,11 @@ class OrderedRollouts(Reading):
             (key, group), size = rows[-1], 20 * size
 
     def _first_by(self, column: str, where: str, values: tuple[int, int, int | None]) -> list[Any]:
-        """The FIRST_PAGE highest by (column, id): those of the newest groups, beaten by older ones.
+        """Return the FIRST_PAGE highest ids by (column, id), searching the newest groups first.
 
-        A sort keeps every row that beats its worst so far, which is nearly every row where many are
-        equal and the higher id wins; against rows of the newest groups the others seldom win.
+        SQLite's sort keeps every row that beats its current worst, which is nearly every row when
+        many values are equal and the higher id wins. Older rows rarely beat the rows of the newest
+        groups.
         """
         oldest, newest, run = values
         cut = newest - (newest - oldest) // 16

@@ -1,7 +1,6 @@
-"""How values are read from rows: each field of a value is the column of its name.
+"""Convert rows to values: each field of a value is read from the column of its name.
 
-A column that is stored escaped, NULL for NaN, 0 or 1, or as JSON is given back as the field's type
-says.
+A column stored escaped, as NULL for NaN, as 0 or 1, or as JSON is converted to the field's type.
 """
 
 import json
@@ -21,9 +20,9 @@ USUAL = {"key": "id", "run": "run_id", "group": "group_id", "index": "idx"}
 
 
 class Shape(Generic[V]):
-    """The values of one type, read from the rows of one table.
+    """Reads values of one type from the rows of one table.
 
-    `names` gives the column of a field that is called otherwise, "" for a field that has none.
+    `names` maps a field to a column of another name, or to "" if it has none.
     """
 
     def __init__(self, view: type[V], row: Any, **names: str) -> None:
@@ -43,7 +42,7 @@ class Shape(Generic[V]):
             self.columns["nonfinite"] = "nonfinite"
 
     def read(self, rows: Sequence[Sequence[Any]], *more: str) -> Columns:
-        """The columns of rows by the names of the fields, and of `more` that follow."""
+        """Return the rows' columns by field name; columns named in `more` follow."""
         names = (*self.columns, *more)
         of_rows = zip(*rows, strict=True) if rows else repeat(())
         columns: Columns = dict(zip(names, of_rows, strict=False))
@@ -59,10 +58,10 @@ class Shape(Generic[V]):
         return columns
 
     def make(self, columns: Columns) -> list[V]:
-        """The values of columns; a field without a column has its default.
+        """Build values from columns; a field without a column gets its default.
 
-        They are set a column at a time: the constructor of a frozen dataclass takes three times as
-        long.
+        Fields are set a column at a time: the constructor of a frozen dataclass takes three times
+        as long.
         """
         count = len(next(iter(columns.values())))
         made = list(map(object.__new__, repeat(self.view, count)))
@@ -74,7 +73,7 @@ class Shape(Generic[V]):
 
 
 def _conversion(wanted: Any, stored: Any) -> Callable[[Any], Any] | None:
-    """What makes a stored value one of the wanted type; None where it is one already."""
+    """Return the conversion from the stored type to the field's type; None if they are the same."""
     if wanted is float and stored == float | None:
         return number
     if wanted is bool:

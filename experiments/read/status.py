@@ -1,4 +1,4 @@
-"""A run's status as it really is: what was stored, checked against the process and its progress."""
+"""A run's true status: the stored one, checked against its process and progress."""
 
 import time
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Derived = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class LifeSigns:
-    """What the newest attempt last said of itself."""
+    """The last signs of life of the newest attempt."""
 
     host: str
     boot: str
@@ -28,10 +28,10 @@ class LifeSigns:
 def derive(
     stored: str, signs: LifeSigns | None, step_s: float, now: float | None = None
 ) -> Derived:
-    """The status, and since when where it had to be inferred.
+    """Return the status and, if it was inferred, since when it holds.
 
-    Same boot and a live process but no progress: stalled. Process gone: lost. Other host without
-    a fresh heartbeat: unknown.
+    Same boot and a live process but no progress: stalled. Process gone: lost. Other host without a
+    fresh heartbeat: unknown.
     """
     if stored not in ("running", "paused") or signs is None:
         return stored, None

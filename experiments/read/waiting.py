@@ -1,4 +1,4 @@
-"""Questions about what waits: the board for viewers, requests, the queue."""
+"""Queries on the board for viewers, requests and the queue."""
 
 import json
 import time
@@ -22,15 +22,13 @@ _JOINED = (
 
 
 class WaitingQuestions(Reading):
-    """What can be asked about requests, the queue and the board."""
-
     def board(self, run: int) -> BoardView | None:
-        """The board as the run's process last wrote it for viewers."""
+        """Return the board as the run's process last wrote it for viewers."""
         board = self._value("SELECT board FROM run_live WHERE run_id = ? AND board != ''", (run,))
         return board_from_json(json.loads(board)) if board else None
 
     def control(self, request: int) -> ControlView:
-        """What became of a request: asked, taken, done, expired, or no answer."""
+        """Return a request and its outcome: asked, taken, done, expired, or no answer."""
         row = self._one(
             "SELECT c.id, c.run_id, c.verb, c.asked_at, c.taken_at, c.outcome, a.heartbeat "
             "FROM control c LEFT JOIN attempt a ON a.run_id = c.run_id AND a.n = c.attempt "
@@ -42,7 +40,7 @@ class WaitingQuestions(Reading):
         return _control(row)
 
     def queue(self, *, all_states: bool = False) -> tuple[QueueItemView, ...]:
-        """The runs that wait for their turn or have it, in order."""
+        """Return the waiting and active runs of the queue, in order."""
         if self.schema < 3:
             return ()
         where = "" if all_states else "WHERE state IN ('queued', 'leased') "
@@ -56,13 +54,13 @@ class WaitingQuestions(Reading):
         return tuple(ITEM.make(columns))
 
     def sweeps(self) -> tuple[SweepView, ...]:
-        """The sweeps, the newest first."""
+        """Return the sweeps, newest first."""
         if self.schema < 3:
             return ()
         return tuple(map(self.sweep, self._column("SELECT id FROM sweep ORDER BY id DESC")))
 
     def sweep(self, key: int) -> SweepView:
-        """One sweep with its items."""
+        """Return one sweep with its items."""
         items = self._queued("WHERE queue_item.sweep_id = ? ORDER BY queue_item.id", key)
         columns = self._columns(SWEEP, "WHERE id = ?", (key,))
         columns["axes"] = [

@@ -1,1 +1,1 @@
-"""Writing a run into the store while it happens."""
+"""Record a run in the store while it trains."""

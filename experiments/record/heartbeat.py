@@ -1,4 +1,4 @@
-"""The sign of life of an attempt: a thread of its own, so that work cannot hold it up."""
+"""The heartbeat of an attempt, on its own thread so that work cannot delay it."""
 
 import contextlib
 import sqlite3
@@ -16,7 +16,7 @@ PERIOD_S = 2.0
 
 
 class Heartbeat(threading.Thread):
-    """Writes the time, the memory and the seconds slept into the attempt's row."""
+    """Writes the time, the memory use and the seconds suspended to the attempt's row."""
 
     def __init__(self, store: ExperimentStore, run: int, attempt: int) -> None:
         super().__init__(name="heartbeat", daemon=True)
@@ -25,7 +25,7 @@ class Heartbeat(threading.Thread):
         self._slept = 0.0
 
     def run(self) -> None:
-        """Beat until `stop`."""
+        """Write a heartbeat every `PERIOD_S` seconds until `stop`."""
         drift = time.time() - time.monotonic()
         while not self._done.wait(PERIOD_S):
             # a suspended machine stops the monotonic clock, not the wall clock
@@ -48,6 +48,6 @@ class Heartbeat(threading.Thread):
             conn.execute("COMMIT")
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._done.set()
         self.join()

@@ -1,4 +1,4 @@
-"""Taking in what was spilled: by the recorder once the store works again, or by the next opener."""
+"""Import spilled events: by the recorder once the store works again, or by the next opener."""
 
 import contextlib
 import json
@@ -19,13 +19,13 @@ LOCK_LIMIT_S = 2.0
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether a failure is of the file or disk and so may pass, and not of what was written."""
-    lasting = type(error) is sqlite3.DatabaseError  # damaged, or no database at all
+    """Return whether a failure may be temporary (file, disk) and is not caused by the data."""
+    lasting = type(error) is sqlite3.DatabaseError  # damaged, or not a database at all
     return lasting or isinstance(error, sqlite3.OperationalError | OSError)
 
 
 def drain(spill: Spill, writer: RunWriter) -> int:
-    """Move spilled events into the store and count them; what is in it already is skipped."""
+    """Move spilled events into the store and count them; events already there are skipped."""
     count = 0
     for part in spill.read():
         stored = writer.stored([item.seq for item in part])
@@ -46,9 +46,9 @@ def drain(spill: Spill, writer: RunWriter) -> int:
 
 
 def take_in_leftovers(store: ExperimentStore) -> tuple[int, list[str]]:
-    """Take in what processes spilled that are gone; how much, and what could not be.
+    """Import the events that dead processes spilled; return their number and any complaints.
 
-    What still fails waits on.
+    What still fails stays in its spill file.
     """
     count = 0
     complaints = []
@@ -81,7 +81,7 @@ def _take_in(store: ExperimentStore, run: int, spill: Spill) -> int:
 
 
 def wanted_of(config: str) -> Wanted:
-    """What of the rollouts a configuration asks to record."""
+    """Return which parts of the rollouts a configuration records."""
     tree: Any = json.loads(config)
     record = tree.get("record") or {}
     return Wanted(

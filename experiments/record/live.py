@@ -1,4 +1,4 @@
-"""What passes between a run and viewers in other processes: the board out, requests in."""
+"""Exchange between a run and viewers in other processes: the board out, requests in."""
 
 import json
 import sqlite3
@@ -23,15 +23,13 @@ _ANSWERS: dict[str, tuple[type, ...]] = {
 
 
 class LiveBoard:
-    """Writes the board into the store while a viewer's lease is fresh."""
-
     def __init__(self, run: int, board: Board) -> None:
         self.run, self.board = run, board
         self._written = -1
         self._at = 0.0
 
     def poll(self, conn: sqlite3.Connection) -> None:
-        """Write the board if someone looks, it changed, and the last time was not just before."""
+        """Write a changed board while a viewer's lease is fresh, at most once a period."""
         now = time.time()
         if self.board.version == self._written or now - self._at < BOARD_PERIOD_S:
             return
@@ -52,7 +50,7 @@ class LiveBoard:
 
 
 class Requests:
-    """Takes requests of other processes for one attempt and says what became of them."""
+    """Takes requests of other processes for one attempt and records their outcomes."""
 
     def __init__(self, run: int, attempt: int, control: Control) -> None:
         self.run, self.attempt, self.control = run, attempt, control
@@ -98,13 +96,13 @@ class Requests:
             self._outcome(conn, [key], "refused")
 
     def saw(self, event: ev.Event) -> None:
-        """Note which requests an event answers."""
+        """Mark the requests that an event answers."""
         answered = [key for key, verb in self._taken if isinstance(event, _ANSWERS[verb])]
         self._done += answered
         self._taken = [pair for pair in self._taken if pair[0] not in answered]
 
     def finish(self, conn: sqlite3.Connection) -> None:
-        """Write the outcomes that are known at the end; what stopped the run is done."""
+        """Write the remaining outcomes at the end; a request that stopped the run is done."""
         stops = [key for key, verb in self._taken if verb.startswith("stop")]
         if self._done or stops:
             self._outcome(conn, self._done + stops, "done")

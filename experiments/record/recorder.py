@@ -1,4 +1,4 @@
-"""The recorder: one thread that writes what happens in a run; record first, show second."""
+"""The recorder: one thread that records the events of runs before anything shows them."""
 
 import os
 import sqlite3
@@ -22,12 +22,12 @@ from grpo_engine.control import Control
 
 POLL_S = 0.2
 QUEUE_ITEM = "GRPO_TUI_QUEUE_ITEM"
-PARENT = "GRPO_TUI_PARENT"  # the run whose clone the new process is to train
+PARENT = "GRPO_TUI_PARENT"  # the run that the new process's run is a clone of
 FILE_CHECK_S = 1.0
 
 
 class Recorder:
-    """Writes runs into the store at `path`; raises StoreError if it cannot be opened."""
+    """Records runs in the store at `path`; raises StoreError if it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
         self.store = ExperimentStore(path)
@@ -64,7 +64,7 @@ class Recorder:
             tags=tags,
         )
         assert row.id is not None
-        # set by the queue's worker for the process that it starts; none of that one's own children
+        # the queue's worker sets this for its child, whose own children must not inherit it
         if item := os.environ.pop(QUEUE_ITEM, ""):
             from experiments.queue import RunQueue
 
@@ -77,7 +77,7 @@ class Recorder:
         try:
             return self.store.key_of(left) if (left := os.environ.pop(PARENT, "")) else None
         except StoreError:
-            return None  # it was deleted while its clone waited
+            return None  # the parent was deleted while its clone waited
 
     def resume_run(
         self, run: int | str, *, from_step: int, control: Control | None = None
@@ -95,7 +95,7 @@ class Recorder:
         return handle
 
     def close(self) -> None:
-        """Write what is left and let the file go."""
+        """Flush and close the file."""
         if not self._stop.is_set():
             self._stop.set()
             with suppress(Full):
@@ -105,12 +105,12 @@ class Recorder:
 
     @property
     def path(self) -> Path:
-        """Where the store is; another place once its file was replaced."""
+        """The store's current path; it differs from the original if the file was replaced."""
         return self.store.path
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The connection that writes; only the recorder's thread uses it."""
+        """The write connection; only the recorder's thread uses it."""
         return self._file.connection
 
     # -- the thread -----------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Recorder:
                 self._guarded(recording, recording.poll)
 
     def _guarded(self, recording: Recording, act: Callable[[], None]) -> None:
-        """Whatever goes wrong with one run's record must end neither this thread nor the run."""
+        """Catch any error in recording one run: it must end neither this thread nor the run."""
         try:
             act()
         except Exception as error:

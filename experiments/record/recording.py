@@ -1,4 +1,4 @@
-"""One attempt at a run while it is recorded: what waits, what failed, who listens."""
+"""One attempt at a run while it is recorded: pending events, failures, subscribers."""
 
 import contextlib
 import sqlite3
@@ -35,7 +35,7 @@ AT_ONCE = (
 
 
 class RunHandle:
-    """What the engine's side holds of a run that is being recorded."""
+    """The engine side's handle to a run that is being recorded."""
 
     def __init__(
         self, recording: "Recording", queue: "Queue[tuple[Recording | None, Any]]"
@@ -49,7 +49,7 @@ class RunHandle:
         self.waits: deque[float] = deque(maxlen=10_000)
 
     def put(self, event: ev.Event) -> None:
-        """Record the event; returns once it is queued, and waits only if the queue is full."""
+        """Queue the event for recording; blocks only while the queue is full."""
         self.board.apply(event)
         if isinstance(event, PROGRESS):
             self._recording.progress_at = time.time()
@@ -59,21 +59,21 @@ class RunHandle:
         self.waits.append(time.perf_counter() - start)
 
     def subscribe(self) -> "SimpleQueue[ev.Event | None]":
-        """A lossless queue of facts, each delivered after its commit; None is the end."""
+        """Return a lossless queue of facts, each delivered after its commit; None marks the end."""
         queue: SimpleQueue[ev.Event | None] = SimpleQueue()
         self._recording.listeners.append(queue)
         return queue
 
     @property
     def facts(self) -> "SimpleQueue[ev.Event | None]":
-        """The first subscription, made when it is first asked for."""
+        """The first subscription, created on first access."""
         if self._facts is None:
             self._facts = self.subscribe()
         return self._facts
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the store, in words; empty while all is well."""
+        """The store's current problem in words; empty if there is none."""
         return self._recording.trouble
 
     @property
@@ -82,13 +82,13 @@ class RunHandle:
         return self._recording.lock_waits
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until everything put so far is stored, and say whether it is."""
+        """Wait until everything put so far has been tried, and return whether it is stored."""
         flushed = _Flush()
         self._queue.put((self._recording, flushed))
         return flushed.done.wait(timeout) and flushed.stored
 
     def close(self, cause: str = "") -> bool:
-        """Write what is left, end the attempt, and say whether all of it is in the store."""
+        """Flush, end the attempt, and return whether everything is in the store."""
         closing = _Flush(cause)
         self._queue.put((self._recording, closing))
         closing.done.wait()
@@ -96,7 +96,7 @@ class RunHandle:
 
 
 class _Flush:
-    """A mark in the queue: everything before it has been tried once this is reached."""
+    """A marker in the queue: everything before it has been tried once it is reached."""
 
     def __init__(self, ending: str | None = None) -> None:
         self.ending = ending
@@ -105,7 +105,7 @@ class _Flush:
 
 
 class Recording:
-    """The recorder thread's side of one attempt."""
+    """One attempt as the recorder's thread sees it."""
 
     def __init__(self, file: StoreFile, run: int, control: Control) -> None:
         self.file, self.store, self.run = file, file.store, run
@@ -129,7 +129,7 @@ class Recording:
         self._control = control
 
     def begin(self, attempt: int) -> None:
-        """Open what the attempt needs."""
+        """Open the files of the attempt."""
         self.attempt = attempt
         self.seq = self.store.run_row(self.run).last_seq
         self.writer = RunWriter(self.file.connection, self.run, attempt, self.folder, self.wanted)
@@ -138,10 +138,10 @@ class Recording:
         self.heart = Heartbeat(self.store, self.run, attempt)
         self.heart.start()
 
-    # -- what the thread does -------------------------------------------------------------------
+    # -- on the recorder's thread -----------------------------------------------------------
 
     def take(self, entry: Any) -> None:
-        """Take an entry of the queue: an event with its time, or a flush."""
+        """Process an entry of the queue: an event with its time, or a flush."""
         if isinstance(entry, _Flush):
             try:
                 if entry.ending is None:
@@ -160,11 +160,11 @@ class Recording:
             self._commit()
 
     def failed(self, error: Exception) -> None:
-        """Say that the recorder itself failed; training goes on."""
+        """Report that the recorder itself failed; training continues."""
         self._set_trouble(f"the recorder failed: {type(error).__name__}: {error}")
 
     def note(self, text: str) -> None:
-        """Record a warning of the store's own."""
+        """Record a warning about the store."""
         step = self._pending[-1].event.step if self._pending else self.board.snapshot().step
         self._add(time.time(), ev.NoteWritten(step=step, text=text, severity="warning"))
         self._commit()
@@ -197,7 +197,7 @@ class Recording:
             self._set_trouble("")
 
     def _settle(self) -> None:
-        """Write what waits, trying for as long as a store may be locked before it is given up."""
+        """Write pending events, retrying for twice `SPILL_AFTER_S`."""
         deadline = time.monotonic() + 2 * SPILL_AFTER_S
         while self._pending and time.monotonic() < deadline:
             self._commit()
@@ -239,16 +239,16 @@ class Recording:
         self._deliver()
 
     def _set_aside(self, error: Exception) -> None:
-        """Keep events that the store refuses for good in a file of their own, and go on."""
+        """Write events that the store rejects permanently to a separate file, and continue."""
         Spill(self.store.path, f"{self.short}.refused").append(self._pending)
         self._set_trouble(f"{len(self._pending)} events do not fit into the store: {error}")
         self._deliver()
 
     def _take_in(self) -> None:
-        """Move what was spilled into the store; what was moved already is skipped."""
+        """Move spilled events into the store; events already there are skipped."""
         with contextlib.suppress(sqlite3.Error, StoreError, OSError):
             self.file.reopen()
-            # gives the log's space back, which on a full disk may be all that is needed
+            # shrinks the write-ahead log, which may be all that a full disk needs
             self.file.connection.execute("PRAGMA busy_timeout = 0")
             self.file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self.writer.use(self.file.connection)
@@ -263,7 +263,7 @@ class Recording:
     # -- five times a second --------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Retry what failed, pass requests on, write the board for viewers."""
+        """Retry failed writes, poll requests, write the board for viewers."""
         now = time.monotonic()
         if self._spilling:
             if self._pending:
@@ -283,7 +283,7 @@ class Recording:
             self._write_progress(conn)
 
     def _is_late(self) -> bool:
-        """Whether facts have waited for their step to end for too long: nobody sees them before."""
+        """Return whether facts wait too long for their step to end: viewers do not see them yet."""
         return time.time() - self._pending[0].at > LATEST_S
 
     def _write_progress(self, conn: sqlite3.Connection) -> None:

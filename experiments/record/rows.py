@@ -1,4 +1,4 @@
-"""The rows of one transaction, and groups turned into rows."""
+"""The rows of one transaction, and the conversion of groups to rows."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ PROGRESS = (ev.PhaseStarted, ev.PhaseAdvanced, ev.PromptsStarted, ev.RolloutsAdv
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An event with its place in the run's record."""
+    """An event with its sequence number and time."""
 
     seq: int
     at: float
@@ -26,14 +26,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What of the rollouts is recorded."""
+    """Which parts of the rollouts are recorded."""
 
     tokens: str = "all"
     every: int = 10
     rollouts: bool = True
 
     def tokens_of(self, step: int, origin: str) -> bool:
-        """Whether the token numbers of a group are."""
+        """Return whether the token numbers of a group are recorded."""
         if self.tokens == "none" or not self.rollouts:
             return False
         return (
@@ -45,7 +45,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A group of the step in hand, and its numbers once they are there."""
+    """A group of the current step, with its token numbers once they arrive."""
 
     seq: int
     group: ev.Group
@@ -67,9 +67,9 @@ class Rows:
 
 
 def insert(conn: sqlite3.Connection, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Insert rows in statements of up to 256: after each the interpreter may be another thread's.
+    """Insert rows in statements of up to 256, since each statement may yield the interpreter.
 
-    One statement a row held the lock for seconds where another thread was busy.
+    With one statement per row, a busy thread made the lock last for seconds.
     """
     at = 0
     most = conn.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // len(rows[0]) if rows else 0
@@ -87,14 +87,14 @@ def _many(sql: str, rows: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GroupRows:
-    """Turns the groups of one attempt into rows."""
+    """Converts the groups of one attempt to rows."""
 
     run: int
     attempt: int
     wanted: Wanted
 
     def add(self, rows: Rows, step: int, pair: Scored, last_group: int, last_rollout: int) -> None:
-        """Append a group with its completions; ids count on from the last ones stored."""
+        """Append a group with its completions; ids continue from the last stored ones."""
         group = pair.group
         key = last_group + len(rows.groups) + 1
         has_tokens = self.wanted.tokens_of(step, group.origin)
@@ -144,7 +144,7 @@ class GroupRows:
 
 
 def of_numbers(completion: ev.Completion, numbers: ev.TokenNumbers | None) -> dict[str, Any]:
-    """The columns of a rollout that are known once its token numbers are."""
+    """Return the columns of a rollout that depend on its token numbers."""
     clip = numbers.clip_fraction if numbers else None
     kl = numbers.kl if numbers else None
     nonfinite = nan_names(

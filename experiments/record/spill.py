@@ -1,4 +1,4 @@
-"""Where events wait while the store cannot take them: JSON lines beside the run, taken in later."""
+"""The spill: events as JSON lines next to the run while the store cannot take them."""
 
 import json
 import os
@@ -16,21 +16,21 @@ PREFIX = "grpo-tui-spill-"
 
 
 class Spill:
-    """The spill file of one run; the run's folder first, the temporary folder if that is full."""
+    """The spill file of one run, in its folder, or in the temporary folder if that disk is full."""
 
     def __init__(self, store: Path, run: str) -> None:
         self.path = spill_file(store, run)
         self.second = Path(tempfile.gettempdir()) / f"{PREFIX}{run}.jsonl"
-        self.kept: list[bytes] = []  # lines that the store cannot take in
+        self.kept: list[bytes] = []  # lines that the store cannot take
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """The files there are, the older one first."""
+        """The existing files, oldest first."""
         return tuple(path for path in (self.path, self.second) if _is_ours(path))
 
     @classmethod
     def waiting(cls, store: Path) -> list[str]:
-        """The runs of which something waits."""
+        """Return the ids of the runs with spilled events."""
         here = spill_folder(store).glob("*.jsonl")
         there = Path(tempfile.gettempdir()).glob(f"{PREFIX}*.jsonl")
         found = [path.stem for path in here if _is_ours(path)]
@@ -38,7 +38,7 @@ class Spill:
         return list(dict.fromkeys(found))
 
     def append(self, items: Sequence[Item]) -> Path:
-        """Write the events down for good and return where; OSError if no place takes them."""
+        """Append the events durably and return the file; OSError if no place accepts them."""
         text = "".join(_line(item) for item in items).encode()
         # once the second place holds events, later ones follow them there
         places = (self.second,) if self.second.exists() else (self.path, self.second)
@@ -53,9 +53,9 @@ class Spill:
         raise failure
 
     def read(self) -> Iterator[list[Item]]:
-        """Give the events back in parts that end with a step; `kept` gets the other lines.
+        """Yield the events in batches that end with a step; other lines are added to `kept`.
 
-        A last line that does not end is left out: the process was killed while it wrote it.
+        An incomplete last line is ignored: the process was killed while writing it.
         """
         self.kept = []
         part: list[Item] = []
@@ -75,7 +75,7 @@ class Spill:
             yield part
 
     def keep(self, items: Sequence[Item]) -> None:
-        """Leave events in the file that the store refuses."""
+        """Keep events in the file that the store rejects."""
         self.kept += [_line(item).encode() for item in items]
 
     def clear(self) -> None:
@@ -91,12 +91,12 @@ class Spill:
 
     @property
     def last_kept(self) -> int:
-        """The highest sequence number of the lines to keep; 0 without any."""
+        """Return the highest sequence number of the lines to keep; 0 if there are none."""
         numbers = (_field(line, "seq") for line in self.kept)
         return max((seq for seq in numbers if _is_number(seq)), default=0)
 
     def complaint(self) -> str:
-        """What is kept, where, and what to do about it; nothing if nothing is."""
+        """Say which lines are kept, where, and what to do about them; empty if none are."""
         if not self.kept:
             return ""
         events = (_field(line, "event") for line in self.kept)
@@ -109,7 +109,7 @@ class Spill:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether the file is there and this user's: anyone may write to the temporary folder."""
+    """Return whether this user owns the file: anyone may write to the temporary folder."""
     try:
         return path.stat().st_uid == os.getuid()
     except OSError:
@@ -122,12 +122,12 @@ def _line(item: Item) -> str:
 
 
 def _append(place: Path, text: bytes) -> None:
-    """Append whole, and on disk, or not at all."""
+    """Append the data completely and fsync it, or leave the file unchanged."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with place.open("ab") as out:
         size = out.tell()
         try:
-            # a line that a killed process left half written ends here
+            # terminate a line that a killed process left incomplete
             if size and not _ends_a_line(place):
                 out.write(b"\n")
             out.write(text)
@@ -155,12 +155,12 @@ def _item(line: bytes) -> Item | None:
 
 
 def _is_number(seq: Any) -> bool:
-    """Whether SQLite takes this as a sequence number."""
+    """Return whether SQLite accepts this as a sequence number."""
     return isinstance(seq, int) and 0 <= seq < 2**62
 
 
 def _field(line: bytes, name: str) -> Any:
-    """A field of a line that is no event of this version; None where it has none."""
+    """Return a field of a line that is not an event of this version; None if it is missing."""
     try:
         return dict(json.loads(line)).get(name)
     except (ValueError, TypeError):

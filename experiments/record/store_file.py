@@ -1,4 +1,4 @@
-"""The store's file as a recorder holds it open: reopened when broken, rescued when deleted."""
+"""The recorder's open store file: reopened when broken, rewritten when deleted."""
 
 import os
 import sqlite3
@@ -10,7 +10,7 @@ from experiments.store import ExperimentStore
 
 
 class StoreFile:
-    """The store, and the one connection that events are recorded through."""
+    """The store and the connection that records events."""
 
     def __init__(self, store: ExperimentStore) -> None:
         self.store = store
@@ -24,7 +24,7 @@ class StoreFile:
         self.connection = fresh
 
     def rescue(self) -> str:
-        """Write the file again if someone deleted or replaced it, and say so; else say nothing."""
+        """Rewrite the file if it was deleted or replaced; return a message, empty if it was not."""
         if _identity(self.store.path) == self._identity:
             return ""
         try:
@@ -36,7 +36,6 @@ class StoreFile:
         return note
 
     def close(self) -> None:
-        """Let the file go."""
         self.connection.close()
         self.store.close()
 
@@ -50,9 +49,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _write_again(conn: sqlite3.Connection, path: Path) -> tuple[Path, str]:
-    """Write the store again from its open connection; closes it, returns where and a sentence.
+    """Copy the store from its open connection and close it; return the path and a message.
 
-    Where another file has taken the name, the copy goes beside it and neither is lost.
+    If another file has taken the name, the copy goes next to it, so that both survive.
     """
     home = path if not path.exists() else _free(path)
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +60,7 @@ def _write_again(conn: sqlite3.Connection, path: Path) -> tuple[Path, str]:
     with closing(sqlite3.connect(partial)) as target:
         conn.backup(target)
     if home == path:
-        # a write-ahead log that outlived its file would be played into the new one
+        # SQLite would replay a write-ahead log of the old file into the new one
         for tail in ("-wal", "-shm"):
             path.with_name(path.name + tail).unlink(missing_ok=True)
     conn.close()

@@ -1,4 +1,4 @@
-"""Events to rows: what one transaction of the recorder writes."""
+"""Convert events to rows: one transaction of the recorder."""
 
 import json
 import sqlite3
@@ -42,7 +42,7 @@ class RunWriter:
     def write(self, items: Sequence[Item], limit: float) -> float:
         """Commit the events and return the seconds spent waiting for the lock.
 
-        What can be made ready is made before the lock is taken: another recorder waits for it.
+        Rows are prepared before taking the lock, because another recorder may be waiting for it.
         """
         before = dict(self._open)
         try:
@@ -53,12 +53,12 @@ class RunWriter:
             last = self._last_ids() if grouped else (0, 0)
             rows = self._group_rows(items, numbers, last)
             if blobs:
-                # who has slept has a whole time slice, and rarely loses the processor with the lock
+                # a thread that just slept is rarely preempted while it holds the lock
                 time.sleep(NAP_S)
             with hurried():
                 waited = begin(self.conn, limit)
                 try:
-                    # another recorder may have written in between
+                    # another recorder may have written in the meantime
                     if grouped and (now := self._last_ids()) != last:
                         rows = self._group_rows(items, numbers, now)
                     rows.sizes += sum(len(blob) for _, blob in blobs)
@@ -77,13 +77,13 @@ class RunWriter:
         return waited
 
     def use(self, conn: sqlite3.Connection) -> None:
-        """Write through this connection from now on."""
+        """Write through this connection from here on."""
         if conn is not self.conn:
             self.conn = conn
             self._keys, self._sets, self._summaries = {}, {}, None
 
     def stored(self, seqs: Sequence[int]) -> set[int]:
-        """Which sequence numbers of the run are in the store already."""
+        """Return which of these sequence numbers of the run are already in the store."""
         found: set[int] = set()
         for table, column in SOURCES:
             rows = self.conn.execute(
@@ -94,7 +94,7 @@ class RunWriter:
         return found
 
     def reserve(self, seq: int) -> None:
-        """Leave the sequence numbers up to this one to events that are still to come."""
+        """Reserve the sequence numbers up to this one for events that arrive later."""
         self.conn.execute(
             "UPDATE run SET last_seq = max(last_seq, ?) WHERE id = ?", (seq, self.run)
         )
@@ -105,13 +105,12 @@ class RunWriter:
         self._keys, self._sets, self._summaries = {}, {}, None
 
     def close(self) -> None:
-        """Let the token file go."""
         self.tokens.close()
 
     # -- groups and their tokens ------------------------------------------------------------
 
     def _take_groups(self, items: Sequence[Item]) -> dict[int, Scored]:
-        """Pair groups with their numbers, and give the pairs by the sequence number of either."""
+        """Pair groups with their token numbers, keyed by the sequence number of either."""
         pairs: dict[int, Scored] = {}
         for item in items:
             event = item.event
@@ -151,7 +150,7 @@ class RunWriter:
     def _group_rows(
         self, items: Sequence[Item], pairs: Mapping[int, Scored], last: tuple[int, int]
     ) -> Rows:
-        """The rows of groups, whose ids count on from the last ones stored."""
+        """Build the rows of groups; ids continue from the last stored ones."""
         rows = Rows()
         for item in items:
             if isinstance(item.event, ev.GroupScored):
@@ -198,7 +197,7 @@ class RunWriter:
             insert(self.conn, summaries.UPSERT, found)
 
     def _late_numbers(self, pair: Scored) -> None:
-        """Complete a group that an earlier transaction wrote."""
+        """Add token numbers to a group that an earlier transaction wrote."""
         assert pair.numbers is not None
         self.conn.execute(
             "UPDATE rollout_group SET tokens_seq = ? WHERE run_id = ? AND seq = ?",
@@ -365,7 +364,7 @@ class RunWriter:
         )
         if steps:
             done = steps[-1]
-            # a spilled step may be taken in after later ones
+            # a spilled step may be imported after later ones
             self.conn.execute(
                 "UPDATE run SET step = ?, tokens = ?, elapsed = ? WHERE id = ? AND step <= ?",
                 (done.step, done.tokens, known(done.elapsed) or 0.0, self.run, done.step),
@@ -377,7 +376,7 @@ class RunWriter:
 
 
 def evaluation_keys(event: ev.EvaluationFinished) -> dict[str, float]:
-    """An evaluation's metrics by the keys of their series; greedy ones have series of their own."""
+    """Return an evaluation's metrics by series key; greedy evaluations have their own series."""
     if event.mode == "sampled":
         return dict(event.metrics)
     return {
@@ -386,7 +385,7 @@ def evaluation_keys(event: ev.EvaluationFinished) -> dict[str, float]:
 
 
 def token_blob(pair: Scored) -> bytes:
-    """The token numbers of a group, packed."""
+    """Encode the token numbers of a group as a blob."""
     numbers = {row.index: row for row in pair.numbers.numbers} if pair.numbers else {}
     rows = []
     for rollout in pair.group.rollouts:

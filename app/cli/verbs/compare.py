@@ -78,7 +78,7 @@ def _equal_work(at: str) -> tuple[str, float | None]:
 
 
 def _curves(reader: "StoreReader", runs: "list[RunSummary]", keys: list[str]) -> list[str]:
-    """Short charts of the first two metrics on a terminal; nothing in a pipe."""
+    """Draw short charts of the first two metrics, on a terminal only."""
     if not sys.stdout.isatty():
         return []
     from app.cli.curves import metric_chart, terminal
@@ -91,7 +91,7 @@ def _curves(reader: "StoreReader", runs: "list[RunSummary]", keys: list[str]) ->
 
 
 def print_page(result: "Comparison", all_settings: bool, curves: list[str]) -> None:
-    """The comparison for people."""
+    """Print the comparison for people."""
     names = _names(result.runs)
     print_table([{"setting": item.path, **dict(zip(names, map(_value, item.values), strict=True))}
                  for item in result.differing])  # fmt: skip

@@ -55,7 +55,7 @@ def init(
 
 
 def explained(config: Any) -> str:
-    """Every setting as YAML with its help as a comment."""
+    """Return every setting as YAML with its help as a comment."""
     import yaml
 
     from grpo_engine.config.parse import flatten, settings
@@ -134,14 +134,14 @@ def diff(
 
 
 def settings_of(what: str, db: str | None) -> dict[str, Any]:
-    """The flat settings of a configuration, as JSON values."""
+    """Flatten the settings of a configuration to JSON values."""
     from experiments.db.configs import config_tree, flat
 
     return flat(config_tree(named(what, db)))
 
 
 def named(what: str, db: str | None = None) -> Any:
-    """A configuration by file, by preset, by run, or the defaults."""
+    """Return a configuration by file, preset or run, or the defaults."""
     from app.cli.run_config import assemble
     from experiments.errors import NoStoreError, RunNotFoundError
     from experiments.presets import names, preset

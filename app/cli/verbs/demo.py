@@ -1,4 +1,4 @@
-"""`grpo-tui demo`: the recorded run that comes with the program; needs no MLX."""
+"""`grpo-tui demo`: play the recorded run that is part of the program; needs no MLX."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`grpo-tui doctor`: what this machine has, how fast it is, and what to do about what it lacks."""
+"""`grpo-tui doctor`: report this machine's capabilities and speed, and remedies for problems."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def doctor(
 
 
 def collect(db: str | None, narrate: Callable[[str], None] | None = None) -> list[Fact]:
-    """Every fact, in the order of the report."""
+    """Collect every fact, in the order of the report."""
     from app.health import machine, mlx, packages, store, terminal
 
     say = narrate or (lambda _: None)
@@ -49,7 +49,7 @@ def collect(db: str | None, narrate: Callable[[str], None] | None = None) -> lis
 
 
 def report(facts: Sequence[Fact]) -> dict[str, object]:
-    """The facts for programs."""
+    """Return the facts for programs."""
     return {
         "ok": all(fact.level is not Level.STOPS for fact in facts),
         "warnings": sum(fact.level is Level.WARNING for fact in facts),
@@ -58,7 +58,7 @@ def report(facts: Sequence[Fact]) -> dict[str, object]:
 
 
 def page(facts: Sequence[Fact], *, colour: bool, ascii_only: bool) -> str:
-    """The facts for people: one line each under its area, each remedy below its line."""
+    """Format the facts for people: one line each under its area, each remedy below its line."""
     marks = ASCII_MARKS if ascii_only else MARKS
     width = max(len(fact.name) for fact in facts)
     lines: list[str] = []
@@ -75,7 +75,7 @@ def page(facts: Sequence[Fact], *, colour: bool, ascii_only: bool) -> str:
 
 
 def verdict(facts: Sequence[Fact]) -> str:
-    """The last line: can a run start here."""
+    """Return the last line: whether a run can start here."""
     stops = [fact.name for fact in facts if fact.level is Level.STOPS]
     warnings = sum(fact.level is Level.WARNING for fact in facts)
     if stops:
@@ -85,29 +85,29 @@ def verdict(facts: Sequence[Fact]) -> str:
 
 
 def paint(text: str, code: str, colour: bool) -> str:
-    """The text in a colour, where colours are wanted."""
+    """Colour the text if colours are wanted."""
     return f"\x1b[{code}m{text}\x1b[0m" if colour else text
 
 
 def wants_colour() -> bool:
-    """True for a terminal whose user has not switched colours off."""
+    """Return whether stdout is a terminal and colours are not disabled."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def writes_unicode() -> bool:
-    """True where stdout can carry the marks."""
+    """Return whether stdout can encode the marks."""
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def narrate(line: str) -> None:
-    """Say on a terminal what is being measured, in a line that the next one overwrites."""
+    """Print on a terminal what is being measured, in a line that the next one overwrites."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{line} …")
         sys.stderr.flush()
 
 
 def erase() -> None:
-    """Take the narrated line away."""
+    """Erase the narrated line."""
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()

@@ -37,7 +37,7 @@ def export(
     from experiments.read.columns import nearest
     from grpo_engine.platform.priority import lower_priority
 
-    lower_priority(5)  # a run that is recorded meanwhile goes first
+    lower_priority(5)  # recording a run has priority
     format = format or (_by_ending(out) if out else "csv")
     if format not in (*FORMATS, *TRACKERS):
         every = (*FORMATS, *TRACKERS)

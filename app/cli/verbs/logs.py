@@ -48,11 +48,11 @@ def logs(
 
 
 def _follow(reader: "StoreReader", run: str, path: "Path", place: int) -> None:
-    """Print what comes after `place` in the log, line by line, until the run has ended."""
+    """Print what follows `place` in the log, line by line, until the run has ended."""
     rest = b""
     active = True
     while active:
-        # asked before the log is read: nothing is written after the end
+        # check before reading the log: nothing is written after the end
         active = reader.resolve(run).active
         with suppress(FileNotFoundError), path.open("rb") as log:
             log.seek(place)

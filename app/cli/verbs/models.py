@@ -1,4 +1,4 @@
-"""`grpo-tui models`: what is on this machine, what one is, GGUF files made into one."""
+"""`grpo-tui models`: list and describe local models, import GGUF files."""
 
 import dataclasses
 import json
@@ -78,14 +78,14 @@ def import_(
 
 
 def imported_folder() -> Path:
-    """Where imported models go when no folder is named."""
+    """Return the folder for imported models if none is given."""
     from platformdirs import user_data_path
 
     return user_data_path("grpo-tui", appauthor=False) / "models"
 
 
 def local_models() -> Iterator[dict[str, Any]]:
-    """The models that need no network."""
+    """Return the models that need no network."""
     from grpo_engine.policy.source import STARTER
 
     if STARTER.is_dir():
@@ -123,7 +123,7 @@ def _row(path: str, folder: Path, origin: str) -> dict[str, Any]:
 
 
 def describe(path: str) -> dict[str, Any]:
-    """What there is to know of a model without running it."""
+    """Describe a model without running it."""
     from grpo_engine.config.settings import ModelConfig
     from grpo_engine.policy.load import context_length, end_tokens
     from grpo_engine.policy.source import load_parts

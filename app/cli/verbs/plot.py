@@ -1,4 +1,4 @@
-"""`grpo-tui plot`: curves of one run or several, drawn in the shell."""
+"""`grpo-tui plot`: plot the curves of one or several runs in the terminal."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,7 +51,7 @@ def plot(
 
 
 def _series(reader: "StoreReader", runs: "Sequence[RunSummary]", key: str) -> "list[MetricSeries]":
-    """The metric of each run; an error where none has it, a word where one has not."""
+    """Return the metric of each run; raise if none has it, warn for each run that lacks it."""
     from experiments.errors import QueryError
     from experiments.read.columns import nearest
 
@@ -74,7 +74,7 @@ def _json(runs: "Sequence[RunSummary]", read: "Read") -> list[dict[str, Any]]:
 
 
 def _rows(runs: "Sequence[RunSummary]", read: "Read") -> list[dict[str, Any]]:
-    """A row for each run and step, a column for each metric."""
+    """Return a row for each run and step, with a column for each metric."""
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for key, found in read.items():
         for place, (run, series) in enumerate(zip(runs, found, strict=True)):

@@ -1,4 +1,4 @@
-"""`grpo-tui recipes`: the algorithms there are, and what one of them does."""
+"""`grpo-tui recipes`: list the algorithms, or describe one."""
 
 import json
 from typing import Annotated, Any
@@ -59,13 +59,13 @@ def show(
 
 
 def as_row(made: Recipe) -> dict[str, Any]:
-    """A recipe in the list, for programs."""
+    """Return a recipe's row of the list, for programs."""
     choices = {answer.question: answer.choice for answer in answers(made)}
     return {"name": made.name, "title": CARDS[made.name].title} | choices
 
 
 def as_page(made: Recipe) -> dict[str, Any]:
-    """All that is said about a recipe, for programs."""
+    """Return everything about a recipe, for programs."""
     card = CARDS[made.name]
     return {
         "name": made.name,
@@ -82,7 +82,7 @@ def as_page(made: Recipe) -> dict[str, Any]:
 
 
 def page(made: Recipe) -> list[str]:
-    """All that is said about a recipe, for people."""
+    """Format everything about a recipe, for people."""
     card = CARDS[made.name]
     lines = [f"{made.name} · {card.title}", card.summary, ""]
     for answer in answers(made):
@@ -95,7 +95,7 @@ def page(made: Recipe) -> list[str]:
 
 
 def shown(value: object) -> str:
-    """A default as one would write it in a file; `off` for nothing."""
+    """Format a default as it would be written in a file; `off` for None."""
     if value is None:
         return "off"
     return str(value).lower() if isinstance(value, bool) else str(value)

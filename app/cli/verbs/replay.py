@@ -1,4 +1,4 @@
-"""`grpo-tui replay`: a recorded run again, with a clock."""
+"""`grpo-tui replay`: play back a recorded run."""
 
 from pathlib import Path
 from typing import Annotated

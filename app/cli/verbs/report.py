@@ -1,4 +1,4 @@
-"""`grpo-tui report`: a run on one page."""
+"""`grpo-tui report`: a one-page summary of a run."""
 
 import sys
 from pathlib import Path
@@ -41,7 +41,7 @@ def report(
 
 
 def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
-    """What the page says, as plain values."""
+    """Return the content of the page as plain values."""
     from experiments.export.rows import run_row
     from grpo_engine.metrics import spec
 
@@ -76,7 +76,7 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
 
 
 def changed_settings(settings: Any) -> dict[str, Any]:
-    """The settings that are not the defaults."""
+    """Return the settings that are not the defaults."""
     from grpo_engine.config.parse import flatten
     from grpo_engine.config.settings import RunConfig
 
@@ -88,7 +88,7 @@ def changed_settings(settings: Any) -> dict[str, Any]:
 
 
 def drawn(reader: "StoreReader", run: "RunSummary") -> list[str]:
-    """The curves that say most, as far as there are any: reward and held-out accuracy."""
+    """Plot reward and held-out accuracy, as far as they exist."""
     from app.cli.curves import Canvas, metric_chart
 
     lines: list[str] = []
@@ -100,7 +100,7 @@ def drawn(reader: "StoreReader", run: "RunSummary") -> list[str]:
 
 
 def page(facts: dict[str, Any], curves: list[str]) -> str:
-    """The page in Markdown."""
+    """Format the page as Markdown."""
     from experiments.export.markdown import md_cell
 
     run = facts["run"]

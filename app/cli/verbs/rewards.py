@@ -1,4 +1,4 @@
-"""`grpo-tui rewards`: the reward functions there are, and one tried on a completion."""
+"""`grpo-tui rewards`: list the reward functions, describe one, or try one on a completion."""
 
 import inspect
 import json
@@ -128,7 +128,7 @@ def try_(
     with tempfile.TemporaryDirectory() as folder:
         with RewardWorker([spec], Path(folder), time_limit) as worker:
             worker.check(list(columns), "the data given")
-            # A later step, so that what is wrong with it is reported beside what works.
+            # At step 0 an error of one function would end the trial; later it is only reported.
             scored: ScoredRewards = worker.score(
                 [prompts] * count,
                 texts,
@@ -148,7 +148,7 @@ def try_(
 def _inputs(
     prompt: str, columns: dict[str, Any], task: str | None, chat: bool
 ) -> tuple[Any, dict[str, Any]]:
-    """The prompt in the form that the function gets, and the columns."""
+    """Return the prompt in the form that the function expects, and the columns."""
     if task is not None:
         from grpo_engine.config.settings import TaskConfig
         from grpo_engine.rollouts.prompts import conversation, reward_prompt
@@ -161,7 +161,7 @@ def _inputs(
 
 
 def _pairs(words: list[str] | None, flag: str) -> dict[str, Any]:
-    """NAME=VALUE words; a value is JSON where it is, else text."""
+    """Parse NAME=VALUE arguments; a value is JSON if it parses, otherwise text."""
     from grpo_engine.errors import ConfigError
 
     pairs: dict[str, Any] = {}
@@ -171,7 +171,7 @@ def _pairs(words: list[str] | None, flag: str) -> dict[str, Any]:
             raise ConfigError(f"{flag} {word!r} has no `=`; write {flag} NAME=VALUE")
         try:
             value = json.loads(text)
-            # A number stays text, as a column of a JSONL file would often have it.
+            # A number stays text, as a column of a JSONL file often has it.
             pairs[name] = text if flag == "--column" and isinstance(value, int | float) else value
         except ValueError:
             pairs[name] = text
@@ -179,7 +179,7 @@ def _pairs(words: list[str] | None, flag: str) -> dict[str, Any]:
 
 
 def report(scored: Any, completions: list[str], printed: str, as_json: bool) -> None:
-    """Say what the function gave for each completion, what it logged, and what went wrong."""
+    """Print each completion's score, what the function logged, and what went wrong."""
     rewards, steps = [row[0] for row in scored.rewards], scored.steps[0]
     if as_json:
         rows = [

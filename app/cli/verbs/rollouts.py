@@ -97,7 +97,7 @@ def _of_step(
 def _found(
     reader: "StoreReader", run: "RunSummary", text: str, mode: str, within: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """The hits; words first, and where they are nowhere, any part of a word."""
+    """Return the hits for whole words; if there are none, for parts of words."""
     from experiments.export.rows import rollout_row
 
     hits = list(reader.search(text, run=run.key, mode=mode or "words", **within))

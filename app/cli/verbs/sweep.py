@@ -64,7 +64,7 @@ def _plan(
     queue: "RunQueue", file: Path | None, preset: str | None, sets: list[str], seeds: int,
     steps: int | None, name: str,
 ) -> int:  # fmt: skip
-    """Queue the grid, or find it; every point is checked before any is trained."""
+    """Queue the grid, or find it; validate every point before training any."""
     from app.cli.run_config import assemble
     from experiments.db.configs import config_tree, flat
     from experiments.queue import points
@@ -90,7 +90,7 @@ def _plan(
 
 
 def _axis(pair: str) -> tuple[str, list[str]]:
-    """`a.b=1,2` as a path and its values; commas in brackets or quotes belong to a value."""
+    """Parse `a.b=1,2` as a path and its values; commas in brackets or quotes do not separate."""
     path, sign, text = pair.partition("=")
     if not sign:
         raise typer.BadParameter(f"--set {pair!r} has no `=`; write --set section.name=1,2,3")
@@ -157,7 +157,7 @@ def _rows(
 
 
 def _points(rows: list[dict[str, Any]], view: "SweepView") -> list[dict[str, Any]]:
-    """Each point of the grid over its seeds: mean of the best, standard deviation, interval."""
+    """Summarise each point over its seeds: mean of the best, standard deviation, interval."""
     from experiments.compare.statistics import mean_and_std, mean_interval
 
     axes = [path for path in view.axes if path != "seed"]

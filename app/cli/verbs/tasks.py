@@ -1,4 +1,4 @@
-"""`grpo-tui tasks`: the tasks there are, and examples exactly as the model sees them."""
+"""`grpo-tui tasks`: list the tasks, or show examples exactly as the model sees them."""
 
 import json
 from pathlib import Path
@@ -84,7 +84,7 @@ def show(
 
 
 def load_tokenizer(model: str) -> Any:
-    """The tokenizer alone, with its chat template; weights are not read."""
+    """Load only the tokenizer, with its chat template, and no weights."""
     from mlx_lm.utils import load_tokenizer as load
 
     from grpo_engine.errors import ModelError
@@ -99,7 +99,7 @@ def load_tokenizer(model: str) -> Any:
 
 
 def as_page(task: Any, shown: Any) -> dict[str, Any]:
-    """The task and its examples, for programs."""
+    """Return the task and its examples, for programs."""
     return {
         "name": task.name,
         "description": task.description,
@@ -127,7 +127,7 @@ def as_page(task: Any, shown: Any) -> dict[str, Any]:
 
 
 def page(task: Any, shown: Any) -> list[str]:
-    """The task and its examples, for people; what the model sees stands between rules."""
+    """Format the task and its examples for people, with rules around what the model sees."""
     from app.cli.output import dim
     from app.text.safe_text import safe
 

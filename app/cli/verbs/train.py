@@ -1,4 +1,4 @@
-"""`grpo-tui train`: a run without a screen, here or in the background."""
+"""`grpo-tui train`: a run without a screen, in the foreground or background."""
 
 import sys
 from pathlib import Path

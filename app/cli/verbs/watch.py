@@ -1,4 +1,4 @@
-"""`grpo-tui watch`: the live screen on any run of the store."""
+"""`grpo-tui watch`: the live screen for any run in the store."""
 
 from pathlib import Path
 from typing import Annotated
