@@ -22,7 +22,7 @@ ORIGINS = {"train": "prompt", "eval": "held-out problem", "pinned": "pinned prom
 
 
 def arrow(advantage: float | None) -> str:
-    """▲ above the group's mean, ▼ below it, = equal, · not scored for training."""
+    """▲ positive advantage, ▼ negative, = zero, · not scored for training."""
     if advantage is None:
         return "·"
     return "▲" if advantage > 0 else "▼" if advantage < 0 else "="

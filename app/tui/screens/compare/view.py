@@ -171,7 +171,7 @@ class View:
 
     @property
     def smoothing(self) -> float:
-        """How much of the average before goes into the next one."""
+        """The weight of the previous average in the next one."""
         return SMOOTHINGS[self.smooth]
 
     def end(self, run: RunSummary) -> float:

@@ -213,9 +213,7 @@ class RunsScreen(ControlScreen):
             self.action_open()
 
     def action_open(self) -> None:
-        """Watch the run, fold the group, or, if there are no runs, open the form for the
-        first one.
-        """
+        """Watch the run, fold the group, or launch the starter preset if there are no runs."""
         view = self.view
         if view.empty:
             self._start_starter()

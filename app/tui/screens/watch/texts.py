@@ -42,7 +42,7 @@ def _answers(group: ShownGroup) -> list[dict[str, Any]]:
 
 
 def _scores(rollout: ShownRollout) -> tuple[float | None, float | None, int]:
-    """Reward, advantage and tokens of an answer; unfinished answers have no scores."""
+    """Reward, advantage and tokens of an answer; one on the board has no scores yet."""
     if isinstance(rollout, BoardRollout):
         return None, None, rollout.tokens
     return rollout.reward, rollout.advantage, len(rollout.ids)
