@@ -23,9 +23,7 @@ settings.load_profile("tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give parallel tests separate temporary folders, and hide the terminal's size from
-    programs.
-    """
+    """Give parallel tests separate temporary folders, and hide the terminal's size."""
     if hasattr(config, "workerinput"):
         folder = Path(f"{config.option.basetemp}-other")  # engines count each other in it
         folder.mkdir()

@@ -76,9 +76,7 @@ class Workbench(RunKeeper):
     ]  # fmt: skip
 
     def get_driver_class(self) -> type[Driver]:
-        """Return the driver that survives losing its terminal, unless the environment names
-        another.
-        """
+        """Return the driver that survives a lost terminal, unless the environment names another."""
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":
             return found

@@ -282,9 +282,7 @@ class RunKeeper(ThemedApp):
             self.notify("Leaving when the step is done and saved. Ctrl-C again offers not to wait.")
 
     def obey_signals(self) -> None:
-        """Handle signals: SIGTERM is checkpoint and stop; SIGHUP closes the screen but not the
-        engine.
-        """
+        """Checkpoint and stop on SIGTERM; close the screen but not the engine on SIGHUP."""
         loop = asyncio.get_running_loop()
         for number, act in ((signal.SIGTERM, self._terminate), (signal.SIGHUP, self.lose_terminal)):
             try:

@@ -33,9 +33,7 @@ Cli = Callable[..., Done]
 
 
 def caller(patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[bytes]) -> Cli:
-    """Return a function that calls a command; an export must not lower the priority of
-    later tests.
-    """
+    """Return a function that calls a command; exports do not lower this process's priority."""
     patch.setattr("grpo_engine.platform.priority.lower_priority", lambda niceness: niceness)
 
     def call(*args: str) -> Done:

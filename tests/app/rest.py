@@ -52,9 +52,7 @@ class Elsewhere:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make Textual's pilot wait until idle: after a key for requests, in a pause also for
-    workers.
-    """
+    """Make Textual's pilot wait until idle; a pause waits for workers as well."""
     elsewhere = Elsewhere()
     elsewhere.install(monkeypatch)
 

@@ -179,9 +179,7 @@ def rise(visit: Visit) -> float:
 
 
 def pause_and_go_on(visit: Visit) -> None:
-    """`.` pauses the run within a token or a micro-batch; the numbers stop changing and are
-    correct.
-    """
+    """`.` pauses within a token or a micro-batch; the numbers stop changing and are correct."""
     visit.press(".")
     visit.until("paused")
     visit.until(lambda: visit.run().status == "paused")

@@ -85,9 +85,7 @@ def test_what_was_spilled_is_taken_in_as_it_would_have_been_stored(
 
 
 def resumes(run: Path, folder: Path, python: str = sys.executable) -> Iterator[tuple[Any, Any]]:
-    """Each result of the steps after the checkpoint, from here and from the version that
-    made it.
-    """
+    """Each result after the checkpoint, from this version and from the one that made it."""
     version = run.parents[1]
     copy = unpack(version, folder)
     here = told(copy, "resumed", str(run.relative_to(version)), python=python)["facts"]

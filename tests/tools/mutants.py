@@ -154,9 +154,7 @@ class Loop:
 
 
 def start(job: Job | None, session: pytest.Session) -> int:
-    """Test a mutant, or the unchanged source, in a child process; exit status 0 means all tests
-    passed.
-    """
+    """Test a mutant, or the unchanged source, in a child; exit status 0 if all tests pass."""
     child = os.fork()
     if child:
         return child

@@ -71,8 +71,7 @@ class Preloading:
         return self._thread is not None and self._thread.is_alive()
 
     def poll(self, quiet: float) -> None:
-        """Build the next screen if its module is loaded and no key is pressed; called with each
-        frame.
+        """Build the next screen once its module is loaded and no key is pressed; called each frame.
 
         Raises the error that stopped a module from loading.
         """

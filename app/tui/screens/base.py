@@ -98,9 +98,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         self._size_classes()
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Collapse side panels on small terminals by the classes `-narrow`, `-short` and
-        `-wide`.
-        """
+        """Collapse side panels on small terminals, by `-narrow`, `-short` and `-wide`."""
         self._size_classes()
 
     def _size_classes(self) -> None:

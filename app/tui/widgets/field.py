@@ -9,9 +9,7 @@ def one_line(text: str) -> str:
 
 
 class Field(Input):
-    """An input field that sanitizes pasted text: it stays on one line, without control
-    characters.
-    """
+    """An input field that keeps pasted text on one line, without control characters."""
 
     def insert_text_at_cursor(self, text: str) -> None:
         """Type or paste; overrides Textual."""

@@ -1,6 +1,4 @@
-"""The groups panel: a row per prompt, a cell per answer, and why a prompt has no training
-signal.
-"""
+"""The groups panel: a row per prompt, a cell per answer, and why a prompt has no signal."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar

@@ -78,9 +78,7 @@ class Panel(Widget, can_focus=True):
     def refresh(
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
     ) -> Self:
-        """Draw again, sending only the lines that differ; overrides Textual, called by
-        reactives.
-        """
+        """Redraw only the lines that differ; overrides Textual, called by reactives."""
         if regions or layout or recompose or not (repaint and self.is_attached):
             return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
         if not self.size or not self.on_show():

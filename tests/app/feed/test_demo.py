@@ -1,6 +1,4 @@
-"""The bundled recording opens, plays to its end without MLX, and reveals nothing about its
-machine.
-"""
+"""The bundled recording opens, plays to its end without MLX, and names no machine."""
 
 import sqlite3
 import subprocess

@@ -1,6 +1,4 @@
-"""The gap between sampler and trainer, from the run to the screen: weights, notes, stored
-settings.
-"""
+"""The gap between sampler and trainer, from run to screen: weights, notes, settings."""
 
 import statistics
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""The function that all untrusted text goes through: no control characters, nothing hidden, correct
-widths.
-"""
+"""The function that all untrusted text goes through: nothing obeyed or hidden, widths right."""
 
 import unicodedata
 

@@ -146,9 +146,7 @@ class Accelerator:
 
 
 def trainer(case: dict[str, Any], logps: torch.Tensor, entropies: torch.Tensor) -> Any:
-    """The trainer attributes that `_compute_loss` reads, with a model that returns these
-    log-probabilities.
-    """
+    """What `_compute_loss` reads of a trainer, with a model that returns these logps."""
     accumulation = case.get("accumulation", 1)
     made = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *_a, **_k: (logps, entropies, None),
@@ -187,9 +185,7 @@ def trainer(case: dict[str, Any], logps: torch.Tensor, entropies: torch.Tensor) 
 
 
 def importance(stand_in: Any, arrays: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The weights for the sampler, computed by TRL's own statements; their metrics go to
-    `stand_in`.
-    """
+    """The weights for the sampler by TRL's own statements; their metrics go to `stand_in`."""
     source = textwrap.dedent(inspect.getsource(GRPOTrainer._generate_and_score_completions))
     asked = "self.use_vllm and self.vllm_importance_sampling_correction"
     blocks = [

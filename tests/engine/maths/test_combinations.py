@@ -30,9 +30,7 @@ EXTRAS: dict[str, Any] = {
 
 
 def asked(choices: dict[str, Any]) -> Recipe | None:
-    """The recipe, or None if it is refused; settings that a choice does not read keep their
-    value.
-    """
+    """The recipe, or None if refused; settings that a choice does not read are not set."""
     if choices["anchor"] == "none":
         choices = {k: v for k, v in choices.items() if not k.startswith("anchor_")}
     else:

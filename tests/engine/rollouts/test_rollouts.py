@@ -40,9 +40,7 @@ def sample(
 
 
 def assert_same(ours: list[Rollout], theirs: list[Rollout], tolerance: float = 1e-3) -> None:
-    """Assert equal tokens, texts and endings, and log-probabilities to tolerance (the logits are
-    large).
-    """
+    """Assert equal tokens, texts and endings; log-probabilities to tolerance (large logits)."""
     assert [strip(rollout) for rollout in ours] == [strip(rollout) for rollout in theirs]
     for one, other in zip(ours, theirs, strict=True):
         assert one.logprobs == pytest.approx(other.logprobs, abs=tolerance)

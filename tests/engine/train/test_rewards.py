@@ -1,6 +1,4 @@
-"""Whole runs with failing rewards: each continues, or ends with a clear error and can be
-resumed.
-"""
+"""Whole runs with failing rewards: they continue, or end with a clear, resumable error."""
 
 from pathlib import Path
 

@@ -20,9 +20,7 @@ Better = Literal["▲", "▼", " "]
 
 
 def verdict_mark(key: str, delta: float | None) -> Better:
-    """Return ▲ if better than the baseline, ▼ if worse, and blank if the metric has no
-    direction.
-    """
+    """▲ better than the baseline, ▼ worse, blank if the metric has no direction."""
     direction = spec(key).direction
     if not delta or math.isnan(delta) or direction == "none":
         return " "
@@ -61,9 +59,7 @@ def stat_of(cell: MetricCell, stat: Stat) -> tuple[float | None, int | None, flo
 
 
 def runs_lines(view: View, width: int, palette: Palette, now: float) -> list[Line]:
-    """Legend and readout: one row per run with the chosen metric at the crosshair and its best
-    value.
-    """
+    """One row per run: the chosen metric at the crosshair and its best value."""
     label = style(palette.label)
     columns = run_columns(width)
     name = width - 5 - sum(size for _, size in columns)
@@ -176,9 +172,7 @@ def run_notes(view: View) -> list[str]:
 
 
 def column_window(view: View, room: int, least: int) -> tuple[int, int, int]:
-    """First and last run whose columns fit, including the chosen run, and the width of each
-    column.
-    """
+    """First and last run whose columns fit, including the chosen one, and the column width."""
     count = len(view.runs)
     fit = max(1, min(count, room // least))
     first = max(0, min(view.run - fit // 2, count - fit))

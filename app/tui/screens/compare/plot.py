@@ -146,9 +146,7 @@ def _trace(
 def _places(
     path: Sequence[tuple[int, int]], shape: Shape, turn: int, curves: int
 ) -> list[tuple[int, int]]:
-    """The cells of a curve's marks: every point if sparse, otherwise staggered by curve, and the
-    end.
-    """
+    """The cells of a curve's marks: all points if sparse, else staggered by curve, and the end."""
     if not path:
         return []
     cells = list(dict.fromkeys((x >> 1, y >> 2) for x, y in path))

@@ -139,9 +139,7 @@ class CompareScreen(WorkbenchScreen):
         self._reading = 0
 
     def body(self) -> ComposeResult:
-        """Verdict, curves beside runs and settings, and a page below; a hint card if there are no
-        runs.
-        """
+        """Verdict, curves beside runs and settings, a page below; a hint card without runs."""
         yield CardPanel(id="card")
         yield VerdictLine(id="verdict")
         with Container(id="top"):

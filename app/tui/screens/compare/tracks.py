@@ -45,9 +45,7 @@ class Work:
     elapsed: "array[float]"
 
     def positions(self, steps: "array[int]", axis: str) -> "array[int] | array[float]":
-        """Positions of these steps on an axis; a step without recorded work takes the last known
-        value.
-        """
+        """Positions of these steps on an axis; steps without recorded work take the last value."""
         if axis == "step":
             return steps
         amounts: array[int] | array[float] = self.tokens if axis == "tokens" else self.elapsed
@@ -71,9 +69,7 @@ class Track:
 
     @property
     def sparse(self) -> bool:
-        """Whether only some steps have a value, as with evaluations; such a curve is not
-        smoothed.
-        """
+        """Whether only some steps have a value, as with evaluations; then it is not smoothed."""
         return not self.steps or SPARSE * len(self.steps) <= self.steps[-1] - self.steps[0] + 1
 
     def at(self, positions: Sequence[float], x: float) -> tuple[float | None, int | None]:

@@ -215,9 +215,7 @@ class View:
     # -- pages ------------------------------------------------------------------------------
 
     def settings(self) -> tuple[tuple[str, tuple[object, ...], bool], ...]:
-        """Path, values in the order of the runs, and whether they differ; equal ones only on
-        request.
-        """
+        """Path, values by run, and whether they differ; equal ones only on request."""
         found = self.comparison
         if found is None:
             return ()

@@ -568,9 +568,7 @@ class NewRunScreen(WorkbenchScreen):
         return [*lines, [(part, label) for part in wrap(card.paper, width, 1)]]
 
     def _take_recipe(self, name: str | None) -> None:
-        """Switch the recipe; if it refuses settings that the user made, ask what to do with
-        them.
-        """
+        """Switch the recipe; if it refuses settings of the user, ask what to do with them."""
         if name is None:
             return
         form = self.view.form.type(RECIPE, name)

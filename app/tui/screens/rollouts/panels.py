@@ -1,6 +1,4 @@
-"""The three panes of the Rollouts screen; each draws a `View` and posts messages for user
-actions.
-"""
+"""The three panes of the Rollouts screen; each draws a `View` and posts user actions."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -90,9 +88,7 @@ class GroupsPanel(ViewPanel):
         return "panel:prompts"
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """A header, the groups around the selected one, and how many prompts have another
-        origin.
-        """
+        """A header, the groups around the selected one, and counts of other origins."""
         palette, view = self.palette, self.view
         self.title = "found" if view.hits else "groups"
         self.note = f"{view.hit + 1} of {len(view.hits)}" if view.hits else f"sort {view.sort}"

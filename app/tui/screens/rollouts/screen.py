@@ -114,9 +114,7 @@ class RolloutsScreen(WorkbenchScreen):
     # -- what is shown ----------------------------------------------------------------------
 
     def show(self, snapshot: Snapshot) -> None:
-        """Follow the shown run until the user goes to one of its steps; follow every newly opened
-        run.
-        """
+        """Follow the shown run until the user picks a step; follow each newly opened run."""
         session = self.workbench.session
         if session is None:
             return

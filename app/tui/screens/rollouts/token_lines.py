@@ -23,9 +23,7 @@ def token_lines(
     row: TokenRow, text: str, index: int, terms: Sequence[Sequence[TokenTerm]],
     recipe: Recipe, totals: UpdateTotals, width: int, palette: Palette, missing: str = "",
 ) -> list[Line]:  # fmt: skip
-    """Probabilities, ratio on its interval, explanation, term, and passes; numbers are of the last
-    pass.
-    """
+    """Probabilities, ratio, explanation, term and passes; numbers are of the last pass."""
     label, plain = style(palette.label), style(palette.text)
     count = len(row.ids)
     title = f"╶ token {index + 1} of {count} “{safe(text)}” ╴"

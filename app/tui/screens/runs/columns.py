@@ -168,9 +168,7 @@ ORDER = (
 
 
 def fitting(width: int, custom: Sequence[str] = ()) -> tuple[Column, ...]:
-    """The columns that fit, in display order; the user's own ones take precedence over optional
-    ones.
-    """
+    """The columns that fit, in display order; the user's own before optional ones."""
     own = tuple(
         Column(title=text, width=max(8, min(18, len(text))), sort=text, draw=_custom(text),
                right=True)

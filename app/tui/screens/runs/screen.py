@@ -333,9 +333,7 @@ class RunsScreen(ControlScreen):
                                 group="control", exit_on_error=False)  # fmt: skip
 
     def _leave_request(self, run: RunSummary, verb: str) -> None:
-        """Send a request through the store to the process that trains the run; called on a
-        thread.
-        """
+        """Send a request through the store to the training process; called on a thread."""
         try:
             problem = writes.request(self.workbench.store, run, verb)
         except StoreError as error:

@@ -43,9 +43,7 @@ class View:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The table's lines: the baseline on top, then groups under their headings, unless
-        folded.
-        """
+        """The table's lines: the baseline on top, then groups, unless folded, under headings."""
         runs = [run for run in self.runs if not self.running or run.active]
         top = [Row(run) for run in runs if run.key == self.baseline]
         rest = [run for run in runs if run.key != self.baseline]
