@@ -1,4 +1,4 @@
-"""Every test process multiplies with one thread, so that parallel tests do not oversubscribe."""
+"""Settings for every test process: one BLAS thread, so that parallel tests do not oversubscribe."""
 
 import gc
 import os
@@ -13,7 +13,7 @@ from app.tui.idle.garbage_collection import NEVER
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# One check of the BLAS serves every program that a test starts in a home of its own.
+# One BLAS check serves every program that a test starts in its own home folder.
 os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
 
 settings.register_profile(
@@ -23,18 +23,18 @@ settings.load_profile("tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Parallel tests share no temporary folder, and no program is told the size of a terminal."""
+    """Give parallel tests separate temporary folders, and hide the terminal's size."""
     if hasattr(config, "workerinput"):
         folder = Path(f"{config.option.basetemp}-other")  # engines count each other in it
         folder.mkdir()
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-        for name in ("COLUMNS", "LINES"):  # readline, which pytest loads, set them for its children
+        for name in ("COLUMNS", "LINES"):  # set by readline, which pytest loads
             os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _full_collections_between_modules() -> Iterator[None]:
-    """Each looks at what came since the one before: what the libraries made stays frozen."""
+    """Collect between modules and freeze the survivors, such as the libraries' objects."""
     gc.collect()
     gc.freeze()
     before = gc.get_threshold()

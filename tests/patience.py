@@ -1,15 +1,15 @@
-"""How tests wait: for a condition, never for a time, and far longer than an idle machine needs."""
+"""How tests wait: for a condition, not for a time, and far longer than an idle machine needs."""
 
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-PATIENCE = 120.0  # seconds after which what is awaited will not come, on the busiest machine
+PATIENCE = 120.0  # seconds; longer than any wait on the busiest machine
 
 
 def until(holds: Callable[[], T], told: Callable[[], object] = str) -> T:
-    """Give what `holds` gives once that is true; where it stays false, fail with what is told."""
+    """Return what `holds` returns once it is true; on timeout, fail with the text of `told`."""
     end = time.monotonic() + PATIENCE
     while not (found := holds()):
         assert time.monotonic() < end, f"waited in vain: {told()}"

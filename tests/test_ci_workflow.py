@@ -1,4 +1,4 @@
-"""The hosted checks run what the README says, on what the project says it supports."""
+"""CI runs what the README says, on the versions that the project supports."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""docs/devices.md names places in the code that exist, and states that it explains."""
+"""docs/devices.md names existing places in the code, and only states that it explains."""
 
 import re
 from pathlib import Path

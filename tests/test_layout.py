@@ -1,4 +1,4 @@
-"""The direction app -> experiments -> grpo_engine, seen from a fresh interpreter."""
+"""The import direction app -> experiments -> grpo_engine, checked in a fresh interpreter."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Every module of ours that is named in a string, where no import statement checks it, is there."""
+"""Every module of ours that is named in a string, unchecked by any import, exists."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("app", "experiments", "grpo_engine", "benchmarks", "tests")
 NAME = rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)*"
 WHOLE = re.compile(rf"(?=\w+[.:]){NAME}(?::\w+)?")  # module, module.attribute, module:attribute
-PREFIX = re.compile(rf"({NAME})\.")  # what an f-string begins with: f"app.cli.verbs.{name}"
+PREFIX = re.compile(rf"({NAME})\.")  # the prefix of an f-string: f"app.cli.verbs.{name}"
 RUN = re.compile(rf"(?<!\w)-m ({NAME})(?![\w/])")
 IMPORTED = re.compile(rf"\bfrom ({NAME}) import (\w+(?:, ?\w+)*)|\bimport ({NAME})(?!\w)")
 TEXTS = ("Makefile", "grpo-tui", ".ci/run", ".github/workflows/*.yml", "tools/*", "*.md",
@@ -53,7 +53,7 @@ def in_python(source: str, where: str) -> Iterator[Named]:
 
 
 def in_text(text: str) -> Iterator[str]:
-    """Modules that a text runs with -m, or that code in it imports."""
+    """Modules that a text runs with -m, or that code in the text imports."""
     for found in RUN.finditer(text):
         yield program(found[1].rstrip("."))
     for found in IMPORTED.finditer(text):
@@ -78,9 +78,9 @@ def spec_of(module: str) -> Any:
 
 
 def resolves(name: str) -> bool:
-    """Whether a module, or what is asked of it, is there."""
+    """Whether a module, or the attribute of it, exists."""
     if name.startswith("app.") and hasattr(Workbench, "action_" + name.removeprefix("app.")):
-        return True  # a key's action as Textual writes it: app.focus_next
+        return True  # an action as Textual writes it: app.focus_next
     if spec_of(name.replace(":", ".")) is not None:
         return True
     try:
@@ -103,7 +103,7 @@ def named() -> Iterator[Named]:
 
 
 def in_settings(tree: Any) -> Iterator[Named]:
-    """The names in pyproject.toml: the command, what the wheel holds, the contracts."""
+    """The names in pyproject.toml: commands, wheel contents, contracts."""
     match tree:
         case dict():
             for value in tree.values():

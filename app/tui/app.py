@@ -39,11 +39,11 @@ SCREENS = {
     "compare": "app.tui.screens.compare:CompareScreen",
 }
 FAST, SLOW, KEY_ACTIVE_S = 1 / 12, 1 / 4, 2.0
-FRAMES_SHARE = 1 / 8  # of the time; the rest is for keys
+FRAMES_SHARE = 1 / 8  # of the time; the rest is left for key presses
 
 
 def load(target: str) -> Screen[Any]:
-    """Make the screen of a mode, importing its package only when it is first shown."""
+    """Create a mode's screen, importing its package on first use."""
     module, _, name = target.partition(":")
     return cast(Screen[Any], getattr(import_module(module), name)())
 
@@ -76,7 +76,7 @@ class Workbench(RunKeeper):
     ]  # fmt: skip
 
     def get_driver_class(self) -> type[Driver]:
-        """The driver that survives the loss of its terminal, unless the environment names one."""
+        """Return the driver that survives a lost terminal, unless the environment names another."""
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":
             return found
@@ -100,18 +100,18 @@ class Workbench(RunKeeper):
         self._garbage_collection = IdleGarbageCollection()
         self._preloading = Preloading(self.build_screen, SCREENS, read_only=read_only)
 
-    # -- life -------------------------------------------------------------------------------
+    # -- startup and shutdown ---------------------------------------------------------------
 
     def on_load(self) -> None:
-        """Start each task from the event loop, as Python 3.11 does.
+        """Start tasks from the event loop, as Python 3.11 does.
 
-        From 3.12 on Textual's tasks start eagerly, which would mount fields of the first screen
-        before the screen belongs to the app.
+        From Python 3.12 on, Textual starts tasks eagerly. Fields of the first screen would then be
+        mounted before the screen belongs to the app.
         """
         asyncio.get_running_loop().set_task_factory(None)
 
     async def on_mount(self) -> None:
-        """Take the user's keys, show the first screen, and start the frames."""
+        """Apply the user's key bindings, show the first screen and start drawing frames."""
         self.set_keymap(self.preferences.keymap)
         if self.capabilities.ssh:
             self.animation_level = "none"
@@ -125,7 +125,7 @@ class Workbench(RunKeeper):
         self.set_interval(FAST, self._poll, name="frames")
 
     def on_unmount(self) -> None:
-        """Close the run's feed and the store."""
+        """Close the feed and the store."""
         self._garbage_collection.stop()
         self._preloading.stop()
         if self.session is not None:
@@ -133,7 +133,7 @@ class Workbench(RunKeeper):
         self.reader.close()
 
     async def on_event(self, event: events.Event) -> None:
-        """Note when a key or the mouse was last used: frames are quicker then."""
+        """Note when a key or the mouse was last used: frames are more frequent after input."""
         if isinstance(event, events.Key | events.MouseDown | events.MouseScrollUp):
             self._last_key = self.clock()
         await super().on_event(event)
@@ -151,7 +151,7 @@ class Workbench(RunKeeper):
         self._garbage_collection.poll(quiet)
 
     def frame_now(self) -> None:
-        """Draw what is new on the screen in front."""
+        """Draw new data on the active screen."""
         if self.is_exiting or not self.screen_stack:
             return
         now = self._last_frame = self.clock()
@@ -168,7 +168,6 @@ class Workbench(RunKeeper):
     # -- actions ----------------------------------------------------------------------------
 
     async def action_mode(self, mode: str) -> None:
-        """Change to one of the five screens."""
         if self.read_only and mode == "new_run":
             self.notify("This view is read-only.", severity="warning")
             return
@@ -176,18 +175,18 @@ class Workbench(RunKeeper):
             await self.show_mode(mode)
 
     def action_jump(self) -> None:
-        """Letters on every panel and field."""
+        """Show a letter on every panel and field to jump to it."""
         from app.tui.dialogs.jump import JumpScreen
 
         if isinstance(self.screen, WorkbenchScreen):
             self.push_screen(JumpScreen(self.screen))
 
     async def action_quit(self) -> None:
-        """Ask first; Textual's own key for quitting ends up here."""
+        """Ask before quitting; Textual's own quit key also ends up here."""
         self.action_ask_quit()
 
     def action_command_palette(self) -> None:
-        """All actions by name, in a field that keeps pasted text on one line."""
+        """List all actions by name; the search field keeps pasted text on one line."""
         from app.tui.textual_private.action_palette import ActionPalette
 
         if not isinstance(self.screen, ActionPalette):
@@ -197,12 +196,12 @@ class Workbench(RunKeeper):
         self, message: str, *, title: str = "", severity: SeverityLevel = "information",
         timeout: float | None = None, markup: bool = False,  # noqa: ARG002 - never
     ) -> None:  # fmt: skip
-        """Show a message for a while; names and texts in it are never read as markup."""
+        """Show a message for a while, never reading markup in it."""
         super().notify(safe(message, "\n"), title=title, severity=severity, timeout=timeout,
                        markup=False)  # fmt: skip
 
     def get_system_commands(self, screen: Screen[Any]) -> Any:
-        """Every action of the screen, then themes, for the palette."""
+        """Return the screen's actions and the themes for the command palette."""
         for item in key_actions(screen):
             run = partial(self.run_action, item.action, item.node)
             name = item.name[:1].upper() + item.name[1:]
@@ -212,7 +211,7 @@ class Workbench(RunKeeper):
                                 partial(self.change_theme, theme.name))  # fmt: skip
 
     def change_theme(self, name: str) -> None:
-        """Use another theme, and remember it."""
+        """Switch to another theme and remember it."""
         self.theme = name
         self.preferences.remember(theme=name)
 
@@ -220,7 +219,7 @@ class Workbench(RunKeeper):
 
     @on(msg.ControlRequested)
     def pass_on_control(self, message: msg.ControlRequested) -> None:
-        """A screen asks something of the shown run."""
+        """Pass a screen's request on to the shown run."""
         self.control(message.verb)
 
     @on(msg.RolloutOpened)
@@ -232,16 +231,16 @@ class Workbench(RunKeeper):
 
     @on(msg.CompareRequested)
     async def show_comparison(self, message: msg.CompareRequested) -> None:
-        """Put runs side by side."""
+        """Compare runs side by side."""
         await self.forward("compare", message)
 
     @on(msg.NewRunRequested)
     async def show_form(self, message: msg.NewRunRequested) -> None:
-        """Open the form of a new run."""
+        """Open the New run form."""
         await self.forward("new_run", message)
 
     async def forward(self, mode: str, message: Message) -> None:
-        """Switch to a screen and give it a request."""
+        """Switch to a screen and pass it a request."""
         await self.action_mode(mode)
         screen = self.screen
         if isinstance(screen, WorkbenchScreen) and screen.mode == mode:
@@ -252,7 +251,7 @@ def open_workbench(
     store: Path | None = None, *, feed: Callable[[], Feed] | None = None, mode: str = "runs",
     read_only: bool = False,
 ) -> int:  # fmt: skip
-    """Run the workbench on this terminal, with a parent that repairs it after a native crash."""
+    """Run the workbench on this terminal, under a parent that restores it after a native crash."""
 
     def work() -> int:
         app = Workbench(

@@ -1,7 +1,7 @@
 """The bridge between the engine thread and the workbench: record first, show second.
 
-Everything slow happens on the engine thread, the opening of the recorder included. What the
-workbench is told comes through `tell`, which must be safe to call from any thread.
+Everything slow happens on the engine thread, including opening the recorder. `tell` passes messages
+to the workbench and must be thread-safe.
 """
 
 import traceback
@@ -27,7 +27,7 @@ Tell = Callable[[Message], Any]
 
 
 class Bridge:
-    """At most one run at a time in this process."""
+    """Runs at most one training run at a time in this process."""
 
     def __init__(self, store: Path, tell: Tell) -> None:
         self._store = store
@@ -39,11 +39,11 @@ class Bridge:
 
     @property
     def running(self) -> bool:
-        """Whether a run trains in this process."""
+        """Whether a run is training in this process."""
         return self.control is not None
 
     def launch(self, config: "RunConfig", parent: str = "") -> None:
-        """Start a new run; returns at once."""
+        """Start a new run and return at once."""
 
         def start(control: Control) -> "Job":
             from app.jobs.start import new_job
@@ -53,7 +53,7 @@ class Bridge:
         self._submit(start)
 
     def resume(self, ref: str) -> None:
-        """Go on with a stored run; returns at once."""
+        """Resume a stored run and return at once."""
 
         def start(control: Control) -> "Job":
             from app.jobs.start import resumed_job
@@ -63,7 +63,7 @@ class Bridge:
         self._submit(start)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the engine thread to do all it was given, and say whether it has."""
+        """Wait for the engine thread to finish its work; return whether it did."""
         if self._engine is None:
             return True
         self._engine.finish()

@@ -1,4 +1,4 @@
-"""What can be done on a screen: keys, name and explanation of each action, from its bindings."""
+"""The actions of a screen, with keys, name and explanation, read from its bindings."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ NAMES = {
     "left": "←", "right": "→", "up": "↑", "down": "↓", "escape": "esc", "asterisk": "*",
     "left_square_bracket": "[", "right_square_bracket": "]", "minus": "-", "equals_sign": "=",
 }  # fmt: skip
-# Textual's own bindings that the help lists, in this program's words.
+# Textual's own bindings that the help lists, described in our words.
 OWN_WORDS = {
     "app.focus_next": ("next panel", "Go to the next panel or field"),
     "app.focus_previous": ("previous panel", "Go to the previous panel or field"),
@@ -23,7 +23,7 @@ OWN_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class KeyAction:
-    """One action, its keys, and the node it belongs to."""
+    """One action, its keys, and the DOM node it belongs to."""
 
     keys: tuple[str, ...]
     name: str
@@ -33,26 +33,26 @@ class KeyAction:
 
     @property
     def written(self) -> str:
-        """The keys as people know them: `↑ k`."""
+        """The keys as shown to people: `↑ k`."""
         return " ".join(self.keys)
 
 
 def key_name(key: str, display: str | None = None) -> str:
-    """A key as people know it."""
+    """Return a key as shown to people."""
     if display:
         return display
     return NAMES.get(key, key)
 
 
 def words_of(binding: Binding) -> tuple[str, str] | None:
-    """Name and explanation of a binding; None for Textual's that the help leaves out."""
+    """Return a binding's name and explanation, or None for Textual's that the help omits."""
     if binding.id:
         return binding.description, binding.tooltip or binding.description
     return OWN_WORDS.get(binding.action)
 
 
 def key_actions(screen: Screen[Any]) -> Iterator[KeyAction]:
-    """What the keys do here, those of the focused widget first."""
+    """Yield the actions of the active keys, the focused widget's first."""
     found: dict[tuple[str, DOMNode], tuple[Binding, list[str]]] = {}
     for active in screen.active_bindings.values():
         if active.enabled and words_of(active.binding) is not None:

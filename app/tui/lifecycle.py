@@ -1,4 +1,4 @@
-"""What becomes of runs: started, watched, ended, handed over, and not lost when the app is left."""
+"""The lifecycle of runs in the app: start, watch, finish, hand over, and survive quitting."""
 
 import asyncio
 import signal
@@ -27,9 +27,9 @@ from app.tui.textual_private.themed_app import ThemedApp
 
 
 class RunKeeper(ThemedApp):
-    """The app as its screens see it: the store, the run on screen, and the one of this process.
+    """The app as its screens see it: the store, the run on screen, and this process's run.
 
-    No thread is started before it has something to do.
+    No thread starts before it is needed.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class RunKeeper(ThemedApp):
         self.capabilities = terminal.capabilities()
 
     def _tell(self, message: Message) -> None:
-        """Take a message from the engine thread."""
+        """Receive a message from the engine thread."""
         if self.is_running:
             self.post_message(message)
 
     # -- the shown run ----------------------------------------------------------------------
 
     def frame_now(self) -> None:
-        """Draw what is new; the workbench says how."""
+        """Draw new data; the workbench implements it."""
         raise NotImplementedError
 
     def show_feed(self, feed: Feed) -> Session:
-        """Show this run from now on; a run of this process is kept up to date behind it."""
+        """Switch to this run; a run of this process stays up to date in the background."""
         if self.session is not None and self.session is not self.live:
             self.session.close()
         self.session = Session(feed)
@@ -68,7 +68,7 @@ class RunKeeper(ThemedApp):
         return self.session
 
     def control(self, verb: Asked) -> None:
-        """Ask something of the shown run; it shows at once."""
+        """Send a request to the shown run and show it at once."""
         if self.session is None:
             self.notify("No run is open. Choose one on Runs.", severity="warning")
         elif self.read_only or not self.session.feed.may_control:
@@ -81,7 +81,7 @@ class RunKeeper(ThemedApp):
 
     @on(msg.MuteRequested)
     def mute(self, message: msg.MuteRequested) -> None:
-        """Mute a kind of alert in the shown run, or let it speak again; it shows at once."""
+        """Mute or unmute a kind of alert in the shown run and show it at once."""
         session = self.session
         if self.read_only:
             self.notify("This view is read-only.", severity="warning")
@@ -100,7 +100,7 @@ class RunKeeper(ThemedApp):
             self.call_from_thread(self.notify, str(error), severity="error")
 
     def ask_engine(self, verb: Asked) -> None:
-        """Ask something of the run in this process, shown or not."""
+        """Send a request to the run in this process, shown or not."""
         if self.live is not None:
             self.live.ask(verb)
         elif self.bridge.control is not None and verb:
@@ -120,20 +120,20 @@ class RunKeeper(ThemedApp):
 
     @on(msg.RunOpened)
     async def open_run(self, message: msg.RunOpened) -> None:
-        """Show a stored run, or the one of this process."""
+        """Show a stored run, or this process's own."""
         self._open(message.ref)
         if message.screen:
             await self.run_action(f"mode('{message.screen}')")
 
     def copy(self, text: str) -> None:
-        """Copy text, and say how it went."""
+        """Copy text and report the result."""
         self.notify(terminal.copy(self, text, self.capabilities))
 
     # -- starting ---------------------------------------------------------------------------
 
     @on(msg.LaunchRequested)
     def launch(self, message: msg.LaunchRequested) -> None:
-        """Start a run here, detached or in the queue; ask where one trains already."""
+        """Start a run here, detached or in the queue; ask if one is already training here."""
         if self.read_only:
             self.notify("This view is read-only.", severity="warning")
         elif message.where == "detached":
@@ -152,7 +152,7 @@ class RunKeeper(ThemedApp):
 
     @on(msg.ResumeRequested)
     def resume(self, message: msg.ResumeRequested) -> None:
-        """Go on with a stored run, here or detached."""
+        """Resume a stored run, here or detached."""
         if self.read_only:
             self.notify("This view is read-only.", severity="warning")
         elif message.where == "detached" or self.bridge.running:
@@ -186,24 +186,24 @@ class RunKeeper(ThemedApp):
 
     @on(msg.RunBegan)
     async def show_live(self, message: msg.RunBegan) -> None:
-        """A run began in this process: watch it."""
+        """Watch a run that has started in this process."""
         self.live = self.show_feed(message.feed)
         await self.run_action("mode('watch')")
 
     @on(msg.Detached)
     async def show_detached(self, message: msg.Detached) -> None:
-        """A run began in a process of its own: watch it."""
+        """Watch a run that has started in its own process."""
         self.notify(f"{message.name} runs in the background.", markup=False)
         await self.open_run(msg.RunOpened(message.name))
 
     @on(msg.Queued)
     def say_queued(self, message: msg.Queued) -> None:
-        """A run waits for its turn."""
+        """Report that a run is queued."""
         self.notify(f"{message.name} waits in the queue; Q on Runs shows it.", markup=False)
 
     @on(msg.LaunchRefused)
     def say_refused(self, message: msg.LaunchRefused) -> None:
-        """Say why a run was not started."""
+        """Report why a run was not started."""
         self.notify(message.reason, title="not started", severity="error", markup=False,
                     timeout=12)  # fmt: skip
 
@@ -211,7 +211,7 @@ class RunKeeper(ThemedApp):
 
     @on(msg.EngineEnded)
     def end(self, message: msg.EngineEnded) -> None:
-        """The run of this process is over: say so, and leave if that was asked for."""
+        """Report that this process's run has finished, and quit if that was requested."""
         live = self.live
         snapshot = live.pull() if live is not None else None
         self.live = None
@@ -254,7 +254,7 @@ class RunKeeper(ThemedApp):
     # -- leaving ----------------------------------------------------------------------------
 
     def action_ask_quit(self) -> None:
-        """Ask what to do, as far as there is something to decide."""
+        """Ask how to quit, if there is anything to decide."""
         if self.screen.is_modal:
             return
         if self.bridge.running:
@@ -271,7 +271,7 @@ class RunKeeper(ThemedApp):
         return snapshot.head.name if snapshot.active and not self.session.feed.mark else ""
 
     def _follow(self, plan: Plan) -> None:
-        """Do what was decided; stopping and handing over end when the engine has."""
+        """Carry out the plan; stopping and handing over end once the engine has."""
         if plan == "leave":
             self.exit(0)
         elif plan == "now" and self.bridge.control is not None:
@@ -282,7 +282,7 @@ class RunKeeper(ThemedApp):
             self.notify("Leaving when the step is done and saved. Ctrl-C again offers not to wait.")
 
     def obey_signals(self) -> None:
-        """SIGTERM is checkpoint and stop; SIGHUP takes the screen and leaves the engine."""
+        """Checkpoint and stop on SIGTERM; close the screen but not the engine on SIGHUP."""
         loop = asyncio.get_running_loop()
         for number, act in ((signal.SIGTERM, self._terminate), (signal.SIGHUP, self.lose_terminal)):
             try:
@@ -291,7 +291,7 @@ class RunKeeper(ThemedApp):
                 return
 
     def _terminate(self) -> None:
-        """Checkpoint and stop; without a run, leave."""
+        """Checkpoint and stop; without a run, quit."""
         if self.bridge.running:
             self.plan = "stop"
             self.ask_engine("stop_after_step")
@@ -299,7 +299,7 @@ class RunKeeper(ThemedApp):
             self.exit(0)
 
     def lose_terminal(self) -> None:
-        """The terminal is gone: draw into the void, end the screen, let the engine finish."""
+        """Handle a lost terminal: discard output, close the screen, let the engine finish."""
         if self.terminal_lost:
             return
         terminal.discard_output()
@@ -307,7 +307,7 @@ class RunKeeper(ThemedApp):
         self.exit(0)
 
     def finish_run(self) -> None:
-        """After the screen is gone: wait for the engine, or say that the run was handed over."""
+        """After the screen closes, wait for the engine or report that the run was handed over."""
         if self.plan == "hand_over" and self.handed_over:
             sys.stderr.write(f"{self.handed_over} goes on in the background; "
                              "grpo-tui watch shows it again\n")  # fmt: skip
@@ -321,14 +321,14 @@ class RunKeeper(ThemedApp):
             pass
 
     def panic(self, *renderables: Any) -> None:
-        """A terminal that is gone takes the screen, not the run."""
+        """Close only the screen, not the run, if the terminal is gone."""
         if not self.terminal_lost and not self.is_headless and terminal.is_lost():
             self.lose_terminal()
         elif not self.terminal_lost:
             super().panic(*renderables)
 
     def on_print(self, event: events.Print) -> None:
-        """What libraries print goes to the log of the run that is on screen."""
+        """Write what libraries print to the shown run's log."""
         text = event.text.strip()
         session = self.live or self.session
         if text and session is not None:
@@ -336,7 +336,7 @@ class RunKeeper(ThemedApp):
 
 
 class BusyDialog(Choice[str]):
-    """What to do with a new run while another trains."""
+    """What to do with a new run while another is training."""
 
     def __init__(self, name: str) -> None:
         from experiments.db.machine import memory_now

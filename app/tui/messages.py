@@ -1,4 +1,4 @@
-"""Messages that go up from panels to screens and from screens to the app."""
+"""Messages from panels to screens and from screens to the app."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +20,7 @@ class ExplainRequested(Message):
 
 @dataclass
 class ControlRequested(Message):
-    """Ask this of the run that is shown."""
+    """Send a request to the shown run."""
 
     verb: Asked
 
@@ -35,7 +35,7 @@ class MuteRequested(Message):
 
 @dataclass
 class PromptFocused(Message):
-    """Show the prompt at this place of the step."""
+    """Show the prompt at this index of the step."""
 
     place: int
 
@@ -53,7 +53,7 @@ class RolloutOpened(Message):
 
 @dataclass
 class RunOpened(Message):
-    """Show this stored run; `screen` is the mode to change to, none to stay."""
+    """Show this stored run; `screen` is the mode to switch to, or None to stay."""
 
     ref: str
     screen: str = "watch"
@@ -61,7 +61,7 @@ class RunOpened(Message):
 
 @dataclass
 class CompareRequested(Message):
-    """Put these runs side by side."""
+    """Compare these runs side by side."""
 
     refs: tuple[str, ...]
     baseline: str = ""
@@ -69,7 +69,7 @@ class CompareRequested(Message):
 
 @dataclass
 class NewRunRequested(Message):
-    """Open the form, filled from this run's settings or this preset."""
+    """Open the form, filled in from this run's settings or this preset."""
 
     clone: str = ""
     preset: str = ""
@@ -94,35 +94,35 @@ class ResumeRequested(Message):
 
 @dataclass
 class LaunchRefused(Message):
-    """A run could not be started, and why."""
+    """A run could not be started, with the reason."""
 
     reason: str
 
 
 @dataclass
 class RunBegan(Message):
-    """A run began in this process; its feed can be shown."""
+    """A run started in this process; its feed can be shown."""
 
     feed: Any
 
 
 @dataclass
 class Detached(Message):
-    """A run was started in a process of its own."""
+    """A run started in its own process."""
 
     name: str
 
 
 @dataclass
 class Queued(Message):
-    """A run waits in the queue."""
+    """A run was queued."""
 
     name: str
 
 
 @dataclass
 class EngineEnded(Message):
-    """The engine thread has finished a run; `error` says what broke it, if anything did."""
+    """The engine thread has finished a run; `error` describes the failure, if any."""
 
     run: str
     error: str = ""

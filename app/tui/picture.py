@@ -1,6 +1,6 @@
-"""The screen as SVG: each glyph on its cell; lines, blocks, arrows and braille dots as shapes.
+"""The screen as SVG: text as glyphs on a grid; lines, blocks, arrows and braille dots as shapes.
 
-Shapes instead of glyphs make the picture look the same with every font.
+Shapes look the same in every font.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WIDE, TALL, MARGIN = 8.4, 18.0, 12.0
 FONT = "'JetBrains Mono','Fira Code','SF Mono',Menlo,'DejaVu Sans Mono',Consolas,monospace"
 BLOCKS = "▁▂▃▄▅▆▇█"
-# which of left, right, up, down a box-drawing sign reaches
+# which of left, right, up and down a box-drawing character connects to.
 LINES = {"─": "lr", "│": "ud", "┈": "", "├": "udr", "┤": "udl", "┼": "udlr", "┬": "lrd",
          "┴": "lru", "└": "ur", "┘": "ul", "┌": "dr", "┐": "dl"}  # fmt: skip
 ARCS = {"╭": (1, 1), "╮": (-1, 1), "╰": (1, -1), "╯": (-1, -1)}
@@ -29,18 +29,18 @@ Row = list[tuple[str, Style | None]]
 
 
 def picture(app: "App[int]") -> str:
-    """The screen in front as an SVG document."""
+    """The active screen as an SVG document."""
     width, height = app.size
     return svg(rows_of(app), width, height, paper_of(app))
 
 
 def rows_of(app: "App[int]") -> list[Row]:
-    """The screen in front as rows of styled text."""
+    """The active screen as rows of styled text."""
     return [[(s.text, s.style) for s in strip if not s.control] for strip in strips_of(app.screen)]
 
 
 def paper_of(app: "App[int]") -> str:
-    """The background of the theme in use."""
+    """The background colour of the current theme."""
     return str(app.current_theme.background or hex_of(233))
 
 
@@ -57,7 +57,7 @@ def drawn(row: Row, y: int, paper: str) -> list[str]:
 
 
 def document(parts: list[str], width: int, height: int, paper: str, style: str = "") -> str:
-    """SVG elements of a screen of this size as a document."""
+    """Combine SVG elements into a document for a screen of this size."""
     full_width, full_height = width * WIDE + 2 * MARGIN, height * TALL + 2 * MARGIN
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {full_width:.0f} {full_height:.0f}"'

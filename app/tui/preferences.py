@@ -1,4 +1,4 @@
-"""What a person chose and wants to find again: theme, keys, columns; one small JSON file."""
+"""Remembered preferences such as theme, keys and columns, in one small JSON file."""
 
 import contextlib
 import json
@@ -9,14 +9,13 @@ from app.tui.looks.colours import DARK, PALETTES
 
 
 def preferences_path() -> Path:
-    """The file in the user's configuration folder."""
     from platformdirs import user_config_path
 
     return user_config_path("grpo-tui", appauthor=False) / "settings.json"
 
 
 class Preferences:
-    """Settings of the workbench; without a path they live as long as the process.
+    """Preferences of the workbench; without a path they last until the process ends.
 
     `keymap` maps binding ids to keys, as in {"find": "ctrl+f"}; it is edited by hand.
     """
@@ -41,24 +40,24 @@ class Preferences:
 
     @property
     def theme(self) -> str:
-        """The name of a theme that exists."""
+        """The name of an existing theme."""
         name = self._values.get("theme")
         return name if name in PALETTES else DARK
 
     @property
     def keymap(self) -> dict[str, str]:
-        """Binding ids and the keys that are to fire them."""
+        """Binding ids and their keys."""
         keys = self._values.get("keymap")
         if not isinstance(keys, dict):
             return {}
         return {str(name): str(key) for name, key in keys.items()}
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A value that was remembered."""
+        """Return a remembered value."""
         return self._values.get(name, default)
 
     def remember(self, **values: Any) -> None:
-        """Keep values; a folder that cannot be written is no reason to stop."""
+        """Save values; an unwritable folder is not an error."""
         self._values.update(values)
         if self._path is None:
             return

@@ -1,4 +1,4 @@
-"""What the terminal can do, whether it is still there, and getting text out of it."""
+"""The terminal's capabilities, whether it still exists, and copying text."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ TOOLS = (
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the program may count on; `copier` is a local clipboard tool, if there is one."""
+    """What the terminal supports; `copier` is a local clipboard tool, if there is one."""
 
     ssh: bool
     tmux: bool
@@ -31,7 +31,7 @@ class Capabilities:
 
 
 def capabilities(environment: Mapping[str, str] | None = None) -> Capabilities:
-    """Read them from the environment."""
+    """Detect the capabilities from environment variables."""
     env = os.environ if environment is None else environment
     ssh = bool(env.get("SSH_CONNECTION") or env.get("SSH_TTY"))
     copier: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ def capabilities(environment: Mapping[str, str] | None = None) -> Capabilities:
 
 
 def copy(app: "App[int]", text: str, able: Capabilities) -> str:
-    """Copy by the best way there is, and say in a few words what was done."""
+    """Copy in the best available way; return a short message on the result."""
     if not text:
         return "Nothing is selected here that could be copied."
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -70,13 +70,13 @@ def copy(app: "App[int]", text: str, able: Capabilities) -> str:
 
 
 def notification(text: str) -> str:
-    """The escape sequence of a desktop notification (OSC 9) with the bell."""
+    """The escape sequence for a desktop notification (OSC 9) with the bell."""
     plain = "".join(char for char in text if char.isprintable())[:200]
     return f"\x1b]9;{plain}\x07\x07"
 
 
 def is_lost() -> bool:
-    """Whether reading or writing the terminal can only fail from here on."""
+    """Whether the terminal is gone for good."""
     import termios
 
     try:
@@ -89,7 +89,7 @@ def is_lost() -> bool:
 
 
 def discard_output() -> None:
-    """Point the standard streams at nothing, so that no write can fail or block."""
+    """Redirect the standard streams to the null device, so that no write can fail or block."""
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)

@@ -1,4 +1,4 @@
-"""The command line called in this process, and what came of it."""
+"""Call the command line in this process and keep its result."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from app.cli.main import main
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -20,12 +20,12 @@ class Done(NamedTuple):
 
     @property
     def data(self) -> Any:
-        """What it printed, as JSON."""
+        """Its output, parsed as JSON."""
         return json.loads(self.out)
 
     @property
     def rows(self) -> list[dict[str, str]]:
-        """What it printed, as CSV."""
+        """Its output, parsed as CSV."""
         return list(csv.DictReader(io.StringIO(self.out, newline="")))
 
 
@@ -33,7 +33,7 @@ Cli = Callable[..., Done]
 
 
 def caller(patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[bytes]) -> Cli:
-    """Calls a command; an export does not lower the priority of all tests after it."""
+    """Return a function that calls a command; exports do not lower this process's priority."""
     patch.setattr("grpo_engine.platform.priority.lower_priority", lambda niceness: niceness)
 
     def call(*args: str) -> Done:

@@ -1,4 +1,4 @@
-"""Stores to compare, and ways to look at them."""
+"""Stores with runs to compare, and helpers for the Compare screen."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def refs_of(store: Path) -> tuple[str, ...]:
 
 
 async def opened(app: Workbench, pilot: Pilot[int], refs: tuple[str, ...] = ()) -> CompareScreen:
-    """Bring the screen to the front with these runs, all of the store without any."""
+    """Open the screen with these runs, or with all runs of the store."""
     await app.forward("compare", CompareRequested(refs or refs_of(app.store)))
     screen = app.screen
     assert isinstance(screen, CompareScreen)
@@ -61,7 +61,7 @@ async def opened(app: Workbench, pilot: Pilot[int], refs: tuple[str, ...] = ()) 
 
 
 async def settled(pilot: Pilot[int], screen: CompareScreen) -> None:
-    """Wait until everything the screen asked of the store is there and drawn."""
+    """Wait until everything the screen requested from the store is loaded and drawn."""
     await pilot.pause()
     assert screen.view.loaded
     assert not screen.view.refs or screen.view.charts is not None

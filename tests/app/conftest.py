@@ -1,4 +1,4 @@
-"""Every test of the app waits until its screen is at rest, however busy the machine."""
+"""Every test of the app waits until its screen is idle, however busy the machine is."""
 
 import pytest
 
@@ -12,5 +12,5 @@ def _screens_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New run starts no trial process by itself."""
+    """Keep New run from starting a trial process."""
     monkeypatch.setattr("app.tui.screens.new_run.NewRunScreen.REHEARSE_S", 3600.0)

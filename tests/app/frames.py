@@ -1,8 +1,9 @@
-"""Checks of what is on screen, for every screen and size: `check(app)` raises with the reason.
+"""Checks of the screen's contents, for every screen and size; `check(app)` raises with the reason.
 
-No sibling regions overlap, no widget leaves a parent that does not scroll, no text is cut
-without `…`, nothing unprintable is on the screen, all text can be read (contrast of 4.5 to its
-background), and all colours are among the 256 of xterm. `frame(app)` gives the screen as text.
+Sibling regions do not overlap. No widget extends beyond a parent that does not scroll. Cut text
+ends in `…`. Nothing unprintable is on the screen. All text is readable (contrast of at least 4.5 to
+its background), and all colours are among the 256 of xterm. `frame(app)` returns the screen as
+text.
 """
 
 import itertools
@@ -24,24 +25,24 @@ from app.tui.looks.colours import DARK, PALETTES, READABLE, contrast
 from app.tui.looks.themes import number_of
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
-# A size changes the layout and a theme the colours, so no pair of them shows more than this.
+# A size changes the layout and a theme the colours, so testing every pair would show no more.
 LOOKS = [(size, DARK) for size in SIZES]
 LOOKS += [((120, 40), theme) for theme in PALETTES if theme != DARK]
 
 
 def frame(app: App[Any]) -> list[str]:
-    """The screen in front, line by line, without trailing spaces."""
+    """The active screen, line by line, without trailing spaces."""
     strips = app.screen._compositor.render_strips()
     return [strip.text.rstrip() for strip in strips]
 
 
 def text(app: App[Any]) -> str:
-    """The screen in front as one text."""
+    """The active screen as one text."""
     return "\n".join(frame(app))
 
 
 def check(app: App[Any]) -> None:
-    """Raise AssertionError with all that is wrong on the screen in front."""
+    """Raise AssertionError with every fault of the active screen."""
     screen = app.screen
     found = [*overlaps(screen), *escapes(screen), *cuts(screen), *unprintable(app), *faint(app)]
     assert not found, "\n".join([*found, "", *frame(app)])
@@ -68,7 +69,7 @@ def _all(screen: Screen[Any]) -> Iterator[Widget]:
 
 
 def overlaps(screen: Screen[Any]) -> list[str]:
-    """Siblings of one layer whose regions share a cell."""
+    """Siblings in the same layer whose regions overlap."""
     found = []
     shown = screen._compositor.visible_widgets
     for parent in _all(screen):
@@ -83,7 +84,7 @@ def overlaps(screen: Screen[Any]) -> list[str]:
 
 
 def escapes(screen: Screen[Any]) -> list[str]:
-    """Widgets that reach beyond a parent that cannot scroll there."""
+    """Widgets that extend beyond a parent that cannot scroll there."""
     found = []
     shown = screen._compositor.visible_widgets
     for parent in _all(screen):
@@ -102,7 +103,7 @@ def escapes(screen: Screen[Any]) -> list[str]:
 
 
 def cuts(screen: Screen[Any]) -> list[str]:
-    """Labels and table cells whose text is longer than its room and does not end in `…`."""
+    """Labels and table cells whose text is too long and does not end in `…`."""
     found = []
     for widget in _all(screen):
         if not widget.display or not widget.region:
@@ -153,7 +154,7 @@ def _cut_cells(table: "DataTable[Any]") -> list[str]:
 
 
 def unprintable(app: App[Any]) -> list[str]:
-    """Characters that a terminal could obey instead of show."""
+    """Characters that a terminal could interpret as control characters."""
     found = []
     for y, line in enumerate(frame(app)):
         for char in line:
@@ -163,9 +164,9 @@ def unprintable(app: App[Any]) -> list[str]:
 
 
 def faint(app: App[Any]) -> list[str]:
-    """Words that are hard to read, and colours that a terminal of 256 colours has to round.
+    """Words with too little contrast, and colours that a 256-colour terminal has to round.
 
-    Behind a dialog the screen is dimmed, so only the dialog itself is looked at.
+    Behind a dialog the screen is dimmed, so only the dialog itself is checked.
     """
     found = []
     screen = app.screen

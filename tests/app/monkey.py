@@ -1,9 +1,8 @@
-"""A monkey at the workbench: every key that is bound, any other key, clicks, sizes and themes.
+"""Random input to the workbench: every bound key, any other key, clicks, sizes and themes.
 
-It prefers what it has done least on the screen in front, and what has led to where something is
-still to be done, so that each action comes up often on each screen and panel where it is bound.
-Where it leaves the workbench, it is given a new one on the same store; where no run goes on, it is
-given a run.
+It prefers actions that it has rarely done on the current screen, and actions that led to screens
+with such actions, so that each action is tried often wherever it is bound. After it quits the
+workbench, it gets a new one on the same store. If no run is active, one is started.
 """
 
 import random
@@ -35,17 +34,17 @@ LOOSE = (
 )  # fmt: skip
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,/?*[]-=<>@#%"
 OFTEN = 20
-IN_BETWEEN = 0.01  # how often a run is asked for while one goes on, which screens do in a race
+IN_BETWEEN = 0.01  # how often to launch a second run while one is active, as screens do in a race
 Name = tuple[str, str]
 Done = Counter[Name]
 
 
 @dataclass
 class Monkey:
-    """What it did so far; `seed` gives the same inputs again, as far as the timing does.
+    """What it has done so far; `seed` repeats the same inputs, apart from timing.
 
-    `bound` are the program's own actions it came by; the many that Textual binds to move in a
-    field or to scroll are done as well, but need not be done often.
+    `bound` are the program's own actions it has found. It also tries the many that Textual binds
+    for moving in a field or scrolling, but these need not be done often.
     """
 
     seed: int
@@ -59,12 +58,12 @@ class Monkey:
 
     @property
     def seldom(self) -> Done:
-        """What was not done often yet."""
+        """Actions that have not been done often yet."""
         found = {name: self.done[name] for name in self.bound if self.done[name] < OFTEN}
         return Counter(found)
 
     def choices(self, app: Workbench) -> list[tuple[str, Name]]:
-        """Keys that fire something now, each with the screen and the action."""
+        """Keys with an effect at this moment, each with the screen and the action."""
         screen = app.screen
         found = []
         for key, active in screen.active_bindings.items():
@@ -83,7 +82,7 @@ class Monkey:
         return found
 
     async def act(self, app: Workbench, pilot: Pilot[int]) -> None:
-        """Do one thing."""
+        """Send one input."""
         draw = self.rng.random()
         if draw < 0.72:
             await self._fire(app, pilot)
@@ -129,7 +128,7 @@ class Monkey:
 
 
 def places(app: Workbench) -> set[str]:
-    """Whose keys work now: the screen's in front and the focused widget's."""
+    """The owners of the active keys: the current screen and the focused widget."""
     focused = app.screen.focused
     return {type(app.screen).__name__} | ({type(focused).__name__} if focused else set())
 
@@ -138,7 +137,7 @@ async def play(
     monkey: Monkey, store: Path, config: Callable[[int], RunConfig], inputs: int, check_every: int,
     most: int = 0,
 ) -> None:  # fmt: skip
-    """Let it do so many things, and up to `most` until each was done often; look at frames."""
+    """Send `inputs` inputs, up to `most` until each action was done often, and check frames."""
     runs = 0
 
     def goes_on() -> bool:
@@ -169,7 +168,7 @@ async def play(
 
 @contextmanager
 def kept_at_home(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No process is started and no file is written outside the folder; no thread is left."""
+    """Start no process, write no file outside the folder, and check that no thread is left."""
     patch.chdir(folder)
     patch.setattr("app.jobs.launch._start", lambda *_: "calm-otter")
     stub = SimpleNamespace(
@@ -192,4 +191,4 @@ def kept_at_home(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _no_process(*_: object, **__: object) -> None:
-    """Start nothing; the monkey does not look at what came of it."""
+    """Start nothing; the caller ignores the result."""

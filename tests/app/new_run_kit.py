@@ -1,4 +1,4 @@
-"""Ways to use the New run screen as a person does."""
+"""Helpers that use the New run screen as a person would."""
 
 from pathlib import Path
 
@@ -21,12 +21,12 @@ async def opened(app: Workbench, pilot: Pilot[int], **request: str) -> NewRunScr
 
 
 async def write(pilot: Pilot[int], text: str) -> None:
-    """Type into the field that has the focus, its old text cleared."""
+    """Replace the text of the focused field."""
     await pilot.press("end", "ctrl+u", *(_character_to_key(char) for char in text))
 
 
 async def go_to(pilot: Pilot[int], screen: NewRunScreen, path: str) -> None:
-    """Move to a setting by keys: find the beginning of its path, keep the search, go down."""
+    """Move to a setting by keys: search for the start of its path, keep the search, go down."""
     await pilot.press("slash", "ctrl+u", *(_character_to_key(char) for char in path[:11]))
     await pilot.press("enter")
     while screen.view.cursor != path:

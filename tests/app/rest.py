@@ -1,7 +1,8 @@
-"""When a screen is at rest, and how a test waits for what is to be seen.
+"""When a screen is idle, and how a test waits for what it expects to see.
 
-Textual's pilot goes by the processor: what uses none for a moment is taken to be done, which on a
-busy machine is what waits for its turn. Here a screen is at rest once nothing is left to do.
+Textual's pilot measures processor use: a program that uses none for a moment counts as done. On a
+busy machine it may only be waiting for the processor. Here a screen is idle once no work is
+pending.
 """
 
 import asyncio
@@ -21,13 +22,13 @@ LOOK = 0.002
 
 
 class Elsewhere:
-    """What other threads were asked for and have not answered: the reader's, and the loop's own."""
+    """Counts unanswered requests to other threads: the reader's and the event loop's executor."""
 
     def __init__(self) -> None:
         self.open = 0
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Count every question from here on."""
+        """Count every request from here on."""
         ask, run = ReaderThread.ask, asyncio.BaseEventLoop.run_in_executor
 
         async def asked(reader: ReaderThread, *words: Any, **more: Any) -> Any:
@@ -51,7 +52,7 @@ class Elsewhere:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Textual's pilot wait for rest: after a key for answers, in a pause for workers too."""
+    """Make Textual's pilot wait until idle; a pause waits for workers as well."""
     elsewhere = Elsewhere()
     elsewhere.install(monkeypatch)
 
@@ -70,7 +71,7 @@ def _workers(app: App[Any]) -> list[str]:
 
 
 async def _rest(app: App[Any], elsewhere: Callable[[App[Any]], object]) -> None:
-    """Return once no callback is ready, no answer is awaited, and all that changed is drawn."""
+    """Return once no callback is ready, no request is open, and every change is drawn."""
     loop: Any = asyncio.get_running_loop()
     end = time.monotonic() + PATIENCE
     await asyncio.sleep(0)
@@ -89,7 +90,7 @@ async def _rest(app: App[Any], elsewhere: Callable[[App[Any]], object]) -> None:
 
 
 def _moves(app: App[Any]) -> object:
-    """A size that is not passed on yet, or an animation."""
+    """A pending resize, or a running animation."""
     return app._resize_timer or not app._animator._complete_event.is_set()
 
 
@@ -106,7 +107,7 @@ def _undrawn(app: App[Any]) -> bool:
 
 
 async def until(app: Any, holds: Callable[[], object], draw: Callable[[], object] = bool) -> None:
-    """Wait until it holds on a screen at rest; `draw` is called before each look."""
+    """Wait until `holds()` is true on an idle screen; `draw` is called before each check."""
     end = time.monotonic() + PATIENCE
     while True:
         draw()

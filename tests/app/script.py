@@ -1,7 +1,7 @@
-"""A realistic run made of plain events: the engine of every screen's tests, goldens and pictures.
+"""A realistic run as plain events, used by the tests, golden files and pictures of every screen.
 
-The numbers hang together: rewards are what the answers earn, advantages are the standardised
-rewards of a group, means are means. All of it comes from one seed.
+The numbers are consistent: rewards follow from the answers, advantages are the standardised rewards
+of a group, and means are means. Everything is generated from one seed.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ def algorithm(**changes: object) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How long the scripted run is and how big its groups are."""
+    """The length of the scripted run and the size of its groups."""
 
     steps: int = 212
     total_steps: int = 500
@@ -65,7 +65,7 @@ class Script:
                                  summary={"reward": reward_at(self.steps)})  # fmt: skip
 
     def sampling(self, share: float = 0.6) -> Iterator[ev.Event]:
-        """The run, and the next step in the middle of sampling."""
+        """The run, followed by a step in the middle of sampling."""
         yield from self.events()
         rng = random.Random(self.seed + 1)
         step = self.steps + 1
@@ -77,7 +77,7 @@ class Script:
 
 
 def started(total_steps: int = 500, resumed_from: int = 0) -> ev.RunStarted:
-    """The first event of the run, or of a new attempt at it."""
+    """The first event of the run, or of a new attempt."""
     return ev.RunStarted(
         step=resumed_from, config={**CONFIG, "steps": total_steps}, total_steps=total_steps,
         resumed=resumed_from > 0, versions={"mlx": "0.32.4"}, device="cpu", threads=2,
@@ -86,17 +86,17 @@ def started(total_steps: int = 500, resumed_from: int = 0) -> ev.RunStarted:
 
 
 def skill_at(step: int) -> float:
-    """How often an answer is right: learns, with a plateau."""
+    """The probability of a right answer: rises, with a plateau."""
     return 0.08 + 0.6 * (1 - math.exp(-step / 120))
 
 
 def reward_at(step: int) -> float:
-    """The expected reward: accuracy and a tenth for the format."""
+    """The expected reward: accuracy plus a tenth for the format."""
     return skill_at(step) + 0.1 * min(1.0, 0.3 + step / 40)
 
 
 def problem(rng: random.Random) -> tuple[int, int]:
-    """An addition of two numbers below 100."""
+    """Two numbers below 100 to add."""
     return rng.randint(2, 98), rng.randint(2, 98)
 
 
@@ -106,7 +106,7 @@ def prompt_of(a: int, b: int) -> str:
 
 
 def answer(rng: random.Random, numbers: tuple[int, int], skill: float) -> tuple[str, bool, bool]:
-    """An answer's text, whether it is right, and whether it was cut."""
+    """An answer's text, whether it is right, and whether it was cut off."""
     a, b = numbers
     total = a + b
     right = rng.random() < skill
@@ -137,7 +137,7 @@ def prompts_started(step: int, problems: list[tuple[int, int]], rows: int) -> ev
 def progress(
     step: int, answers: list[list[tuple[str, bool, bool]]], share: float = 1.0, slices: int = 6
 ) -> Iterator[ev.RolloutsAdvanced]:
-    """The answers as they arrive, up to a share of the longest."""
+    """The answers as they arrive, up to a share of the longest one."""
     longest = max(len(text) for group in answers for text, _, _ in group)
     total = sum(len(group) for group in answers)
     limit = max(1, int(longest * share))
@@ -239,7 +239,7 @@ def step_events(step: int, rng: random.Random, script: Script) -> Iterator[ev.Ev
 def metrics(
     step: int, rng: random.Random, groups: list[ev.GroupScored], low: float, high: float
 ) -> dict[str, float]:
-    """The step's metrics, means over its answers where they can be."""
+    """The step's metrics, means over its answers where possible."""
     answers = [c for g in groups for c in g.group.rollouts]
     lengths = [len(c.ids) for c in answers]
     kl = 0.018 * (1 - math.exp(-step / 90)) + 0.002 * rng.random()
@@ -297,7 +297,7 @@ HOSTILE = (
 
 
 def hostile_group(step: int) -> ev.GroupScored:
-    """A group whose prompt, answers and reasons try to break the screen."""
+    """A group with hostile prompt, answers and reasons."""
     answers = [(text, i % 2 == 0, False) for i, text in enumerate(HOSTILE)]
     event = scored(step, 0, (17, 25), answers)
     prompt = "\x1b[5m" + "\u202e 17 + 25 \x00 = ?\n" * 3

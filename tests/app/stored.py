@@ -1,4 +1,4 @@
-"""A small run in a real store: two passes, pinned prompts, token numbers; every screen's data."""
+"""A small run in a real store, for every screen: two passes, pinned prompts, token numbers."""
 
 import math
 import random
@@ -17,7 +17,7 @@ STEPS = 6
 
 
 def with_ends(group: ev.Group) -> ev.Group:
-    """The group with tokens of three characters, the last one longer."""
+    """The group with tokens of three characters; the last one may be longer."""
     completions = []
     for one in group.rollouts:
         count = len(one.ids)
@@ -45,7 +45,7 @@ def numbers(rng: random.Random, group: ev.Group, passes: int) -> tuple[ev.TokenN
 
 
 def pinned_groups(rng: random.Random, step: int) -> Iterator[ev.Group]:
-    """The followed prompts as they are answered at this step."""
+    """The pinned prompts with their answers at this step."""
     for index, prompt in enumerate(PINNED):
         answers = [answer(rng, prompt, skill_at(step * 40)) for _ in range(4)]
         group = scored(step, index, prompt, answers).group
@@ -84,7 +84,7 @@ def run_events(steps: int = STEPS, seed: int = 3, prompts: int = 4) -> Iterator[
 
 
 def record(path: Path, events: Iterator[ev.Event] | None = None, **changes: Any) -> int:
-    """Write a run into the store and give its key; `changes` are sections of its config."""
+    """Write a run to the store and return its key; `changes` are sections of its config."""
     tree = {**CONFIG, **changes}
     recorder = Recorder(path)
     handle = recorder.start_run(build(tree), name=str(tree.get("name", "")))

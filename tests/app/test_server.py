@@ -1,4 +1,4 @@
-"""The browser's view: nothing without the token, nothing from elsewhere, and only to look at."""
+"""The browser's view: needs the token, loads nothing from other hosts, and is read-only."""
 
 import re
 import socket
@@ -19,7 +19,7 @@ EVERYWHERE = ["/", "/static/js/textual.js", "/static/", "/ws", "/download/1"]
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """A port that is not in use."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -70,7 +70,7 @@ async def test_the_page_asks_nobody_else_for_anything(store: Path) -> None:
     here = f"127.0.0.1:{found.port}"
     async with ClientSession() as client, client.get(found.make_url(f"/?token={TOKEN}")) as page:
         named = set(re.findall(r"(?:https?|wss?)://([^/\"'\s]+)", await page.text()))
-        assert named - {"www.w3.org"} == {here}  # the name space of SVG, which nobody fetches
+        assert named - {"www.w3.org"} == {here}  # the SVG namespace, which nothing downloads
         rules = page.headers["Content-Security-Policy"]
         assert rules.startswith("default-src 'self' ")
         assert f"ws://{here}" in rules

@@ -1,4 +1,4 @@
-"""A real terminal for tests: a pty with a screen that can be read."""
+"""A real terminal for tests: a pty whose screen can be read."""
 
 import os
 import re
@@ -41,7 +41,7 @@ workbench.Workbench.on_mount = launch
 sys.exit(workbench.open_workbench(store))
 """
 
-# Before it: no hang-up signal gets through, as where a wrapper keeps it.
+# Prefix that ignores SIGHUP, as some wrappers do.
 DEAF = """
 import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
@@ -49,7 +49,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 
 
 class Terminal:
-    """A program in a pty; `until` reads what it draws."""
+    """A program in a pty; `until` reads its output."""
 
     def __init__(self, arguments: list[str], columns: int = 120, rows: int = 40,
                  folder: Path = ROOT) -> None:  # fmt: skip
@@ -61,7 +61,7 @@ class Terminal:
             "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "",
         }  # fmt: skip
         environment.pop("NO_COLOR")
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # users' modules are compiled once
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compile modules only once
         self.child = pexpect.spawn(
             sys.executable, arguments, dimensions=(rows, columns), env=environment,
             timeout=PATIENCE, cwd=str(folder),
@@ -78,18 +78,18 @@ class Terminal:
             return
         try:
             self.child.close(force=True)
-        except pexpect.ExceptionPexpect:  # killed, and not yet gone on a busy machine
+        except pexpect.ExceptionPexpect:  # killed, but not gone yet on a busy machine
             self.child.wait()
 
     def text(self) -> str:
-        """What is on the screen now."""
+        """The current text of the screen."""
         return "\n".join(line.rstrip() for line in self.screen.display)
 
     def _shows(self, text: str) -> bool:
         return text in self.text()
 
     def read(self, seconds: float = 0.05) -> bool:
-        """Take in what was drawn; False at the end of the program."""
+        """Read and draw output; return False at the end of the program."""
         try:
             data = self.child.read_nonblocking(65536, timeout=seconds)
         except pexpect.TIMEOUT:
@@ -100,21 +100,21 @@ class Terminal:
         return True
 
     def take(self) -> bytes:
-        """What was drawn and not read, without a look at it; `draw` puts it on the screen."""
+        """Return unread output without drawing it; `draw` puts it on the screen."""
         return os.read(self.child.child_fd, 65536) if self.waiting() else b""
 
     def draw(self, data: bytes) -> None:
-        """Put output of the program on the screen."""
+        """Draw output of the program on the screen."""
         self.raw += data
         # pyte does not know some private sequences and would print their ends
         self._stream.feed(data)
 
     def waiting(self, seconds: float = 0.0) -> bool:
-        """Whether something was drawn that was not read."""
+        """Whether unread output arrives within `seconds`."""
         return bool(select.select([self.child.child_fd], [], [], seconds)[0])
 
     def until(self, holds: Callable[[], bool] | str, seconds: float = PATIENCE) -> None:
-        """Read until it holds, or until the text is on the screen."""
+        """Read until `holds()` is true, or until the text is on the screen."""
         test = holds if callable(holds) else partial(self._shows, holds)
         end = time.monotonic() + seconds
         while not test():
@@ -134,15 +134,15 @@ class Terminal:
         self.until(reached)
 
     def press(self, keys: str) -> None:
-        """Type, as pexpect does: after a twentieth of a second."""
+        """Type as pexpect does, after a twentieth of a second."""
         self.child.send(keys)
 
     def press_now(self, keys: str) -> None:
-        """Type without a wait."""
+        """Type without a delay."""
         os.write(self.child.child_fd, keys.encode())
 
     def ended(self, seconds: float = PATIENCE) -> int:
-        """Read to the end and give the exit status."""
+        """Read to the end and return the exit status."""
         end = time.monotonic() + seconds
         while self.read():
             assert time.monotonic() < end, self.text()
@@ -152,19 +152,19 @@ class Terminal:
         return status if status is not None else -(self.child.signalstatus or 0)
 
     def lose(self) -> None:
-        """Close the terminal under the program, as a dropped connection does."""
+        """Close the terminal under the program, as a dropped connection would."""
         self.child.ptyproc.fileobj.close()
         self.child.closed = self.child.ptyproc.closed = True
 
     def gone(self) -> None:
-        """Wait for the end of a program whose terminal was lost."""
+        """Wait for the exit of a program whose terminal was lost."""
         until(lambda: os.waitpid(self.child.pid, os.WNOHANG)[0], lambda: "the program goes on")
 
     def worker(self) -> int:
-        """The process that the parent guards."""
+        """The process that the parent supervises."""
         children = Path(f"/proc/{self.child.pid}/task/{self.child.pid}/children").read_text()
         return int(children.split()[0])
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the guarded process."""
+        """Send a signal to the supervised process."""
         os.kill(self.worker(), number)

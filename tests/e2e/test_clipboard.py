@@ -1,4 +1,4 @@
-"""Copying in a real terminal: OSC 52 reaches it, by the key that the user's own file names."""
+"""Copying in a real terminal: OSC 52 arrives, by the key set in the user's own file."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ def test_a_key_of_the_users_file_sends_the_run_to_the_clipboard_of_the_terminal(
     record(store, name="calm-otter")
     with Terminal(["-m", "app", "--db", str(store)]) as terminal:
         terminal.until("2 calm-otter")
-        terminal.press("y")  # it pins the baseline here
+        terminal.press("y")  # on this screen it pins the baseline
         terminal.until("◆")
         assert b"\x1b]52;" not in terminal.raw
         terminal.press("B")

@@ -1,4 +1,4 @@
-"""`grpo-tui doctor` in a terminal: it asks, reads the answer, and leaves the terminal as it was."""
+"""`grpo-tui doctor` in a terminal: queries it, reads its reply, and leaves it unchanged."""
 
 import sys
 import termios
@@ -9,7 +9,7 @@ import pytest
 
 from tests.patience import PATIENCE
 
-# A terminal may take its time to answer.
+# A terminal may be slow to reply.
 DOCTOR = f"""
 import sys
 from app.health import terminal

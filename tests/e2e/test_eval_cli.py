@@ -1,4 +1,4 @@
-"""`grpo-tui eval` for a run, an adapter and a bare model: the tables of before and after."""
+"""`grpo-tui eval` for a run, an adapter and a bare model: tables of before and after."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.engine.runs import events_of, settings, write_world
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A world with a run of two steps in it."""
+    """A world with a run of two steps."""
     folder = write_world(tmp_path_factory.mktemp("world"))
     changes: dict[str, Any] = {"steps": 2, "evaluation": {"samples": 2}}
     write_config(folder, folder / "c.yaml", **changes)

@@ -1,4 +1,4 @@
-"""kill -9 at any moment: `grpo-tui resume` goes on as if nothing had happened, bit for bit."""
+"""kill -9 at any moment: `grpo-tui resume` continues bit for bit as if it had not happened."""
 
 import random
 import signal
@@ -27,7 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "ppo": {"recipe": "ppo", "passes": 2},
 }
 
-# `python -m app` that kills itself a moment after a phase has begun so many times.
+# `python -m app` that kills itself shortly after a given number of phases has started.
 KILLED = """
 import os, signal, sys, threading
 from app.cli.main import main
@@ -63,7 +63,7 @@ def write_case(world: Path, tmp_path: Path, name: str, steps: int) -> Path:
 
 
 def check(world: Path, tmp_path: Path, name: str, *, steps: int, kills: int, seed: int) -> None:
-    """Kill a run at random moments, resume it each time, and compare it with an unbroken one."""
+    """Kill a run at random moments, resume it each time, and compare with an uninterrupted run."""
     config = write_case(world, tmp_path, name, steps)
     whole = grpo_tui(tmp_path / "whole", "train", config, "--json")
     assert whole.returncode == 0, whole.stderr

@@ -1,4 +1,4 @@
-"""`./grpo-tui` in a copy of the tree, with a stand-in for uv: set up once, started, refused."""
+"""`./grpo-tui` in a copy of the tree, with a fake uv: set up once, started, refused."""
 
 import importlib.util
 import shutil
@@ -35,7 +35,7 @@ exit "${COMMAND_EXIT:-0}"
 
 
 class Tree(NamedTuple):
-    """A copy of the tree and the environment in which it is started."""
+    """A copy of the tree with its environment variables."""
 
     root: Path
     env: dict[str, str]

@@ -1,4 +1,4 @@
-"""The workbench in a real terminal: leaving it, losing it, killing it; no run is ever lost."""
+"""Quitting, losing and killing the workbench in a real terminal; no run is ever lost."""
 
 import os
 import signal
@@ -95,7 +95,7 @@ def test_a_native_crash_gives_the_terminal_back(world: Path, tmp_path: Path) -> 
         assert terminal.ended() == 128 + signal.SIGSEGV
         assert b"\x1b[?1049l\x1b[?25h" in terminal.raw
         assert b"SIGSEGV" in terminal.raw
-    assert summary(store).step >= 2  # the screen shows the step that goes on
+    assert summary(store).step >= 2  # the screen shows the step in progress
 
 
 def test_handing_over_goes_on_in_the_background(world: Path, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_watch_shows_a_run_again_whose_terminal_was_lost(world: Path, tmp_path: 
     first.lose()
     with Terminal(["-m", "app", "watch", "calm-otter", "--db", str(store)]) as again:
         again.until("calm-otter")
-        again.until_step(summary(store).step + 3)  # it goes on without its terminal
+        again.until_step(summary(store).step + 3)  # it continues without its terminal
         os.kill(first.child.pid, signal.SIGTERM)
         again.until("The run was stopped")
         first.gone()

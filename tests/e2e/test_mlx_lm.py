@@ -1,4 +1,4 @@
-"""What a run leaves behind is mlx-lm's: its own commands generate from it, fuse it, and agree."""
+"""mlx-lm's own commands generate from a run's output, fuse it, and agree with the engine."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def mlx_lm(home: Path, *words: str | Path, prompt: str = "") -> str:
-    """Run one of mlx-lm's commands as its users do."""
+    """Run one of mlx-lm's commands as users do."""
     done = subprocess.run(
         [sys.executable, "-m", "mlx_lm", *map(str, words)], input=prompt.encode(),
         capture_output=True, env=environment(home), timeout=240, check=False,
@@ -33,13 +33,13 @@ def mlx_lm(home: Path, *words: str | Path, prompt: str = "") -> str:
 
 
 def text_of(home: Path, *words: str | Path, prompt: str, tokens: int) -> str:
-    """mlx-lm's greedy answer to a text that is a whole prompt already."""
+    """mlx-lm's greedy answer to a text that is already a whole prompt."""
     said = mlx_lm(
         home, "generate", *words, "--prompt", "-", "--ignore-chat-template", "--max-tokens",
         str(tokens), "--temp", "0", prompt=prompt,
     )  # fmt: skip
     answer = said.split(f"{RULE}\n", 1)[1].rsplit(f"\n{RULE}", 1)[0]
-    for marker in SPECIAL:  # mlx-lm spells them out, texts for people leave them out
+    for marker in SPECIAL:  # mlx-lm prints special tokens, texts for people omit them
         answer = answer.replace(marker, "")
     return answer
 
@@ -55,7 +55,7 @@ def greedy_groups(events: list[Event], moment: str) -> list[Group]:
 
 
 def check(home: Path, folder: Path, events: list[Event], base: Path, tokens: int) -> None:
-    """Generate and fuse; the engine's greedy text each time, and another one than before."""
+    """Generate and fuse; both give the engine's greedy text, which differs from the one before."""
     assert isinstance(events[-1], RunFinished), events[-1]
     before, after = greedy_groups(events, "before"), greedy_groups(events, "after")
     pairs = zip(before, after, strict=True)
@@ -72,7 +72,7 @@ def check(home: Path, folder: Path, events: list[Event], base: Path, tokens: int
     assert bare == moved[0][0].rollouts[0].text
     if whole:
         return
-    # fusing into packed weights would round them anew
+    # fusing into quantized weights would round them again
     mlx_lm(home, "fuse", *words, "--save-path", home / "fused", "--dequantize")
     fused = text_of(home, "--model", home / "fused", prompt=group.prompt_text, tokens=tokens)
     assert fused == said

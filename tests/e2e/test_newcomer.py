@@ -1,7 +1,7 @@
-"""The newcomer's path, by keys alone in a real terminal; what the screen says is in the store.
+"""A newcomer's path by keys alone in a real terminal; the screen agrees with the store.
 
-The path is walked twice: with a tiny model in place of the starter, and with the starter itself, by
-`make run` in a clean clone that has nothing set up.
+The path is tested twice: with a tiny model in place of the starter, and with the starter itself, by
+`make run` in a clean clone with nothing set up.
 """
 
 import csv
@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.timeout(1500),
 ]
 
-# `python -m app` with other settings behind the name `starter`.
+# `python -m app` with other settings under the name `starter`.
 TINY = """
 import json, sys
 from dataclasses import replace
@@ -59,43 +59,43 @@ os.execvp("make", ["make", "run"])
 
 @dataclass
 class Visit:
-    """A newcomer at the terminal, and the store behind it for whoever checks."""
+    """A newcomer at the terminal, and the store for checking."""
 
     terminal: Terminal
     store: Path
     folder: Path
 
     def read(self, question: Callable[[StoreReader], T]) -> T:
-        """Ask the store."""
+        """Query the store."""
         with closing(StoreReader(self.store)) as reader:
             return question(reader)
 
     def run(self, ref: str = "starter") -> RunSummary:
-        """A run as the store has it."""
+        """A run as stored."""
         return self.read(lambda reader: reader.resolve(ref))
 
     def until(self, holds: Callable[[], bool] | str, seconds: float = 300.0) -> None:
-        """Look at the screen until it holds."""
+        """Wait until `holds()` is true for the screen."""
         self.terminal.until(holds, seconds)
 
     def lacks(self, pattern: str) -> bool:
-        """Whether the screen does not hold it."""
+        """Whether the pattern is not on the screen."""
         return re.search(pattern, self.terminal.text()) is None
 
     def press(self, *keys: str) -> None:
-        """Type, and let the screen answer."""
+        """Type, and wait for the screen's response."""
         for key in keys:
             self.terminal.press(key)
             self.rest(0.15)
 
     def rest(self, seconds: float) -> None:
-        """Read what is drawn for a while."""
+        """Read output for a while."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.terminal.read(0.05)
 
     def found(self, pattern: str) -> re.Match[str]:
-        """Wait for a pattern on the screen and give its match."""
+        """Wait for a pattern on the screen and return its match."""
         self.until(lambda: not self.lacks(pattern))
         match = re.search(pattern, self.terminal.text())
         assert match is not None
@@ -153,14 +153,14 @@ def test_a_newcomer_finds_the_way_by_keys_alone(visit: Visit) -> None:
 
 
 def start_the_starter(visit: Visit) -> None:
-    """⏎ on the card of the empty store; the run shows."""
-    visit.until("two-minute starter run", 900)  # `make run` has all to set up
+    """Press ⏎ on the hint card of the empty store; the run opens."""
+    visit.until("two-minute starter run", 900)  # `make run` has to set up everything
     visit.press(ENTER)
     visit.until(lambda: re.search(r"step +[1-9]\d*/", visit.terminal.text()) is not None)
 
 
 def see_rollouts_arrive(visit: Visit) -> None:
-    """Answers arrive; reward rises from the first steps to the later ones."""
+    """Answers arrive; the reward rises from the first steps to the later ones."""
     visit.until("2 answers to prompt 1")
     visit.until(lambda: rise(visit) > 0)
 
@@ -170,16 +170,16 @@ def rewards(visit: Visit) -> tuple[float, ...]:
 
 
 def rise(visit: Visit) -> float:
-    """The reward of the last three steps over that of the first three; -1 before there are six."""
+    """The summed reward of the last three steps minus that of the first three; -1 before step 8."""
     try:
         values = rewards(visit)
-    except Exception:  # before the first step there is no store to read
+    except Exception:  # the store does not exist before the first step
         return -1.0
     return sum(values[-3:]) - sum(values[:3]) if len(values) >= 8 else -1.0
 
 
 def pause_and_go_on(visit: Visit) -> None:
-    """`.` holds the run within a token or a micro-batch; the numbers stand still and are right."""
+    """`.` pauses within a token or a micro-batch; the numbers stop changing and are correct."""
     visit.press(".")
     visit.until("paused")
     visit.until(lambda: visit.run().status == "paused")
@@ -192,7 +192,7 @@ def pause_and_go_on(visit: Visit) -> None:
 
 
 def smoothed(values: tuple[float, ...], weight: float = 0.9) -> float:
-    """The debiased moving average of all values, as the curve draws it."""
+    """The debiased moving average of all values, as drawn by the curve."""
     total = norm = 0.0
     for value in values:
         total = weight * total + (1 - weight) * value
@@ -201,11 +201,11 @@ def smoothed(values: tuple[float, ...], weight: float = 0.9) -> float:
 
 
 def look_into_a_token(visit: Visit) -> None:
-    """The first step's third token: what the store holds, and what the model says by itself."""
+    """The first step's third token: the stored probability against the model's own."""
     visit.press("4")
     visit.until("token 1 of")
     while int(visit.found(r"step (\d+)  prompt").group(1)) > 1:
-        visit.press("H")  # once more where it came before the step's answers were there
+        visit.press("H")  # again, in case the answers had not arrived before
     visit.until("step 1  prompt 1")
     visit.press(RIGHT, RIGHT)
     visit.until("token 3 of")
@@ -240,7 +240,7 @@ def pinned_steps(visit: Visit) -> Sequence[int]:
 
 
 def follow_a_prompt(visit: Visit) -> None:
-    """A pinned prompt at three steps, each reached by `]`."""
+    """Visit a pinned prompt at three steps by `]`."""
     visit.until(lambda: len(pinned_steps(visit)) >= 3)
     visit.press("t")
     visit.until("pinned")
@@ -257,7 +257,7 @@ def follow_a_prompt(visit: Visit) -> None:
 
 
 def stop(visit: Visit, ref: str) -> None:
-    """End the run that is on screen, now."""
+    """Stop the run on screen at once."""
     visit.press("3", "s")
     visit.until("stop the run")
     visit.press("x")
@@ -265,7 +265,7 @@ def stop(visit: Visit, ref: str) -> None:
 
 
 def clone_with_another_beta(visit: Visit) -> None:
-    """`c` opens the form with the run's settings; one is found, changed, and the run started."""
+    """`c` opens the form with the run's settings; find one, change it, and launch."""
     stop(visit, "starter")
     first = visit.run().id
     visit.press("1")
@@ -284,7 +284,7 @@ def clone_with_another_beta(visit: Visit) -> None:
 
 
 def compare_both(visit: Visit) -> None:
-    """Two marks and `d`; the setting that differs and both values stand there."""
+    """Mark both runs and press `d`; the setting that differs is shown with both values."""
     visit.press("1")
     visit.until("2 runs")
     visit.press("\x1b[H", " ", DOWN, " ", "d")
@@ -301,7 +301,7 @@ def compare_both(visit: Visit) -> None:
 
 
 def leave(visit: Visit) -> None:
-    """Back to Runs, export what is shown, quit."""
+    """Return to Runs, export the table, quit."""
     visit.press("1")
     visit.until("best reward")
     visit.press("e")

@@ -1,9 +1,9 @@
-"""The same run on other processors, each emulated as a whole: the program and its children.
+"""The same run on other processors: the program and its children under emulation.
 
-A child of an emulated Python would run on the real processor, so the interpreter's name is a script
-that starts the emulator; every child is started by that name. `GRPO_TUI_ARM64_PYTHON` names such a
-script for aarch64, whose Python has the program's dependencies; qemu takes the processor from
-`QEMU_CPU`.
+A child of an emulated Python would run on the real processor. The interpreter's name is therefore a
+script that starts the emulator, and every child is started by that name. `GRPO_TUI_ARM64_PYTHON`
+names such a script for aarch64, whose Python has the program's dependencies; qemu reads the
+processor from `QEMU_CPU`.
 """
 
 import json
@@ -63,7 +63,7 @@ sys.exit(main(["train", "--preset", "starter", *sys.argv[2:], "--json"]))
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a run on one processor said."""
+    """The output of a run on one processor."""
 
     about: dict[str, Any]
     worker: str
@@ -72,7 +72,7 @@ class Seen:
 
 
 def run(python: str, folder: Path, cpu: str = "", **environment: str) -> Seen:
-    """Matrix products and two steps of the starter, everything in an empty home."""
+    """Matrix products and two steps of the starter, with an empty home folder."""
     folder.mkdir()
     (folder / "reward.py").write_text(REWARD)
     small = {
@@ -112,7 +112,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 
 def emulated(folder: Path) -> str:
-    """An environment like this one whose interpreter is the emulated one."""
+    """A copy of this environment whose interpreter is the emulated one."""
     place = folder / "python"
     (place / "bin").mkdir(parents=True)
     (place / "lib").symlink_to(Path(sys.prefix) / "lib")
@@ -125,13 +125,13 @@ def emulated(folder: Path) -> str:
 
 
 def agrees(found: Seen, real: Seen) -> None:
-    """Every process ran where it should, on a fast library, to the same numbers."""
+    """Every process ran on the right processor, with a fast library, and gave the same numbers."""
     assert found.about["child"] == found.worker == found.about["processor"]
     assert found.about["processor"] != real.about["processor"] or HERE == "aarch64"
     assert found.about["library"].startswith("libscipy_openblas")
     assert (found.about["skipped"], found.about["wrong"]) == ([], [])
     same = [a == b for a, b in zip(found.tokens, real.tokens, strict=True)]
-    # A probability that differs in its last digits may choose another token now and then.
+    # A probability that differs in its last digits may occasionally choose another token.
     assert sum(same) >= 0.75 * len(same)
     if all(same):
         for name in ("loss", "grad_norm", "kl", "entropy", "reward", "kl_to_old"):
@@ -155,7 +155,7 @@ def test_a_run_on_another_processor_gives_the_same_numbers(
 @pytest.mark.skipif(not ARM64, reason="GRPO_TUI_ARM64_PYTHON names no emulated Python for aarch64")
 @pytest.mark.parametrize("cpu", CPUS["aarch64"])
 def test_a_run_on_aarch64_gives_the_same_numbers(cpu: str, real: Seen, tmp_path: Path) -> None:
-    # MLX would ask a compiler of this machine for code that another one is to run.
+    # MLX would ask this machine's compiler for code that runs on the other processor.
     found = run(ARM64, tmp_path / "home", cpu, PATH=str(tmp_path))
     agrees(found, real)
     assert found.about["processor"].startswith("aarch64-")

@@ -1,4 +1,4 @@
-"""Two ranks of `mlx.launch` train what one process trains, and the death of one is told."""
+"""Two ranks of `mlx.launch` train what one process trains, and the death of one is reported."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def some(completions, answer, **_):
 CASES: dict[str, dict[str, Any]] = {
     # three prompts on two ranks: uneven shares, and answers of different lengths
     "uneven": {"rollout": {"prompts": 3}, "algorithm": {"passes": 2, "beta": 0.04}},
-    # no gradient from half of the groups: a rank has none, or the whole step is left out
+    # no gradient from half of the groups: a rank has none, or the whole step is skipped
     "dropped": {"rollout": {"prompts": 2}, "algorithm": {"recipe": "dr-grpo", "beta": 0.0}},
     "refilled": {"rollout": {"prompts": 2}, "algorithm": {"recipe": "dapo", "refill_rounds": 2}},
     "minibatches": {"rollout": {"prompts": 3}, "algorithm": {"minibatches": 2, "passes": 2}},
@@ -59,7 +59,7 @@ def launched(*words: str | Path, port: int) -> list[str]:
 def started(
     home: Path, *words: str | Path, out: Path, port: int
 ) -> "Iterator[subprocess.Popen[bytes]]":
-    """Two ranks whose output goes to a file; whatever is left of them is killed."""
+    """Two ranks with their output in a file; any that remain are killed at the end."""
     with (
         out.open("wb") as file,
         subprocess.Popen(
@@ -77,7 +77,7 @@ def started(
 
 
 def metrics_of(text: str) -> list[dict[str, float]]:
-    """Metrics of each step, times and memory aside."""
+    """Each step's metrics, without times and memory."""
     return [
         {name: value for name, value in event["metrics"].items() if not name.startswith(NOT_EQUAL)}
         for event in events_in(text)
@@ -148,7 +148,7 @@ def test_a_rank_that_dies_ends_the_run_with_a_message_and_it_resumes(
 
 
 def rank_of(launcher: int, rank: int) -> psutil.Process:
-    """The process of a rank, which trains by now."""
+    """The process of a rank that has started to train."""
     return next(
         child
         for child in psutil.Process(launcher).children(recursive=True)

@@ -1,4 +1,4 @@
-"""`grpo-tui serve` as a browser meets it: a window on a run that goes on, to look at only."""
+"""`grpo-tui serve` as seen by a browser: a read-only window on an active run."""
 
 import asyncio
 import json
@@ -29,9 +29,9 @@ from tests.app.test_server import free_port
 from tests.patience import PATIENCE
 
 COLUMNS, ROWS = 120, 40
-ESCAPE = "\x1b[27u"  # the key by its number: a bare \x1b is one only where nothing follows soon
+ESCAPE = "\x1b[27u"  # the key by its number: a bare \x1b counts only if nothing follows soon
 SCRIPT = Script(steps=3, total_steps=500, prompts=4, group=4)
-# what would steer, start, change, delete, mute, write a file or start a program, on every screen
+# keys that would control, start, change, delete, mute, write a file or start a program
 DENIED = (
     "3", ".", "w", "s", "\r", ESCAPE, "\t\t\t", "m", "e", ESCAPE, "2", "4", "*", "o", "e", ESCAPE,
     "1", "x", "c", "n", "r", "p", "t", "zz\r", ESCAPE, "b", "Q", ESCAPE, "e", ESCAPE, "5", "e",
@@ -41,7 +41,7 @@ DENIED = (
 
 @dataclass
 class Page:
-    """A page that is served, with the process behind it."""
+    """A served page, with the process behind it."""
 
     address: str
     store: Path
@@ -57,13 +57,13 @@ class Page:
         return self.address.partition("?token=")[2]
 
     def windows(self) -> list[psutil.Process]:
-        """The processes of the windows that are open."""
+        """The processes of open windows."""
         return self.process.children(recursive=True)
 
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[Page]:
-    """A run that goes on in this process, and the program that serves it."""
+    """A run that is active in this process, and the program that serves it."""
     store = tmp_path / "grpo.db"
     recorder = Recorder(store)
     run = recorder.start_run(build(CONFIG), name="calm-otter")
@@ -87,7 +87,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
 
 
 class Window:
-    """What a browser's terminal shows."""
+    """The screen of a browser's terminal."""
 
     def __init__(self, socket: ClientWebSocketResponse) -> None:
         self.socket = socket
@@ -95,7 +95,7 @@ class Window:
         self._stream = pyte.ByteStream(self.screen)
 
     async def read(self) -> None:
-        """Take in what is drawn, until the window closes."""
+        """Read output until the window closes."""
         async for message in self.socket:
             if isinstance(message.data, bytes):
                 self._stream.feed(message.data)
@@ -115,7 +115,7 @@ class Window:
 
 @asynccontextmanager
 async def window(page: Page) -> AsyncIterator[Window]:
-    """Open the page as a browser does: the address, then the socket that the page names."""
+    """Open the page as a browser does: first its address, then the socket that it names."""
     async with ClientSession(headers={"Cookie": f"{COOKIE}={page.token}"}) as client:
         socket = await client.ws_connect(
             f"{page.root}ws?width={COLUMNS}&height={ROWS}", origin=page.root.rstrip("/")
@@ -130,7 +130,7 @@ async def window(page: Page) -> AsyncIterator[Window]:
 
 
 async def listening(page: Page) -> None:
-    """Wait until the address answers."""
+    """Wait until the address responds."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         try:
@@ -142,7 +142,7 @@ async def listening(page: Page) -> None:
 
 
 async def nobody_left(page: Page) -> None:
-    """Wait until no window's process is left."""
+    """Wait until no window's process remains."""
     end = time.monotonic() + PATIENCE
     while page.windows():
         assert time.monotonic() < end, f"left: {page.windows()}"
@@ -159,7 +159,7 @@ def contents(store: Path) -> dict[str, list[tuple[object, ...]]]:
 
 
 async def demands_its_token(page: Page) -> None:
-    """Page, static files and socket are closed to whoever has not got the address."""
+    """Page, static files and socket reject requests without the token."""
     async with ClientSession() as client:
         for path in ("", "static/js/textual.js", "static/css/xterm.css", "ws", "download/1"):
             for query in ("", "?token=guess"):
@@ -187,10 +187,10 @@ async def test_a_browser_sees_the_run_go_on_and_steers_nothing(page: Page) -> No
             await seen.type(keys)
         await seen.see("read-only")
         await seen.type("1")
-        await seen.see("▌1 Runs▐")  # the last of the keys
+        await seen.see("▌1 Runs▐")  # the last key
         assert contents(page.store) == before
         assert sorted(page.store.parent.rglob("*.svg")) == files == []
-        # the run goes on, and the window with it
+        # the run continues, and so does the window
         for event in Script(steps=5, total_steps=500, prompts=4, group=4).events():
             if event.step > 3:
                 page.run.put(event)
@@ -209,7 +209,7 @@ async def test_windows_come_and_go_and_leave_nothing_behind(page: Page) -> None:
         async with window(page) as one, window(page) as other:
             await one.see("calm-otter", "step 3/500")
             if round_ % 3 == 0:
-                await one.socket.close()  # a laptop that is closed
+                await one.socket.close()  # as when a laptop is closed
             await other.see("calm-otter", "step 3/500")
         await nobody_left(page)
         memory = memory or page.process.memory_info().rss

@@ -1,4 +1,4 @@
-"""Keys that steer a run, in a real terminal: each is answered on screen, and the run obeys."""
+"""Keys that control a run in a real terminal: the screen responds and the run obeys."""
 
 import json
 import sys
@@ -35,4 +35,4 @@ def test_keys_are_acknowledged_before_the_run_can_obey(tmp_path: Path) -> None:
         terminal.press("s")
         terminal.until("stop the run")
         terminal.press("x")
-        terminal.until("The run was stopped")  # though its answers were being scored
+        terminal.until("The run was stopped")  # even while its answers were being scored

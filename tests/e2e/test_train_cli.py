@@ -1,4 +1,4 @@
-"""`grpo-tui train` as its users see it: output, exit status, signals, the background."""
+"""`grpo-tui train` for its users: output, exit status, signals, background runs."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Runs of the real command for tests: a tiny world, the program in a process, facts by step."""
+"""Runs of the real command for tests: a tiny world, a separate process, and facts by step."""
 
 import json
 import os
@@ -18,7 +18,7 @@ TIMED = ("time/", "memory/", "step_time", "tokens_per_second")
 
 def write_config(world: Path, file: Path, **changes: Any) -> Path:
     """Write the settings of a small run as YAML."""
-    from tests.engine.runs import settings  # loads MLX, which who reads events may not have
+    from tests.engine.runs import settings  # loads MLX, which readers of events must not load
 
     file.write_text(write_yaml(settings(world, **changes)))
     return file
@@ -29,7 +29,7 @@ def command(*words: str | Path) -> list[str]:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """One thread, the tree's packages, and a store of its own."""
+    """One thread, the tree's packages, and a separate store."""
     return {
         **os.environ, "PYTHONPATH": str(ROOT), "GRPO_TUI_DB": str(home / "store.db"),
         "OPENBLAS_NUM_THREADS": "1", "HOME": str(home),
@@ -37,7 +37,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def grpo_tui(home: Path, *words: str | Path) -> "subprocess.CompletedProcess[str]":
-    """Run the command to its end."""
+    """Run the command to completion."""
     return subprocess.run(
         command(*words), capture_output=True, text=True, env=environment(home), timeout=240,
         check=False,
@@ -53,7 +53,7 @@ def start(home: Path, *words: str | Path, out: Path) -> "subprocess.Popen[bytes]
 
 
 def wait_for(file: Path, text: str) -> None:
-    """Wait until a growing file holds the text."""
+    """Wait until a growing file contains the text."""
 
     def held() -> str:
         return file.read_text(errors="replace")
@@ -76,7 +76,7 @@ def held(completions, trainer_state, **_):
 
 
 class Gate:
-    """A reward function that holds a run while the gate is closed, and `first` steps are done."""
+    """A reward function that holds a run while the gate is closed and `first` steps are done."""
 
     def __init__(self, folder: Path, first: int = 0) -> None:
         folder.mkdir()
@@ -90,7 +90,7 @@ class Gate:
             self._closed.touch()
 
     def close(self) -> None:
-        """Hold the run, and wait until it is held."""
+        """Close the gate, and wait until the run is held."""
         self._held.unlink(missing_ok=True)
         self._closed.touch()
         self.wait()
@@ -100,12 +100,12 @@ class Gate:
         until(self._held.exists)
 
     def open(self) -> None:
-        """Open it."""
+        """Let the run continue."""
         self._closed.unlink()
 
 
 def events_in(text: str) -> list[dict[str, Any]]:
-    """The events of JSON lines; a last line that was cut short is left out."""
+    """The events of JSON lines, without a truncated last line."""
     found = []
     for line in text.splitlines():
         try:
@@ -116,7 +116,7 @@ def events_in(text: str) -> list[dict[str, Any]]:
 
 
 def facts_by_step(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Any]]:
-    """What must be equal of each step that was finished: all facts but times and memory."""
+    """What must be equal in each finished step: all facts but times and memory."""
     found: dict[int, list[Any]] = {}
     finished = {event["step"] for event in events if event["event"] == "StepFinished"}
     for event in events:

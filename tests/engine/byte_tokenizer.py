@@ -1,4 +1,4 @@
-"""A tokenizer made here, with a chat template, for tests that need no model."""
+"""A generated tokenizer with a chat template, for tests that need no model."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ CHATML = (
 
 
 def byte_tokenizer(template: str | None = CHATML) -> Any:
-    """One token per byte and some special tokens: characters can be split between tokens."""
+    """One token per byte and some special tokens, so characters can be split between tokens."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -26,7 +26,7 @@ def steps(completions, **_):
 
 
 def write_world(folder: Path) -> Path:
-    """Write the model, the problems and the rewards; give the folder."""
+    """Write the model, the problems and the rewards; return the folder."""
     write_model(folder / "model")
     with (folder / "problems.jsonl").open("w") as file:
         for number in range(40):
@@ -36,7 +36,7 @@ def write_world(folder: Path) -> Path:
 
 
 def settings(world: Path, **changes: Mapping[str, Any] | Any) -> RunConfig:
-    """Settings of a run of four steps of two prompts by four answers of twelve tokens."""
+    """Settings of a run: four steps, two prompts, four answers each, of up to twelve tokens."""
     base: dict[str, Any] = {
         "steps": 4,
         "seed": 5,
@@ -52,5 +52,5 @@ def settings(world: Path, **changes: Mapping[str, Any] | Any) -> RunConfig:
 
 
 def events_of(config: RunConfig, folder: Path, *, resume: bool = False) -> list[Event]:
-    """Run to the end and give every event."""
+    """Run to the end and return all events."""
     return list(run(config, Control(), folder=folder, resume=resume))

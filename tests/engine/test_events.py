@@ -1,4 +1,4 @@
-"""Events survive JSON exactly."""
+"""Events survive JSON unchanged."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def test_every_event_belongs_to_a_step(kind: type) -> None:
 
 
 def test_the_stored_names_of_events_are_these() -> None:
-    # they are in users' stores and spill files: a change here needs a migration
+    # stored in users' databases and spill files: a change here needs a migration
     assert list(EVENT_TYPES) == [
         "RunStarted", "ModelLoaded", "PhaseStarted", "PhaseAdvanced", "PromptsStarted",
         "RolloutsAdvanced", "GroupScored", "TokensScored", "PassFinished", "StepFinished",

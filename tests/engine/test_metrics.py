@@ -1,4 +1,4 @@
-"""Every metric is described in two sentences."""
+"""Every metric has a description of two sentences."""
 
 import re
 

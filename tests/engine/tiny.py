@@ -19,7 +19,7 @@ CHAT = (
 
 
 def tiny_config(**changes: Any) -> dict[str, Any]:
-    """A configuration as `config.json` has it."""
+    """A configuration in the format of `config.json`."""
     return {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32,
         "num_hidden_layers": 2, "intermediate_size": 64, "num_attention_heads": 4,
@@ -47,7 +47,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def write_model(folder: Path, *, seed: int = 3, scale: float = 3.0, **changes: Any) -> Path:
-    """Write a random model; `scale` sharpens what it predicts."""
+    """Write a random model; `scale` sharpens its predictions."""
     config = tiny_config(**changes)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))

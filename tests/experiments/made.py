@@ -17,7 +17,7 @@ CONFIG = {
 
 
 def config(**sections: object) -> dict[str, object]:
-    """The configuration with whole sections or top settings replaced."""
+    """The configuration with sections or top-level settings replaced."""
     return {**CONFIG, **sections}
 
 
@@ -130,7 +130,7 @@ def record_run(
 
 
 def same(left: object, right: object) -> bool:
-    """Equality that takes NaN as equal to NaN; zeros of either sign are equal, as in Python."""
+    """Equality where NaN equals NaN; zeros of either sign are equal, as in Python."""
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
     if isinstance(left, list) and isinstance(right, list):

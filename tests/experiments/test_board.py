@@ -1,4 +1,4 @@
-"""That the board shows all that was sampled, however often somebody looks."""
+"""The board shows everything sampled, however often it is read."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Runs side by side: exactly what differs, equal work, seeds, the same problems."""
+"""Runs side by side: exact differences, equal work, seeds, the same problems."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -30,7 +30,7 @@ def run_of(
     path: Path, name: str, rewards: tuple[float, ...], seed: int = 0, beta: float = 0.04,
     pace: int = 100, extra: tuple[ev.Event, ...] = (), fingerprint: str = "data",
 ) -> str:  # fmt: skip
-    """A run with these rewards, `pace` tokens and seconds a step."""
+    """A run with these rewards, with `pace` tokens and seconds per step."""
     recorder = Recorder(path)
     tree = config(seed=seed, algorithm={"recipe": "grpo", "beta": beta})
     handle = recorder.start_run(tree, name=name)

@@ -1,4 +1,4 @@
-"""Exports: the same numbers in every format, harmless cells, whole files or none."""
+"""Exports: the same numbers in every format, harmless cells, and no partial files."""
 
 import csv
 import io
@@ -184,7 +184,7 @@ def test_metrics_beyond_one_window_are_all_there(
 
 
 def records(data: bytes) -> Iterator[bytes]:
-    """The messages of a TensorBoard file, each checked against its CRC."""
+    """The messages of a TensorBoard file, with their CRCs checked."""
     place = 0
     while place < len(data):
         (size,) = struct.unpack_from("<Q", data, place)
@@ -197,7 +197,7 @@ def records(data: bytes) -> Iterator[bytes]:
 
 
 def test_tensorboard_files_hold_each_finite_value_once(reader: StoreReader, tmp_path: Path) -> None:
-    # the check value that RFC 3720 gives for 32 bytes of zero
+    # the check value of RFC 3720 for 32 zero bytes
     assert crc32c(bytes(32)) == 0x8A9136AA
     runs = reader.runs()
     count = export_to("tensorboard", reader, runs, tmp_path)
@@ -220,7 +220,7 @@ def test_a_tracker_that_is_not_installed_is_named(
 
 
 class OfflineRun:
-    """The calls of wandb's run that an offline export makes, as its package defines them."""
+    """The methods of wandb's run that an offline export calls, with the package's signatures."""
 
     def __init__(self) -> None:
         self.logged: list[tuple[int, dict[str, float]]] = []

@@ -1,4 +1,4 @@
-"""What can go wrong with a file while a run goes on: nothing is lost and training never stops."""
+"""File errors during a run: nothing is lost and training never stops."""
 
 import json
 import os
@@ -36,7 +36,7 @@ from tests.patience import PATIENCE, until
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give up on the store after 0.3 s and try again every 0.1 s; nobody else writes to it."""
+    """Give up on the store after 0.3 s and retry every 0.1 s; nothing else writes to it."""
     monkeypatch.setattr("experiments.record.recording.SPILL_AFTER_S", 0.3)
     monkeypatch.setattr("experiments.record.recording.RETRY_S", 0.1)
     monkeypatch.setattr("experiments.record.recording.LOCK_LIMIT_S", 0.05)
@@ -67,7 +67,7 @@ def check(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Another process's transaction that is never finished."""
+    """Another process's transaction that never ends."""
     code = (
         "import sqlite3, sys, time\n"
         "c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
@@ -104,7 +104,7 @@ def test_a_store_locked_by_another_process_spills_and_is_caught_up(
             put_all(handle, *step_events(step))
             time.sleep(0.05)
         assert "taken in later" in handle.trouble
-        until(spill_file(path, handle.id).exists)  # it is written after it is announced
+        until(spill_file(path, handle.id).exists)  # it is written after the announcement
         assert handle.board.snapshot().store_warning == handle.trouble
     wait_until_stored(path, step)
     put_all(handle, finished(step + 1), ended(step + 1))
@@ -147,7 +147,7 @@ def test_a_full_disk_keeps_events_and_goes_on_when_there_is_room(tmp_path: Path)
     for step in range(2, 40):
         put_all(handle, *step_events(step, groups=4))
     until(lambda: "full" in handle.trouble)
-    # the recorder opens the file anew when it tries again, which lifts the limit
+    # the recorder reopens the file when it retries, which lifts the limit
     wait_until_stored(path, 39)
     assert handle.close()
     recorder.close()
@@ -165,7 +165,7 @@ def test_a_full_file_system_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     )  # fmt: skip
     if mounted.returncode:
         pytest.skip(f"no tmpfs here: {mounted.stderr.decode().strip()}")
-    # the second place for spilled events is on the same full file system
+    # the second location for spilled events is on the same full file system
     monkeypatch.setattr("tempfile.tempdir", str(small))
     path = small / "s.db"
     try:
@@ -244,7 +244,7 @@ def test_a_replaced_store_is_left_alone_and_the_run_goes_on_beside_it(
     put_all(handle, *step_events(2))
     assert handle.close()
     recorder.close()
-    assert attempts(path) == theirs  # of a run with the same key
+    assert attempts(path) == theirs  # from a run with the same key
     assert all(attempt.ended_at for attempt in attempts(rescued))
     with closing(StoreReader(path)) as reader:
         assert [run.name for run in reader.runs()] == ["theirs"]
@@ -264,7 +264,8 @@ def test_a_half_written_spill_file_is_taken_in_up_to_the_break(tmp_path: Path) -
         json.dumps({"seq": last + 1 + place, "at": 1.0, "event": ev.to_json(event)})
         for place, event in enumerate([*step_events(3), finished(4)])
     ]
-    # what the store has already, then whole lines, then one that a killed process left half
+    # an event that the store already has, whole lines, then a line that a killed process left
+    # incomplete
     doubled = json.dumps({"seq": last, "at": 1.0, "event": ev.to_json(finished(2, reward=9.0))})
     spill.write_text("\n".join([doubled, *lines]) + "\n" + lines[0][:50])
     assert take_in_leftovers(store) == (len(lines), [])
@@ -279,7 +280,7 @@ def test_a_half_written_spill_file_is_taken_in_up_to_the_break(tmp_path: Path) -
 def spilled(
     path: Path, short: str, *events: ev.Event, kind: str = "NoteWritten", unknown: int
 ) -> tuple[Path, bytes]:
-    """A spill of these events; that at this place is of a kind which only a later version knows."""
+    """A spill of these events; the one at `unknown` has a kind that only a later version knows."""
     with closing(ExperimentStore(path)) as store:
         last = store.run_row(store.key_of(short)).last_seq
     lines = [
@@ -313,7 +314,7 @@ def test_a_spilled_event_that_this_version_does_not_know_is_named_and_kept(
     assert spill.read_bytes() == line
     assert steps_of(path) == [1, 2, 3, 4]
 
-    # whoever records the run next says so in its log, and gives its place to no other event
+    # the next recorder of the run logs it, and gives its position to no other event
     recorder = Recorder(path)
     handle = recorder.resume_run(short, from_step=4)
     put_all(handle, finished(5))
@@ -324,7 +325,7 @@ def test_a_spilled_event_that_this_version_does_not_know_is_named_and_kept(
         logged = reader.log_lines(reader.resolve(short).key)
         assert [text for text in logged if "WeatherTurned" in text]
 
-    # a version that knows it takes it in, and the run stays at its last step
+    # a version that knows the kind reads it in, and the run stays at its last step
     monkeypatch.setitem(ev.EVENT_TYPES, "WeatherTurned", ev.NoteWritten)
     with closing(ExperimentStore(path)) as store:
         assert take_in_leftovers(store) == (1, [])

@@ -1,4 +1,4 @@
-"""Other people's runs: another store, and the completions that TRL logs."""
+"""Importing runs: from another store, and the completions that TRL logs."""
 
 from contextlib import closing
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Old files open after the last migration with their data; newer ones are read only."""
+"""Old files keep their data through the last migration; newer ones open read-only."""
 
 import sqlite3
 from contextlib import closing
@@ -22,7 +22,7 @@ FIRST = 1
 
 
 def first_version(path: Path) -> None:
-    """A recorded run in a store as the first migration made it."""
+    """A recorded run in a store of the first schema version."""
     newest = path.with_name("newest.db")
     record_run(newest, steps=2, name="old")
     with closing(open_writer(path, create=True)) as conn:
@@ -119,7 +119,7 @@ def test_a_failing_migration_leaves_the_file_as_it_was(
     with pytest.raises(sqlite3.OperationalError):
         ExperimentStore(path)
     with closing(sqlite3.connect(path)) as conn:
-        # the second migration is complete, the third has left nothing
+        # the second migration is complete, the third left nothing
         assert version(conn) == 2
         assert "sweep" not in tables(conn)
 
@@ -150,14 +150,14 @@ def shape(conn: sqlite3.Connection) -> dict[str, dict[str, object]]:
 def index(
     conn: sqlite3.Connection, name: str, unique: int, origin: str, partial: int
 ) -> tuple[str, int, tuple[str, ...], str]:
-    """An index's name where it has one of its own, uniqueness, columns and condition."""
+    """An index's name (if explicit), uniqueness, columns and condition."""
     columns = tuple(row[2] for row in conn.execute(f"PRAGMA index_info({name})"))
     sql = conn.execute("SELECT sql FROM sqlite_master WHERE name = ?", (name,)).fetchone()[0]
     condition = sql.partition(" WHERE ")[2] if partial else ""
     return name if origin == "c" else "", unique, columns, condition
 
 
-AFFINITY = {"VARCHAR": "TEXT", "FLOAT": "REAL"}  # what SQLAlchemy calls them
+AFFINITY = {"VARCHAR": "TEXT", "FLOAT": "REAL"}  # SQLAlchemy's names for them
 
 
 def test_the_declared_tables_are_what_the_migrations_make(tmp_path: Path) -> None:

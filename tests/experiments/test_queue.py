@@ -1,4 +1,4 @@
-"""Sweeps: a grid that is queued once, handed out one by one, and survives its worker."""
+"""Sweeps: a grid is queued once, its runs are taken one by one, and it survives its worker."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Which runs there are and which one is meant: filters, columns, sort keys, names."""
+"""Selecting runs: filters, columns, sort keys, names."""
 
 import sqlite3
 from collections.abc import Iterator

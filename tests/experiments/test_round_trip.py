@@ -1,4 +1,4 @@
-"""Any sequence of events that is written is read back equal."""
+"""Any written sequence of events is read back equal."""
 
 import tempfile
 from pathlib import Path

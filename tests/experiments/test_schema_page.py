@@ -1,4 +1,4 @@
-"""docs/schema.md and experiments/db/stored.py say what the store is."""
+"""docs/schema.md and experiments/db/stored.py match the store."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Search: what is typed is looked for as it stands, newest first, streamed and stoppable."""
+"""Search: text matches literally, newest first, streamed and interruptible."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -198,7 +198,7 @@ def test_the_highest_come_first_whether_they_are_old_or_new_and_the_newer_of_equ
     monkeypatch.setattr("experiments.read.search_order.FIRST_PAGE", 3)
     path = recorded(tmp_path, *(event for step in range(1, 41) for event in step_events(step)))
     with closing(sqlite3.connect(path)) as file, file:
-        # Five values, each in old and in new groups.
+        # Five values, each in both old and new groups.
         file.execute(f"UPDATE rollout SET {column} = 1 + (id * 7919) % 5")
         wanted = file.execute(f"SELECT id FROM rollout ORDER BY {column} DESC, id DESC").fetchall()
     with closing(StoreReader(path)) as reader:

@@ -1,4 +1,4 @@
-"""Values are read from rows by name, as their fields' types say."""
+"""Values are read from rows by name, with the types of their fields."""
 
 import math
 from collections.abc import Mapping
@@ -113,4 +113,4 @@ def test_fields_are_of_the_types_of_their_columns(shape: Shape[Any]) -> None:
         assert wanted.get(name, kind == field.type), (field.name, kind, field.type)
 
 
-OWN = {(v.QueueItemView, "lease_until")}  # 0 in the store is no lease
+OWN = {(v.QueueItemView, "lease_until")}  # 0 in the store means no lease

@@ -1,4 +1,4 @@
-"""Two recorders, a lister and an exporter share one file."""
+"""Two recorders, a lister and an exporter on one file."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Any text survives the store's escapes and the CSV guard."""
+"""Any text survives the store's escaping and the CSV guard."""
 
 import csv
 import io

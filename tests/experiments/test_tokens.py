@@ -1,4 +1,4 @@
-"""The token codec: exact ids and old, small differences, and what does not fit."""
+"""The token codec: exact ids and old, small differences, and values that do not fit."""
 
 import math
 import zlib
@@ -35,7 +35,7 @@ def token_rows(draw: st.DrawFn, index: int = 0) -> TokenRow:
 
 
 def near(found: tuple[float, ...], wanted: tuple[float, ...], old: tuple[float, ...]) -> bool:
-    """Within half a unit of float16 at the size of what was stored: the difference to `old`."""
+    """Within half a unit of float16 at the size of the stored value: the difference to `old`."""
     bases = old if len(old) == len(wanted) else (0.0,) * len(wanted)
     return len(found) == len(wanted) and all(
         abs(a - b) <= abs(b - base) * 2**-11 + 2**-24

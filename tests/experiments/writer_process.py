@@ -1,4 +1,4 @@
-"""A process that records scripted steps and prints each stored step as a JSON line, as train does.
+"""A process that records scripted steps and prints each stored step as a JSON line, like train.
 
 Arguments: store, steps, seconds between steps, run to resume or `-`.
 """

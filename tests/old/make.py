@@ -1,7 +1,7 @@
-"""Made the old data: `python -P -m tests.old.make tests/old/vX.Y.Z`; no test runs it.
+"""Generated the old data: `python -P -m tests.old.make tests/old/vX.Y.Z`; no test runs it.
 
-Data of a released version stays as that version wrote it. Every path in it is relative to the
-folder itself.
+Data of a released version stays as that version wrote it. Every path in it is relative to its
+folder.
 """
 
 import json
@@ -50,11 +50,11 @@ FULL: dict[str, Any] = {
     "algorithm": {"recipe": "grpo-iterative", "ref_refresh_every": 2},
 }
 COPY = "spilled.db"
-CHECKED = 2  # the step of the checkpoints that are kept
+CHECKED = 2  # the step of the kept checkpoints
 
 
 def main(target: Path) -> None:
-    """Record two runs in an empty folder, and keep what they left."""
+    """Record two runs in an empty folder, and keep their files."""
     with tempfile.TemporaryDirectory() as place:
         subprocess.run(
             [sys.executable, "-P", "-m", "tests.old.make"], cwd=place, check=True,
@@ -128,7 +128,7 @@ def spill(config: Any, events: list[Any]) -> None:
 
 
 def keep(place: Path, target: Path) -> None:
-    """Copy what the tests need, without what would tell which machine it was."""
+    """Copy the files that the tests need, without anything that identifies the machine."""
     from app.feed import demo
 
     target.mkdir(parents=True)
@@ -142,7 +142,7 @@ def keep(place: Path, target: Path) -> None:
 
 
 def expect(target: Path) -> None:
-    """Write down what the data says to the version that made it."""
+    """Write the output of the version that made the data."""
     expected = target / EXPECTED
     expected.mkdir()
     with tempfile.TemporaryDirectory() as place:

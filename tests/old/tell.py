@@ -1,6 +1,6 @@
-"""What a store or a checkpoint says, as text to compare: `python -P -m tests.old.tell --help`.
+"""The contents of a store or a checkpoint as comparable text: `python -P -m tests.old.tell --help`.
 
-It runs in a process of its own, so that no setting of a test's process changes a number.
+It runs in a separate process, so that no test setting changes a number.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STORE, EXPECTED = "grpo-tui.db", "expected"
 PACKED, SPILLED, SPILL = "store.tar.xz", "spilled.tar.xz", "spill.jsonl"
 FIRST, SECOND = "first", "second"  # the names of the stored runs
-# MLX's own products with one thread and without compiled kernels: the same on each x86-64
+# MLX's own products with one thread and without compiled kernels: the same on every x86-64
 PLAIN = {"GRPO_TUI_BLAS": "none", "MLX_DISABLE_COMPILE": "1", "OMP_NUM_THREADS": "1"}
 COMMANDS: dict[str, tuple[str, ...]] = {
     "runs.json": ("runs", "--json"),
@@ -39,7 +39,7 @@ APART = ("time/", "memory/", "step_time", "tokens_per_second", "seconds", "elaps
 
 
 def unpack(version: Path, folder: Path) -> Path:
-    """Copy the data of a version into a new folder, with its store as a user has it."""
+    """Copy the data of a version into a new folder, with its store laid out as a user's."""
     from app.feed import demo
 
     shutil.copytree(version, folder)
@@ -48,7 +48,7 @@ def unpack(version: Path, folder: Path) -> Path:
 
 
 def told(folder: Path, *words: str, python: str = sys.executable) -> dict[str, Any]:
-    """What this module says in a process that works in the folder."""
+    """The output of this module in a process with the folder as working directory."""
     environment = {**os.environ, **PLAIN, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": ""}
     done = subprocess.run(
         [python, "-P", "-m", "tests.old.tell", *words],
@@ -61,7 +61,7 @@ def told(folder: Path, *words: str, python: str = sys.executable) -> dict[str, A
 
 
 def printed() -> dict[str, str]:
-    """What the commands print about the store in this folder."""
+    """The output of the commands on the store in this folder."""
     from app.cli.main import main
 
     found = {}
@@ -73,7 +73,7 @@ def printed() -> dict[str, str]:
 
 
 def replayed() -> list[Any]:
-    """Each moment of the replays of both runs: when, which event, its fields, and their values."""
+    """Each moment of both runs' replays: time, event, its fields, and their values."""
     from app.feed.replay import timed
     from experiments.reader import StoreReader
     from grpo_engine import events as ev
@@ -95,7 +95,7 @@ def _digest(event: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def resumed(folder: Path) -> list[Any]:
-    """What happens after the newest checkpoint of a run, but for how long it took."""
+    """The events after the newest checkpoint of a run, without durations."""
     import mlx.core as mx
 
     from grpo_engine import trainer
@@ -111,7 +111,7 @@ def resumed(folder: Path) -> list[Any]:
 
 
 def facts(events: Iterable[Any]) -> list[Any]:
-    """The events that hold results, as JSON; a failure ends the program."""
+    """The events with results, as JSON; a failure ends the program."""
     from grpo_engine import events as ev
 
     results = (

@@ -1,4 +1,4 @@
-"""What earlier versions wrote opens, replays and resumes, with the numbers it had then."""
+"""Data written by earlier versions opens, replays and resumes with the same numbers."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def rows(file: Path) -> list[Any]:
 
 
 def stored(store: Path) -> list[ev.Event]:
-    """All facts of the run that both stores hold."""
+    """All facts of the run that is in both stores."""
     with closing(StoreReader(store)) as reader:
         found = reader.facts(reader.resolve(FIRST).key, after=0, limit=10_000)
     return [fact.event for fact in found]
@@ -56,7 +56,7 @@ def test_the_commands_and_the_replay_say_what_they_said(version: Path, tmp_path:
 
 def test_a_store_that_was_opened_to_write_says_the_same(version: Path, tmp_path: Path) -> None:
     folder = unpack(version, tmp_path / "data")
-    Recorder(folder / STORE).close()  # opening it to write brings an older schema up to date
+    Recorder(folder / STORE).close()  # opening for writing migrates the schema
 
     for name, text in told(folder, "store")["printed"].items():
         assert text == (version / EXPECTED / name).read_bytes().decode(), name
@@ -68,7 +68,7 @@ def test_what_was_spilled_is_taken_in_as_it_would_have_been_stored(
     folder = unpack(version, tmp_path / "data")
     store = demo.unpacked(folder / SPILLED, tmp_path / "spilled")
     with closing(sqlite3.connect(store)) as conn:
-        # the process that spilled was one of this machine, and has ended
+        # make the spill come from a finished process on this machine
         conn.execute("UPDATE attempt SET host = ?", (host_name(),))
         (short,) = conn.execute("SELECT short FROM run").fetchone()
         conn.commit()
@@ -85,7 +85,7 @@ def test_what_was_spilled_is_taken_in_as_it_would_have_been_stored(
 
 
 def resumes(run: Path, folder: Path, python: str = sys.executable) -> Iterator[tuple[Any, Any]]:
-    """Each result of the steps after the checkpoint, here and in the version that made it."""
+    """Each result after the checkpoint, from this version and from the one that made it."""
     version = run.parents[1]
     copy = unpack(version, folder)
     here = told(copy, "resumed", str(run.relative_to(version)), python=python)["facts"]
@@ -95,7 +95,7 @@ def resumes(run: Path, folder: Path, python: str = sys.executable) -> Iterator[t
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.parents[1].name}-{run.name}")
 def test_a_checkpoint_resumes_to_the_same_numbers(run: Path, tmp_path: Path) -> None:
     for here, then in resumes(run, tmp_path / "data"):
-        # MLX's own products are the same on each x86-64; other machines round otherwise
+        # MLX's own products are the same on every x86-64; other machines round differently
         assert here == then if HERE == "x86_64" else near(here, then)
 
 
@@ -111,7 +111,7 @@ def test_it_does_so_on_an_older_processor(
 
 
 def near(here: Any, then: Any) -> bool:
-    """Whether numbers differ by rounding only."""
+    """Whether the numbers differ only by rounding."""
     if isinstance(then, dict):
         return here.keys() == then.keys() and all(near(here[k], then[k]) for k in then)
     if isinstance(then, list):

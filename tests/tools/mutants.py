@@ -34,7 +34,7 @@ TABLE = ROOT / "docs" / "mutants.md"
 LEAST = 0.95
 PATIENCE = 120.0  # seconds after which a mutant that hangs counts as noticed
 
-# Tests that are likely to notice, by module; the rest follows in this order.
+# The tests most likely to notice, by module; the rest run after them in this order.
 FILES = (
     "worked_numbers",
     "advantages",
@@ -76,12 +76,12 @@ class Job:
 
     @property
     def key(self) -> str:
-        """The mutated source, whatever line it is on."""
+        """The mutated source, independent of its line number."""
         return hashlib.sha256(f"{self.module}\n{self.mutant.source}".encode()).hexdigest()[:20]
 
 
 def install(job: Job) -> None:
-    """Put a mutant in the place of its module, in all that has been imported from it."""
+    """Put a mutant in place of its module, wherever that was imported."""
     name = f"grpo_engine.maths.{job.module}"
     module = sys.modules[name]
     changed: dict[str, Any] = {"__name__": name}
@@ -100,7 +100,7 @@ def install(job: Job) -> None:
 
 
 def transplant(old: object, new: object) -> None:
-    """Give a function, property or wrapped function the code and the defaults of another."""
+    """Replace the code and defaults of a function, property or wrapped function by another's."""
     if isinstance(new, property):
         old, new = getattr(old, "fget", None), new.fget
     if isinstance(old, FunctionType) and isinstance(new, FunctionType):
@@ -117,19 +117,18 @@ def rebind(key: str, old: object, new: object) -> None:
 
 
 def jobs() -> list[Job]:
-    """Every mutant there is."""
     sources = sorted(path for path in MATHS.glob("*.py") if path.stem != "__init__")
     return [Job(path.stem, mutant) for path in sources for mutant in mutants(path.read_text())]
 
 
 class Loop:
-    """A pytest plug-in that runs the collected tests once for each mutant, in a child each."""
+    """A pytest plug-in that runs the collected tests once per mutant, each in a child process."""
 
     def __init__(self, todo: Sequence[Job], workers: int, seconds: float) -> None:
         self.todo, self.workers, self.seconds = todo, workers, seconds
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Try mutants side by side until all are done or the time is up."""
+        """Try mutants in parallel until all are done or time runs out."""
         _, status = os.waitpid(start(None, session), 0)
         if status != 0:
             raise pytest.UsageError("the tests fail without any mutant: mend them first")
@@ -155,7 +154,7 @@ class Loop:
 
 
 def start(job: Job | None, session: pytest.Session) -> int:
-    """Test a mutant, or the source as it is, in a child; its exit status is 0 if all is well."""
+    """Test a mutant, or the unchanged source, in a child; exit status 0 if all tests pass."""
     child = os.fork()
     if child:
         return child
@@ -174,19 +173,19 @@ def start(job: Job | None, session: pytest.Session) -> int:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
             if session.testsfailed:
                 os._exit(1)
-    except BaseException:  # a mutant that cannot even be imported is noticed
+    except BaseException:  # a mutant that cannot be imported counts as noticed
         os._exit(1)
     os._exit(0)
 
 
 def keep(job: Job, survived: bool) -> None:
-    """Write down one result."""
+    """Save one result."""
     with RESULTS.open("a") as file:
         file.write(json.dumps({"key": job.key, "survived": survived}) + "\n")
 
 
 def results() -> dict[str, bool]:
-    """Whether each mutant tried so far survived, the latest try deciding."""
+    """Whether each mutant tried so far survived, by its latest result."""
     if not RESULTS.exists():
         return {}
     rows = map(json.loads, RESULTS.read_text().splitlines())
@@ -194,7 +193,7 @@ def results() -> dict[str, bool]:
 
 
 def reason(job: Job, reasons: dict[str, list[dict[str, str]]]) -> str:
-    """Why a survivor is no gap in the tests, or nothing."""
+    """Why a survivor is no gap in the tests; empty if unexplained."""
     for entry in reasons.get(job.module, []):
         same = (entry["before"], entry["after"]) == (job.mutant.before, job.mutant.after)
         if same:
@@ -203,7 +202,7 @@ def reason(job: Job, reasons: dict[str, list[dict[str, str]]]) -> str:
 
 
 def table(every: Sequence[Job], survived: dict[str, bool]) -> tuple[str, bool]:
-    """The page for `docs/`, and whether the tests notice enough."""
+    """The page for `docs/`, and whether the tests notice enough mutants."""
     reasons = tomllib.loads(REASONS.read_text()) if REASONS.exists() else {}
     left = [job for job in every if survived[job.key]]
     explained = {job.key: reason(job, reasons) for job in left}
@@ -246,7 +245,7 @@ def table(every: Sequence[Job], survived: dict[str, bool]) -> tuple[str, bool]:
 
 
 def main() -> int:
-    """Try what has no result yet, and write the table when nothing is left."""
+    """Try mutants without a result, and write the page when all have one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=1e9, help="stop starting after this long")
     parser.add_argument("--workers", type=int, default=2)

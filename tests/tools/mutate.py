@@ -1,4 +1,4 @@
-"""Mutants of a Python source: one small change each, made from its syntax tree."""
+"""Mutants of a Python source: one small change each, made in its syntax tree."""
 
 import ast
 import copy
@@ -44,7 +44,7 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A source with one change: what kind, on which line, and how the line reads."""
+    """A source with one change: its kind, its line, and the changed text."""
 
     kind: str
     line: int
@@ -54,18 +54,18 @@ class Mutant:
 
 
 class Sites(ast.NodeVisitor):
-    """Collects every change that can be made to a tree, as (kind, node, edit)."""
+    """Collect every possible change to a tree as (kind, node, edit)."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, ast.AST, Callable[[ast.AST], object]]] = []
 
     def add(self, kind: str, node: ast.AST, field: str, value: object) -> None:
-        """One change: set a field of the node."""
+        """Record one change: a field of the node with a new value."""
         self.found.append((kind, node, lambda target: setattr(target, field, value)))
 
     def visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
-            return  # words for people, and names
+            return  # messages for people, and imported names
         if isinstance(node, ast.AnnAssign | ast.arg):
             value = getattr(node, "value", None)
             if value is not None:
@@ -78,7 +78,7 @@ class Sites(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_body(self, node: ast.FunctionDef | ast.ClassDef | ast.Module) -> None:
-        """Statements and defaults; no docstring, decorator or annotation."""
+        """Visit statements and defaults, but no docstring, decorator or annotation."""
         for child in node.body:
             docstring = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
             if not docstring:
@@ -88,7 +88,7 @@ class Sites(ast.NodeVisitor):
                 self.visit(default)
 
     def look_at(self, node: ast.AST) -> None:
-        """The changes of this node alone."""
+        """Collect the changes of this node alone."""
         if isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in OPERATORS:
             self.add("operator", node, "op", OPERATORS[type(node.op)]())
         elif isinstance(node, ast.Compare):
@@ -114,7 +114,7 @@ class Sites(ast.NodeVisitor):
             self.add("branch", node, "args", [node.args[0], node.args[2], node.args[1]])
 
     def constant(self, node: ast.Constant) -> None:
-        """Numbers move, switches flip, words change."""
+        """Change numbers, flip switches, replace words."""
         if isinstance(node.value, bool):
             self.add("constant", node, "value", not node.value)
         elif isinstance(node.value, int):
@@ -128,7 +128,7 @@ class Sites(ast.NodeVisitor):
 
 
 class Unwrap(ast.NodeTransformer):
-    """Takes out nodes whose edit left them empty: `not x` -> x, `stop_gradient(x)` -> x."""
+    """Remove nodes whose edit left them empty: `not x` -> x, `stop_gradient(x)` -> x."""
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         self.generic_visit(node)
@@ -140,7 +140,7 @@ class Unwrap(ast.NodeTransformer):
 
 
 def mutants(source: str) -> Iterator[Mutant]:
-    """Every mutant of a source, in the order of its lines."""
+    """Every mutant of a source, in line order."""
     tree = ast.parse(source)
     sites = Sites()
     sites.visit(tree)
@@ -158,7 +158,7 @@ def mutants(source: str) -> Iterator[Mutant]:
 
 
 def around(before: str, after: str, room: int = 36) -> tuple[str, str]:
-    """The part of two lines that differs, with a little of what stands on both sides."""
+    """The part of two lines that differs, with a little context on both sides."""
     before, after = before.strip(), after.strip()
     start = next((k for k, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), 0)
     tail = 0

@@ -1,1 +1,1 @@
-"""Windows that open over a screen."""
+"""Dialogs that open over a screen."""

@@ -1,4 +1,4 @@
-"""One question with one line of text as its answer."""
+"""A question answered with one line of text."""
 
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from app.tui.widgets.field import Field
 
 
 class Ask(Dialog[str | None]):
-    """Gives the text that was typed; None if it was dismissed."""
+    """Return the typed text, or None if dismissed."""
 
     DEFAULT_CSS = """
     Ask { align: center middle; }
@@ -35,7 +35,6 @@ class Ask(Dialog[str | None]):
         self._title, self._hint, self._text = title, hint, text
 
     def compose(self) -> ComposeResult:
-        """The hint over the field."""
         with Vertical() as box:
             box.border_title = self._title
             yield Static(safe(self._hint, "\n"), markup=False)
@@ -43,9 +42,7 @@ class Ask(Dialog[str | None]):
 
     @on(Input.Submitted)
     def answer(self, event: Input.Submitted) -> None:
-        """Give what was typed."""
         self.dismiss(event.value)
 
     def action_cancel(self) -> None:
-        """Give nothing."""
         self.dismiss(None)

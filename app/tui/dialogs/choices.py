@@ -1,4 +1,4 @@
-"""Small questions with one key per answer."""
+"""Small questions, with one key for each answer."""
 
 from typing import ClassVar, Generic, TypeVar
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Choice(Dialog[T | None], Generic[T]):
-    """A question, and answers to choose from by arrows, by their first key, or by mouse."""
+    """A question whose answers are chosen by arrow keys, by their first key or by mouse."""
 
     DEFAULT_CSS = """
     Choice { align: center middle; }
@@ -40,7 +40,6 @@ class Choice(Dialog[T | None], Generic[T]):
         self._answers = answers
 
     def compose(self) -> ComposeResult:
-        """The question over its answers."""
         with Vertical() as box:
             box.border_title = self._title
             yield Static(safe(self._question, "\n"), markup=False)
@@ -54,11 +53,11 @@ class Choice(Dialog[T | None], Generic[T]):
                                 (why, "$foreground"))  # fmt: skip
 
     def on_mount(self) -> None:
-        """Arrows work at once."""
+        """Focus the list, so that the arrow keys work at once."""
         self.query_one(OptionList).focus()
 
     def on_key(self, event: events.Key) -> None:
-        """The first key of an answer chooses it."""
+        """Choose the answer that this key belongs to."""
         for value, key, _, _ in self._answers:
             if event.character == key:
                 event.stop()
@@ -67,16 +66,16 @@ class Choice(Dialog[T | None], Generic[T]):
                 return
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """⏎ or a click chooses."""
+        """Choose by ⏎ or click."""
         self.dismiss(self._answers[event.option_index][0])
 
     def action_cancel(self) -> None:
-        """Leave all as it is."""
+        """Dismiss without a choice."""
         self.dismiss(None)
 
 
 class StopDialog(Choice[str]):
-    """How a run is to be stopped."""
+    """How to stop a run."""
 
     def __init__(self, name: str, step: int, total: int) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""The error screen: the engine is gone, the message, what to do, and the log."""
+"""The error screen shown when the engine has failed: the message, what to do, and the log."""
 
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ REMEDY = (
 
 
 def crash_text(snapshot: Snapshot, message: str, traceback: str) -> Content:
-    """The screen's text, made safe."""
+    """Return the screen's text, escaped for the terminal."""
     parts = [
         Content.styled(safe(message, "\n") or "The engine ended without a message.",
                        "bold $error"),
@@ -37,7 +37,7 @@ def crash_text(snapshot: Snapshot, message: str, traceback: str) -> Content:
 
 
 class CrashScreen(Dialog[None]):
-    """Shown once, when a run that was on screen failed."""
+    """Shown once when the run on screen fails."""
 
     DEFAULT_CSS = """
     CrashScreen { align: center middle; }
@@ -60,7 +60,6 @@ class CrashScreen(Dialog[None]):
         self._text = crash_text(snapshot, message, traceback)
 
     def compose(self) -> ComposeResult:
-        """The text in a box that scrolls."""
         with Vertical() as box:
             box.border_title = "the run failed"
             box.border_subtitle = "y copy   esc back"
@@ -68,10 +67,10 @@ class CrashScreen(Dialog[None]):
                 yield Static(self._text)
 
     def on_mount(self) -> None:
-        """Arrows scroll at once."""
+        """Focus the text, so that the arrow keys scroll at once."""
         self.query_one(VerticalScroll).focus()
 
     def action_copy(self) -> None:
-        """Copy all of it."""
+        """Copy the whole text."""
         self.app.copy_to_clipboard(self._text.plain)
         self.notify("Sent the error to the terminal's clipboard.")

@@ -1,4 +1,4 @@
-"""The export dialog: what of a screen to write, and where to."""
+"""The export dialog: what to write, in which format, and where."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -10,7 +10,7 @@ from textual.app import App
 from app.tui.dialogs.choices import Choice
 from app.tui.picture import paper_of, rows_of, svg
 
-Maker = Callable[[], str | Awaitable[str]]  # the text of a file, or a question to the store for it
+Maker = Callable[[], str | Awaitable[str]]  # the text of a file, or a store query that returns it
 WORDS = {
     "csv": ("c", "CSV", "for spreadsheets and pandas"),
     "yaml": ("y", "YAML", "for `grpo-tui train` and New run"),
@@ -22,7 +22,7 @@ WORDS = {
 
 
 def free_path(folder: Path, stem: str, ending: str) -> Path:
-    """A file name in the folder that is not taken."""
+    """Return a path in the folder that is not in use."""
     path = folder / f"{stem}.{ending}"
     count = 2
     while path.exists():
@@ -32,18 +32,18 @@ def free_path(folder: Path, stem: str, ending: str) -> Path:
 
 
 class ExportScreen(Choice[str]):
-    """Formats of what is shown; the file goes to the folder the program was started in."""
+    """Choose a format; the file is written to the folder the program was started in."""
 
     def __init__(self, app: App[Any], name: str, makers: Mapping[str, Maker]) -> None:
         self._stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
         self._makers = dict(makers)
-        # what is in front now, before the dialog is; made a picture only where that is chosen
+        # Capture the screen before the dialog covers it; build the SVG only if chosen.
         self._makers["svg"] = partial(svg, rows_of(app), *app.size, paper_of(app))
         answers = [(kind, *WORDS[kind]) for kind in self._makers if kind in WORDS]
         super().__init__("export", f"Write what is shown to {Path.cwd()}", answers)
 
     def dismiss(self, result: str | None = None) -> object:  # type: ignore[override]
-        """Write the file, and close."""
+        """Write the file and close."""
         if result:
             self.app.run_worker(self._write(result))
         return super().dismiss(result)

@@ -1,4 +1,4 @@
-"""Jump mode: a letter on every panel and field; pressing it moves the focus there."""
+"""Jump mode: each panel and field gets a letter, and pressing it moves the focus there."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 
 
 def targets(screen: Screen[Any]) -> list[Widget]:
-    """What can have the focus and is seen, from the top left on."""
+    """Return visible, focusable widgets in reading order."""
     found = [w for w in screen.focus_chain if w.region and w.display]
     return sorted(found, key=lambda w: (w.region.y, w.region.x))[: len(LETTERS)]
 
 
 class JumpScreen(Dialog[None]):
-    """The letters over the screen below."""
+    """The letters, drawn over the screen below."""
 
     DEFAULT_CSS = """
     JumpScreen { background: $background 40%; layers: letters; }
@@ -37,14 +37,13 @@ class JumpScreen(Dialog[None]):
         self._targets = dict(zip(LETTERS, targets(base), strict=False))
 
     def compose(self) -> ComposeResult:
-        """One label per target."""
         for letter, widget in self._targets.items():
             label = Static(f" {letter} ", markup=False)
             label.styles.offset = Offset(widget.region.x + 1, widget.region.y)
             yield label
 
     def on_key(self, event: events.Key) -> None:
-        """Go there; any other key closes."""
+        """Jump to the letter's target; any other key closes."""
         event.stop()
         widget = self._targets.get(event.character or "")
         self.dismiss()
@@ -52,5 +51,4 @@ class JumpScreen(Dialog[None]):
             self._base.set_focus(widget)
 
     def on_click(self) -> None:
-        """A click closes."""
         self.dismiss()

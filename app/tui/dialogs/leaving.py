@@ -1,4 +1,4 @@
-"""The questions before the workbench is left: what becomes of its run, or just whether."""
+"""The questions before quitting: what to do with the run, or just whether to quit."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ Plan = Literal["", "stay", "hand_over", "stop", "now", "leave"]
 
 
 class QuitDialog(Choice[Plan]):
-    """What is to become of the run in this process."""
+    """What to do with the run in this process."""
 
     def __init__(self, snapshot: Snapshot, name: str, waiting: Plan) -> None:
         step = snapshot.current_step
@@ -31,7 +31,7 @@ class QuitDialog(Choice[Plan]):
 
 
 class LeaveDialog(Choice[Plan]):
-    """Whether to leave where no run would be lost sight of."""
+    """Whether to quit when no run would be lost."""
 
     def __init__(self, watching: str) -> None:
         question = "Leave the workbench?"

@@ -1,1 +1,1 @@
-"""Work that is done while no key is pressed."""
+"""Work done while no key is pressed."""

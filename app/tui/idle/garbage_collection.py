@@ -1,7 +1,7 @@
-"""Full garbage collections wait until no key is pressed: each stops all threads for some 100 ms.
+"""Delay full garbage collections until no key is pressed: each stops all threads for about 100 ms.
 
-Objects that exist at the start, or survived a long collection, are frozen and never scanned again;
-younger objects are collected as usual.
+Objects that exist at the start or survive a long collection are frozen and never scanned again.
+Younger objects are collected as usual.
 """
 
 import gc
@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 
 QUIET_S, EVERY_S, LATEST_S = 2.0, 60.0, 300.0
-LONG_S = 0.05  # mostly libraries that were loaded since
+LONG_S = 0.05  # survivors of a longer collection are mostly newly loaded libraries
 NEVER = 1_000_000_000
 
 
 class IdleGarbageCollection:
-    """Collects the oldest generation while no key is pressed, and at least every five minutes."""
+    """Collect the oldest generation while no key is pressed, but at least every five minutes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -22,16 +22,16 @@ class IdleGarbageCollection:
         self._last = 0.0
 
     def start(self) -> None:
-        """Take over from the interpreter's own schedule."""
+        """Replace the interpreter's own schedule."""
         if self._before is None:
             self._before = gc.get_threshold()
             gc.freeze()
             gc.set_threshold(*self._before[:2], NEVER)
-            gc.enable()  # off while the program was loaded
+            gc.enable()  # collection was off while the program loaded
             self._last = self._clock()
 
     def poll(self, quiet: float) -> bool:
-        """Collect if it is time, `quiet` seconds after the last key; say whether it did."""
+        """Collect if it is time, `quiet` seconds after the last key; return whether it did."""
         if self._before is None:
             return False
         waited = self._clock() - self._last

@@ -1,20 +1,20 @@
-"""Loads modules and builds screens before they are first asked for.
+"""Load modules and build screens before they are first needed.
 
-To show a screen for the first time means loading its modules, making its widgets and laying them
-out, and each of these takes as long as ten ordinary keys. It is done piece by piece after the
-first frame, while no key is pressed; a key that comes earlier loads what it needs itself.
+Showing a screen for the first time loads its modules, creates its widgets and lays them out. Each
+of these takes as long as handling ten ordinary keys, so it is done in small pieces after the first
+frame while no key is pressed. A key that comes earlier loads what it needs itself.
 """
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
-QUIET_S = 0.15  # since the last key; a key that is held down repeats faster
-PAUSE_S = 0.02  # between two modules, for the screen
+QUIET_S = 0.15  # since the last key; longer than the key repeat interval
+PAUSE_S = 0.02  # between two modules, to leave time for drawing
 
-# In the order of use; large packages by their parts, so that none delays a key for long. Only
-# leaves and modules that others import by the same name: two threads that enter an import circle
-# at two places would find it half loaded.
+# In order of use. Large packages are listed by submodule, so that none delays a key for long. Only
+# leaves and modules that others import by the same name: two threads entering an import cycle at
+# different places would see half-initialized modules.
 MODULES = (
     "app.feed.stored",
     "pydantic_core",
@@ -39,7 +39,7 @@ MODULES = (
 
 
 class Preloading:
-    """Loads modules on a thread and builds screens on the loop while no key is pressed."""
+    """Load modules on a thread and build screens on the event loop while no key is pressed."""
 
     def __init__(
         self, build: Callable[[str], None], screens: Mapping[str, str], *, read_only: bool = False,
@@ -60,20 +60,20 @@ class Preloading:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin; called after the first frame."""
+        """Start after the first frame."""
         if self._thread is None and not self._stopped.is_set():
             self._thread = threading.Thread(target=self._load, name="preloading", daemon=True)
             self._thread.start()
 
     @property
     def busy(self) -> bool:
-        """Whether modules are being loaded."""
+        """Whether modules are still being loaded."""
         return self._thread is not None and self._thread.is_alive()
 
     def poll(self, quiet: float) -> None:
-        """Build the next screen if its module is there and nobody types; called with each frame.
+        """Build the next screen once its module is loaded and no key is pressed; called each frame.
 
-        Raises what kept a module from being loaded.
+        Raises the error that stopped a module from loading.
         """
         if self._failure is not None:
             raise self._failure
@@ -87,7 +87,7 @@ class Preloading:
             self._build(found[0])
 
     def stop(self) -> None:
-        """End after the module that is being loaded."""
+        """Stop after the module that is being loaded."""
         self._stopped.set()
         self._quiet.set()
         if self._thread is not None:
@@ -100,7 +100,7 @@ class Preloading:
                 return
             try:
                 import_module(name)
-            except Exception as error:  # a broken installation, which `poll` reports
+            except Exception as error:  # such as a broken installation; `poll` raises it
                 self._failure = error
                 return
             self.loaded.add(name)

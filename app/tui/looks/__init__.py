@@ -1,1 +1,1 @@
-"""Themes, colours and how screens are styled."""
+"""Themes, colours and styles."""

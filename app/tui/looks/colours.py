@@ -14,7 +14,7 @@ _CUBE = (0, 95, 135, 175, 215, 255)
 
 
 def rgb(number: int) -> tuple[int, int, int]:
-    """The red, green and blue of an xterm-256 colour from 16 on."""
+    """The red, green and blue of an xterm-256 colour, from number 16 on."""
     if number >= 232:
         grey = 8 + 10 * (number - 232)
         return grey, grey, grey
@@ -23,12 +23,11 @@ def rgb(number: int) -> tuple[int, int, int]:
 
 
 def hex_of(number: int) -> str:
-    """The colour as `#rrggbb`."""
     return "#{:02x}{:02x}{:02x}".format(*rgb(number))
 
 
 def luminance(number: int) -> float:
-    """How light a colour is, from 0 to 1, as WCAG 2 defines it."""
+    """Relative luminance from 0 to 1, as WCAG 2 defines it."""
     red, green, blue = (
         part / 3294.6 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4
         for part in rgb(number)
@@ -37,15 +36,15 @@ def luminance(number: int) -> float:
 
 
 def contrast(one: int, other: int) -> float:
-    """(lighter + .05) / (darker + .05); text needs at least 4.5 to be read easily."""
+    """Contrast ratio (lighter + .05) / (darker + .05); easily readable text needs at least 4.5."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
 def readable(front: int, back: int) -> int:
-    """The colour, moved away from a raised background until text in it reads well.
+    """Return the colour, adjusted until it is readable as text on a raised background.
 
-    What is far below, as guide lines are, is not meant to be read and stays.
+    Very low contrast, as for guide lines, is intended and left unchanged.
     """
     if not FAINT <= contrast(front, back) < READABLE:
         return front
@@ -71,7 +70,7 @@ def style(
     front: int | None, back: int | None = None, *, bold: bool = False, underline: bool = False,
     italic: bool = False,
 ) -> Style:  # fmt: skip
-    """A rich style of these xterm-256 colours, made once; text on a background can be read."""
+    """Return a cached rich style of these xterm-256 colours, with readable text on a background."""
     if front is not None and back is not None:
         front = readable(front, back)
     return Style(
@@ -85,7 +84,7 @@ def style(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Palette:
-    """What each kind of mark is drawn in; numbers are xterm-256."""
+    """The colour of each kind of mark, as xterm-256 numbers."""
 
     name: str
     dark: bool
@@ -109,15 +108,15 @@ class Palette:
     cycle: tuple[int, ...] = ()
 
     def of_series(self, name: str, index: int = 0) -> int:
-        """The colour of a metric: its own, else one of the cycle."""
+        """The colour of a metric: its own if it has one, otherwise the next in the cycle."""
         return self.series.get(name) or self.cycle[index % len(self.cycle)]
 
     def of_advantage(self, value: float | None, largest: float = 1.5) -> int:
-        """The colour between the two ends that shades an advantage; grey where there is none."""
+        """The background colour for an advantage; grey for zero or none."""
         return self._between(self.advantage, value, largest)
 
     def of_push(self, value: float | None, largest: float = 1.5) -> int:
-        """The colour in which an advantage is written: readable at every strength."""
+        """The text colour for an advantage, readable at every strength."""
         return self._between(self.push, value, largest)
 
     def _between(self, ramp: tuple[int, ...], value: float | None, largest: float) -> int:
@@ -181,5 +180,5 @@ PALETTES: dict[str, Palette] = {
 
 
 def palette_of(theme: str) -> Palette:
-    """The palette of a theme; a foreign theme gets the dark one."""
+    """The palette of a theme; the dark one for themes that are not ours."""
     return PALETTES.get(theme, PALETTES[DARK])

@@ -1,4 +1,4 @@
-"""Chrome for each palette as a Textual theme, and exact colours on 256-colour terminals."""
+"""A Textual theme for each palette, and exact colours on 256-colour terminals."""
 
 from functools import lru_cache
 from itertools import product
@@ -14,7 +14,6 @@ from app.tui.looks.colours import PALETTES, Palette, hex_of, rgb
 
 
 def theme_of(palette: Palette) -> Theme:
-    """The Textual theme with this palette's chrome."""
     h = hex_of
     return Theme(
         name=palette.name,
@@ -68,10 +67,10 @@ _NUMBERS = {rgb(number): number for number in range(255, 15, -1)}
 
 
 class ExactXterm(LineFilter):
-    """Sends colours of the 256 palette by their number.
+    """Send colours of the 256-colour palette by number.
 
-    rich rounds nine greys to a neighbour when it reduces true colour to 256, so that text at 251
-    would come out as 250.
+    When rich reduces true colour to 256, it rounds nine greys to a neighbour: text at 251 would
+    come out as 250.
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002
@@ -98,7 +97,7 @@ def _number(color: RichColor | None) -> RichColor | None:
 
 
 def number_of(red: int, green: int, blue: int) -> int | None:
-    """The xterm number of a colour; Textual's own arithmetic may have moved it by one."""
+    """The xterm number of a colour, allowing for Textual's arithmetic being off by one."""
     exact = _NUMBERS.get((red, green, blue))
     if exact is not None:
         return exact

@@ -1,1 +1,1 @@
-"""What fills the terminal: one package per screen."""
+"""The screens: one package each."""

@@ -1,11 +1,11 @@
 """WorkbenchScreen: what the five screens share.
 
-A screen composes `body()` between the top bar and the key bar, and gets each new snapshot of the
-shown run in `show(snapshot)`, at most as often as the app draws frames and only
-while it is in front. Requests from other screens arrive in `receive(message)`. Reading the store
-goes through `await self.workbench.reader.ask(lambda reader: …)`.
+A screen composes `body()` between the top bar and the key bar. While it is active, it receives each
+new snapshot of the shown run in `show(snapshot)`, at most once a frame. Requests from other screens
+arrive in `receive(message)`. Reads from the store go through `await
+self.workbench.reader.ask(lambda reader: …)`.
 
-A screen may offer `find(text)` for `/` and `exports()` for `e`; the focused panel gives `topic()`
+A screen may offer `find(text)` for `/` and `exports()` for `e`. The focused panel returns `topic()`
 for `?` and `copy_text()` for `y`.
 """
 
@@ -63,43 +63,42 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         raise NotImplementedError
 
     def show(self, snapshot: Snapshot) -> None:
-        """Take a new snapshot of the shown run; only called while the screen is in front."""
+        """Show a new snapshot of the shown run; only called while the screen is active."""
 
     def tick(self, now: float) -> None:
-        """Called with each frame: move what runs by the clock."""
+        """Update time-dependent parts; called with each frame."""
 
     def receive(self, message: Message) -> None:
-        """Take a request from another screen, which the app has brought here."""
+        """Handle a request from another screen, delivered by the app."""
 
     def find(self, text: str) -> None:
-        """Search as one types; an empty text ends the search."""
+        """Search while the user types; an empty text ends the search."""
 
     def exports(self) -> "Mapping[str, Maker]":
-        """File name endings and what makes their text, beside the picture of the screen."""
+        """Map file extensions to functions that return the text, in addition to the screenshot."""
         return {}
 
     # -- shared -----------------------------------------------------------------------------
 
     @property
     def workbench(self) -> RunKeeper:
-        """The app, typed."""
+        """The app with its own type."""
         assert isinstance(self.app, RunKeeper)
         return self.app
 
     def compose(self) -> ComposeResult:
-        """Top bar, body, search line, key bar."""
         yield TopBar()
         yield from self.body()
         yield FindBar()
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Say which tab is active."""
+        """Mark the active tab."""
         self.query_one(TopBar).active = self.mode
         self._size_classes()
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Fold side panels on small terminals; the classes are `-narrow`, `-short`, `-wide`."""
+        """Collapse side panels on small terminals, by `-narrow`, `-short` and `-wide`."""
         self._size_classes()
 
     def _size_classes(self) -> None:
@@ -109,7 +108,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         self.set_class(size.width >= WIDE, "-wide")
 
     def frame(self, snapshot: Snapshot, now: float, mark: str) -> None:
-        """Called by the app with each frame: pass on what is new."""
+        """Update the screen; called by the app with each frame."""
         bars = self.query(TopBar)
         if not bars or not self.is_mounted:
             return
@@ -123,20 +122,20 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         self.tick(now)
 
     def on_screen_resume(self) -> None:
-        """Draw what changed while the screen was not in front."""
+        """Draw what changed while the screen was inactive."""
         self._size_classes()
         for panel in self.query(Panel):
             panel.refresh()
         self.workbench.frame_now()
 
     def panels(self) -> Iterable[Panel]:
-        """Panels that can have the focus."""
+        """The focusable panels."""
         return [panel for panel in self.query(Panel) if panel.focusable]
 
     # -- common keys ------------------------------------------------------------------------
 
     def action_zoom(self) -> None:
-        """Give the focused panel the whole screen, or put it back."""
+        """Toggle the focused panel between full screen and its usual size."""
         if self.maximized is not None:
             self.minimize()
             return
@@ -155,22 +154,21 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         self.query_one(FindBar).open()
 
     def on_find_bar_changed(self, message: FindBar.Changed) -> None:
-        """Search for what is typed."""
         self.find(message.text)
 
     def action_copy(self) -> None:
-        """Copy the selection, else what the focused panel offers."""
+        """Copy the selection, or what the focused panel offers."""
         panel = self._focused_panel()
         self.workbench.copy(self.get_selected_text() or (panel.copy_text() if panel else ""))
 
     def action_explain(self) -> None:
-        """Explain what has the focus."""
+        """Explain the focused element."""
         panel = self._focused_panel()
         self._explain((panel.topic() if panel else "") or f"screen:{self.mode}")
 
     @on(ExplainRequested)
     def show_help(self, message: ExplainRequested) -> None:
-        """A panel asks for help on a topic."""
+        """Show help on the topic that a panel asks for."""
         if self.is_active:
             self._explain(message.topic)
 
@@ -180,7 +178,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         self.app.push_screen(HelpScreen(topic, self, self.mode, self.snapshot))
 
     def action_export(self) -> None:
-        """Ask what to write, and where to."""
+        """Ask what to export, and where to."""
         from app.tui.dialogs.export import ExportScreen
 
         if self.workbench.read_only:
@@ -190,7 +188,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
             self.app.push_screen(ExportScreen(self.workbench, name, self.exports()))
 
     def action_escape(self) -> None:
-        """One step out: field, search, zoom, screen."""
+        """Go back one level: field, search, zoom, screen."""
         bar = self.query_one(FindBar)
         if isinstance(self.focused, Input | TextArea) and not bar.has_focus_within:
             self.set_focus(None)
@@ -203,14 +201,14 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
             self.leave()
 
     def action_back(self) -> None:
-        """Unzoom, else leave the screen."""
+        """Unzoom, or leave the screen."""
         if self.maximized is not None:
             self.minimize()
         else:
             self.leave(quits=True)
 
     def leave(self, quits: bool = False) -> None:
-        """Go back to Runs; there, quit if that was asked for."""
+        """Return to Runs; from Runs, quit if `quits`."""
         if self.mode != "runs":
             self.app.call_later(self.app.run_action, "mode('runs')")
         elif quits:

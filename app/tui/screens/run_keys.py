@@ -17,7 +17,7 @@ CONTROL_BINDINGS: Final = (
     Binding("s", "stop", "stop…", id="run.stop",
             tooltip="Stop after this step, or now; asks first"),
 )  # fmt: skip
-HELD: Final = {"pause": "continue"}  # what the key does while the run is paused
+HELD: Final = {"pause": "continue"}  # the pause key's label while the run is paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ControlledRun:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "ControlledRun":
-        """The run of a snapshot; one that was asked to pause counts as paused."""
+        """The run of a snapshot; a requested pause counts as paused."""
         held = snapshot.asked == "pause" or (
             snapshot.status == "paused" and snapshot.asked != "continue"
         )
@@ -44,16 +44,16 @@ class ControlScreen(WorkbenchScreen):
     """A screen with `CONTROL_BINDINGS`, for the shown run unless it names another."""
 
     def controlled_run(self) -> ControlledRun | None:
-        """The run that the keys act on, as it is at this moment."""
+        """The run that the keys act on at this moment."""
         session = self.workbench.session
         return ControlledRun.of(session.state.snapshot()) if session is not None else None
 
     def send(self, verb: Asked) -> None:
-        """Ask something of that run."""
+        """Send a request to that run."""
         self.workbench.control(verb)
 
     def action_pause(self) -> None:
-        """Ask the engine to pause, or to continue."""
+        """Ask the engine to pause or to continue."""
         run = self.controlled_run()
         self.send("continue" if run is not None and run.held else "pause")
 

@@ -1,1 +1,1 @@
-"""The store as the workbench asks it, off the thread that draws."""
+"""Access to the store off the UI thread."""

@@ -1,4 +1,4 @@
-"""The reader thread: the app's one permanent connection to the store, asked from the UI thread."""
+"""The reader thread: the app's one permanent connection to the store, used from the UI thread."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ class _Job:
 
 
 class ReaderThread:
-    """Runs questions to the store one after another, off the UI thread."""
+    """Run store queries one after another, off the UI thread."""
 
     def __init__(self, path: Path, opener: Callable[[Path], StoreReader] = StoreReader) -> None:
         self.path = path
@@ -36,9 +36,9 @@ class ReaderThread:
         self._lock = threading.Lock()
 
     async def ask(self, call: Callable[[StoreReader], T], key: str = "") -> T:
-        """Give what `call` returns; a later question with the same key cancels this one.
+        """Return what `call` returns; a later query with the same key cancels this one.
 
-        Raises what `call` raises, and `asyncio.CancelledError` where it was overtaken.
+        Raises what `call` raises, or `asyncio.CancelledError` if it was cancelled.
         """
         loop = asyncio.get_running_loop()
         job = _Job(key, call, loop, loop.create_future())
@@ -59,7 +59,7 @@ class ReaderThread:
         return result
 
     def close(self) -> None:
-        """End the thread after the current question."""
+        """Stop the thread after the current query."""
         if self._thread is not None:
             if self._reader is not None:
                 self._reader.interrupt()

@@ -1,4 +1,4 @@
-"""What screens write into the store; called on a worker thread, which loads SQLModel."""
+"""What screens write to the store; called on a worker thread, which loads SQLModel."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -24,14 +24,14 @@ def _opened(path: Path) -> "Iterator[ExperimentStore]":
 
 
 def set_archived(path: Path, runs: Sequence[RunSummary], archived: bool) -> None:
-    """Hide runs from the list, or bring them back."""
+    """Archive or restore runs."""
     with _opened(path) as store:
         for run in runs:
             store.set_archived(run.key, archived)
 
 
 def change_tags(path: Path, runs: Sequence[RunSummary], text: str) -> None:
-    """Add the named tags; those with a `-` in front go."""
+    """Add the named tags; a `-` in front removes a tag."""
     words = text.replace(",", " ").split()
     add = [word for word in words if not word.startswith("-")]
     remove = [word[1:] for word in words if word.startswith("-")]
@@ -41,13 +41,12 @@ def change_tags(path: Path, runs: Sequence[RunSummary], text: str) -> None:
 
 
 def rename(path: Path, run: RunSummary, name: str) -> None:
-    """Give a run another name."""
     with _opened(path) as store:
         store.rename(run.key, name)
 
 
 def annotate(path: Path, run: RunSummary, note: str) -> None:
-    """Write a note on a run."""
+    """Set a run's note."""
     with _opened(path) as store:
         store.set_note(run.key, note)
 
@@ -59,7 +58,7 @@ def mute(path: Path, run: int, rule: str, muted: bool) -> None:
 
 
 def request(path: Path, run: RunSummary, verb: str, patience: float = 6.0) -> str:
-    """Ask something of a run in another process; gives why nothing came of it, or nothing."""
+    """Send a request to a run in another process; return why it failed, or an empty text."""
     from experiments.reader import StoreReader
 
     with _opened(path) as store, closing(StoreReader(path)) as reader:

@@ -1,1 +1,1 @@
-"""All use of Textual's private API, which may change with any release of Textual."""
+"""All use of Textual's private API, which may change with any release."""

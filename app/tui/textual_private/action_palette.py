@@ -1,4 +1,4 @@
-"""Textual's command palette with our own field."""
+"""Textual's command palette with our own input field."""
 
 from textual.app import ComposeResult
 from textual.command import CommandInput, CommandPalette
@@ -7,11 +7,11 @@ from app.tui.widgets.field import Field
 
 
 class ActionField(CommandInput, Field):
-    """The search field of the palette; Textual's style sheets go by the first base."""
+    """The palette's search field; Textual's style sheets match the first base class."""
 
 
 class ActionPalette(CommandPalette):
-    """Every action by its name."""
+    """The command palette, listing every action."""
 
     def compose(self) -> ComposeResult:
         """Textual's widgets, with its field replaced."""

@@ -1,7 +1,7 @@
-"""The screen beneath a dialog, dimmed: each style is dimmed once.
+"""The screen beneath a dialog, dimmed, with cached styles.
 
-Textual's own sends the whole screen through rich for each frame, which takes longer than everything
-else about opening a dialog.
+Textual's own class renders the whole screen through rich in each frame, which takes longer than all
+the other work of opening a dialog.
 """
 
 from functools import lru_cache
@@ -32,7 +32,7 @@ class DimmedScreen(Visual):
     def render_strips(
         self, width: int, height: int | None, style: "Style", options: RenderOptions  # noqa: ARG002 - a hook's
     ) -> list[Strip]:  # fmt: skip
-        """The screen's lines in dimmed colours; Textual's hook."""
+        """Return the screen's lines in dimmed colours; overrides Textual."""
         size = Size(width, height if height is not None else self._screen.size.height)
         base, tint = style.rich_style, self._color
         return [
@@ -42,11 +42,9 @@ class DimmedScreen(Visual):
         ]  # fmt: skip
 
     def get_optimal_width(self, rules: "RulesMap", container_width: int) -> int:  # noqa: ARG002 - a hook's
-        """The whole width; Textual's hook."""
         return container_width
 
     def get_height(self, rules: "RulesMap", width: int) -> int:  # noqa: ARG002 - a hook's
-        """The screen's height; Textual's hook."""
         return self._screen.size.height
 
 

@@ -1,4 +1,4 @@
-"""The lines of a screen as Textual composes them."""
+"""The lines of a screen as composed by Textual."""
 
 from typing import Any
 
@@ -8,5 +8,5 @@ from textual.strip import Strip
 
 
 def strips_of(screen: Screen[Any], size: Size | None = None) -> list[Strip]:
-    """A strip for each line; `size` asks for another size than the screen's."""
+    """Return one strip per line; `size` overrides the screen's size."""
     return screen._compositor.render_strips(size)

@@ -1,7 +1,7 @@
-"""Screens that are styled, laid out and drawn once when they come to the front.
+"""Screens that are styled, laid out and drawn only once when they are shown.
 
-Textual does all three again when a screen resumes, when it gets its first size, and when it has
-been mounted; each time costs a whole frame.
+Textual does all three again on resume, on the first resize and after mounting; each time takes a
+whole frame.
 """
 
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -20,10 +20,10 @@ else:
 
 
 class DrawnOnce(Beside):
-    """A base of screens, named before `Screen`."""
+    """A base class for screens; list it before `Screen`."""
 
     def _on_screen_resume(self, event: events.ScreenResume) -> None:
-        """Lay out and draw a screen that is new; Textual's hook."""
+        """Lay out and draw a new screen; overrides Textual."""
         if self._size == self.app.size or not self.is_attached:
             return
         event.prevent_default()
@@ -33,14 +33,14 @@ class DrawnOnce(Beside):
         self._refresh_layout(self.app.size)
 
     def _screen_resized(self, size: Size) -> None:
-        """Lay out if the size has changed; Textual's hook."""
+        """Lay out if the size has changed; overrides Textual."""
         if self._compositor.size != size:
             super()._screen_resized(size)
 
     def refresh(
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
     ) -> Self:
-        """Draw only what a new layout has moved; Textual's hook."""
+        """Draw only what a new layout has moved; overrides Textual."""
         drawn = self._compositor.size == self.app.size
         return super().refresh(
             *regions, repaint=repaint and not (layout and drawn), layout=layout, recompose=recompose
@@ -48,11 +48,11 @@ class DrawnOnce(Beside):
 
 
 class Dialog(DrawnOnce, ModalScreen[T]):
-    """A screen over the one that asked for it."""
+    """A screen shown over the one that opened it."""
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
-        """Close with a result, unless another screen is on top already.
+        """Close with a result, unless another screen is already on top.
 
-        Textual closes whatever is on top, and fails where a result was given before.
+        Textual would close whichever screen is on top, and fails if a result was already returned.
         """
         return super().dismiss(result) if self.is_active else AwaitComplete()

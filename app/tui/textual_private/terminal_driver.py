@@ -1,7 +1,7 @@
-"""Textual's terminal driver, which neither fails nor blocks when the terminal goes away.
+"""Textual's terminal driver, made to survive the loss of the terminal.
 
-Textual's writer thread ends with the first failed write, and the event loop waits for it forever
-once its queue is full; a lost terminal would freeze the app and keep a core busy reading nothing.
+Textual's writer thread ends at the first failed write. Once its queue is full, the event loop waits
+for it forever. A lost terminal would freeze the app and keep a core busy with empty reads.
 """
 
 import os
@@ -20,7 +20,7 @@ CHECK_EVERY, IDLE_S = 0.5, 0.1  # seconds
 
 
 class FailsafeStream:
-    """A stream whose failures are reported and never raised."""
+    """A stream that reports failures to a callback and never raises them."""
 
     def __init__(self, file: IO[str], lost: Any) -> None:
         self._file = file
@@ -41,7 +41,7 @@ class FailsafeStream:
             self._lost()
 
     def fileno(self) -> int:
-        """The number of the real stream."""
+        """The real stream's file descriptor."""
         return self._file.fileno()
 
 
@@ -55,20 +55,20 @@ class TerminalDriver(LinuxDriver):
         self._closed = threading.Event()
 
     def start_application_mode(self) -> None:
-        """Take the terminal, and check from time to time that it is still there."""
+        """Set up the terminal, and check regularly that it still exists."""
         super().start_application_mode()  # type: ignore[no-untyped-call]
         if self.input_tty:
             threading.Thread(target=self._check, name="terminal", daemon=True).start()
 
     def run_input_thread(self) -> None:
-        """Read keys; a lone escape counts as a key as soon as its wait is over.
+        """Read keys; deliver a lone escape as a key as soon as its timeout has passed.
 
-        Textual's own loop checks for that only every tenth of a second.
+        Textual's own loop checks for the timeout only every tenth of a second.
         """
         parser = XTermParser(self._debug)
         decoder = getincrementaldecoder("utf-8")("replace")
         while not self.exit_event.is_set():
-            begun = parser._timeout_time is not None  # an escape that may begin a sequence
+            begun = parser._timeout_time is not None  # an escape that may start a sequence
             wait = constants.ESCAPE_DELAY if begun else IDLE_S
             if select.select([self.fileno], [], [], wait)[0]:
                 data = os.read(self.fileno, 4096)
@@ -80,7 +80,7 @@ class TerminalDriver(LinuxDriver):
                 self.process_message(event)
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Restore the terminal."""
         self._closed.set()
         super().close()
 

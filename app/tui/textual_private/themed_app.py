@@ -1,7 +1,7 @@
-"""An app with our themes that parses each style sheet once per theme.
+"""An app with our themes that parses each style sheet only once per theme.
 
-Textual parses every rule of every widget again whenever a screen is first shown, and with more than
-64 sources whenever a widget of a new class is mounted.
+Textual parses every rule of every widget again when a screen is first shown, and, with more than 64
+sources, when a widget of a new class is mounted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,29 +18,29 @@ from textual.theme import Theme
 from app.tui.looks.themes import THEMES, ExactXterm
 from app.tui.textual_private.dimmed_screen import DimmedScreen
 
-MOUNTED_HOLD_S = 0.004  # enough for a mounted screen, which lacks only its first layout
-SOURCES = 512  # more than there are classes of widgets
+MOUNTED_HOLD_S = 0.004  # enough for a mounted screen, which only needs its first layout
+SOURCES = 512  # more than the number of widget classes
 
 
 class CachedStylesheet(Stylesheet):
-    """Keeps the parsed rules of each source until the colours change."""
+    """Caches the parsed rules of each source until the colours change."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         super().__init__(variables=dict(variables))
         self._parse_cache = LRUCache(SOURCES)
 
     def set_variables(self, variables: dict[str, str]) -> None:
-        """Use other colours; Textual's hook."""
+        """Use other colours; overrides Textual."""
         if variables != self._variables:
             super().set_variables(variables)
 
     def reparse(self) -> None:
-        """Put the rules together again; Textual's hook."""
+        """Rebuild the rules from the cache; overrides Textual."""
         self.parse()
 
 
 class ThemedApp(App[int]):
-    """An app in our themes; the chosen one is set before anything is drawn in another."""
+    """An app with our themes; the chosen one is set before anything is drawn."""
 
     def __init__(self, theme: str) -> None:
         super().__init__()
@@ -58,37 +58,37 @@ class ThemedApp(App[int]):
 
     @property
     def is_exiting(self) -> bool:
-        """Whether the app was told to end."""
+        """Whether the app is shutting down."""
         return self._exit
 
     def write_to_terminal(self, text: str) -> None:
-        """Send a control sequence directly to the terminal."""
+        """Write a control sequence directly to the terminal."""
         if self._driver is not None and not self.is_headless:
             self._driver.write(text)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Our own variables have values before there is a theme; Textual's hook."""
+        """Give our variables values before a theme is set; overrides Textual."""
         return THEMES[0].variables
 
     @property
     def current_theme(self) -> Theme:
-        """The theme in use, without copying the list of all themes; Textual's hook."""
+        """The current theme, without copying the list of all themes; overrides Textual."""
         return self._registered_themes.get(self.theme) or super().current_theme
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Without the filter for the terminal's own colours, as ours are exact; Textual's hook."""
+        """Leave out the ANSI colour filter, since our colours are exact; overrides Textual."""
         return [
             item for item in super().get_line_filters() if not isinstance(item, ANSIToTruecolor)
         ]
 
     def _watch_theme(self, theme_name: str) -> None:
-        """Style all widgets again for another theme, not for the same; Textual's hook."""
+        """Restyle all widgets if the theme has changed; overrides Textual."""
         if theme_name != self._applied_theme:
             self._applied_theme = theme_name
             super()._watch_theme(theme_name)
 
     def _load_screen_css(self, screen: Screen[Any]) -> None:
-        """Parse the rules of a screen alone; Textual's hook."""
+        """Parse only the rules of this screen; overrides Textual."""
         for path in screen.css_path:
             if not self.stylesheet.has_source(str(path)):
                 self.stylesheet.read(path)
@@ -96,11 +96,11 @@ class ThemedApp(App[int]):
         screen._css_update_count = self._css_update_count
 
     def delay_update(self, delay: float = 0.05) -> None:
-        """Draw nothing for a moment, or for less if the next frame is complete; Textual's hook."""
+        """Delay drawing, but only briefly if the next frame is complete; overrides Textual."""
         super().delay_update(self._hold or delay)
 
     def build_screen(self, mode: str) -> None:
-        """Mount the screen of a mode behind the one in front, where `switch_mode` finds it."""
+        """Mount a mode's screen in the background, where `switch_mode` finds it."""
         make = self._modes[mode]
         if mode not in self._screen_stacks and callable(make):
             screen, _ = self._get_screen(make())
@@ -108,7 +108,7 @@ class ThemedApp(App[int]):
             self._screen_stacks[mode] = [screen]
 
     async def show_mode(self, mode: str) -> None:
-        """Show a mode; returns when its screen is mounted."""
+        """Switch to a mode; return once its screen is mounted."""
         stack = self._screen_stacks.get(mode)
         self._hold = MOUNTED_HOLD_S if stack and stack[-1].is_mounted else 0.0
         await self.switch_mode(mode)

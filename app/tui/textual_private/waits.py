@@ -1,4 +1,4 @@
-"""Textual's waits, which a local terminal does not need."""
+"""Shorter waits in Textual for local terminals."""
 
 import os
 import sys
@@ -11,9 +11,9 @@ SWITCH_S, DRAW_S, ESCAPE_S = 0.001, 0.004, 0.01
 def shorten(*, over_ssh: bool) -> None:
     """Shorten the waits between a key and its frame.
 
-    The engine's thread would keep the interpreter for 5 ms each time the screen wants it. Textual
+    The engine's thread would hold the interpreter lock for 5 ms each time the UI needs it. Textual
     waits 100 ms after an escape for the rest of a sequence, and up to a sixtieth of a second before
-    it draws; the workbench asks for few frames itself.
+    it draws; the workbench limits its frame rate itself.
     """
     sys.setswitchinterval(SWITCH_S)
     if not over_ssh:

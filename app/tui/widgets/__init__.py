@@ -1,1 +1,1 @@
-"""One panel per file; each has one reactive that holds a snapshot."""
+"""One panel per file; each has one reactive attribute with a snapshot."""

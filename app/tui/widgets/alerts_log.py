@@ -1,4 +1,4 @@
-"""Alerts that hold, then the log, newest first; ⏎ explains an alert, m mutes its kind."""
+"""Active alerts, then the log, newest first; ⏎ explains an alert, m mutes its kind."""
 
 from typing import Any, ClassVar
 
@@ -17,12 +17,11 @@ SIGNS = {"info": "·", "warning": "▲", "error": "✗"}
 
 
 def colour_of(severity: str, palette: Palette) -> int:
-    """The colour of a severity."""
     return {"info": palette.label, "warning": palette.warn, "error": palette.bad}[severity]
 
 
 def alert_line(alert: AlertView, palette: Palette, marked: bool) -> Line:
-    """When, how bad, what it says, for how long."""
+    """An alert's time, severity, message and duration."""
     held = alert.last_step - alert.first_step
     since = f" since step {alert.first_step}" if held else f" at step {alert.first_step}"
     sign = style(colour_of(alert.severity, palette), bold=True)
@@ -37,7 +36,7 @@ def alert_line(alert: AlertView, palette: Palette, marked: bool) -> Line:
 
 
 def muted_line(alert: AlertView, palette: Palette, marked: bool) -> Line:
-    """An alert that holds and is not to be heard of."""
+    """An active alert that is muted."""
     text = f"{clock(alert.at)} – {safe(alert.explanation, ' ')}  muted in this run  "
     return [
         ("▌" if marked else " ", style(palette.accent)),
@@ -58,14 +57,14 @@ def log_line(line: LogLine, palette: Palette, marked: bool) -> Line:
 
 
 def counted(snapshot: Snapshot) -> str:
-    """How many alerts hold, and how many of them are muted."""
+    """The number of active alerts, and how many of them are muted."""
     count, muted = len(snapshot.open_alerts), len(snapshot.muted_alerts)
     shown = f"{count} open" if count else "all quiet"
     return f"{shown} · {muted} muted" if muted else shown
 
 
 class AlertsLog(Panel):
-    """What needs attention, and what happened."""
+    """The panel with alerts and the log."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "step(-1)", "line", id="log.up", key_display="↑↓",
@@ -87,12 +86,12 @@ class AlertsLog(Panel):
         self._top = 0
 
     def watch_needle(self) -> None:
-        """Show only what holds the searched text."""
+        """Show only what matches the search."""
         self.set_reactive(AlertsLog.cursor, 0)
 
     @property
     def entries(self) -> list[AlertView | LogLine]:
-        """Open alerts, muted ones, log lines from the newest on, held against the search."""
+        """Active alerts, muted ones, then log lines from the newest on, filtered by the search."""
         shown = self.snapshot
         found: list[AlertView | LogLine] = [*shown.open_alerts, *shown.muted_alerts]
         found += reversed(shown.log)
@@ -102,7 +101,7 @@ class AlertsLog(Panel):
         return [entry for entry in found if needle in _text(entry).casefold()]
 
     def topic(self) -> str:
-        """What `?` explains here: the alert under the mark."""
+        """Return the topic of the selected alert."""
         entry = self._entry()
         return f"alert:{entry.rule}" if isinstance(entry, AlertView) else "panel:log"
 
@@ -111,7 +110,7 @@ class AlertsLog(Panel):
         return entries[min(self.cursor, len(entries) - 1)] if entries else None
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
-        """As many entries as fit, the marked one among them."""
+        """The entries that fit, including the selected one."""
         palette = self.palette
         entries = self.entries
         found = f"“{safe(self.needle)}”: {len(entries)}" if self.needle else ""
@@ -135,15 +134,15 @@ class AlertsLog(Panel):
         return lines
 
     def action_step(self, by: int) -> None:
-        """Move the mark by some lines."""
+        """Move the selection by some lines."""
         self.cursor = max(0, min(len(self.entries) - 1, self.cursor + by))
 
     def action_explain_alert(self) -> None:
-        """Explain the alert under the mark."""
+        """Explain the selected alert."""
         self.post_message(ExplainRequested(self.topic()))
 
     def action_mute(self) -> None:
-        """Mute the kind of alert under the mark, or unmute it."""
+        """Mute or unmute the kind of the selected alert."""
         entry = self._entry()
         if isinstance(entry, AlertView):
             self.post_message(MuteRequested(entry.rule, not entry.muted))
@@ -151,7 +150,7 @@ class AlertsLog(Panel):
             self.notify("Alerts can be muted, lines of the log cannot.", severity="warning")
 
     def copy_text(self) -> str:
-        """What `y` copies: the line under the mark."""
+        """Return the selected line."""
         entry = self._entry()
         return _text(entry) if entry is not None else ""
 

@@ -1,4 +1,4 @@
-"""The field of one line that every question of the workbench is typed into."""
+"""The one-line input field used by every question of the workbench."""
 
 from textual.widgets import Input
 
@@ -9,12 +9,12 @@ def one_line(text: str) -> str:
 
 
 class Field(Input):
-    """What is pasted keeps its words and stays on one line; a terminal obeys none of it."""
+    """An input field that keeps pasted text on one line, without control characters."""
 
     def insert_text_at_cursor(self, text: str) -> None:
-        """Type or paste; Textual's hook."""
+        """Type or paste; overrides Textual."""
         super().insert_text_at_cursor(one_line(text))
 
     def replace(self, text: str, start: int, end: int) -> None:
-        """Paste over what is selected; Textual's hook."""
+        """Paste over the selection; overrides Textual."""
         super().replace(one_line(text), start, end)

@@ -1,4 +1,4 @@
-"""The search line: hidden until `/`, keeps its text, closes with esc."""
+"""The search line: hidden until `/`, keeps its text, closed by esc."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,6 @@ class FindBar(Horizontal):
         text: str
 
     def compose(self) -> ComposeResult:
-        """A sign and a field."""
         yield Label(" / ")
         yield Field(placeholder="find; enter keeps, esc ends")
 
@@ -40,25 +39,25 @@ class FindBar(Horizontal):
         return self.query_one(Input).has_focus
 
     def open(self) -> None:
-        """Show the line and type into it."""
+        """Show the line and focus it."""
         self.display = True
         self.query_one(Input).focus()
 
     def close(self) -> None:
-        """End the search."""
+        """Close the search."""
         self.display = False
         self.query_one(Input).value = ""
         self.screen.focus_next()
 
     @on(Input.Changed)
     def tell(self, event: Input.Changed) -> None:
-        """Search as one types."""
+        """Search while the user types."""
         event.stop()
         self.post_message(self.Changed(event.value))
 
     @on(Input.Submitted)
     def keep(self, event: Input.Submitted) -> None:
-        """Leave the field; the search stays."""
+        """Leave the field and keep the search."""
         event.stop()
         self.screen.set_focus(None)
         self.screen.focus_next("Panel, DataTable")

@@ -1,4 +1,4 @@
-"""The groups panel: a row per prompt, a cell per answer, and why a prompt teaches nothing."""
+"""The groups panel: a row per prompt, a cell per answer, and why a prompt has no signal."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ NUMBER, MEAN = 4, 4
 
 
 def cell_width(width: int, answers: int) -> int:
-    """Cells per answer: 7 with its advantage, 2 with its arrow, 1 when tight, 0 for counts."""
+    """Cells per answer: 7 with its advantage, 2 with its arrow, 1 if narrow, 0 for counts only."""
     room = width - NUMBER - MEAN
     for each in (7, 2, 1):
         if answers * each <= room:
@@ -33,7 +33,7 @@ def cell_width(width: int, answers: int) -> int:
 def group_line(
     group: ShownGroup, width: int, each: int, palette: Palette, focused: bool, marked: int | None
 ) -> Line:
-    """One prompt: number, its answers' pushes, the mean reward."""
+    """One prompt: number, the pushes of its answers, the mean reward."""
     bright = style(palette.headline if focused else palette.text, bold=focused)
     spans: Line = [(f"{group.index + 1:>2}", bright),
                    ("▸ " if focused else "  ", style(palette.accent))]  # fmt: skip
@@ -82,7 +82,7 @@ def why_line(why: str, width: int, palette: Palette) -> Line:
 
 
 def why_no_push(group: ShownGroup) -> str:
-    """Why no answer of a recorded group is pushed; empty where some are, or before."""
+    """Why no answer of a recorded group is pushed; empty if some are, or if not recorded yet."""
     return group.no_signal if isinstance(group, Group) else ""
 
 
@@ -98,7 +98,7 @@ def signal_line(signal: Sequence[float], width: int, palette: Palette) -> Line:
 
 
 class Groups(Panel):
-    """All prompts of the step at a glance."""
+    """All prompts of the step in an overview."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "step(-1)", "prompt", id="groups.up", key_display="↑↓",
@@ -127,11 +127,10 @@ class Groups(Panel):
         return groups[min(self.place, len(groups) - 1)] if groups else None
 
     def topic(self) -> str:
-        """What `?` explains here."""
         return "panel:groups"
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """A header, the groups around the one in focus, and the signal over the last steps."""
+        """A header, the groups around the selected one, and the signal over the last steps."""
         palette = self.palette
         groups = self.snapshot.groups
         self._places = []
@@ -172,27 +171,27 @@ class Groups(Panel):
         return [(left, style(self.palette.label)), ("mean", style(self.palette.label))]
 
     def action_step(self, by: int) -> None:
-        """Look at another prompt."""
+        """Select another prompt."""
         count = len(self.snapshot.groups)
         if count:
             self.post_message(PromptFocused(max(0, min(count - 1, self.place + by))))
 
     def action_aside(self, by: int) -> None:
-        """Choose another answer of the prompt."""
+        """Select another answer of the prompt."""
         group = self._focused
         if group is not None:
             count = len(group.rollouts)
             self.cursor = max(0, min(count - 1, self.cursor + by))
 
     def action_open(self) -> None:
-        """Open the group in focus at the chosen answer."""
+        """Open the selected group at the selected answer."""
         group = self._focused
         if group is not None:
             step = self.snapshot.groups_step
             self.post_message(RolloutOpened(0, step, group.origin, group.index, self.cursor))
 
     def on_click(self, event: events.Click) -> None:
-        """Look at the clicked prompt."""
+        """Select the clicked prompt."""
         row = self.inside(event.offset).y - 1
         if 0 <= row < len(self._places):
             self.post_message(PromptFocused(self._places[row]))
@@ -201,7 +200,7 @@ class Groups(Panel):
 
 
 def _window(groups: Sequence[ShownGroup], place: int, room: int) -> tuple[int, bool]:
-    """The first group to show and whether reasons fit, so that the one in focus is on screen."""
+    """The first group to show and whether reasons fit, so that the selected one is visible."""
     full = sum(2 if why_no_push(group) else 1 for group in groups)
     if full <= room:
         return 0, True

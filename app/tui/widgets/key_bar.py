@@ -1,4 +1,4 @@
-"""The footer: the keys that matter here, in one line, never half a key."""
+"""The footer: the keys that are useful here, in one line; a hint that does not fit is left out."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -27,7 +27,7 @@ def hints(
 ) -> list[tuple[str, str, str]]:
     """Key, description and action of each shown binding; those in `COMMON` come last.
 
-    While one types into a field, keys that would be typed are left out; `renamed` has the words of
+    While the user types into a field, printable keys are omitted. `renamed` has descriptions of
     actions that do something else than usual.
     """
     found: list[tuple[str, str, str]] = [("esc", "leave field", "escape")] if typing else []
@@ -51,7 +51,7 @@ def _is_typed(key: str) -> bool:
 
 
 def fitting(found: list[tuple[str, str, str]], width: int) -> list[tuple[str, str, str]]:
-    """The hints that fit into the width; the last one stays."""
+    """The hints that fit into the width; the last one is always kept."""
     if not found:
         return []
     *rest, last = found
@@ -70,7 +70,7 @@ def _cells(hint: tuple[str, str, str]) -> int:
 
 
 def key_line(shown: list[tuple[str, str, str]], palette: Palette) -> Line:
-    """Keys bright, what they do dim."""
+    """Bright keys with dim descriptions."""
     spans: Line = [(" ", None)]
     for i, (key, description, _) in enumerate(shown):
         if i:
@@ -81,7 +81,7 @@ def key_line(shown: list[tuple[str, str, str]], palette: Palette) -> Line:
 
 
 class KeyBar(Panel, can_focus=False):
-    """One line at the bottom of every screen; keys can be clicked."""
+    """One line at the bottom of every screen; hints can be clicked."""
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
     framed: ClassVar[bool] = False
@@ -92,7 +92,7 @@ class KeyBar(Panel, can_focus=False):
     renamed: reactive[Mapping[str, str]] = reactive(dict)
 
     def on_mount(self) -> None:
-        """Follow the focus."""
+        """Update with the focus."""
         self.screen.bindings_updated_signal.subscribe(self, self._update)
         self._update()
 
@@ -109,11 +109,10 @@ class KeyBar(Panel, can_focus=False):
         )
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
-        """The one line."""
         return [key_line(self.shown, self.palette)]
 
     async def on_click(self, event: events.Click) -> None:
-        """Do what the clicked key does."""
+        """Run the clicked key's action."""
         place = 1
         for hint in self.shown:
             if place <= event.x < place + _cells(hint):

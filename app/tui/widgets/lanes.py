@@ -1,4 +1,4 @@
-"""The answers panel: one lane per answer to the prompt in focus, arriving live."""
+"""The answers panel: one lane per answer to the selected prompt, updated live."""
 
 from typing import Any, ClassVar
 
@@ -22,21 +22,21 @@ ORIGINS = {"train": "prompt", "eval": "held-out problem", "pinned": "pinned prom
 
 
 def arrow(advantage: float | None) -> str:
-    """▲ above the siblings, ▼ below them, = level with them, · not scored for training."""
+    """▲ positive advantage, ▼ negative, = zero, · not scored for training."""
     if advantage is None:
         return "·"
     return "▲" if advantage > 0 else "▼" if advantage < 0 else "="
 
 
 def largest_push(group: ShownGroup) -> float:
-    """The largest |advantage| of the group, by which its pushes are coloured."""
+    """The group's largest |advantage|, which scales the colours of pushes."""
     if isinstance(group, BoardGroup):
         return 1.0
     return max((abs(one.advantage) for one in group.rollouts if one.advantage), default=1.0)
 
 
 def end_mark(rollout: ShownRollout) -> str:
-    """How an answer ended: ▪ by itself, [cut] at the length limit, ▌ still growing."""
+    """How an answer ended: ▪ by itself, [cut] at the length limit, ▌ unfinished."""
     if rollout.finish is None:
         return "▌"
     return " [cut]" if rollout.finish == "length" else "▪"
@@ -45,7 +45,7 @@ def end_mark(rollout: ShownRollout) -> str:
 def lane_lines(
     rollout: ShownRollout, width: int, rows: int, palette: Palette, largest: float
 ) -> list[Line]:
-    """One answer in `rows` lines: name, push and reward at the left, then its text."""
+    """One answer in `rows` lines: name, push and reward on the left, then its text."""
     lead: Line = [(f"{letter(rollout.index):>2} ", style(palette.text))]
     if isinstance(rollout, BoardRollout):
         lead.append((f"{rollout.tokens:>7} tok".ljust(LEAD - 3), style(palette.label)))
@@ -93,7 +93,7 @@ def _text_rows(rollout: ShownRollout, mark: str, room: int, rows: int) -> list[s
 
 
 class Lanes(Panel):
-    """The answers to one prompt, compared with each other."""
+    """The answers to one prompt, side by side."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "step(-1)", "answer", id="lanes.up", key_display="↑↓",
@@ -116,16 +116,15 @@ class Lanes(Panel):
 
     @property
     def group(self) -> ShownGroup | None:
-        """The prompt in focus."""
+        """The group of the selected prompt."""
         groups = self.snapshot.groups
         return groups[min(self.place, len(groups) - 1)] if groups else None
 
     def topic(self) -> str:
-        """What `?` explains here."""
         return "panel:answers"
 
     def watch_place(self) -> None:
-        """Show the other prompt from its first answer."""
+        """Show the new prompt from its first answer."""
         self._top = 0
         self.set_reactive(Lanes.cursor, 0)
 
@@ -181,12 +180,12 @@ class Lanes(Panel):
         return lines
 
     def action_step(self, by: int) -> None:
-        """Move the mark by some answers."""
+        """Move the selection by some answers."""
         if self.group is not None:
             self.cursor = max(0, min(len(self.group.rollouts) - 1, self.cursor + by))
 
     def action_open(self) -> None:
-        """Open the marked answer."""
+        """Open the selected answer."""
         group = self.group
         if group is not None and group.rollouts:
             answer = group.rollouts[min(self.cursor, len(group.rollouts) - 1)].index
@@ -194,7 +193,7 @@ class Lanes(Panel):
             self.post_message(RolloutOpened(0, step, group.origin, group.index, answer))
 
     def copy_text(self) -> str:
-        """What `y` copies: the text of the marked answer."""
+        """Return the text of the selected answer."""
         group = self.group
         return group.rollouts[min(self.cursor, len(group.rollouts) - 1)].text if group else ""
 

@@ -1,4 +1,4 @@
-"""The narrator's sentence as a line of the screen."""
+"""The narrator's sentence as one panel."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from app.tui.widgets.panel import Line, Panel
 
 
 class NarratorLine(Panel, can_focus=False):
-    """One sentence, wrapped over the rows it is given."""
+    """One sentence, wrapped to the height of the panel."""
 
     DEFAULT_CSS = "NarratorLine { height: 1; }"
     framed: ClassVar[bool] = False

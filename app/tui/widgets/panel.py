@@ -1,9 +1,10 @@
-"""Panel: the base of all panels, drawn by lines, redrawing only the lines that changed.
+"""Panel: the base class of all panels, drawn as lines; redraws only lines that changed.
 
-A subclass holds what it shows in reactive attributes and writes `paint(width, height)`, which gives
-the lines inside the frame as spans of (safe text, style). The frame has the panel's number and
-`title` cut in on the left and `note` on the right; `paint` may set both. Sizes, focus and themes
-are handled here; nothing is painted while the panel is hidden or its screen is not in front.
+A subclass stores its content in reactive attributes and implements `paint(width, height)`, which
+returns the lines inside the frame as spans of (safe text, style). The top of the frame has the
+panel's number and `title` on the left and `note` on the right; `paint` may set both. This class
+handles sizes, focus and themes. It does not paint while the panel is hidden or its screen is
+inactive.
 """
 
 import re
@@ -47,15 +48,15 @@ class Panel(Widget, can_focus=True):
     # -- for subclasses ---------------------------------------------------------------------
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The lines inside the frame; missing ones are blank, those too many are not shown."""
+        """Return the lines inside the frame; missing lines are blank, excess lines are cut."""
         raise NotImplementedError
 
     def topic(self) -> str:
-        """What `?` explains here; empty for the screen."""
+        """The topic that `?` explains; empty for the screen."""
         return ""
 
     def copy_text(self) -> str:
-        """What `y` copies here."""
+        """The text that `y` copies."""
         return ""
 
     @property
@@ -65,18 +66,18 @@ class Panel(Widget, can_focus=True):
 
     @property
     def inner(self) -> Size:
-        """The room inside the frame."""
+        """The size inside the frame."""
         edge = 2 if self.framed else 0
         return Size(max(0, self.size.width - edge), max(0, self.size.height - edge))
 
     def inside(self, offset: Offset) -> Offset:
-        """The place of a mouse event inside the frame."""
+        """The position of a mouse event inside the frame."""
         return offset - Offset(1, 1) if self.framed else offset
 
     def refresh(
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
     ) -> Self:
-        """Draw again and send only the lines that differ; Textual's hook, called by reactives."""
+        """Redraw only the lines that differ; overrides Textual, called by reactives."""
         if regions or layout or recompose or not (repaint and self.is_attached):
             return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
         if not self.size or not self.on_show():
@@ -92,7 +93,7 @@ class Panel(Widget, can_focus=True):
         return self
 
     def on_show(self) -> bool:
-        """Whether anybody can see the panel now."""
+        """Whether the panel is visible."""
         return self.display and self.screen.is_current
 
     # -- drawing ----------------------------------------------------------------------------
@@ -106,7 +107,7 @@ class Panel(Widget, can_focus=True):
         lines = self.paint(width, height)[:height] if width > 0 and height > 0 else []
         lines += [[]] * (height - len(lines))
         base = style(palette.text, palette.paper)
-        # a line with the same spans as before keeps its strip: most lines do most of the time
+        # a line with unchanged spans keeps its strip, as most lines do most of the time
         same = self._drawn_for == self._key() and len(self._painted) == len(lines)
         old, first = (self._painted, int(self.framed)) if same else ([], 0)
         edge = [("│", style(self._frame_colour(palette)))] if self.framed else []
@@ -150,7 +151,7 @@ class Panel(Widget, can_focus=True):
         return _strip([("╰" + "─" * max(0, self.size.width - 2) + "╯", line)], base)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Lines for the compositor; Textual's hook."""
+        """Lines for the compositor; overrides Textual."""
         self._with_offsets = False
         try:
             return super().render_lines(crop)
@@ -158,7 +159,7 @@ class Panel(Widget, can_focus=True):
             self._with_offsets = True
 
     def render_line(self, y: int) -> Strip:
-        """One line, with the places that a selection by mouse asks for; Textual's hook."""
+        """One line with the offsets needed for selection by mouse; overrides Textual."""
         if self._drawn_for != self._key():
             self._draw()
         if y >= len(self._strips):
@@ -174,15 +175,15 @@ class Panel(Widget, can_focus=True):
         return strip.apply_offsets(0, y) if self._with_offsets else strip
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The selected text; Textual's hook."""
+        """The selected text; overrides Textual."""
         return selection.extract("\n".join(strip.text for strip in self._strips)), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002
-        """Draw the selection; Textual's hook."""
+        """Draw the selection; overrides Textual."""
         super().refresh()
 
     def on_descendant_focus(self) -> None:
-        """Light the frame."""
+        """Highlight the frame."""
         self.refresh()
 
     def on_descendant_blur(self) -> None:
@@ -191,9 +192,9 @@ class Panel(Widget, can_focus=True):
 
 
 def _fitted(line: Iterable[Span], width: int) -> Line:
-    """Spans cut or filled to `width` cells; a cut line ends in `…`.
+    """Spans cut or padded to `width` cells; a cut line ends in `…`.
 
-    Spans are safe already; one that a caller forgot is made so here.
+    Spans should be safe already; any unsafe one is escaped here.
     """
     spans: Line = []
     used = 0

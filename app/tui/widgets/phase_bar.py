@@ -1,4 +1,4 @@
-"""The phase bar: where the step is, how fast, how long, how much memory, in one line."""
+"""The phase bar: the step's phase, speed, duration and memory use, in one line."""
 
 from typing import ClassVar
 
@@ -15,14 +15,14 @@ NAMES = {"load": "loading model", "evaluate": "held-out", "checkpoint": "checkpo
 
 
 def bar(share: float, width: int) -> tuple[str, str]:
-    """The full and the empty part of a progress line."""
+    """The filled and the empty part of a progress bar."""
     half = round(max(0.0, min(1.0, share)) * width * 2)
     full = "━" * (half // 2) + ("╸" if half % 2 else "")
     return full, "─" * (width - len(full))
 
 
 def phase_line(snapshot: Snapshot, now: float, width: int, palette: Palette) -> Line:
-    """Phases on the left, numbers on the right; the least needed numbers go first."""
+    """Phases on the left, numbers on the right; the least important numbers are dropped first."""
     left = _phases(snapshot, now, palette)
     right = _numbers(snapshot)
     used = sum(cell_len(text) for text, _ in left)
@@ -93,7 +93,7 @@ def _status_colour(snapshot: Snapshot, palette: Palette) -> int:
 
 
 class PhaseBar(Panel, can_focus=False):
-    """One line; redrawn while a phase without counts runs."""
+    """One line; it redraws while a phase without counts runs."""
 
     DEFAULT_CSS = "PhaseBar { height: 1; }"
     framed: ClassVar[bool] = False
@@ -103,5 +103,4 @@ class PhaseBar(Panel, can_focus=False):
     now: reactive[float] = reactive(0.0)
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
-        """The one line."""
         return [phase_line(self.snapshot, self.now, width, self.palette)]

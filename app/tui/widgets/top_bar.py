@@ -1,4 +1,4 @@
-"""The top line: the five screens, the run that is shown, and its step."""
+"""The top line: the five screens, the shown run and its step."""
 
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ PULSE_SECONDS = 4.0
 
 
 def pulse(now: float) -> int:
-    """Which of four brightnesses a live mark has now; all marks pulse together."""
+    """The current one of four brightness levels of live marks; all marks pulse together."""
     phase = (now % PULSE_SECONDS) / PULSE_SECONDS
     return (0, 1, 2, 1)[int(phase * 4)]
 
@@ -28,7 +28,7 @@ def live_colour(palette: Palette, now: float) -> int:
 
 
 def status_mark(status: str, palette: Palette, now: float) -> tuple[str, int]:
-    """Glyph and colour of a run's state, told apart without colour as well."""
+    """Symbol and colour of a run's state; the symbol alone is enough."""
     match status:
         case "running" | "loading":
             return "●", live_colour(palette, now)
@@ -50,7 +50,7 @@ def status_mark(status: str, palette: Palette, now: float) -> tuple[str, int]:
 def top_line(
     active: str, snapshot: Snapshot, width: int, palette: Palette, now: float, mark: str = ""
 ) -> Line:
-    """Tabs at the left, the run behind them, its step at the right."""
+    """Tabs on the left, then the run, its step on the right."""
     tabs: Line = []
     for mode, key, name in TABS:
         if mode == active:
@@ -95,16 +95,15 @@ class TopBar(Panel, can_focus=False):
     mark: reactive[str] = reactive("")
 
     def watch_now(self, old: float, new: float) -> None:
-        """Let the live mark pulse."""
+        """Animate the live mark."""
         if self.snapshot.active and pulse(old) != pulse(new):
             self.refresh()
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
-        """The one line."""
         return [top_line(self.active, self.snapshot, width, self.palette, self.now, self.mark)]
 
     async def on_click(self, event: events.Click) -> None:
-        """Change to the screen whose tab was clicked."""
+        """Switch to the screen whose tab was clicked."""
         place = 0
         for mode, key, name in TABS:
             place += len(key) + len(name) + 3

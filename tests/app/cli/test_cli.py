@@ -1,4 +1,4 @@
-"""The command line: fast help, lazy verbs, honest exit codes."""
+"""The command line: fast help, lazily loaded verbs, correct exit codes."""
 
 import io
 import subprocess
@@ -16,7 +16,7 @@ HEAVY = ("mlx", "mlx_lm", "textual", "sqlmodel", "sqlalchemy", "pydantic", "nump
 
 
 class RunNotFoundError(EngineError, LookupError):
-    """Stands for any named error that refines LookupError."""
+    """An example of a named error derived from LookupError."""
 
 
 def cli(*args: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +34,7 @@ def test_help_loads_nothing_heavy_and_lists_every_verb() -> None:
     )
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert [name for name in HEAVY if name in loaded] == []
-    assert len(loaded) < 200  # the interpreter's own are half of them
+    assert len(loaded) < 200  # about half of them are the interpreter's own
     assert [verb.name for verb in VERBS if f"\n  {verb.name} " not in done.stdout] == []
 
 
@@ -73,7 +73,7 @@ def test_an_error_has_the_exit_code_of_the_stdlib_type_it_refines(
 
 
 def failing_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
-    """Put a verb `doctor` in place whose function has the given body."""
+    """Install a verb `doctor` whose function has the given body."""
     file = tmp_path / "failing_verb.py"
     file.write_text(f"from grpo_engine.errors import ConfigError\ndef doctor():\n    {body}\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.device`: its verdicts, what it does with a bad child, what it lets out."""
+"""`python -m benchmarks.device`: its verdicts, failing child processes, what the report reveals."""
 
 import getpass
 import json
@@ -53,7 +53,7 @@ def test_steps_that_are_missing_or_not_finite_fail() -> None:
     two = lines(step(1, step_time=9.0), step(2))
     fine = device.judged("lora, float32", Done(0, two), 2)
     assert (fine.passed, fine.seen) == (True, "2 of 2 steps")
-    assert fine.rows["steps"][0][:3] == ("lora, float32", "2.00", "100")  # the first warms up
+    assert fine.rows["steps"][0][:3] == ("lora, float32", "2.00", "100")  # the first is warm-up
     assert not device.judged("lora, float32", Done(0, two), 3).passed
     odd = device.judged("lora, float32", Done(0, lines(step(1), step(2, kl=1e999))), 2)
     assert (odd.passed, odd.seen) == (False, "2 of 2 steps; not finite: kl")

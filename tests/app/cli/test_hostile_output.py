@@ -1,4 +1,4 @@
-"""Text of models and users in everything that commands print and export: whole, and harmless."""
+"""Text from models and users in all printed and exported output: complete and harmless."""
 
 import io
 import json
@@ -30,7 +30,7 @@ BIDIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u2
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs whose every text tries to break something."""
+    """Two runs in which every text is hostile."""
     path = tmp_path_factory.mktemp("hostile") / "s.db"
     recorder = Recorder(path)
     for seed in (0, 1):
@@ -69,7 +69,7 @@ def cli(
 
 
 def assert_harmless(text: str) -> None:
-    """No sign that a terminal obeys is in it but the line end."""
+    """Assert that the text has no control characters except line ends."""
     bad = {one for one in text if one in BIDIRECTIONAL or unicodedata.category(one) == "Cc"}
     assert bad <= {"\n"}, sorted(bad)
 

@@ -1,4 +1,4 @@
-"""The pages for people: what they point to is there, and pictures are those the script makes."""
+"""The documentation pages: link targets exist, and pictures match the script's output."""
 
 import re
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_a_moving_picture_draws_a_row_once_for_as_long_as_it_stays() -> None:
     row = picture.Row
     still, one, two = row([("same", None)]), row([("one", None)]), row([("two", None)])
     text = screens.moving([[still, one], [still, two], [still, two]], (4, 2), "#000000", each=1.0)
-    # three frames and six more of the last: the still row holds for all nine of them
+    # three frames and six repeats of the last: one unchanged row covers all nine of them
     assert re.findall(r'<g class="(f[\d-]+)"', text) == ["f0-9", "f0-1", "f1-9"]
     assert text.count(">same<") == text.count(">two<") == 1
     assert "@keyframes f1-9{0%{visibility:hidden}11.111%{visibility:visible}}" in text

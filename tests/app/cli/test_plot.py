@@ -1,4 +1,4 @@
-"""Curves in the shell: what `plot`, `report` and `compare` draw, and on what."""
+"""Curves in the shell: what `plot`, `report` and `compare` draw, and on which kind of output."""
 
 import math
 import shutil

@@ -1,4 +1,4 @@
-"""`grpo-tui recipes`: every recipe is listed, and shown with all that belongs to it."""
+"""`grpo-tui recipes`: lists every recipe and shows all its details."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The commands over the store: what they print, how they end, what they say to a wrong name."""
+"""The commands on the store: output, exit status, and errors for unknown names."""
 
 import shutil
 import sqlite3
@@ -19,7 +19,7 @@ from tests.experiments.made import config, evaluated, finished, record_run, star
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
-    """A store of two finished runs: they differ in beta and seed; the second is better."""
+    """A store with two finished runs that differ in beta and seed; the second one is better."""
     path = tmp_path_factory.mktemp("recorded") / "s.db"
     one = record_run(path, name="plain-otter", last=(evaluated(3, (1, 0)),))
     other = config(seed=1, algorithm={"recipe": "grpo", "beta": 0.1})
@@ -44,7 +44,7 @@ def cli(
 
 @pytest.fixture
 def two(store: Path, recorded: tuple[Path, str, str]) -> tuple[str, str]:
-    """The two runs, in a store of the test's own."""
+    """The two runs, in a copy of the store for one test."""
     shutil.copytree(recorded[0].parent, store.parent, dirs_exist_ok=True)
     return recorded[1:]
 
@@ -220,7 +220,7 @@ def test_a_sweep_is_queued_once_and_listed(cli: Cli, store: Path) -> None:
 
 @pytest.fixture
 def live(store: Path) -> Iterator[tuple[str, Control]]:
-    """A run that goes on in this process."""
+    """A run that is active in this process."""
     recorder = Recorder(store)
     control = Control()
     handle = recorder.start_run(config(), name="at-work", control=control)

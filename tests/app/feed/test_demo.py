@@ -1,4 +1,4 @@
-"""The bundled recording opens, plays to its end without MLX, and tells nothing of its machine."""
+"""The bundled recording opens, plays to its end without MLX, and names no machine."""
 
 import sqlite3
 import subprocess
@@ -58,7 +58,7 @@ async def test_every_screen_has_something_to_show_of_it(tmp_path: Path) -> None:
         await until(app, lambda: "complete" in frames.text(app))
         frames.check(app)
         await pilot.press("4")
-        # the first token by itself: the recording knows where each token ends
+        # the first token alone: the recording stores where each token ends
         await until(app, lambda: "“<think>”" in frames.text(app))
         frames.check(app)
 

@@ -1,4 +1,4 @@
-"""Record first, show second: what a viewer sees of a step while it is worked on."""
+"""Record first, show second: what a viewer sees of an unfinished step."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
 def test_scores_show_while_the_step_goes_on_but_not_before_they_are_recorded(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the store stays locked for as long as the test looks
+    # the store stays locked for the whole test
     monkeypatch.setattr("experiments.record.recording.SPILL_AFTER_S", 2 * PATIENCE)
     handle = recorder.start_run(CONFIG)
     session = Session(LiveFeed(handle, Control()))
@@ -55,5 +55,5 @@ def test_scores_show_while_the_step_goes_on_but_not_before_they_are_recorded(
         assert [rollout.text for rollout in shown[0].rollouts] == ["yes", "no"]
         other.execute("ROLLBACK")
 
-    # no event ends the step: the group is recorded because it has waited
+    # the step has not ended: the group is recorded because it has waited long enough
     until(lambda: session.pull().groups == (group(),))

@@ -1,4 +1,4 @@
-"""Sampler and trainer from a run to what is shown of it: weights, notes, stored settings."""
+"""The gap between sampler and trainer, from run to screen: weights, notes, settings."""
 
 import statistics
 from pathlib import Path
@@ -24,7 +24,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stored(config: RunConfig, folder: Path) -> tuple[list[Event], StoreReader, int]:
-    """Run, and record what happens."""
+    """Run and record the events."""
     events = events_of(config, folder / "run")
     recorder = Recorder(folder / "store.db")
     handle = recorder.start_run(config.model_dump(mode="json"))
@@ -54,7 +54,7 @@ def test_in_16_bits_the_correction_is_on_unless_someone_decided(
     detail = reader.run(key)
     assert detail.settled == ON
     assert detail.settings["algorithm.importance_cap"] == 3.0
-    assert detail.config["algorithm"]["importance_cap"] is None  # what was asked for stays
+    assert detail.config["algorithm"]["importance_cap"] is None  # the stored setting is unchanged
     recipe = run_facts(reader, key).recipe
     assert (recipe.importance_cap, recipe.importance_mode) == (3.0, "sequence_mask")
 
@@ -96,7 +96,8 @@ def test_a_decision_is_kept_as_it_was_made(world: Path, tmp_path: Path) -> None:
 def test_the_inspector_shows_the_weights_that_the_engine_used(
     world: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    # top_k 20 of 261 tokens: the sampler gave each more than the policy does; weights are below 1
+    # top_k 20 of 261 tokens: the sampler's probabilities are higher than the policy's; weights are
+    # below 1
     config = settings(
         world, steps=1, rollout={"top_k": 20},
         algorithm={**changes, "off_policy_mask": 0.15, "passes": 2},
@@ -120,7 +121,8 @@ def test_the_inspector_shows_the_weights_that_the_engine_used(
 
 
 def test_tokens_that_were_set_and_not_drawn_are_in_no_weight(world: Path, tmp_path: Path) -> None:
-    # the sampler gives `</think>` after a spent budget the probability 1, the policy does not
+    # once the thinking budget is spent, the sampler forces `</think>` with probability 1; the
+    # policy does not
     config = settings(
         world, steps=1, rollout={"think_budget": 3, "max_new_tokens": 16},
         algorithm={"importance_cap": 5.0, "importance_mode": "sequence_truncate"},
@@ -136,7 +138,7 @@ def test_tokens_that_were_set_and_not_drawn_are_in_no_weight(world: Path, tmp_pa
 
 
 def test_the_off_policy_mask_alone_reads_what_the_sampler_gave(world: Path, tmp_path: Path) -> None:
-    # one pass over fresh answers: only the sampler's cut at top_k makes answers off-policy
+    # one pass over fresh answers: only the sampler's top_k cut makes answers off-policy
     for top_k, left_out in ((20, True), (0, False)):
         config = settings(
             world, steps=1, rollout={"top_k": top_k}, algorithm={"off_policy_mask": 0.01}

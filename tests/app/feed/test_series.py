@@ -1,4 +1,4 @@
-"""Metric series after a run was resumed: nothing of the dropped steps is left."""
+"""Metric series after a run was resumed: no values of the dropped steps remain."""
 
 import math
 
@@ -19,7 +19,7 @@ def pushed(values: list[float], first: int = 1, into: Series | None = None) -> S
 
 
 def numbers(view: SeriesView) -> list[float]:
-    """The view as numbers that pytest compares, NaN included."""
+    """The view as numbers that pytest can compare, including NaN."""
     return [view.width, view.first, view.count, view.last_step, view.last, view.value, view.delta,
             view.sparse, *view.low, *view.high, *view.smooth]  # fmt: skip
 

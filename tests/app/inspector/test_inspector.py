@@ -1,4 +1,4 @@
-"""The inspector's words and numbers, redone by hand."""
+"""The inspector's words and numbers, checked by hand calculation."""
 
 import math
 from dataclasses import replace
@@ -121,7 +121,7 @@ def test_terms_come_from_the_engines_loss() -> None:
 
 
 def sampled_at(logprob: float, *, cut: bool = False) -> TokenView:
-    """Those tokens, from a sampler that gave each the same log-probability."""
+    """Those tokens, from a sampler with the same log-probability for each."""
     both = (logprob, logprob)
     rows = (
         replace(one, sampled=both) if cut else replace(one, sampler=both) for one in TOKENS.rows
@@ -137,7 +137,7 @@ def sampled_at(logprob: float, *, cut: bool = False) -> TokenView:
 def test_the_weight_for_the_sampler_comes_from_what_was_drawn_from(
     mode: str, weight: float, cut: bool
 ) -> None:
-    # old .4, sampler .32: 1.25 a token, 1.25² = 1.5625 a completion, above the cap of 1.5
+    # old .4, sampler .32: 1.25 per token, 1.25² = 1.5625 per completion, above the cap of 1.5
     how = recipe("grpo", beta=0.0, anchor="none", importance_cap=1.5, importance_mode=mode)
     totals = UpdateTotals(rows=2, tokens=4, max_length=8)
     up, down = group_terms(sampled_at(math.log(0.32), cut=cut), how, totals, at=1)
@@ -148,7 +148,7 @@ def test_the_weight_for_the_sampler_comes_from_what_was_drawn_from(
 
 
 def test_a_worse_answer_that_a_pass_took_far_from_its_sampler_has_no_push() -> None:
-    # answer b: .4 -> .2 at its first token, so log(.4/.2)/2 = .347 nats a token; a is better
+    # answer b: .4 -> .2 at its first token, so log(.4/.2)/2 = .347 nats per token; a is better
     how = recipe("grpo", beta=0.0, anchor="none", off_policy_mask=0.3)
     totals = UpdateTotals(rows=2, tokens=4, max_length=8)
     for at, kept in ((0, True), (1, False)):

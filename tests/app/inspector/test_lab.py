@@ -1,4 +1,4 @@
-"""The lab answers from a group's own numbers."""
+"""The lab computes with a group's recorded numbers."""
 
 import math
 

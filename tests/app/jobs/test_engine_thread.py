@@ -1,4 +1,4 @@
-"""The engine's thread, which outlives the runs that it makes."""
+"""The engine's thread, which outlives its runs."""
 
 import pytest
 

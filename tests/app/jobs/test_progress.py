@@ -1,4 +1,4 @@
-"""What `train` shows on a terminal: phase, step, numbers and time left, whatever the width."""
+"""What `train` shows on a terminal of any width: phase, step, numbers and remaining time."""
 
 import fcntl
 import os
@@ -32,7 +32,7 @@ sys.stdin.readline()
 
 
 def screen(columns: int) -> list[str]:
-    """The lines of a terminal in which a run has come to step 7."""
+    """The lines of a terminal on which a run has reached step 7."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     env = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}

@@ -1,4 +1,4 @@
-"""The queue's worker: a run whose worker was killed is waited for, and never begun twice."""
+"""The queue's worker: waits for the run of a killed worker, and never starts it twice."""
 
 import json
 import time
@@ -27,7 +27,7 @@ def queue(tmp_path: Path) -> Iterator[RunQueue]:
 def test_a_run_that_outlived_its_worker_is_waited_for_and_taken_as_it_ends(
     queue: RunQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("subprocess.Popen", None)  # nothing is to be started
+    monkeypatch.setattr("subprocess.Popen", None)  # nothing may be started
     item = queue.add(CONFIG, name="orphan")
     assert queue.take() is not None
     recorder = Recorder(queue.store.path)

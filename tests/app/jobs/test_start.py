@@ -1,4 +1,4 @@
-"""How a run is started, wherever it trains: recorded first, closed where it cannot begin."""
+"""How a run is started in each place: recorded first, closed if it cannot start."""
 
 from itertools import chain
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The one function that untrusted text passes: nothing obeyed, nothing hidden, widths right."""
+"""The function that all untrusted text goes through: nothing obeyed or hidden, widths right."""
 
 import unicodedata
 
@@ -95,5 +95,5 @@ def test_of_a_long_text_only_what_may_be_seen_is_looked_at(
     clip(whole, 80)
     wrap(whole, 80, 6)
     clip_start(whole, 80)
-    # eight characters for each cell, since marks take none, and a few more
+    # eight characters per cell, since combining marks take no space, and a few more
     assert looked == [8 * 80 + 64, 8 * 480 + 256, 8 * 80 + 64]

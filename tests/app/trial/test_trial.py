@@ -1,4 +1,4 @@
-"""The trial process: what the model would read, what a step takes, what rewards give."""
+"""The trial process: the model's input, the cost of a step, the scores of rewards."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ async def test_prompts_memory_and_rewards_are_tried_in_a_process_of_their_own(wo
         assert len(texts) == 3
         assert all(text.startswith("say ") for text in texts)
 
-        # The same problems as in the run's first step, the same tokens as the engine's.
+        # The same problems as in the run's first step, with the engine's tokens.
         from grpo_engine.tasks.base import draw, load_task
 
         drawn = draw(load_task(config.task), config.seed, 0, 3)

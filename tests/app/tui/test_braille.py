@@ -1,4 +1,4 @@
-"""That a curve of many buckets is drawn as if each of its values were."""
+"""A curve of many buckets is drawn as if each of its values were drawn."""
 
 import math
 from dataclasses import replace
@@ -32,7 +32,7 @@ def series_of(values: list[float], smoothing: float = 0.9) -> SeriesView:
 
 
 def dots(canvas: Canvas, colour: int) -> set[tuple[int, int]]:
-    """The dots of cells of one colour."""
+    """The dots in cells of one colour."""
     sides = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
     return {
         (2 * column + side, 4 * row + place)
@@ -44,7 +44,7 @@ def dots(canvas: Canvas, colour: int) -> set[tuple[int, int]]:
 
 
 def value_by_value(view: SeriesView, frame: Frame, wide: int, tall: int) -> set[tuple[int, int]]:
-    """The dots of straight lines between all values one after the other, dot by dot."""
+    """The dots of straight lines between all consecutive values, computed dot by dot."""
     scale = (tall - 1) / (frame.high - frame.low)
     found, previous = set(), None
     for place, step in enumerate(view.steps()):
@@ -91,7 +91,7 @@ def test_each_bucket_is_in_the_column_of_its_first_step(
 
 
 def test_a_column_shows_the_range_of_its_raw_values() -> None:
-    # 8 steps in 2 columns of dots; on 8 dots from 7 down to 0 a value is its own row
+    # 8 steps in 2 columns of dots; with 8 dots from 7 down to 0, a value is its own row
     view = series_of([7, 5, 6, 7, 0, 3, 1, 2], smoothing=0.0)
     canvas = Canvas(1, 2)
     draw(canvas, Curve(view, LINE, RAW), Frame(0.0, 7.0, 0, 8))
@@ -99,7 +99,7 @@ def test_a_column_shows_the_range_of_its_raw_values() -> None:
     assert dots(canvas, LINE) >= left | right
     canvas = Canvas(1, 2)
     canvas.bar(0, 1, 5, RAW)
-    canvas.bar(0, 0, 0, LINE, over=False)  # the cell is another's
+    canvas.bar(0, 0, 0, LINE, over=False)  # the cell belongs to another curve
     assert dots(canvas, RAW) == {(0, y) for y in range(1, 6)}
     assert dots(canvas, LINE) == set()
 

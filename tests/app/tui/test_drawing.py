@@ -1,4 +1,4 @@
-"""That a screen in front is laid out for its size, once, and shows exact colours alone."""
+"""The active screen is laid out once for its size, and shows only exact colours."""
 
 from collections import Counter
 from itertools import pairwise
@@ -48,16 +48,16 @@ async def test_a_screen_that_was_laid_out_is_not_laid_out_again(
 
     app = Workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("2")  # where no clock runs
+        await pilot.press("2")  # no clock runs on this screen
         await pilot.pause()
         monkeypatch.setattr(Screen, "_refresh_layout", counted)
         monkeypatch.setattr(Compositor, "render_full_update", noted)
         app.push_screen(Ask("name", "Another name."))
         await pilot.pause()
-        assert layouts.pop("Ask") <= 2  # its own, and that of what its children need
-        assert layouts == {}  # not the one beneath
+        assert layouts.pop("Ask") <= 2  # its own layout, and one for the size of its children
+        assert layouts == {}  # none for the screen beneath
         assert set(drawn) == {app.screen._compositor}
-        assert len(drawn) <= 2  # once for each layout, where a frame comes between the two
+        assert len(drawn) <= 2  # one for each layout, if a frame is drawn between the two
         assert app.screen._compositor.size == Size(120, 40)
 
 
@@ -81,7 +81,7 @@ async def test_a_dialog_and_what_is_beneath_follow_the_size(store: Path) -> None
 
 
 async def test_every_colour_is_exact(store: Path) -> None:
-    """No filter makes the terminal's own colours, or half bright ones, into exact ones."""
+    """No filter changes the terminal's own colours or dimmed ones."""
     app = Workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         for key in (*TOUR.split(), "ctrl+o"):
@@ -124,7 +124,7 @@ async def test_frames_that_take_long_come_rarely(store: Path) -> None:
         def slow() -> None:
             drawn.append(now[0])
             frame()
-            app._frame_cost = 1.0  # an eighth of the time is every 8 seconds
+            app._frame_cost = 1.0  # an eighth of the time is one frame every 8 seconds
 
         app.frame_now = slow  # type: ignore[method-assign]  # counted in its place
         for _ in range(20):

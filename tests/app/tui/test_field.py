@@ -1,4 +1,4 @@
-"""The field of one line takes what is pasted without line ends and controls."""
+"""The one-line field accepts pasted text without line ends and control characters."""
 
 from pathlib import Path
 

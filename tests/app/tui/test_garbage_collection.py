@@ -1,4 +1,4 @@
-"""When the oldest objects are collected, and that the interpreter's rhythm comes back."""
+"""When the oldest objects are collected, and that the interpreter's schedule is restored."""
 
 import gc
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def test_it_collects_once_no_key_is_pressed(
     assert gc.get_threshold()[2] == NEVER
     assert not collection.poll(QUIET_S)  # too soon
     clock.now += EVERY_S
-    assert not collection.poll(QUIET_S / 2)  # somebody types
+    assert not collection.poll(QUIET_S / 2)  # a key was pressed
     assert collection.poll(QUIET_S)
     assert gc.get_stats()[2]["collections"] == full + 1
     assert not collection.poll(QUIET_S)

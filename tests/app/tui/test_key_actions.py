@@ -1,4 +1,4 @@
-"""Keys: each does one thing on a screen, each is explained, letters never fire from a field."""
+"""Keys: one action each per screen, all explained; letters typed in a field trigger nothing."""
 
 import importlib
 import inspect
@@ -19,7 +19,7 @@ from tests.app.tui.screens.test_watch import SHORT, settle, workbench
 
 
 def own_bindings() -> list[tuple[type, Binding]]:
-    """Every binding that a class of the app declares, made whole."""
+    """Every binding that a class of the app declares, in full."""
     found = []
     for info in pkgutil.walk_packages(app.__path__, "app."):
         if info.name.startswith("app.cli.verbs") or info.name == "app.__main__":

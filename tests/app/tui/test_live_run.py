@@ -29,7 +29,7 @@ def shown(app: Workbench) -> Snapshot:
 
 
 def exact(snapshot: Snapshot) -> list[ev.Group]:
-    """The shown groups, but for log-probabilities, which the store rounds."""
+    """The shown groups without log-probabilities, which the store rounds."""
     groups = [group for group in snapshot.groups if isinstance(group, ev.Group)]
     assert len(groups) == len(snapshot.groups)
     return [
@@ -39,7 +39,7 @@ def exact(snapshot: Snapshot) -> list[ev.Group]:
 
 
 def settled(session: Session) -> Snapshot:
-    """Pull a feed until the run it shows has ended."""
+    """Pull from a feed until its run has ended."""
     patience.until(lambda: session.pull().status == "completed", session.pull)
     return session.pull()
 

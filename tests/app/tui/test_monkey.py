@@ -1,4 +1,4 @@
-"""Random keys, clicks, sizes and themes while a run goes on: no exception, no leak, store whole."""
+"""Random keys, clicks, sizes and themes during a run: no exception, no leak, an intact store."""
 
 import os
 import sqlite3
@@ -21,7 +21,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def romp(
     world: Path, folder: Path, patch: pytest.MonkeyPatch, inputs: int, seed: int, most: int = 0
 ) -> Monkey:
-    """Let a monkey loose on a store with a few runs, and look at the store afterwards."""
+    """Send random input to a workbench on a store with a few runs, then check the store."""
     store = folder / "grpo.db"
     for name in ("calm-otter", "swift-heron"):
         record(store, name=name)
@@ -51,7 +51,7 @@ async def test_a_short_romp_breaks_nothing(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(7200)  # half an hour where nothing else goes on
+@pytest.mark.timeout(7200)  # half an hour on an idle machine
 async def test_ten_thousand_deeds_fire_every_action_often(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

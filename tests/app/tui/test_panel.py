@@ -1,4 +1,4 @@
-"""Panel: a reactive value that changes redraws the panel, and sends only the lines that differ."""
+"""Panel: a changed reactive value redraws the panel and sends only the lines that differ."""
 
 import pytest
 from textual.app import App, ComposeResult
@@ -34,7 +34,7 @@ class OnePanel(App[None]):
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Region, ...]]:
-    """The regions of each refresh that reaches Textual; none for a whole panel."""
+    """The regions of each refresh that reaches Textual; none means the whole panel."""
     calls: list[tuple[Region, ...]] = []
     refresh = Widget.refresh
 
@@ -54,7 +54,7 @@ async def test_a_new_value_sends_the_lines_that_differ(sent: list[tuple[Region, 
         panel = app.query_one(Counter)
         sent.clear()
         panel.count = 7
-        # of six lines, the top holds the note "at 7" and line 2 the count; 1, 3, 4, 5 are the same
+        # of six lines, the top shows the note "at 7" and line 2 the count; 1, 3, 4, 5 are the same
         assert [[region.y for region in regions] for regions in sent] == [[0, 2]]
         assert "at 7" in panel.render_line(0).text
         assert "count 7" in panel.render_line(2).text
@@ -81,7 +81,7 @@ async def test_a_panel_that_cannot_be_seen_is_not_painted() -> None:
     async with app.run_test(size=(40, 10)) as pilot:
         await pilot.pause()
         panel = app.query_one(Counter)
-        await app.push_screen(Screen())  # for Textual the screen right below may shine through
+        await app.push_screen(Screen())  # to Textual, the screen directly below may show through
         await app.push_screen(Screen())
         painted = panel.painted
         panel.count = 3

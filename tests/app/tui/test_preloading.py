@@ -1,4 +1,4 @@
-"""That what a key may ask for is made ready while nobody types, and that a key need not wait."""
+"""Modules and screens are prepared while no key is pressed, and a key need not wait for them."""
 
 import sys
 import threading
@@ -17,7 +17,7 @@ from tests.patience import until
 
 
 class Quiet(threading.Event):
-    """Notes that somebody waits for it."""
+    """Notes that a thread is waiting for it."""
 
     asked = False
 
@@ -28,7 +28,7 @@ class Quiet(threading.Event):
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module that nothing has loaded."""
+    """A module that has not been loaded."""
     (tmp_path / "slow_screen.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "slow_screen", raising=False)
@@ -40,13 +40,13 @@ def test_a_screen_is_built_once_its_module_is_there_and_only_while_it_is_quiet(
 ) -> None:
     built: list[str] = []
     preloading = Preloading(built.append, {"slow": f"{package}:Slow"}, modules=(package,))
-    preloading.poll(QUIET_S)  # before the first picture
+    preloading.poll(QUIET_S)  # before the first frame
     assert not built
     preloading.poll(0.0)
     preloading._quiet = quiet = Quiet()
     preloading.start()
     until(lambda: quiet.asked)
-    assert package not in sys.modules  # somebody types
+    assert package not in sys.modules  # a key was pressed
     preloading.poll(QUIET_S)
     until(lambda: package in preloading.loaded)
     preloading.poll(0.0)

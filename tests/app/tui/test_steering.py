@@ -1,4 +1,4 @@
-"""Keys that steer a run: on Runs they act on the run under the cursor, wherever it trains."""
+"""Keys that control a run: on Runs they act on the run under the cursor, in any process."""
 
 import subprocess
 from pathlib import Path
@@ -26,7 +26,7 @@ from tests.app.stored import record
 
 async def test_runs_steers_the_run_under_the_cursor_in_another_process(tmp_path: Path) -> None:
     store, control = tmp_path / "grpo.db", Control()
-    recorder = Recorder(store)  # stands for the other process: it polls what is asked of the run
+    recorder = Recorder(store)  # simulates the other process, which polls for requests to the run
     handle = recorder.start_run(build(CONFIG), name="far-away", control=control)
     handle.put(started())
     record(store, name="calm-otter")
@@ -90,7 +90,7 @@ async def test_what_was_asked_is_on_screen_before_the_engine_answers(
     async with app.run_test(size=(120, 40)) as pilot:
         app.frame_now()
         before = frames.text(app)
-        app.control(verb)  # no timer, no other thread: the next drawing has it
+        app.control(verb)  # no timer and no other thread: the next frame shows it
         await pilot.pause()
         words = {"continue": "Going on", "pause": "Pause asked for",
                  "checkpoint": "Checkpoint asked for"}.get(verb, "Stop asked for")  # fmt: skip
@@ -109,7 +109,7 @@ def test_a_clone_in_the_queue_keeps_its_parent(
     seen: dict[str, str] = {}
 
     class Process:
-        """Stands for the process that trains: it begins the run and ends."""
+        """Simulates the training process: it starts the run and ends."""
 
         def __init__(self, _words: list[str], env: dict[str, str], **_: Any) -> None:
             seen.update(env)

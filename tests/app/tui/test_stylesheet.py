@@ -1,4 +1,4 @@
-"""That rules are read once, themes still reach every screen, and dialogs dim as Textual does."""
+"""Rules are parsed once, themes reach every screen, and dialogs dim as in Textual."""
 
 from collections import Counter
 from pathlib import Path
@@ -26,7 +26,7 @@ async def test_the_rules_of_a_widget_are_read_once(
 
     def counted(self: Stylesheet, css: str, read_from: Any, *args: Any, **more: Any) -> Any:
         fresh = (css, read_from, *more.values()) not in self._parse_cache
-        read[read_from, more["tie_breaker"]] += fresh  # of Textual's; it may change once or twice
+        read[read_from, more["tie_breaker"]] += fresh  # Textual's own may change once or twice
         return parse(self, css, read_from, *args, **more)
 
     monkeypatch.setattr(Stylesheet, "_parse_rules", counted)

@@ -1,4 +1,4 @@
-"""Textual's private parts are used in `app/tui/textual_private` only."""
+"""Textual's private parts are used only in `app/tui/textual_private`."""
 
 import ast
 import inspect
@@ -56,7 +56,7 @@ def private_names_of_others(tree: ast.AST) -> Iterator[str]:
 
 
 def private_names(tree: ast.AST) -> set[str]:
-    """The private names that the classes in it define or use of themselves."""
+    """The private names that the classes in a tree define, or use on themselves."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_own(node.value):
@@ -75,7 +75,7 @@ def names_of_textual(kind: type) -> frozenset[str]:
 
 
 def names_shared_with_textual(kind: type, tree: ast.AST) -> Iterator[str]:
-    """Private names that a class of ours uses or takes from the class of Textual it extends."""
+    """Private names that a class of ours uses or inherits from the Textual class it extends."""
     own = private_names(tree)
     for base in kind.__mro__:
         if base.__module__.split(".")[0] == "textual":

@@ -1,4 +1,4 @@
-"""Each alert is raised by numbers that mean it, and not by healthy ones."""
+"""Numbers that call for an alert raise it; healthy ones do not."""
 
 import inspect
 import itertools
@@ -62,7 +62,7 @@ def fold(rows: Sequence[Numbers], limits: Limits = LIMITS) -> list[AlertRaised]:
 
 
 def late(change: Callable[[int], Numbers], count: int = 10, total: int = 30) -> list[Numbers]:
-    """Healthy steps whose last `count` are changed; `change` gets 1, 2, ... within those."""
+    """Healthy steps with the last `count` changed; `change` gets 1, 2, ... for those."""
     return [
         healthy(n) | (change(n - total + count) if n > total - count else {})
         for n in range(1, total + 1)
@@ -144,7 +144,7 @@ ROUNDED = {MEAN: 0.004, MOST: 0.4}  # two kernels that round bfloat16 differentl
         ("bfloat16", True, ROUNDED, ROUNDED, None),
         ("bfloat16", True, ROUNDED, {MEAN: 0.019, MOST: 0.99}, None),
         ("bfloat16", True, ROUNDED, {MEAN: 0.021, MOST: 0.4}, MEAN),
-        # 4 x .25 = 1: no first step explains more
+        # 4 x .25 = 1: a larger first gap raises the limit no further
         ("bfloat16", True, {MEAN: 0.004, MOST: 0.9}, {MEAN: 0.004, MOST: 1.1}, MOST),
         ("float16", False, {MEAN: 0.0, MOST: 0.0}, {MEAN: 1.3e-4, MOST: 0.008}, MEAN),
     ],

@@ -1,4 +1,4 @@
-"""Settings: one tree, read from YAML and words, errors that name the value and the remedy."""
+"""Settings: one tree, read from YAML and `--set`; errors name the value and the remedy."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Recipes in words: six answers, one sentence, a formula made from the choices."""
+"""Recipes in words: six choices, one sentence, and the formula they make."""
 
 import pytest
 

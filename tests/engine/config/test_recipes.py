@@ -1,4 +1,4 @@
-"""Recipes: the shipped table, single changes, and refusals that say why."""
+"""Recipes: the shipped table, single changes, and refusals with reasons."""
 
 import math
 import re
@@ -227,7 +227,7 @@ def test_the_lab_steps_through_legal_values(name: str) -> None:
 
 
 def test_signals_of_the_maths_that_read_siblings_are_those_said_to_compare_them() -> None:
-    # `process` is not in the table of the maths: it normalises over steps, `gae` needs no group
+    # `process` is not in the table of the maths: it normalises over steps, and `gae` needs no group
     assert {name for name in signals.SIGNALS if SIGNALS[name].compares == "completions"} == {
         "group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign",
     }  # fmt: skip
@@ -267,10 +267,10 @@ def test_a_refusal_carries_the_names_of_its_settings(
         ("importance_cap", 0, True),  # off
         ("importance_cap", 0.999, False),  # a cap below 1 would shrink every weight
         ("importance_cap", 1, True),
-        ("target_tolerance", 0, False),  # no probability is its target to the last bit
+        ("target_tolerance", 0, False),  # no probability equals its target to the last bit
         ("target_tolerance", 1, True),
         ("stop_plateau", 0, True),  # until there is no improvement at all
-        ("stop_plateau", 1.5, True),  # from J = -1 to 1 is an improvement by 2 of itself
+        ("stop_plateau", 1.5, True),  # from J = -1 to 1 is an improvement by twice its own size
         ("overlong_buffer", 1, True),  # the penalty grows from the first token
         ("entropy_target", 0, True),
         ("entropy_target", None, True),  # off
@@ -313,7 +313,7 @@ OTHER_TYPES = [
 
 
 def edges(setting: Setting) -> list[Any]:
-    """Values at, just within, just beyond and far from a setting's edges, and of other types."""
+    """Values at, just inside, just outside and far from a setting's limits, and of other types."""
     low, high = setting.range.low, min(setting.range.high, sys.float_info.max)
     numbers = [math.nextafter(edge, to) for edge in (low, high, 0, 1) for to in (-9e9, 9e9)]
     numbers += [low, high, 0, 1, -1, 0.5, 2, 2.0, 2.5, 101, 1e4, 10**6]
@@ -337,7 +337,7 @@ def check_that_both_take_it_or_neither(base: str, name: str, value: Any) -> None
 
 
 def readers(name: str) -> list[str]:
-    """The recipes that read a setting, or all where none of those that ship does."""
+    """The recipes that read a setting, or all if no shipped recipe does."""
     return [key for key, made in RECIPES.items() if SETTINGS[name].read(made)] or list(RECIPES)
 
 

@@ -51,7 +51,7 @@ def test_gspo_in_trls_words_is_the_sequence_ratio() -> None:
 
 
 def test_batches_become_prompts_minibatches_and_steps() -> None:
-    # 4 rows x 8 steps per generation = 32 rows = 4 groups of 8; 8 / 2 = 4 updates, twice over
+    # 4 rows x 8 steps per generation = 32 rows = 4 groups of 8; 8 / 2 = 4 updates per pass, twice
     tree, notes = translate(
         {
             "per_device_train_batch_size": 4,
@@ -65,7 +65,7 @@ def test_batches_become_prompts_minibatches_and_steps() -> None:
     made = build(tree)
     assert made.rollout.prompts == 4
     assert (made.algorithm.minibatches, made.algorithm.passes) == (4, 2)
-    assert made.steps == 13  # 100 updates of 8 a step
+    assert made.steps == 13  # 100 updates of 8 per step
     assert any(note.startswith("max_steps: a step here") for note in notes)
 
 
@@ -133,10 +133,10 @@ def test_vllms_importance_sampling_is_our_correction_for_the_sampler(
     names = {f"vllm_importance_sampling_{name}": value for name, value in given.items()}
     made = config(**names, use_vllm=True).algorithm
     recipe = made.resolved()
-    assert made.importance_cap == cap  # a decision, so nothing is added where formats differ
+    assert made.importance_cap == cap  # chosen by the user, so no note is added if formats differ
     assert (recipe.importance_cap, recipe.importance_floor) == (cap, floor)
     assert recipe.importance_mode == mode
-    assert config(**names).algorithm.importance_cap is None  # TRL reads them with vLLM only
+    assert config(**names).algorithm.importance_cap is None  # TRL reads them only with vLLM
 
 
 def test_the_off_policy_mask_carries_over_with_or_without_vllm() -> None:

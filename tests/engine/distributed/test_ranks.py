@@ -1,4 +1,4 @@
-"""A process that is alone agrees with itself, and a broken lifeline is noticed."""
+"""A single process agrees with itself, and a broken lifeline is detected."""
 
 import json
 import socket

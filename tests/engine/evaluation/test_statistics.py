@@ -1,4 +1,4 @@
-"""Intervals and pass@k against numbers one can redo by hand."""
+"""Intervals and pass@k against hand calculations."""
 
 from itertools import combinations
 
@@ -28,7 +28,7 @@ def test_wilson_interval_stays_inside_zero_and_one(right: int) -> None:
 def test_pass_at_k_is_the_mean_over_all_draws() -> None:
     samples = [1, 1, 0, 0, 0]
     draws = list(combinations(samples, 3))
-    expected = sum(any(draw) for draw in draws) / len(draws)  # 9 of 10 draws hold a right one
+    expected = sum(any(draw) for draw in draws) / len(draws)  # 9 of 10 draws contain a right one
     assert pass_at_k(5, 2, 3) == pytest.approx(expected)
     assert pass_at_k(5, 0, 5) == 0
     assert pass_at_k(5, 3, 3) == 1
@@ -55,7 +55,7 @@ def test_bootstrap_interval_holds_the_mean_and_repeats() -> None:
 
 def test_samples_of_one_problem_do_not_narrow_the_interval() -> None:
     _, (low, high) = share_with_interval([8] * 10 + [0] * 10, samples=8)
-    assert high - low > 0.35  # as 20 coin throws, not as 160
+    assert high - low > 0.35  # as wide as for 20 coin tosses, not for 160
 
 
 def test_pass_at_ks_are_powers_of_two_and_all() -> None:

@@ -1,4 +1,4 @@
-"""All maths is tested on the CPU, so that a machine's GPU changes no number."""
+"""All maths is tested on the CPU, so that a GPU does not change the numbers."""
 
 import mlx.core as mx
 from hypothesis import settings

@@ -1,4 +1,4 @@
-"""Short words for what every maths test does."""
+"""Helpers shared by the maths tests."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def numbers(values: mx.array) -> list[Any]:
 
 
 def random_batch(seed: int, rows: int = 8, columns: int = 6, drift: float = 0.3) -> dict[str, Any]:
-    """Completions of groups of four, with one empty, and all that any recipe reads."""
+    """Completions of groups of four, one of them empty, with all inputs that any recipe reads."""
     rng = np.random.default_rng(seed)
     shape = (rows, columns)
     new = -rng.exponential(1.0, shape)
@@ -46,7 +46,7 @@ def random_batch(seed: int, rows: int = 8, columns: int = 6, drift: float = 0.3)
 
 
 def loss_of(batch: dict[str, Any], how: str | Recipe, **changes: Any) -> Loss:
-    """The loss of a batch made by `random_batch`, some of it replaced."""
+    """The loss of a batch from `random_batch`, with some arrays replaced."""
     now = {"max_length": 11} | batch | changes
     new, old, ref, worth, mask = (
         now.pop(name) for name in ("new", "old", "ref", "advantages", "mask")
@@ -57,7 +57,7 @@ def loss_of(batch: dict[str, Any], how: str | Recipe, **changes: Any) -> Loss:
 def gradient_of(
     batch: dict[str, Any], how: str | Recipe, wrt: str = "new", **changes: Any
 ) -> mx.array:
-    """The gradient of that loss in one of its arrays."""
+    """The gradient of that loss with respect to one of its arrays."""
 
     def value(varied: mx.array) -> mx.array:
         return loss_of(batch, how, **(changes | {wrt: varied})).value
@@ -67,5 +67,5 @@ def gradient_of(
 
 
 def assert_close(found: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
-    """Both equal within tolerance, whatever kind of array they are."""
+    """Assert that both are equal within tolerance, for any kind of array."""
     np.testing.assert_allclose(np.array(found), np.array(expected), rtol=rtol, atol=atol)

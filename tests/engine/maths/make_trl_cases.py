@@ -1,9 +1,9 @@
-"""Makes `data/trl_cases.npz` with TRL's own loss; needs torch and trl==1.16.0, the tests do not.
+"""Generate `data/trl_cases.npz` with TRL's own loss; needs torch and trl==1.16.0, the tests do not.
 
 Run it as `python tests/engine/maths/make_trl_cases.py [FILE [REPEATS]]` with an interpreter that
-has both. TRL's `GRPOTrainer._compute_loss` is called on a stand-in for the trainer that returns
-given log-probabilities in place of a model's. The weights for the sampler are made by statements
-that are taken out of `_generate_and_score_completions` as they are.
+has both. TRL's `GRPOTrainer._compute_loss` is called on a stub trainer that returns given
+log-probabilities in place of a model's. The weights for the sampler are computed by statements
+copied unchanged from `_generate_and_score_completions` at run time.
 """
 
 import ast
@@ -40,7 +40,7 @@ METRICS = (
 
 
 def settings() -> list[dict[str, Any]]:
-    """Every loss type at both levels, with and without beta, and each switch that TRL has."""
+    """Every loss type at both levels, with and without beta, and each of TRL's switches."""
     cases: list[dict[str, Any]] = []
     for loss_type in LOSS_TYPES:
         for level in ("token", "sequence"):
@@ -78,7 +78,7 @@ def settings() -> list[dict[str, Any]]:
 
 
 def mismatched() -> list[dict[str, Any]]:
-    """Each way to correct for the sampler, with every loss type and with what else acts on it."""
+    """Each sampler correction, with every loss type and with other settings that affect it."""
     modes = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
     cases = [
         {"loss_type": kind, "mode": mode, "cap": 1.5, "floor": 0.6, "beta": 0.04}
@@ -105,7 +105,7 @@ def mismatched() -> list[dict[str, Any]]:
 
 
 def inputs(rng: np.random.Generator, case: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Random completions of two groups, one of them empty, drifted from old and reference."""
+    """Random completions of two groups, one completion empty, with drift from old and reference."""
     rows, columns = 8, 7
     drift = 0.03 if case.get("high", 1) < 0.01 else 0.35
     new = -rng.exponential(1.0, (rows, columns))
@@ -127,7 +127,7 @@ def inputs(rng: np.random.Generator, case: dict[str, Any]) -> dict[str, np.ndarr
 
 
 class Accelerator:
-    """One process: gathering and reducing give back what they got."""
+    """A single process: gathering and reducing return their input."""
 
     num_processes = 1
     sync_gradients = True
@@ -146,7 +146,7 @@ class Accelerator:
 
 
 def trainer(case: dict[str, Any], logps: torch.Tensor, entropies: torch.Tensor) -> Any:
-    """What `_compute_loss` reads of a trainer, with a model that is these log-probabilities."""
+    """What `_compute_loss` reads of a trainer, with a model that returns these logps."""
     accumulation = case.get("accumulation", 1)
     made = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *_a, **_k: (logps, entropies, None),
@@ -185,7 +185,7 @@ def trainer(case: dict[str, Any], logps: torch.Tensor, entropies: torch.Tensor) 
 
 
 def importance(stand_in: Any, arrays: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The weights for the sampler, and their metrics in `stand_in`, by TRL's own statements."""
+    """The weights for the sampler by TRL's own statements; their metrics go to `stand_in`."""
     source = textwrap.dedent(inspect.getsource(GRPOTrainer._generate_and_score_completions))
     asked = "self.use_vllm and self.vllm_importance_sampling_correction"
     blocks = [

@@ -1,13 +1,14 @@
-"""The loss and the signals a second time: NumPy, float64, loops; nothing of the package.
+"""The loss and the signals in NumPy, float64 and loops, independent of the package.
 
-A recipe is a plain dict of its settings. `frozen` are the numbers that the loss holds constant.
+A recipe is a plain dict of its settings. `frozen` are the numbers that the loss treats as
+constants.
 """
 
 from typing import Any
 
 import numpy as np
 
-Array = Any  # of NumPy, float64
+Array = Any  # NumPy, float64
 Settings = dict[str, Any]
 Given = dict[str, Any]
 
@@ -24,7 +25,7 @@ def log_ratio(how: Settings, given: Given, i: int, t: int) -> Any:
 
 
 def bounds(how: Settings, given: Given, i: int, t: int) -> tuple[float, float]:
-    """The ratios at which a push down and a push up stop."""
+    """The ratios at which a push down and a push up end."""
     if how["trust"] == "target":
         return given["target_low"][i, t], given["target_high"][i, t]
     return 1 - how["clip_low"], 1 + how["clip_high"]
@@ -84,7 +85,7 @@ def value_loss(how: Settings, given: Given, i: int, t: int) -> Any:
 
 
 def freeze(how: Settings, given: Given) -> Given:
-    """Everything that a stop_gradient holds constant, at the point of `given`."""
+    """Everything behind a stop_gradient, evaluated at the point `given`."""
     shape = given["mask"].shape
     frozen = {name: np.ones(shape) for name in ("cispo_weight", "importance", "in_loss", "top")}
     if how["entropy_top_quantile"] < 1:
@@ -103,7 +104,7 @@ def freeze(how: Settings, given: Given) -> Given:
 
 
 def importance(how: Settings, given: Given, i: int, t: int) -> Any:
-    """The weight of token t of completion i for what the sampler gave it."""
+    """The importance weight of token t of completion i, relative to the sampler."""
     if how["importance_cap"] == 0:
         return 1.0
     of_answer = how["importance_mode"].startswith("sequence")
@@ -116,7 +117,7 @@ def importance(how: Settings, given: Given, i: int, t: int) -> Any:
 
 
 def near(how: Settings, given: Given, i: int, t: int) -> float:
-    """1 unless completion i is worse than its siblings and far from its sampler."""
+    """0 if completion i is worse than its siblings and far from its sampler, otherwise 1."""
     worth = given["signs"][i] if how["trust"] == "target" else given["advantage"][i, t]
     if how["off_policy_mask"] == 0 or worth >= 0:
         return 1.0
@@ -146,7 +147,7 @@ def loss(how: Settings, given: Given, frozen: Given) -> Any:
 
 
 def gradient(how: Settings, given: Given, name: str, step: float = 1e-5) -> Array:
-    """Central differences of the loss in one of its arrays, all that is constant held."""
+    """Central differences of the loss in one of its arrays, with frozen values held constant."""
     frozen, out = freeze(how, given), np.zeros(given["mask"].shape)
     for i, t in np.ndindex(*out.shape):
         ends = []
@@ -159,7 +160,7 @@ def gradient(how: Settings, given: Given, name: str, step: float = 1e-5) -> Arra
 
 
 def kink_distance(how: Settings, given: Given) -> Any:
-    """How far the nearest token is from a point where the loss has no derivative."""
+    """The distance of the nearest token from a point where the loss is not differentiable."""
     far = [1.0]
     for i, t in np.argwhere(given["mask"]):
         ratio = np.exp(log_ratio(how, given, i, t))
@@ -175,7 +176,7 @@ def kink_distance(how: Settings, given: Given) -> Any:
 
 
 def signal(how: Settings, rewards: Array, groups: Array) -> Array:
-    """The advantage of each completion, from rewards [B] with NaN for none."""
+    """The advantage of each completion from rewards [B], where NaN means none."""
     out = np.zeros(len(rewards))
     every = rewards[~np.isnan(rewards)]
     ddof = 1 if how["std"] == "sample" else 0

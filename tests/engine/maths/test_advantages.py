@@ -1,4 +1,4 @@
-"""What completions are worth: every signal, several reward functions, missing rewards, steps."""
+"""Advantages: every signal, several reward functions, missing rewards, steps."""
 
 from dataclasses import asdict
 from typing import Any
@@ -127,7 +127,7 @@ def test_several_reward_functions_can_be_normalised_first() -> None:
 
 def test_normalising_first_gives_a_literal_zero_to_a_group_that_is_told_apart_by_nothing() -> None:
     how = recipe("grpo", combine="normalize_then_sum")
-    # the second function applies to the first completion alone, so that x does not sum to 0
+    # the second function applies only to the first completion, so x does not sum to 0
     rewards = [[1.0, 3.0], [0.0, None], [0.1, None], [0.1, None]]
     found = numbers(advantages(rewards, [0, 0, 1, 1], how).values)
     assert found[2:] == [0.0, 0.0]
@@ -168,7 +168,7 @@ def test_a_completion_at_the_mean_belongs_to_a_group_with_signal() -> None:
     found = advantages([[1.0], [0.5], [0.0], [7.0], [7.0]], [0, 0, 0, 1, 1], "dr-grpo")
     assert numbers(found.values) == [0.5, 0.0, -0.5, 0.0, 0.0]
     assert numbers(found.has_signal) == [True, True, True, False, False]
-    # of the first completion only the first token is pushed
+    # only the first token of the first completion is pushed
     steps: Any = [[(0, 1.0)], [(0, 0.0)], [(0, 2.0)], [(0, 2.0)]]
     how = recipe("grpo-process")
     rewards = [[0.0]] * 4

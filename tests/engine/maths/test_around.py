@@ -1,4 +1,4 @@
-"""What stands around the six questions: entropy, length, truncation, the sampler's correction."""
+"""What accompanies the six choices: entropy, length, truncation, the sampler correction."""
 
 from typing import Any
 
@@ -105,9 +105,9 @@ def test_micro_batches_without_a_common_floor_average_their_entropy() -> None:
 @pytest.mark.parametrize(
     ("bonus", "entropy", "expected"),
     [
-        (0.1, 0.5, (0.105, 0.105)),  # below the target 1: more, and applied
+        (0.1, 0.5, (0.105, 0.105)),  # below the target 1: increased, and applied
         (0.1, 1.0, (0.105, 0.105)),
-        (0.1, 1.5, (0.095, 0.0)),  # above it: less, and not applied
+        (0.1, 1.5, (0.095, 0.0)),  # above it: decreased, and not applied
         (0.003, 1.5, (0.0, 0.0)),
         (0.998, 0.5, (1.0, 1.0)),
     ],
@@ -188,14 +188,14 @@ def test_worse_completions_far_from_their_sampler_leave_the_push_and_stay_in_the
         (-1.0, -1.0): [[False] * 2, [True] * 2], (1.0, -1.0): [[True] * 2] * 2,
         (0.0, 1.0): [[True] * 2] * 2,
     }  # fmt: skip
-    # one of two rows is left: its two tokens weigh 1/2 of 1/2 each, A = -1
+    # one of two rows remains: its two tokens weigh 1/2 of 1/2 each, A = -1
     left = loss_of(batch, how, advantages=mx.array([-1.0, -1.0]))
     assert number(left.value) == pytest.approx(0.5)
     assert numbers(left.terms.weight) == [[0.25, 0.25]] * 2
 
 
 def test_without_a_sampler_the_mask_reads_how_far_the_passes_came() -> None:
-    # log π_old/π = .2 per token: the policy gave these less than when they were sampled
+    # log π_old/π = .2 per token: the policy gives these less than when they were sampled
     old = mx.array([[-0.8, -0.8]])
     batch: dict[str, Any] = {
         "new": old - 0.2, "old": old, "ref": None, "mask": mx.ones((1, 2)) > 0, "group_ids": None,

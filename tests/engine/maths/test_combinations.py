@@ -1,4 +1,4 @@
-"""Any choice may be combined with any other, or is refused with the reason."""
+"""Any choice may be combined with any other, or is refused with a reason."""
 
 from dataclasses import asdict
 from itertools import product
@@ -30,7 +30,7 @@ EXTRAS: dict[str, Any] = {
 
 
 def asked(choices: dict[str, Any]) -> Recipe | None:
-    """The recipe, or None where it is refused; what a choice does not read is left alone."""
+    """The recipe, or None if refused; settings that a choice does not read are not set."""
     if choices["anchor"] == "none":
         choices = {k: v for k, v in choices.items() if not k.startswith("anchor_")}
     else:

@@ -1,4 +1,4 @@
-"""PPO's critic: advantages swept backwards, whitening, and the loss it learns from."""
+"""PPO's critic: the backward pass for advantages, whitening, and the value loss."""
 
 from typing import Any
 
@@ -143,7 +143,7 @@ def test_only_gae_trains_a_critic() -> None:
 
 
 def test_gae_of_a_recipe_uses_its_gamma_and_lambda() -> None:
-    # the worked sweep above, through the entry point
+    # the worked example above, through the public function
     how = recipe("ppo", beta=0.0, gamma=0.9, lam=0.5, whiten=False)
     values = mx.array([[0.5, 0.4, 0.3]])
     found = advantages([[1.0]], [0], how, mask=mx.ones((1, 3)), values=values)

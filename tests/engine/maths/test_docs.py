@@ -1,4 +1,4 @@
-"""The example of `docs/maths.md` runs and says what it says it says; functions stay short."""
+"""The example of `docs/maths.md` runs and gives the stated result; functions stay short."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Single tokens, lone completions, equal scores, exact ties: where a formula meets its limits."""
+"""Single tokens, lone completions, equal scores, exact ties: the limits of the formulas."""
 
 import math
 from dataclasses import replace
@@ -107,7 +107,7 @@ def test_targets_are_constants_of_the_update() -> None:
 
 
 def test_a_token_that_is_left_alone_has_no_room() -> None:
-    # Both took the same token, one is good and one is bad: its signs cancel.
+    # Both took the same token, one is good and one is bad: the signs cancel.
     old, ids = mx.full((2, 1), -0.5), mx.array([[1], [1]])
     found = targets_of(old, mx.array([1.0, -1.0]), mx.ones((2, 1)) > 0, ids, mx.array([0, 0]))
     assert numbers(found.sign) == [[0.0], [0.0]]

@@ -1,4 +1,4 @@
-"""The gradient of every recipe against central differences, in float64, of an independent loss."""
+"""Every recipe's gradient against central differences of an independent loss in float64."""
 
 from dataclasses import asdict
 from typing import Any
@@ -48,7 +48,7 @@ def inputs(how: Recipe, seed: int) -> dict[str, Any]:
 
 
 def smooth_inputs(how: Recipe) -> dict[str, Any]:
-    """The first inputs at least 1e-3 (or what narrow bounds allow) away from any kink."""
+    """The first inputs that are at least 1e-3 (or what narrow bounds allow) away from any kink."""
     settings = asdict(how)
     least = 1e-3 if how.clip_high > 0.01 else 2e-5
     for seed in range(200):
@@ -59,7 +59,7 @@ def smooth_inputs(how: Recipe) -> dict[str, Any]:
 
 
 def engine_gradients(how: Recipe, given: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-    """The value of the package's loss and its gradients in new, entropy and values."""
+    """The package's loss and its gradients in new, entropy and values."""
     arrays = {k: mx.array(v) for k, v in given.items() if isinstance(v, np.ndarray)}
     worth = given["signs"] if how.trust == "target" else given["advantage"]
     learned = [name for name in ("new", "entropy", "values") if name in given]

@@ -1,4 +1,4 @@
-"""What must hold for any numbers: the identities of the loss as properties."""
+"""The identities of the loss, as properties that hold for any numbers."""
 
 from itertools import pairwise
 from typing import Any
@@ -31,7 +31,7 @@ WEIGHTS = CHOICES["weight"]
 
 
 def zero_sum(batch: dict[str, Any]) -> dict[str, Any]:
-    """The batch with advantages that sum to 0 in each group and no empty completion."""
+    """The batch with advantages that sum to 0 in each group, and no empty completion."""
     worth = np.array(batch["advantages"]).reshape(-1, 4)
     mask = np.array(batch["mask"])
     mask[:, 0] = True
@@ -185,7 +185,7 @@ def worth_of(rewards: Any, how: str | Recipe) -> mx.array:
 @pytest.mark.parametrize("signal", GROUP_SIGNALS)
 def test_equal_rewards_are_worth_a_literal_zero_and_push_nothing(signal: str) -> None:
     how = recipe("grpo", signal=signal, beta=0.0)
-    # the mean of seven times .1 is not .1 in float32; a second group is told apart
+    # the mean of seven times .1 is not .1 in float32; the second group has a signal
     found = advantages([[0.1]] * 7 + [[1.0], [0.0]], [0] * 7 + [1, 1], how)
     assert numbers(found.values)[:7] == [0.0] * 7
     assert numbers(found.group_std)[:7] == [0.0] * 7
@@ -251,7 +251,7 @@ def test_the_contributions_of_the_tokens_sum_to_the_loss(seed: int, name: str) -
 
 
 def in_parts(batch: dict[str, Any], how: Recipe, parts: int, totals: Totals) -> tuple[Any, Any]:
-    """Loss and gradient of the batch as the sum of micro-batches of different sizes."""
+    """Loss and gradient of the batch as the sum over micro-batches of different sizes."""
     rows = len(np.array(batch["mask"]))
     edges = [0, *sorted({1 + 2 * k for k in range(parts - 1)}), rows]
     values, gradients = [], []
@@ -282,7 +282,7 @@ def test_micro_batches_of_bnpo_are_the_mean_of_their_token_means() -> None:
 
 
 def one_for_each_prefix(batch: dict[str, mx.array]) -> mx.array:
-    """`old` as a policy gives it: siblings that agree up to a token share its probability."""
+    """`old` as from a policy: siblings that agree up to a token share its probability."""
     old, ids, groups = (np.array(batch[name]) for name in ("old", "token_ids", "group_ids"))
     first: dict[tuple[int, ...], float] = {}
     for row, column in np.argwhere(np.array(batch["mask"])):
@@ -292,7 +292,7 @@ def one_for_each_prefix(batch: dict[str, mx.array]) -> mx.array:
 
 
 @given(SEEDS, RECIPE_NAMES, st.permutations(range(4)))
-@example(576, "how-much", [0, 2, 1, 3])  # two siblings begin alike
+@example(576, "how-much", [0, 2, 1, 3])  # two siblings have a common prefix
 def test_permuting_the_completions_of_a_group_permutes_their_gradients(
     seed: int, name: str, order: list[int]
 ) -> None:

@@ -1,4 +1,4 @@
-"""What is logged: sign-aware, as (sum, count), and how parts of an update are put together."""
+"""Logged metrics: sign-aware, as (sum, count), and combined over the parts of an update."""
 
 from typing import Any
 

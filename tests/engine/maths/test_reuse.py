@@ -1,4 +1,4 @@
-"""When the passes over the same rollouts end."""
+"""The conditions that end the passes over the same rollouts."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def test_kl_is_compared_per_token() -> None:
         (1.02, 1.0, False),  # .02 > .01·1.02
         (1.005, 1.0, True),
         (0.9, 1.0, True),  # it fell
-        (0.02, 0.0, False),  # from nothing, as after a first pass
+        (0.02, 0.0, False),  # from zero, as after a first pass
         (0.0, 0.0, True),
         (1.0, 0.99005, True),
         (1.0, 0.98995, False),

@@ -1,4 +1,4 @@
-"""What holds for every recipe and every way to correct for the sampler."""
+"""Properties of every recipe with every sampler correction."""
 
 from itertools import pairwise
 from typing import Any
@@ -26,7 +26,7 @@ FAR = st.sampled_from([0.0, 0.02, 0.2])
 
 
 def batch_for(name: str, seed: int) -> dict[str, Any]:
-    """A batch whose advantages are what the recipe's signal gives."""
+    """A batch whose advantages come from the recipe's signal."""
     batch = random_batch(seed)
     if RECIPES[name].trust == "target":
         batch["advantages"] = mx.sign(batch["advantages"])
@@ -34,7 +34,7 @@ def batch_for(name: str, seed: int) -> dict[str, Any]:
 
 
 def without_leash(name: str, **changes: Any) -> Recipe:
-    """The recipe with nothing in its loss but the push, and the critic."""
+    """The recipe with a loss of only the push and the critic."""
     given = {"beta": 0.0} if RECIPES[name].anchor_place == "loss" else {}
     return recipe(name, **given, **changes)
 
@@ -100,7 +100,7 @@ def test_what_is_left_out_has_no_gradient_and_still_counts(
     terms, slope = loss_of(batch, how).terms, np.array(gradient_of(batch, how))
     out = np.array(batch["mask"]) & ~np.array(terms.kept)
     if how.ratio.startswith("sequence"):
-        # a token acts on the ratio of its completion: only whole completions are without gradient
+        # a token acts on its completion's ratio: only whole completions are without gradient
         out = out & (np.array(batch["mask"]) == out).all(axis=1, keepdims=True)
     assert (slope[out] == 0).all()
     assert not np.array(terms.updated)[out].any()
@@ -153,7 +153,7 @@ def test_metrics_of_the_weights_are_over_tokens_or_over_completions() -> None:
     }  # fmt: skip
     expected = {
         "token_truncate": (0.5, 4 / 3, 2.0, 0.0),
-        # 2 is above 1.8: 0, .5 and 1.5, mean 2/3; one of three tokens is left out
+        # 2 is above 1.8: 0, .5 and 1.5, mean 2/3; one of three tokens is masked
         "token_mask": (0.0, 2 / 3, 1.5, 1 / 3),
         "sequence_truncate": (1.0, 1.25, 1.5, 0.0),
     }

@@ -1,4 +1,4 @@
-"""No NaN and no Inf in value or gradient where the maths has none, and constants stay constant."""
+"""No NaN or Inf in value or gradient if the maths has none, and constants stay constant."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ EVERY = list(RECIPES)
 
 
 def assert_finite(batch: dict[str, Any], name: str, **changes: Any) -> None:
-    """Value, terms, metrics and gradient are numbers."""
+    """Assert that value, terms, metrics and gradient are finite."""
     found = loss_of(batch, name, **changes)
     assert np.isfinite(np.array(found.value))
     for part in found.terms.__slots__:
@@ -82,7 +82,7 @@ def test_half_precision_is_computed_in_float32(name: str, kind: Any) -> None:
 
 
 def test_a_ratio_is_clamped_at_sixty_with_no_gradient_beyond_and_counted() -> None:
-    # A = -1: nothing stops a push down from above but the clamp
+    # A = -1: only the clamp stops a push down from above
     batch = random_batch(4, rows=1, columns=4)
     gap = mx.array([[60.0, 61.0, -59.0, -61.0]])
     batch |= {

@@ -1,4 +1,4 @@
-"""How much, not how fast: targets of tokens in the tree of prefixes, and the push towards them."""
+"""How much, not how fast: target probabilities in the prefix tree, and the push towards them."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.engine.maths.helpers import assert_close, gradient_of, loss_of, numbe
 
 
 def tree(seed: int) -> dict[str, Any]:
-    """Completions over three tokens with probabilities that depend on the prefix alone."""
+    """Completions over three tokens whose probabilities depend only on the prefix."""
     rng = np.random.default_rng(seed)
     rows, columns = 8, 4
     tokens = rng.integers(0, 3, (rows, columns))
@@ -42,7 +42,7 @@ def targets(made: dict[str, Any]) -> Targets:
 
 
 def first_tokens(p: list[float], signs: list[float], tokens: list[int] | None = None) -> Targets:
-    """Targets of one-token completions of one group."""
+    """Targets of one-token completions in one group."""
     made = {
         "old": np.log(np.array(p))[:, None],
         "signs": np.array(signs),
@@ -74,7 +74,7 @@ def test_completions_that_share_a_token_are_pushed_by_the_sign_of_their_sum() ->
     tokens, signs = [5, 5, 5, 6, 6, 7], [1.0, 1, -1, 1, -1, -1]
     found = first_tokens([0.3, 0.3, 0.3, 0.2, 0.2, 0.1], signs, tokens)
     assert numbers(found.sign[:, 0]) == [1, 1, 1, 0, 0, -1]
-    # one completion speaks for a token: room 1 - .01 - .3 = .69, reach √.3 - .3 = .24772: s = 1
+    # one completion counts for a token: room 1 - .01 - .3 = .69, reach √.3 - .3 = .24772: s = 1
     assert numbers(found.probability[:, 0])[0] == pytest.approx(0.3**0.5, abs=1e-6)
 
 
@@ -200,7 +200,7 @@ def test_a_slice_of_a_group_takes_the_targets_of_the_whole() -> None:
 def test_targets_are_constants() -> None:
     batch = batch_of([0.3, 0.2], [0.25, 0.25], [1, -1])
     assert numbers(gradient_of(batch, "how-much", "old")[:, 0]) == [0, 0]
-    # old left out: the target is that of the policy itself, and the ratio 1
+    # without old, the target is that of the policy itself, and the ratio is 1
     assert numbers(gradient_of(batch, "how-much", old=None)[:, 0]) == pytest.approx([-1, 1])
 
 

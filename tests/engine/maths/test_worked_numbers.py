@@ -1,4 +1,4 @@
-"""Numbers that can be redone on paper; the arithmetic stands above each."""
+"""Numbers that can be checked by hand; the arithmetic is above each."""
 
 import math
 
@@ -43,7 +43,7 @@ def loss_of(
 
 
 def terms_of(new: list[float], old: list[float], worth: list[float]) -> list[float]:
-    """J of each token with the clip of ±.2."""
+    """J of each token, clipped at ±.2."""
     how = recipe("grpo", beta=0.0)
     return numbers(loss_of(new, old, worth, how).terms.objective[:, 0])
 

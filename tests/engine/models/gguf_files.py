@@ -1,4 +1,4 @@
-"""Writes GGUF files of the tiny model, as other tools have them: q and k interleaved by halves."""
+"""Write GGUF files of the tiny model in the usual layout: q and k interleaved by halves."""
 
 import struct
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def text(value: str) -> bytes:
 
 
 def typed(value: Any) -> bytes:
-    """A metadata value with the type that fits it."""
+    """A metadata value with its matching type."""
     if isinstance(value, bool):
         return struct.pack("<I?", 7, value)
     if isinstance(value, int):
@@ -43,7 +43,7 @@ def write_gguf(
     file: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Any], *,
     version: int = 3, kind: int = 0,
 ) -> Path:  # fmt: skip
-    """Write tensors of float32, or of another `kind` as bytes that are given."""
+    """Write float32 tensors, or raw bytes of another `kind`."""
     head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(metadata))
     head += b"".join(text(key) + typed(value) for key, value in metadata.items())
     body = b""
@@ -59,7 +59,7 @@ def write_gguf(
 
 
 def tiny_metadata(**changes: Any) -> dict[str, Any]:
-    """What a llama's file says of it; None takes a key away."""
+    """A llama's metadata; a None value removes the key."""
     from tokenizers import pre_tokenizers
 
     config = tiny_config()

@@ -1,4 +1,4 @@
-"""GGUF files become model folders whole or not at all."""
+"""GGUF files become complete model folders, or none at all."""
 
 import hashlib
 from pathlib import Path
@@ -16,7 +16,7 @@ from grpo_engine.models.gguf.blocks import block, dequantise, readable
 from tests.engine.models.gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
 from tests.engine.tiny import END, STOP
 
-# SHA-256, shortened, of what the package gguf makes of 64 random blocks (seed: the format's number)
+# Shortened SHA-256 of the gguf package's result for 64 random blocks (seed: the format's number)
 BY_GGUF = {
     "Q4_0": "033ddebcb7ce1408",
     "Q4_1": "5d75c054166180ae",
@@ -82,7 +82,7 @@ def test_formats_of_fewer_bits_are_read_and_those_of_the_quantiser_alone_are_not
 
 
 def refused(file: Path, folder: Path, message: str) -> None:
-    """The import fails with this message and leaves nothing behind."""
+    """Assert that the import fails with this message and leaves nothing behind."""
     before = sorted(folder.parent.iterdir())
     with pytest.raises(ModelError, match=message) as caught:
         import_gguf(file, folder)

@@ -1,4 +1,4 @@
-"""The embedded starter opens with stock mlx-lm, stops by itself, and half knows its task."""
+"""The embedded starter loads with stock mlx-lm, stops by itself, and partly knows its task."""
 
 import json
 import random

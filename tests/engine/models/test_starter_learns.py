@@ -1,4 +1,4 @@
-"""The starter's run does what the README says: it gets better on problems it has never seen."""
+"""The starter's run does what the README says: it improves on unseen problems."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ def starter_run(folder: Path, **changes: Any) -> list[Event]:
 
 
 def results(events: list[Event]) -> Iterator[dict[str, float]]:
-    """The metrics of the sampled evaluations, first to last."""
+    """The metrics of the sampled evaluations, from first to last."""
     for event in events:
         if isinstance(event, EvaluationFinished) and event.mode == "sampled":
             yield dict(event.metrics)
@@ -72,7 +72,7 @@ def test_the_same_seed_makes_the_same_model(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(make_starter, "TEXTBOOK_STEPS", 3)
     monkeypatch.setattr(make_starter, "ROUND", 2)
     monkeypatch.setattr(make_starter, "CHECKED", 20)
-    # any measurement is near enough
+    # accept any measurement
     monkeypatch.setattr(make_starter, "TOLERANCE", 1.0)
 
     monkeypatch.setattr(make_starter, "FEWEST_ROUNDS", 1)

@@ -1,4 +1,4 @@
-"""Matrix products run on a BLAS that was checked here, however the process came to MLX."""
+"""Matrix products use a BLAS that was checked on this machine, however MLX was loaded."""
 
 import ctypes
 import os
@@ -68,7 +68,7 @@ def bundled() -> str:
 
 
 def built(folder: Path, *, called: str = "", loaded: str = "", flags: tuple[str, ...] = ()) -> str:
-    """A library with the names that MLX imports, all of whose functions do the same."""
+    """A library with the names that MLX imports; all its functions have the same body."""
     names = {name for name, _ in slots.imports(openblas.mlx_library())}
     source, path = folder / "stub.c", folder / "libstub.so"
     source.write_text(
@@ -117,7 +117,7 @@ from grpo_engine.platform.openblas import OpenBlas
 OpenBlas({bundled()!r}, threads=1)
 print(len(os.listdir("/proc/self/task")), os.environ.get("OPENBLAS_NUM_THREADS"))
 """
-    # the caller computes, and is the only one
+    # the caller computes, with only one thread
     assert python(code, OPENBLAS_NUM_THREADS="7").stdout == "1 7\n"
 
 
@@ -161,7 +161,7 @@ print(parent, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), right())
         ("__builtin_trap();", "", "crashes on this processor (SIG"),
         ("", "__builtin_trap();", "crashes on this processor (SIG"),
         ("*(volatile int *)8 = 1;", "", "crashes on this processor (SIGSEGV)"),
-        ("", "", "computes wrong products (float32"),  # leaves what was in memory
+        ("", "", "computes wrong products (float32"),  # returns whatever was in memory
     ],
 )
 def test_a_faulty_library_is_skipped_in_one_sentence_and_the_next_one_serves(
@@ -305,7 +305,7 @@ def test_the_check_notices_each_kind_of_mistake(monkeypatch: pytest.MonkeyPatch)
 
 
 def importer(folder: Path, names: tuple[str, ...], *flags: str) -> ctypes.CDLL:
-    """A library that imports names nobody has; its slots are filled when it is loaded."""
+    """A library that imports undefined names; its slots are filled when it is loaded."""
     source, path = folder / "importer.c", folder / "libimporter.so"
     weak = "".join(f"extern int {name}(void) __attribute__((weak));\n" for name in names)
     calls = "".join(f"int call_{name}(void) {{ return {name}(); }}\n" for name in names)

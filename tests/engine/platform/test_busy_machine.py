@@ -1,4 +1,4 @@
-"""A run says what slows it down: a slow BLAS, and other programs that want its cores."""
+"""A run reports what slows it down: a slow BLAS, or other programs using its cores."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The memory of freed arrays stays in the process and goes back when a run has ended."""
+"""Memory of freed arrays stays in the process and is returned after a run."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from grpo_engine.platform import heap
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
 
-# Ten arrays of 16 MB at once, freed, and again: 4,096 pages of 4 kB each where they are given back.
+# Ten arrays of 16 MB at once, freed, and again: 4,096 pages of 4 kB each if they are returned.
 ARRAYS = """
 import resource
 import grpo_engine
@@ -32,7 +32,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(**environment: str) -> int:
-    """Pages that thirty sums took from the kernel in a fresh process."""
+    """Page faults of thirty sums in a fresh process."""
     own = {name: value for name, value in os.environ.items() if name not in heap.USERS_OWN}
     done = subprocess.run(
         [sys.executable, "-c", ARRAYS], env={**own, **environment}, capture_output=True, text=True,

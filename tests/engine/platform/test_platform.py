@@ -1,4 +1,4 @@
-"""What depends on the machine: processors, quotas, memory, priority, and MLX's back end."""
+"""Machine-dependent values: processors, quotas, memory, priority, and MLX's back end."""
 
 import math
 import os
@@ -153,11 +153,11 @@ def test_without_a_compiler_chains_of_operations_run_as_they_are(tmp_path: Path)
 @pytest.mark.parametrize(
     ("info", "limit"),
     [
-        ({"device_name": "AMD EPYC"}, 90),  # a processor: the machine's
-        ({"free_memory": 30, "total_memory": 40}, 35),  # CUDA: 30 free and 5 that MLX has
-        ({"free_memory": 300, "total_memory": 400}, 305),  # even where it has more than the machine
-        ({"memory_size": 100, "max_recommended_working_set_size": 75}, 75),  # Metal: its share
-        ({"memory_size": 200, "max_recommended_working_set_size": 150}, 90),  # of what is free
+        ({"device_name": "AMD EPYC"}, 90),  # a CPU: the machine's memory
+        ({"free_memory": 30, "total_memory": 40}, 35),  # CUDA: 30 free plus 5 held by MLX
+        ({"free_memory": 300, "total_memory": 400}, 305),  # even if it has more than the machine
+        ({"memory_size": 100, "max_recommended_working_set_size": 75}, 75),  # Metal: its limit
+        ({"memory_size": 200, "max_recommended_working_set_size": 150}, 90),  # of the free memory
     ],
 )
 def test_the_device_says_how_much_its_arrays_may_take(
@@ -257,7 +257,7 @@ def test_a_measured_product_reports_the_rate_of_its_mean_time() -> None:
 def scripted_guard(
     monkeypatch: pytest.MonkeyPatch, times: list[float]
 ) -> tuple[guard.ThreadGuard, list[int]]:
-    """A guard that sees these times, and the threads it sets."""
+    """A guard that measures these times, and the list of thread counts it sets."""
     left, changes, state = iter(times), [], [blas.Blas(library="x", threads=2)]
 
     def set_threads(count: int) -> int:

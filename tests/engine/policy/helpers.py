@@ -1,4 +1,4 @@
-"""What several tests of the policy need: rows of made-up ids, moved weights, gradients."""
+"""Helpers for the policy tests: rows of random ids, changed weights, gradients."""
 
 import random
 from collections.abc import Generator, Sequence
@@ -38,7 +38,7 @@ def made_up_rows(shape: Sequence[tuple[int, Sequence[int]]]) -> list[Ids]:
 
 
 def move_weights(policy: Policy, size: float = 0.3) -> None:
-    """Push the trained weights away from where they start."""
+    """Move the trained weights away from their initial values."""
     policy.load_trainable({
         name: value + size * mx.random.normal(value.shape, key=mx.random.key(place))
         for place, (name, value) in enumerate(policy.snapshot().items())
@@ -49,7 +49,7 @@ def weighted_loss(
     policy: Policy, rows: Sequence[Ids], *, temperature: float = 0.7, rows_at_most: int = 5,
     entropy: bool = False, values: bool = False,
 ) -> tuple[float, dict[str, mx.array]]:  # fmt: skip
-    """A sum of log-probabilities, each token with a weight of its own, and its gradient."""
+    """A weighted sum of log-probabilities, with a different weight per token, and its gradient."""
 
     def loss() -> mx.array:
         total = mx.array(0.0)
@@ -85,7 +85,7 @@ def largest(array: mx.array) -> float:
 
 
 def drain(run: Generator[Event, None, Any]) -> tuple[list[Event], Any]:
-    """All events of a generator and what it returns."""
+    """All events of a generator, and its return value."""
     events = []
     try:
         while True:

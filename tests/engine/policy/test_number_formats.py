@@ -1,4 +1,4 @@
-"""What is trained is what is sampled, and small steps count, in float32 and in 16 bits."""
+"""The trained model is the sampled one, and small steps count, in float32 and in 16 bits."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from tests.engine.tiny import write_model
 
 ROWS = made_up_rows([(9, (6, 4))])
 GAP = "sampling/sampling_logp_difference/max"
-# sums in another order differ by float32's rounding; the same sums do not
+# sums in another order differ by float32 rounding; the same sums do not
 EQUAL = {"float32": 1e-4, "bfloat16": 1e-6, "float16": 1e-6}
 
 
@@ -103,7 +103,7 @@ def test_full_tuning_moves_16_bit_weights_as_far_as_float32_ones(
     _, half, read = one_update(world, tmp_path / "b", given, tuning="full", dtype=dtype)
     assert sum_of(half, abs) / sum_of(whole, abs) == pytest.approx(1, abs=0.02)
     assert all(value.dtype == mx.float32 for value in half.values())
-    # a step of 1e-6 is below half of the last place of nearly all 16-bit weights
+    # a step of 1e-6 is below half a unit in the last place of nearly all 16-bit weights
     assert read < 0.05
 
 
@@ -175,7 +175,7 @@ def test_an_overflowing_gradient_is_computed_again_with_less_scale(
 def test_the_scale_keeps_gradients_that_float16_would_lose(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # rewards that differ by 1e-4 give slopes of the logits around 1e-7; 6e-8 is the smallest number
+    # rewards that differ by 1e-4 give logit gradients around 1e-7; 6e-8 is the smallest number
     small = {"signal": "group_mean", "beta": 0.0}
     (world / "small.py").write_text(
         "def small(completions, **_):\n    return [1e-4 * len(set(text)) for text in completions]\n"

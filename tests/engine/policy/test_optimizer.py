@@ -1,4 +1,4 @@
-"""Schedules at points one can compute, clipping, and an optimiser state that survives a restart."""
+"""Schedules at computable points, clipping, and an optimiser state that survives a restart."""
 
 import mlx.core as mx
 import pytest
@@ -45,7 +45,7 @@ Weights = dict[str, mx.array]
 
 
 def steps_of(learner: optimizer.Learner, weights: Weights, times: int) -> Weights:
-    """Steps down the slope of the sum of fourth powers, 4 w^3."""
+    """Gradient steps on the sum of fourth powers, whose gradient is 4 w^3."""
     for _ in range(times):
         slope = {name: 4 * w.astype(mx.float32) ** 3 for name, w in weights.items()}
         weights = learner.step(slope, weights)

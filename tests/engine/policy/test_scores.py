@@ -1,4 +1,4 @@
-"""Every fast path of scoring gives the plain path's values and gradients."""
+"""Every fast scoring path gives the values and gradients of the plain path."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A real model: SmolLM2 as transformers has it, from import to adapter."""
+"""A real model: SmolLM2 agrees with transformers, from import to adapter."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""LoRA that adds up in the product gives mlx-lm's numbers, and is switched off like theirs."""
+"""LoRA added inside the product gives mlx-lm's numbers, and is switched off like theirs."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def test_a_layer_with_dropout_keeps_its_own_code(make_policy: MakePolicy) -> Non
     layer.train()
     x = mx.ones((1, 200, layer.lora_a.shape[0]))
     out = layer(x)[0]
-    assert not mx.allclose(out, mx.broadcast_to(out[:1], out.shape))  # rows lose different inputs
+    assert not mx.allclose(out, mx.broadcast_to(out[:1], out.shape))  # dropout differs between rows
 
 
 def test_the_reference_leaves_a_thin_layer_out(make_policy: MakePolicy) -> None:

@@ -1,4 +1,4 @@
-"""Reward functions as users write them, good and bad; loaded by path in the tests."""
+"""Reward functions as users write them, good and bad; tests load them by path."""
 
 # ruff: noqa: ARG001, ARG002 - a signature is what many of these are about
 
@@ -35,7 +35,7 @@ BEGUN = {"one": 0, "other": 0}
 
 
 async def both_begun(own: str) -> None:
-    """Wait until the two functions that wait for each other were called equally often."""
+    """Wait until both functions that wait for each other were called equally often."""
     BEGUN[own] += 1
     while BEGUN["one"] != BEGUN["other"]:
         await asyncio.sleep(0)
@@ -56,7 +56,7 @@ def fails_on_three(completions: list[str], **kwargs: Any) -> list[float]:
 
 
 def tell_process(kwargs: dict[str, Any]) -> None:
-    """Write the process id where the test looks for it."""
+    """Write the process id to the file that the test reads."""
     if "path" in kwargs:
         with open(kwargs["path"][0], "w") as file:  # noqa: PTH123
             file.write(str(os.getpid()))
@@ -70,7 +70,7 @@ def hangs(completions: list[str], **kwargs: Any) -> list[float]:
 
 def hangs_in_c(completions: list[str], **kwargs: Any) -> list[float]:
     tell_process(kwargs)
-    ctypes.PyDLL(None).sleep(1000)  # holds the interpreter's lock
+    ctypes.PyDLL(None).sleep(1000)  # holds the GIL
     return []
 
 

@@ -86,7 +86,7 @@ def test_one_function_cannot_change_what_the_next_one_sees(tmp_path: Path) -> No
 
 
 def test_async_functions_run_at_the_same_time_and_none_does_not_apply(tmp_path: Path) -> None:
-    # one after the other, the first would wait in vain
+    # run in sequence, the first would wait forever
     with worker(tmp_path, "waits_for_the_other", "length_of", "also_async", limit=20.0) as made:
         scored = score(made, "ab", "c")
     assert scored.values == ((1.0, 1.0), (2.0, 1.0), (None, None))

@@ -154,7 +154,7 @@ def test_an_end_inside_a_character_of_several_bytes_waits_for_all_of_them() -> N
     ids = tokenizer.encode("a€b<|end|>")  # 1 + 3 + 1 bytes, then the end token
     assert len(ids) == 6
     assert char_ends_to_token_ends(tokenizer, ids, [1, 2]) == [0, 3]
-    # the end of the text covers the end token, which shows no text
+    # the end of the text includes the end token, which has no text
     assert char_ends_to_token_ends(tokenizer, ids, [3, 99]) == [5, 5]
 
 

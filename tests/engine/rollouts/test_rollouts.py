@@ -1,4 +1,4 @@
-"""Batched sampling gives what one row at a time gives, and every way an answer can end."""
+"""Batched sampling matches sampling one row at a time, for every way an answer can end."""
 
 import threading
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def sample(
 
 
 def assert_same(ours: list[Rollout], theirs: list[Rollout], tolerance: float = 1e-3) -> None:
-    """Same tokens, texts and endings; log-probabilities to tolerance (the logits are large)."""
+    """Assert equal tokens, texts and endings; log-probabilities to tolerance (large logits)."""
     assert [strip(rollout) for rollout in ours] == [strip(rollout) for rollout in theirs]
     for one, other in zip(ours, theirs, strict=True):
         assert one.logprobs == pytest.approx(other.logprobs, abs=tolerance)

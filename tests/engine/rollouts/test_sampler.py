@@ -1,4 +1,4 @@
-"""The sampler draws from the distribution it says it draws from."""
+"""The sampler draws from the distribution that it reports."""
 
 import math
 
@@ -15,7 +15,7 @@ LOGITS = mx.log(mx.array([[0.5, 0.2, 0.15, 0.1, 0.05]]))
 
 
 def kept_by(sampling: Sampling, logits: mx.array = LOGITS) -> dict[int, float]:
-    """Every token that is drawn in many tries, and the probability that it is said to have."""
+    """Every token drawn in many tries, with its reported probability."""
     rows = 4000
     keys = token_keys([row_key(seed=0, step=0, prompt="", attempt=0, index=i) for i in range(rows)],
                       [0] * rows)  # fmt: skip
@@ -32,7 +32,7 @@ def test_shares_of_drawn_tokens_are_their_probabilities() -> None:
 
 
 def test_temperature_sharpens() -> None:
-    # .25 .04 .0225 .01 .0025 over their sum .325
+    # .25 .04 .0225 .01 .0025 divided by their sum .325
     expected = {0: 0.25 / 0.325, 1: 0.04 / 0.325, 2: 0.0225 / 0.325, 3: 0.01 / 0.325}
     found = kept_by(Sampling(temperature=0.5))
     assert {token: found[token] for token in expected} == pytest.approx(expected)
@@ -62,7 +62,7 @@ def test_a_repetition_penalty_makes_seen_tokens_less_likely() -> None:
     seen = mx.array([[True, True, False]])
     drawn = draw(logits, Sampling(repetition_penalty=2.0, temperature=0), token_keys([0], [0]),
                  seen=seen)  # fmt: skip
-    # 2 / 2 = 1, -1 * 2 = -2, 1: the first of two equals is taken.
+    # 2 / 2 = 1, -1 * 2 = -2, 1: the first of two equal ones is taken.
     assert drawn.tokens.item() == 0
     total = math.exp(1) + math.exp(-2) + math.exp(1)
     assert float(drawn.logprobs[0]) == pytest.approx(1 - math.log(total), abs=1e-6)

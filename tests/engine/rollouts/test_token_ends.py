@@ -1,4 +1,4 @@
-"""Where each token ends in an answer's text: what a viewer cuts the text by."""
+"""Where each token ends in an answer's text, for viewers that split the text by token."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +15,12 @@ def decode(ids: Sequence[int]) -> str:
 
 
 def spaced(ids: Sequence[int]) -> str:
-    """As SentencePiece does it: words with a space between, none before the first."""
+    """Decode like SentencePiece: words separated by spaces, none before the first."""
     return " ".join(PIECES[token] for token in ids)
 
 
 def halves(ids: Sequence[int]) -> str:
-    """Tokens are bytes; half a character is a replacement sign."""
+    """Decode bytes; half a character becomes a replacement character."""
     return bytes(ids).decode(errors="replace")
 
 

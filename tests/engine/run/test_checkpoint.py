@@ -1,4 +1,4 @@
-"""Checkpoints are complete or absent, whatever happens while one is written."""
+"""Checkpoints are complete or absent, whatever happens during a write."""
 
 import json
 import shutil

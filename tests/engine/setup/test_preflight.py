@@ -1,4 +1,4 @@
-"""A step that cannot fit is refused with numbers and settings that would help."""
+"""A step that cannot fit is refused, with numbers and with settings that would help."""
 
 import gc
 from collections.abc import Callable
@@ -39,11 +39,11 @@ def test_more_rows_and_longer_answers_need_more(policy: Policy) -> None:
     small = estimate_memory(policy, rows=8, micro_rows=2, prompt_tokens=8, new_tokens=12)
     rows = estimate_memory(policy, rows=16, micro_rows=4, prompt_tokens=8, new_tokens=12)
     longer = estimate_memory(policy, rows=8, micro_rows=2, prompt_tokens=8, new_tokens=24)
-    assert 1.5 * small.update < rows.update < 2 * small.update  # the prompt is run once
+    assert 1.5 * small.update < rows.update < 2 * small.update  # the prompt is processed once
     assert rows.sampling > small.sampling
     assert longer.update > small.update
     assert small.weights == (26_944 + 4_096) * 4  # the model and its adapter in float32
-    assert small.optimizer == 4_096 * 4 * 4  # two gradients and two moments of what is trained
+    assert small.optimizer == 4_096 * 4 * 4  # two gradients and two moments of the trained weights
 
 
 def test_chosen_rows_fit_the_budget(policy: Policy) -> None:
@@ -56,7 +56,7 @@ def test_chosen_rows_fit_the_budget(policy: Policy) -> None:
 
 @pytest.fixture(scope="module")
 def wider(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose activations are larger than what MLX keeps besides."""
+    """A model whose activations are larger than the other memory that MLX holds."""
     return write_model(
         tmp_path_factory.mktemp("models") / "wider", hidden_size=128, intermediate_size=384,
         num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=4,
@@ -92,7 +92,7 @@ def test_the_estimate_is_near_the_measured_peaks(wider: Path, changes: dict[str,
 
 
 def measured(work: Callable[[], object]) -> int:
-    """Bytes that MLX holds at the worst moment of some work, beyond what it held before."""
+    """Peak memory of MLX during some work, in bytes beyond what it held before."""
     gc.collect()
     before = mx.get_active_memory()
     mx.reset_peak_memory()

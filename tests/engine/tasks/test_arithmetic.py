@@ -1,4 +1,4 @@
-"""The starter's task: its problems, its sets, and what its rewards make of answers."""
+"""The starter's task: its problems, its sets, and how its rewards score answers."""
 
 import re
 
@@ -42,7 +42,7 @@ def test_swapped_operands_stay_in_the_same_set() -> None:
 
 
 def test_a_problem_never_changes_its_set() -> None:
-    # these are in the embedded model's making or out of it for good
+    # fixed for good: the embedded model was trained on this split
     expected = {"47 + 38": 52, "63 - 27": 91, "23 * 7": 34}
     kinds = {symbol: kind for kind, symbol in SYMBOLS.items()}
     buckets = {}

@@ -73,7 +73,7 @@ def test_an_mlx_lm_folder_brings_its_own_split(tmp_path: Path) -> None:
 
 
 def test_rows_are_set_aside_where_there_is_one_split(tmp_path: Path) -> None:
-    # q0 is there twice, and both rows land on one side
+    # q0 occurs twice, and both rows go to the same side
     path = write(tmp_path / "d.jsonl", *qa(20), *qa(1))
     task = make(path, held_out_size=6)
     held = {str(e.prompt) for e in task.held_out}
@@ -226,7 +226,7 @@ def test_without_the_package_a_hub_set_says_how_to_get_it(monkeypatch: pytest.Mo
 
 
 class FakeHub:
-    """Stands in for the package `datasets`: one data set, and no network for any other."""
+    """A fake of the package `datasets`: one data set, and no network for any other."""
 
     @staticmethod
     def load_dataset(name: str, subset: str | None) -> Any:

@@ -150,7 +150,7 @@ def test_every_countdown_problem_has_a_solution(index: int) -> None:
     [
         ("<think>7*3=21</think><answer>25 + 3 * 7</answer>", 1.0),
         ("<answer>25 + 7 × 3 = 46</answer>", 1.0),
-        ("<answer>(25 - 2) * 2</answer>", 0.0),  # 46, with other numbers
+        ("<answer>(25 - 2) * 2</answer>", 0.0),  # 46, but with other numbers
         ("<answer>25 + 3 + 7</answer>", 0.0),
         ("<answer>25 / 0</answer>", 0.0),
         ("<answer>__import__('os')</answer>", 0.0),
@@ -163,7 +163,7 @@ def test_countdown_scores_an_expression_exactly(text: str, score: float) -> None
 
 
 def test_an_expression_is_worked_out_exactly() -> None:
-    # 1/3 * 3 is 1, and not .999…
+    # 1/3 * 3 is exactly 1, not .999…
     assert evaluate("1 / 3 * 3") == (Fraction(1), [1, 3, 3])
     assert evaluate("2 - -3 * (4 - 1)")[0] == 11
     for wrong in ("1 +", "1 2", "(1", "1 ** 2", "9" * 13):

@@ -1,4 +1,4 @@
-"""What is asked of a run takes effect at the next token or micro-batch."""
+"""Requests to a run take effect at the next token or micro-batch."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from tests.engine.train.test_resume import facts
 
 
 class Asker:
-    """Asks at a piece of work while that goes on, and counts the pieces that begin after it."""
+    """Make a request during a piece of work, and count the pieces that start after it."""
 
     def __init__(self, verb: Verb) -> None:
         self.control = Control()
@@ -24,7 +24,7 @@ class Asker:
         self._verb, self._at = verb, 3  # tokens, or micro-batches, into the second step
 
     def spy(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
-        """Look at each piece of work of the second step."""
+        """Wrap a function to observe each piece of work in the second step."""
         real = getattr(owner, name)
 
         def seen(*arguments: Any) -> Any:
@@ -40,15 +40,15 @@ class Asker:
 
     @property
     def settled(self) -> bool:
-        """Whether the run has done what was asked."""
+        """Whether the run has carried out the request."""
         return any(self.answers(event) for event in self.events)
 
     def answers(self, event: Event) -> bool:
-        """Whether the event is what was asked for."""
+        """Whether the event responds to the request."""
         return isinstance(event, RunPaused | RunFinished | CheckpointSaved)
 
     def run(self, world: Path, folder: Path) -> None:
-        """Train to the end, going on after a pause."""
+        """Train to the end, continuing after a pause."""
         config = settings(
             world, steps=2, optimizer={"micro_rows": 2}, algorithm={"passes": 2},
             checkpoint={"every": 0}, evaluation={"pinned": 0},
@@ -107,7 +107,7 @@ def test_a_checkpoint_from_within_a_step_goes_on_as_the_unbroken_run(
             saved.append(event.step)
             break
     events.close()  # type: ignore[attr-defined]
-    # with full tuning there is no room for the weights before the update beside those after it
+    # with full tuning there is no memory for a second copy of the weights from before the update
     late = (moment, tuning) == ("PassFinished", "full")
     assert saved == [2 if late else 1]
     resumed = events_of(config, tmp_path / "cut", resume=True)

@@ -1,4 +1,4 @@
-"""A run that was cut anywhere and resumed equals one that never stopped, bit for bit."""
+"""A run that was interrupted anywhere and resumed equals an uninterrupted one, bit for bit."""
 
 import random
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def config_of(world: Path, name: str) -> RunConfig:
         "steps": 5, "algorithm": CASES[name], "checkpoint": {"every": 3},
         "rollout": {"prompts": 2, "group_size": 4, "max_new_tokens": 8},
     }  # fmt: skip
-    if name == "dapo":  # few different scores, so that groups are refilled
+    if name == "dapo":  # few distinct scores, so that groups are refilled
         changes["rewards"] = {"functions": [f"{world}/rewards.py:accuracy"]}
     if " " in name:
         dtype, tuning = name.split()
@@ -54,7 +54,7 @@ def config_of(world: Path, name: str) -> RunConfig:
 
 
 def facts(events: list[Event], after: int) -> list[Any]:
-    """What must be equal: answers, token numbers, updates, and metrics but times and memory."""
+    """What must be equal: answers, token numbers, updates, and metrics except times and memory."""
     found: list[Any] = []
     for event in events:
         if event.step <= after:

@@ -1,4 +1,4 @@
-"""Whole runs with rewards that misbehave: each goes on, or ends in words and can be resumed."""
+"""Whole runs with failing rewards: they continue, or end with a clear, resumable error."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def odd(completions, trainer_state, **_):
         {fault}
     return scores
 """
-LIMIT = 2.0  # seconds, in which the other functions must be done on a busy machine
+LIMIT = 2.0  # seconds for the other functions to finish on a busy machine
 FAULTS = {
     "timeout": "time.sleep(60)",
     "crash": "os._exit(3)",

@@ -1,4 +1,4 @@
-"""Whole runs on a tiny model: every recipe trains, and what the events say is true."""
+"""Whole runs on a tiny model: every recipe trains, and its events are correct."""
 
 import itertools
 import math
@@ -122,7 +122,7 @@ def test_learning_rate_zero_changes_nothing(world: Path, tmp_path: Path) -> None
             {"recipe": "grpo", "beta": 0.04, "passes": 1},
             "generate score GroupScored logprobs update PassFinished TokensScored StepFinished",
         ),
-        (  # a critic makes advantages from what it says of the tokens
+        (  # a critic computes advantages from its token values
             {"recipe": "ppo", "passes": 1, "minibatches": 1},
             "generate score logprobs GroupScored update PassFinished TokensScored StepFinished",
         ),

@@ -1,4 +1,4 @@
-"""Help on what has the focus."""
+"""Help on the focused element."""
 
 from app.tui.dialogs.help.screen import HelpScreen
 

@@ -1,4 +1,4 @@
-"""The help screen: the topic asked about, the keys of the screen, every metric and setting."""
+"""The help screen: the requested topic, the screen's keys, and every metric and setting."""
 
 from typing import Any, ClassVar
 
@@ -27,11 +27,11 @@ from app.tui.widgets.field import Field
 REFERENCE = ("metrics", "alerts", "settings")
 NOTHING = "Nothing holds this text."
 FOLLOWS_S = 0.05
-FIRST = 12  # parts of the reference that fill a page before anyone scrolls
+FIRST = 12  # reference entries that fill a page before scrolling
 
 
 def content_of(part: Part) -> Content:
-    """A part as it is shown, bright words in a column of their own; texts are made safe."""
+    """Return a part as escaped text, with highlighted words in their own column."""
     pieces: list[Content] = [Content.styled(safe(part.heading), "bold $headline"), Content("\n")]
     column = max((cell_len(safe(word)) for word, _ in part.paragraphs), default=0)
     for word, text in part.paragraphs:
@@ -44,7 +44,7 @@ def content_of(part: Part) -> Content:
 
 
 def reference(snapshot: Snapshot, needle: str = "", most: int | None = None) -> Content:
-    """Every metric, alert and setting whose text holds the needle, or the first of them."""
+    """Return all metrics, alerts and settings that match the needle, up to `most`."""
     pieces: list[Content] = []
     lists = (metric_parts(snapshot), alert_parts(), setting_parts())
     for name, parts in zip(REFERENCE, lists, strict=True):
@@ -56,13 +56,13 @@ def reference(snapshot: Snapshot, needle: str = "", most: int | None = None) -> 
 
 
 def haystack(part: Part) -> str:
-    """All words of a part, for the filter."""
+    """Return all words of a part, for the filter."""
     words = (text for paragraph in part.paragraphs for text in paragraph)
     return " ".join((part.heading, *words)).casefold()
 
 
 class HelpScreen(Dialog[None]):
-    """Explains; typing filters metrics, alerts and settings."""
+    """Show help; typing filters metrics, alerts and settings."""
 
     DEFAULT_CSS = """
     HelpScreen { align: center middle; }
@@ -91,10 +91,9 @@ class HelpScreen(Dialog[None]):
         self._parts += [part for part in panel_parts(mode) if part not in self._parts]
         self._parts.append(Part("keys", keys, aligned=True))
         self._snapshot = snapshot
-        self._whole = False  # the whole reference is drawn once somebody scrolls or searches
+        self._whole = False  # draw the whole reference only after scrolling or searching
 
     def compose(self) -> ComposeResult:
-        """Topic, keys, panels, then everything that can be looked up."""
         with Vertical() as box:
             box.border_title = "help"
             box.border_subtitle = "↑↓ scroll   / find   esc close"
@@ -105,7 +104,7 @@ class HelpScreen(Dialog[None]):
             yield Field(placeholder="/ finds a metric, an alert or a setting")
 
     def on_mount(self) -> None:
-        """Arrows scroll at once; what can be looked up follows the first picture."""
+        """Focus the text for scrolling; fill in the reference after the first frame."""
         scroll = self.query_one(VerticalScroll)
         scroll.focus()
         self.watch(scroll, "scroll_y", self._refer_to_all, init=False)
@@ -122,11 +121,11 @@ class HelpScreen(Dialog[None]):
             scroll = self.query_one(VerticalScroll)
             to_the_end = scroll.scroll_target_y >= scroll.max_scroll_y
             self.query_one("#reference", Static).update(reference(self._snapshot))
-            if to_the_end:  # of what was there, and there is more now
+            if to_the_end:  # to the old end; the text has just grown
                 self.call_after_refresh(scroll.scroll_end, animate=False)
 
     def action_close(self) -> None:
-        """Leave the filter first, then the help."""
+        """Close the filter first, then the help."""
         field = self.query_one(Input)
         if field.has_focus or field.value:
             field.value = ""
@@ -135,17 +134,17 @@ class HelpScreen(Dialog[None]):
             self.dismiss()
 
     def action_filter(self) -> None:
-        """Type into the filter."""
+        """Focus the filter."""
         self.query_one(Input).focus()
 
     @on(Input.Submitted)
     def read_on(self) -> None:
-        """⏎ goes from the filter to what it found."""
+        """Move the focus from the filter to the results."""
         self.query_one(VerticalScroll).focus()
 
     @on(Input.Changed)
     def find(self, event: Input.Changed) -> None:
-        """Keep what holds the text."""
+        """Keep only what matches the text."""
         for item in self.query(".topic"):
             item.display = not event.value
         self._whole = True

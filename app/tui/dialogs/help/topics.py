@@ -1,4 +1,4 @@
-"""What help says about a topic, as plain paragraphs; no Textual here."""
+"""Help texts on each topic as plain paragraphs, without Textual."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A heading and its paragraphs; a paragraph may begin with a bright word."""
+    """A heading and its paragraphs; a paragraph may begin with a highlighted word."""
 
     heading: str
     paragraphs: tuple[tuple[str, str], ...]
@@ -89,7 +89,7 @@ PANELS_OF: Mapping[str, tuple[str, ...]] = {
     "rollouts": ("prompts", "tokens", "why", "lab"),
 }
 
-# What each alert means, and the setting with its threshold.
+# What each alert means, and which setting holds its threshold.
 ALERTS: Mapping[str, tuple[str, str]] = {
     "no_signal": ("Most prompts give no signal: their answers all scored the same.", "no_signal"),
     "format_hacking": ("Reward rises while accuracy does not: the model is rewarded for form.", ""),
@@ -139,7 +139,7 @@ DIRECTIONS = {"up": "Higher is better.", "down": "Lower is better.", "none": ""}
 
 
 def metric_part(name: str, snapshot: Snapshot | None = None) -> Part:
-    """What a metric is, which way is better, where its lines are, and what it is now."""
+    """Describe a metric: its meaning, better direction, guide lines and current value."""
     found: MetricSpec = spec(name)
     paragraphs = [("", found.help)]
     if DIRECTIONS[found.direction]:
@@ -157,7 +157,7 @@ def metric_part(name: str, snapshot: Snapshot | None = None) -> Part:
 
 
 def setting_part(path: str) -> Part:
-    """What a setting does, its range and its default."""
+    """Describe a setting: its effect, range and default."""
     from grpo_engine.config.parse import settings
 
     info = settings().get(path)
@@ -180,7 +180,7 @@ def _setting_part(info: "SettingInfo") -> Part:
 
 
 def alert_part(rule: str, snapshot: Snapshot) -> Part:
-    """What an alert means, since when it holds, and what to try."""
+    """Describe an alert: its meaning, since when it has been active, and what to try."""
     for alert in snapshot.alerts:
         if alert.rule == rule:
             paragraphs = [("", alert.explanation), ("try", alert.remedy)]
@@ -197,7 +197,7 @@ def alert_part(rule: str, snapshot: Snapshot) -> Part:
 
 
 def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:
-    """The parts that answer a topic such as `metric:kl`, `setting:seed`, `panel:groups`."""
+    """Return the parts that explain a topic such as `metric:kl`, `setting:seed`, `panel:groups`."""
     kind, _, name = topic.partition(":")
     match kind:
         case "metric":
@@ -214,12 +214,11 @@ def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:
 
 
 def panel_parts(mode: str) -> list[Part]:
-    """The panels of a screen."""
     return [PANELS[name] for name in PANELS_OF.get(mode, ())]
 
 
 def alert_parts() -> list[Part]:
-    """Every alert, and where its threshold is set."""
+    """Return every alert and where its threshold is set."""
     parts = []
     for rule, (meaning, threshold) in ALERTS.items():
         where = [("threshold", f"alerts.{threshold}")] if threshold else []
@@ -229,13 +228,12 @@ def alert_parts() -> list[Part]:
 
 @cache
 def setting_parts() -> tuple[Part, ...]:
-    """Every setting of a run."""
     from grpo_engine.config.parse import settings
 
     return tuple(_setting_part(info) for info in settings().values())
 
 
 def metric_parts(snapshot: Snapshot) -> list[Part]:
-    """All metrics, those of the shown run first."""
+    """Return all metrics, those of the shown run first."""
     own = [name for name in snapshot.series if name not in METRICS]
     return [metric_part(name, snapshot) for name in (*METRICS, *own)]

@@ -1,4 +1,4 @@
-"""Compare."""
+"""The Compare screen."""
 
 from app.tui.screens.compare.screen import CompareScreen
 

@@ -1,4 +1,4 @@
-"""The curves pane: charts of the chosen metrics, one crosshair over all."""
+"""The curves pane: charts of the chosen metrics with a shared crosshair."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ AXIS_WORDS = {"step": "by step", "tokens": "at equal tokens", "wall": "at equal 
 
 @dataclass
 class ChartPicked(Message):
-    """A chart was clicked, or the wheel turned: choose it, and put the crosshair there."""
+    """A chart was clicked or scrolled: choose it and move the crosshair there."""
 
     chart: int
     x: float | None
@@ -27,11 +27,11 @@ class ChartPicked(Message):
 
 @dataclass
 class CurvesResized(Message):
-    """The charts have another width."""
+    """The width of the charts has changed."""
 
 
 class CurvesPanel(ViewPanel):
-    """Charts of the chosen metrics under each other, with one crosshair over all."""
+    """Charts of the chosen metrics, stacked, with a shared crosshair."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("1", "curves", **kwargs)
@@ -41,23 +41,23 @@ class CurvesPanel(ViewPanel):
 
     @property
     def pixels(self) -> int:
-        """How many pixel columns a chart has now."""
+        """The width of a chart in pixel columns."""
         columns, _ = self._rows()
         return max(2, 2 * ((self.inner.width - (columns - 1) * 2) // columns - LABELS))
 
     def on_resize(self) -> None:
-        """Ask for curves of the new width."""
+        """Request curves for the new width."""
         self.post_message(CurvesResized())
 
     def _rows(self) -> tuple[int, int]:
-        """How many charts stand beside each other, and how many rows of them there are."""
+        """The number of columns and rows of charts."""
         wide = self.inner.width >= TWO_COLUMNS
         count = 1 if self.view.solo else max(1, len(self.view.metrics))
         columns = 2 if wide and count > 1 else 1
         return columns, max(1, min(-(-count // columns), (self.inner.height - 1) // TALL))
 
     def in_sight(self) -> tuple[str, ...]:
-        """The metrics whose charts there is room for, the chosen one among them."""
+        """The metrics whose charts fit, including the chosen one."""
         view = self.view
         if view.solo or not view.metrics:
             return (view.metric,) if view.metric else ()
@@ -68,7 +68,7 @@ class CurvesPanel(ViewPanel):
         return view.metrics[self._top * columns : (self._top + fit) * columns]
 
     def _about(self) -> str:
-        """How the curves are drawn, for the frame."""
+        """How the curves are drawn, as a note in the frame."""
         view = self.view
         parts = [AXIS_WORDS[view.axis], f"smooth {view.smoothing:g}".replace("0.", ".")]
         parts += ["log scale"] if view.log else []
@@ -76,11 +76,10 @@ class CurvesPanel(ViewPanel):
         return " · ".join(parts)
 
     def topic(self) -> str:
-        """What `?` explains here: the chosen metric."""
         return f"metric:{self.view.metric}" if self.view.metric else "screen:compare"
 
     def copy_text(self) -> str:
-        """What `y` copies: the chosen metric of each run at the crosshair."""
+        """Return the chosen metric of each run at the crosshair."""
         view = self.view
         rows = [f"{view.metric} at {view.axis} {view.x:g}"]
         for run in view.runs:
@@ -89,7 +88,7 @@ class CurvesPanel(ViewPanel):
         return "\n".join(rows)
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """As many charts as there is room for, then the axis."""
+        """The charts that fit, then the axis."""
         view, palette = self.view, self.palette
         data = view.charts
         self._boxes = []
@@ -131,7 +130,7 @@ class CurvesPanel(ViewPanel):
         if key not in self._plots:
             kept = {id(one) for one in data.charts}
             self._plots = {k: v for k, v in self._plots.items() if k[0] in kept}
-            # the chart is kept beside its picture, so that its id stays its own
+            # keep a reference to the chart, so that its id is not reused.
             self._plots[key] = (chart, plot(chart, view, *size, palette))
         cells, edges = self._plots[key][1]
         return chart_lines(chart, view, cells, edges, width, palette, chosen, data.span)
@@ -146,7 +145,7 @@ class CurvesPanel(ViewPanel):
                 self.post_message(ChartPicked(index, x))
 
     def on_click(self, event: events.Click) -> None:
-        """Choose the clicked chart and put the crosshair there."""
+        """Choose the clicked chart and move the crosshair there."""
         self._pick(event)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:

@@ -1,4 +1,4 @@
-"""The tables of the Compare screen in lines: runs, settings, metrics, as they are stored."""
+"""The tables of runs, settings and metrics on the Compare screen, as lines."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Better = Literal["▲", "▼", " "]
 
 
 def verdict_mark(key: str, delta: float | None) -> Better:
-    """▲ better than the baseline, ▼ worse, by the metric's direction; blank where it has none."""
+    """▲ better than the baseline, ▼ worse, blank if the metric has no direction."""
     direction = spec(key).direction
     if not delta or math.isnan(delta) or direction == "none":
         return " "
@@ -28,7 +28,7 @@ def verdict_mark(key: str, delta: float | None) -> Better:
 
 
 def delta_text(key: str, delta: float | None) -> str:
-    """A distance to the baseline: `▲ +.13`; percentage points where the metric is a share."""
+    """Format a difference to the baseline: `▲ +.13`; percentage points if the metric is a share."""
     if delta is None:
         return ""
     if spec(key).unit == "share" and math.isfinite(delta):
@@ -41,7 +41,7 @@ def delta_text(key: str, delta: float | None) -> str:
 
 
 def stat_of(cell: MetricCell, stat: Stat) -> tuple[float | None, int | None, float | None]:
-    """A cell's value, its step and its distance to the baseline."""
+    """A cell's value, its step and its difference to the baseline."""
     if stat == "best":
         return cell.best, cell.best_step, cell.delta_best
     if stat == "last":
@@ -53,7 +53,7 @@ def stat_of(cell: MetricCell, stat: Stat) -> tuple[float | None, int | None, flo
 
 
 def runs_lines(view: View, width: int, palette: Palette, now: float) -> list[Line]:
-    """Legend and readout: a row per run with the chosen metric at the crosshair and at its best."""
+    """One row per run: the chosen metric at the crosshair and its best value."""
     label = style(palette.label)
     columns = run_columns(width)
     name = width - 5 - sum(size for _, size in columns)
@@ -139,7 +139,7 @@ def _delta(view: View, run: RunSummary, cell: MetricCell) -> float | None:
 
 
 def run_notes(view: View) -> list[str]:
-    """What is missing or no number in the chosen chart, in words."""
+    """Describe missing and non-finite values of the chosen chart."""
     notes = []
     for run in view.runs:
         curve = view.curve(view.metric, run.id)
@@ -166,7 +166,7 @@ def run_notes(view: View) -> list[str]:
 
 
 def column_window(view: View, room: int, least: int) -> tuple[int, int, int]:
-    """First and last run whose columns fit, and how wide each is; the chosen one is among them."""
+    """First and last run whose columns fit, including the chosen one, and the column width."""
     count = len(view.runs)
     fit = max(1, min(count, room // least))
     first = max(0, min(view.run - fit // 2, count - fit))
@@ -174,7 +174,7 @@ def column_window(view: View, room: int, least: int) -> tuple[int, int, int]:
 
 
 def brief(view: View, run: RunSummary, room: int) -> str:
-    """A run's name in little room; where all names begin alike, their ends tell them apart."""
+    """Shorten a run's name; if all names start alike, keep the end."""
     starts = {view.name(other)[:4] for other in view.runs}
     cut = clip_start if len(starts) == 1 and len(view.runs) > 1 else clip
     return cut(view.name(run), room)
@@ -200,7 +200,7 @@ def column_heads(
 
 
 def settings_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
-    """A row per setting, a column per run; what the baseline has otherwise stands out."""
+    """One row per setting, one column per run; differences from the baseline are highlighted."""
     rows = view.settings()
     label = style(palette.label)
     if not rows:
@@ -231,7 +231,7 @@ def settings_lines(view: View, width: int, height: int, palette: Palette) -> lis
 
 
 def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
-    """A row per metric, a column per run: value, step, distance to the baseline."""
+    """One row per metric, one column per run: value, step, difference to the baseline."""
     rows = view.rows
     label = style(palette.label)
     if not rows:
@@ -281,5 +281,5 @@ def _metric_cell(
 
 
 def work_text(run: RunSummary) -> str:
-    """How far a run came: steps, tokens, time."""
+    """A run's progress: steps, tokens, time."""
     return f"step {run.step} · {tokens(run.tokens)} tokens · {seconds(run.elapsed)}"

@@ -1,6 +1,6 @@
-"""What the Compare screen reads: the comparison, the curves, the grid, answers to one prompt.
+"""What the Compare screen reads: the comparison, curves, grid, and answers to one prompt.
 
-All of it is called on the reader thread, which is also the one that smooths and cuts curves.
+Everything runs on the reader thread, which also smooths curves and cuts them to pixels.
 """
 
 from array import array
@@ -15,15 +15,15 @@ from experiments.reader import StoreReader
 from experiments.values import GroupView, RunSummary
 from grpo_engine.metrics import METRICS, spec
 
-LATE_STEPS = 20  # training prompts of this many last steps are offered for answers side by side
+LATE_STEPS = 20  # training prompts of this many last steps are offered for comparing answers
 MOST_PROMPTS = 200
-MOST_NUMBERS = 3_000_000  # values kept of series that are not shown now
+MOST_NUMBERS = 3_000_000  # values cached for series that are not shown
 ORIGINS = ("pinned", "eval", "train")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The runs side by side, and the references that no run answers to."""
+    """The compared runs, and the references that match no run."""
 
     comparison: Comparison | None
     gone: tuple[str, ...]
@@ -32,7 +32,7 @@ class Found:
 def load_comparison(
     reader: StoreReader, refs: Sequence[str], baseline: str, axis: str, at: float | None
 ) -> Found:
-    """Put the runs side by side, at a place of the axis or where the shortest one ends."""
+    """Compare the runs at a position on the axis, by default where the shortest run ends."""
     runs: list[RunSummary] = []
     gone: list[str] = []
     for ref in refs:
@@ -61,12 +61,12 @@ def end_of(run: RunSummary, axis: str) -> float:
 
 
 def common_end(runs: Sequence[RunSummary], axis: str) -> float:
-    """Where the shortest run ends; one that has not done a step yet does not count."""
+    """Where the shortest run ends, ignoring runs without a finished step."""
     return min((end for run in runs if (end := end_of(run, axis)) > 0), default=0.0)
 
 
 def alone(reader: StoreReader, run: RunSummary) -> Comparison:
-    """One run as a comparison with nothing: its settings and metrics, no distances."""
+    """A single run as a comparison: settings and metrics, without differences."""
     detail = reader.run(run.key)
     order = {name: place for place, name in enumerate(METRICS)}
     lines = sorted(detail.summary.metrics.items(), key=lambda one: order.get(one[0], len(order)))
@@ -95,8 +95,6 @@ def alone(reader: StoreReader, run: RunSummary) -> Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveRequest:
-    """Which curves to draw, and how."""
-
     runs: tuple[RunSummary, ...]
     metrics: tuple[str, ...]
     axis: str
@@ -108,7 +106,7 @@ class CurveRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveData:
-    """One run's curve: every value with its place on the axis, and its pixels."""
+    """One run's curve: each value with its position on the axis, and its pixels."""
 
     run: str
     line: Track
@@ -118,7 +116,7 @@ class CurveData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartData:
-    """The curves of one metric; runs that never recorded it are named."""
+    """The curves of one metric, and the runs that never recorded it."""
 
     key: str
     curves: tuple[CurveData, ...]
@@ -128,7 +126,7 @@ class ChartData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charts:
-    """All charts, with what they were made for."""
+    """All charts, with the request they answer."""
 
     request: CurveRequest
     span: float
@@ -141,7 +139,7 @@ EMPTY_WORK = Work(array("q"), array("q"), array("d"))
 
 @dataclass(slots=True)
 class _Known:
-    """What was read of a run; `upto` and `worked` are its step when that was read last."""
+    """Cached data of a run; `upto` and `worked` are the run's step at the last read."""
 
     attempts: int
     step: int = -1
@@ -153,13 +151,13 @@ class _Known:
 
 
 class CurveLoader:
-    """Reads each series once, continues where a live one ended, and cuts it to pixels."""
+    """Read each series once, extend it while its run is active, and cut it to pixels."""
 
     def __init__(self) -> None:
         self._runs: dict[int, _Known] = {}
 
     def charts(self, reader: StoreReader, request: CurveRequest) -> Charts:
-        """The charts that are request."""
+        """Return the requested charts."""
         kept = {run.key for run in request.runs}
         self._runs = {key: known for key, known in self._runs.items() if key in kept}
         for run in request.runs:
@@ -208,7 +206,7 @@ class CurveLoader:
         known.tracks[key], known.upto[key] = line, run.step
 
     def _forget(self, shown: set[str]) -> None:
-        """Forget series that are not shown, once too many numbers are kept."""
+        """Drop series that are not shown once the cache exceeds its limit."""
         held = [
             (len(line.values), known, key)
             for known in self._runs.values()
@@ -254,9 +252,9 @@ class CurveLoader:
 
 
 def span_of(ends: dict[str, float], runs: Sequence[RunSummary], axis: str) -> float:
-    """The right edge of the axis: the longest run, with room for one that still grows.
+    """The right end of the axis: the longest run, with room for runs that are still growing.
 
-    A growing run moves the edge in few jumps, so that curves do not wobble.
+    It grows in a few large steps, so that curves do not wobble.
     """
     longest = 0.0
     for run in runs:
@@ -276,7 +274,7 @@ def span_of(ends: dict[str, float], runs: Sequence[RunSummary], axis: str) -> fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """An example that some of the runs have answered."""
+    """An example that at least one of the runs has answered."""
 
     example_key: str
     text: str
@@ -287,7 +285,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What each run answered to one prompt, up to a place of the axis."""
+    """Each run's answers to one prompt, up to a position on the axis."""
 
     prompt: Prompt
     at: float
@@ -295,7 +293,7 @@ class Answers:
 
 
 def load_prompts(reader: StoreReader, runs: Sequence[RunSummary]) -> tuple[Prompt, ...]:
-    """Prompts that the runs have answered: those that most runs met first, followed ones before."""
+    """Prompts that the runs have answered: those shared by most runs first, then by `ORIGINS`."""
     found: dict[tuple[str, str], Prompt] = {}
     for origin in ORIGINS:
         for run in runs:
@@ -315,7 +313,7 @@ def load_prompts(reader: StoreReader, runs: Sequence[RunSummary]) -> tuple[Promp
 def load_answers(
     reader: StoreReader, runs: Sequence[RunSummary], prompt: Prompt, axis: str, at: float
 ) -> Answers:
-    """The answers of each run to a prompt, the last ones up to a place of the axis."""
+    """Return each run's latest answers to a prompt, up to a position on the axis."""
     groups: dict[str, GroupView | None] = {}
     for run in runs:
         step = int(at) if axis == "step" else reader.step_within(run.key, axis, at) or 0
@@ -327,7 +325,7 @@ def load_answers(
 
 
 def smooth_value(curve: CurveData, x: float) -> float | None:
-    """A curve's smoothed value at a place of the axis; a sparse curve is not bent."""
+    """A curve's smoothed value at a position on the axis; sparse curves are not smoothed."""
     if curve.line.sparse:
         return curve.line.at(curve.positions, x)[0]
     return curve.line.smooth_at(curve.positions, x)

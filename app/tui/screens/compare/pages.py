@@ -1,4 +1,4 @@
-"""Seeds, sweep grid and answers of the Compare screen in lines."""
+"""The pages with seeds, sweep grid and answers of the Compare screen, as lines."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ RAMPS = {True: (235, 17, 18, 24, 31, 38, 45), False: (255, 195, 153, 117, 75, 33
 
 
 def seeds_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
-    """A line per group of seeds with its mean on one scale, then every metric as numbers."""
+    """One line per group of seeds with its mean on a common scale, then every metric as numbers."""
     label = style(palette.label)
     groups = view.comparison.seeds if view.comparison else ()
     if not groups:
@@ -81,7 +81,7 @@ def _mean_text(found: SeedStatistics | None, unit: str) -> str:
 
 
 def group_label(view: View, group: SeedGroup) -> str:
-    """What sets a group of seeds apart from the other runs."""
+    """What distinguishes a group of seeds from the other runs."""
     places = [place for place, run in enumerate(view.runs) if run.id in group.runs]
     differing = view.comparison.differing if view.comparison else ()
     parts = [
@@ -156,7 +156,7 @@ def _whisker(
 
 
 def grid_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
-    """Two settings against the chosen metric as a heat map; ★ is the best cell."""
+    """The chosen metric over two settings as a heat map; ★ marks the best cell."""
     label = style(palette.label)
     choices = view.grid_choices()
     if len(choices) < 2:
@@ -222,7 +222,7 @@ def _extremes(grid: GridView) -> tuple[tuple[int, int] | None, float, float]:
 
 
 def _shade(value: float | None, low: float, high: float, palette: Palette) -> tuple[int, int]:
-    """Background and text colour of a cell, all of one hue: only how bright it is matters."""
+    """Background and text colour of a cell; one hue, so that only brightness carries the value."""
     ramp = RAMPS[palette.dark]
     if value is None or not math.isfinite(value):
         return palette.raised, palette.label
@@ -236,7 +236,7 @@ def _shade(value: float | None, low: float, high: float, palette: Palette) -> tu
 
 
 def answers_lines(view: View, width: int, height: int, palette: Palette) -> list[Line]:
-    """The same prompt's answers in a column per run, up to the crosshair."""
+    """Each run's answers to the same prompt, one column per run, up to the crosshair."""
     label, text = style(palette.label), style(palette.text)
     if view.prompts is None:
         return [[("reading", label)]]

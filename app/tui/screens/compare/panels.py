@@ -1,4 +1,4 @@
-"""The panes of the Compare screen; each draws a `View` and asks for moves by messages."""
+"""The panes of the Compare screen; each draws a `View` and posts messages for user actions."""
 
 import time
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ MOST_WORDS = 4  # lines
 
 @dataclass
 class RunPicked(Message):
-    """A run was clicked; `twice` opens it."""
+    """A run was clicked; `twice` means a double click, which opens it."""
 
     place: int
     twice: bool = False
@@ -45,7 +45,7 @@ class PagePicked(Message):
 
 @dataclass
 class RowPicked(Message):
-    """A row of the page was clicked, or the wheel turned."""
+    """A row of the page was clicked or scrolled."""
 
     by: int
 
@@ -57,16 +57,15 @@ class ViewPanel(Panel):
 
 
 class VerdictLine(ViewPanel, can_focus=False):
-    """Which run is better and how sure that is; what differs."""
+    """Which run is better, with what confidence, and what differs."""
 
     framed: ClassVar[bool] = False
 
     def watch_view(self) -> None:
-        """Take the lines that the sentences need."""
+        """Update the height to fit the sentences."""
         self.styles.height = len(self.paint(self.app.size.width, MOST_WORDS))
 
     def on_resize(self) -> None:
-        """Take the lines that the sentences need now."""
         self.watch_view()
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - as many as needed
@@ -83,12 +82,11 @@ class VerdictLine(ViewPanel, can_focus=False):
         return lines
 
     def copy_text(self) -> str:
-        """What `y` copies."""
         return f"{verdict(self.view)}\n{differences(self.view)}"
 
 
 class RunsPanel(ViewPanel):
-    """The legend, with each run's numbers of the chosen metric."""
+    """The legend, with each run's value of the chosen metric."""
 
     now: reactive[float] = reactive(0.0, repaint=False)
 
@@ -97,23 +95,22 @@ class RunsPanel(ViewPanel):
         self._first = 0
 
     def watch_view(self) -> None:
-        """Grow with the runs."""
+        """Grow with the number of runs."""
         short = self.app.size.height < 30
         notes = 0 if short else min(3, len(self._notes(max(10, self.inner.width))))
         rows = min(4 if short else MOST_RUNS, max(1, len(self.view.runs)))
         self.styles.height = rows + 3 + notes
 
     def watch_now(self, old: float, new: float) -> None:
-        """Let the marks of live runs pulse."""
+        """Animate the marks of live runs."""
         if pulse(old) != pulse(new) and any(run.active for run in self.view.runs):
             self.refresh()
 
     def topic(self) -> str:
-        """What `?` explains here."""
         return f"metric:{self.view.metric}" if self.view.metric else "screen:compare"
 
     def copy_text(self) -> str:
-        """What `y` copies: the run under the cursor."""
+        """Return the run under the cursor."""
         run = self.view.chosen
         return f"{run.id} {self.view.name(run)} {work_text(run)}" if run else ""
 
@@ -121,7 +118,7 @@ class RunsPanel(ViewPanel):
         return [part for note in run_notes(self.view) for part in wrap(note, width, 2)]
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """Head, the runs around the cursor, and what is missing."""
+        """A header, the runs around the cursor, and what is missing."""
         view, palette = self.view, self.palette
         count = len(view.runs)
         self.title = f"legend · {count} runs" if count > 1 else "legend"
@@ -144,11 +141,9 @@ class RunsPanel(ViewPanel):
             self.post_message(RunPicked(place, event.chain > 1))
 
     def on_mouse_scroll_down(self) -> None:
-        """The next run."""
         self.post_message(RunPicked(self.view.run + 1))
 
     def on_mouse_scroll_up(self) -> None:
-        """The run above."""
         self.post_message(RunPicked(self.view.run - 1))
 
 
@@ -159,25 +154,23 @@ class SettingsPanel(ViewPanel):
         super().__init__("3", "settings that differ", **kwargs)
 
     def copy_text(self) -> str:
-        """What `y` copies: the settings that differ."""
+        """Return the settings that differ."""
         return differences(self.view)
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The table; the frame counts what differs."""
+        """The table, with the number of differences in the frame."""
         self.title, self.note = settings_words(self.view)
         return settings_lines(self.view, width, height, self.palette)
 
     def on_mouse_scroll_down(self) -> None:
-        """Down."""
         self.post_message(RowPicked(3))
 
     def on_mouse_scroll_up(self) -> None:
-        """Up."""
         self.post_message(RowPicked(-3))
 
 
 def settings_words(view: View) -> tuple[str, str]:
-    """Title and note of the settings."""
+    """Title and note of the settings panel."""
     count = len(view.comparison.differing) if view.comparison else 0
     everything = view.everything or len(view.runs) == 1
     title = "all settings" if everything else "settings that differ"
@@ -186,14 +179,14 @@ def settings_words(view: View) -> tuple[str, str]:
 
 
 class PagePanel(ViewPanel):
-    """One of the pages: metrics, settings, seeds, grid, answers; their names on top."""
+    """One of the pages metrics, settings, seeds, grid or answers, with the page names on top."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("4", "metrics", **kwargs)
         self._tabs: list[tuple[int, int, Page]] = []
 
     def _about(self) -> str:
-        """What the page shows, for the frame."""
+        """A note in the frame on what the page shows."""
         view = self.view
         metric = spec(view.metric).label if view.metric else ""
         at = view.comparison.at if view.comparison else ""
@@ -208,14 +201,13 @@ class PagePanel(ViewPanel):
         }[view.page]
 
     def topic(self) -> str:
-        """What `?` explains here."""
         rows = self.view.rows
         if self.view.page == "metrics" and rows:
             return f"metric:{rows[min(self.view.row, len(rows) - 1)].key}"
         return "screen:compare"
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The names of the pages, then the one that is shown."""
+        """The page names, then the current page."""
         self.title, self.note = self.view.page, self._about()
         draw = {
             "metrics": metrics_lines, "settings": settings_lines, "seeds": seeds_lines,
@@ -241,12 +233,12 @@ class PagePanel(ViewPanel):
         return line
 
     def copy_text(self) -> str:
-        """What `y` copies: the page as it is seen."""
+        """Return the visible part of the page."""
         lines = self.paint(max(40, self.inner.width), 400)[1:]
         return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
 
     def on_click(self, event: events.Click) -> None:
-        """Change to the clicked page, or choose the clicked row."""
+        """Switch to the clicked page, or choose the clicked row."""
         place = self.inside(event.offset)
         if place.y == 0:
             for start, end, page in self._tabs:
@@ -254,22 +246,19 @@ class PagePanel(ViewPanel):
                     self.post_message(PagePicked(page))
 
     def on_mouse_scroll_down(self) -> None:
-        """Down."""
         self.post_message(RowPicked(3))
 
     def on_mouse_scroll_up(self) -> None:
-        """Up."""
         self.post_message(RowPicked(-3))
 
 
 class CardPanel(ViewPanel):
-    """What one sees with nothing to compare: how to fill the screen."""
+    """Shown when there is nothing to compare: how to add runs."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("", "compare", **kwargs)
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """A few keys and what they do."""
         view, palette = self.view, self.palette
         if view.problem:
             return [[(part, style(palette.bad))] for part in wrap(view.problem, width - 2, height)]

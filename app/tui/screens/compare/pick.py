@@ -1,4 +1,4 @@
-"""Pick some of many: runs to compare, metrics to draw. Space marks, ⏎ takes, / searches."""
+"""Pick several items, such as runs or metrics: space marks, ⏎ confirms, / searches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from app.tui.widgets.panel import Line, Panel
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something to pick, with what is said about it."""
+    """An item to pick, with its description."""
 
     value: str
     text: str
@@ -30,7 +30,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """What is marked, in the order of marking, and what was under the cursor."""
+    """The marked items in the order of marking, and the item under the cursor."""
 
     marks: tuple[str, ...]
     cursor: str
@@ -38,7 +38,7 @@ class Picked:
 
 @dataclass(frozen=True, slots=True)
 class Picking:
-    """The list's state."""
+    """The state of the list."""
 
     items: tuple[Item, ...] = ()
     marks: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Picking:
 
     @property
     def shown(self) -> tuple[Item, ...]:
-        """The items that hold every searched word."""
+        """The items that contain every search word."""
         words = self.filter.casefold().split()
         return tuple(
             item for item in self.items
@@ -67,7 +67,7 @@ class Picking:
         return Picking(self.items, self.marks, place, self.filter)
 
     def toggled(self) -> "Picking":
-        """Mark or unmark the item under the cursor, and move on."""
+        """Mark or unmark the item under the cursor, then move down."""
         chosen = self.chosen
         if chosen is None:
             return self
@@ -77,20 +77,20 @@ class Picking:
         return Picking(self.items, marks, self.cursor, self.filter).moved(1)
 
     def filtered(self, text: str) -> "Picking":
-        """Show only items that hold the text."""
+        """Show only items that match the text."""
         return Picking(self.items, self.marks, 0, text)
 
 
 @dataclass
 class ItemPicked(Message):
-    """A line was clicked; `twice` takes it."""
+    """A line was clicked; `twice` means a double click, which confirms."""
 
     place: int
     twice: bool
 
 
 class PickList(Panel):
-    """The items in lines."""
+    """The items, one per line."""
 
     picking: reactive[Picking] = reactive(Picking)
     framed: ClassVar[bool] = False
@@ -100,7 +100,6 @@ class PickList(Panel):
         self._first = 0
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The items around the cursor."""
         picking, palette = self.picking, self.palette
         shown = picking.shown
         if not shown:
@@ -121,12 +120,12 @@ class PickList(Panel):
         return lines
 
     def on_click(self, event: events.Click) -> None:
-        """Go to the clicked line and mark it; a double click takes it."""
+        """Move to the clicked line and mark it; a double click confirms."""
         self.post_message(ItemPicked(event.offset.y + self._first, event.chain > 1))
 
 
 class Picker(Dialog[Picked | None]):
-    """A list to pick from; gives None where it was left."""
+    """A list to pick from; returns None if dismissed."""
 
     DEFAULT_CSS = """
     Picker { align: center middle; }
@@ -157,7 +156,6 @@ class Picker(Dialog[Picked | None]):
         self._picking = Picking(tuple(items), tuple(marks))
 
     def compose(self) -> ComposeResult:
-        """The list over the search field."""
         with Vertical() as box:
             box.border_title = self._title
             box.border_subtitle = self._hint
@@ -165,7 +163,7 @@ class Picker(Dialog[Picked | None]):
             yield Field(placeholder="/ search")
 
     def on_mount(self) -> None:
-        """Keys go to the list first."""
+        """Focus the list first."""
         self._list.picking = self._picking
         self._list.focus()
 
@@ -174,24 +172,23 @@ class Picker(Dialog[Picked | None]):
         return self.query_one(PickList)
 
     def action_move(self, by: int) -> None:
-        """Move the cursor."""
         self._list.picking = self._list.picking.moved(by)
 
     def action_mark(self) -> None:
-        """Mark or unmark."""
+        """Mark or unmark the item."""
         self._list.picking = self._list.picking.toggled()
 
     def action_filter(self) -> None:
-        """Type into the search field."""
+        """Focus the search field."""
         self.query_one(Input).focus()
 
     def action_take(self) -> None:
-        """Give what is marked."""
+        """Return the marked items."""
         picking = self._list.picking
         self.dismiss(Picked(picking.marks, picking.chosen.value if picking.chosen else ""))
 
     def action_leave(self) -> None:
-        """Back to the list from the field, else change nothing."""
+        """From the field, return to the list; from the list, close without a change."""
         if self.query_one(Input).has_focus:
             self._list.focus()
         else:
@@ -199,17 +196,16 @@ class Picker(Dialog[Picked | None]):
 
     @on(Input.Changed)
     def search(self, event: Input.Changed) -> None:
-        """Keep the items that hold the text."""
+        """Keep only items that match the text."""
         self._list.picking = self._list.picking.filtered(event.value)
 
     @on(Input.Submitted)
     def keep(self) -> None:
-        """Back to the list; the search stays."""
+        """Return to the list and keep the search."""
         self._list.focus()
 
     @on(ItemPicked)
     def pick(self, message: ItemPicked) -> None:
-        """A line was clicked."""
         picking = self._list.picking
         self._list.picking = picking.moved(message.place - picking.cursor).toggled().moved(-1)
         if message.twice:

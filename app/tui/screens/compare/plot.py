@@ -1,7 +1,7 @@
-"""One chart of several runs in lines: overlaid curves with marks, guide lines, crosshair, axes.
+"""One chart of several runs as lines: overlaid curves with marks, guide lines, crosshair and axes.
 
-A run is told by its mark as well as by its colour: marks sit on the curve in turns, so that they
-are found where curves run close together, and on each curve's end.
+Each run has a mark as well as a colour. Marks are staggered along the curves, so that they stay
+visible where curves overlap, and appear at each curve's end.
 """
 
 import math
@@ -29,7 +29,7 @@ Cell = tuple[str, int | None, bool]
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A curve to draw: one run's, or the mean of several seeds with its interval."""
+    """A curve to draw: one run, or the mean of several seeds with its interval."""
 
     look: Look
     shape: Shape
@@ -37,7 +37,7 @@ class Drawn:
 
 
 def drawn_curves(chart: ChartData, view: View, palette: Palette) -> list[Drawn]:
-    """The curves of a chart from the back to the front; the chosen run is in front."""
+    """The curves of a chart from back to front, with the chosen run in front."""
     shown = {run.id for run in view.drawn}
     found: list[tuple[bool, Drawn]] = []
     grouped: set[str] = set()
@@ -58,7 +58,7 @@ def drawn_curves(chart: ChartData, view: View, palette: Palette) -> list[Drawn]:
 
 
 def bounds(key: str, curves: Sequence[Drawn], log: bool) -> tuple[float, float]:
-    """The range of the vertical axis; of logarithms where it is logarithmic."""
+    """The range of the vertical axis, in log10 on a logarithmic axis."""
     views = [curve.shape.view for curve in curves]
     if not log:
         guides = spec(key).guides
@@ -77,7 +77,7 @@ def bounds(key: str, curves: Sequence[Drawn], log: bool) -> tuple[float, float]:
 def plot(
     chart: ChartData, view: View, width: int, height: int, palette: Palette
 ) -> tuple[list[list[Cell]], tuple[float, float]]:
-    """The cells of the plot without the crosshair, and the range they stand for."""
+    """The cells of the plot without the crosshair, and the value range they cover."""
     curves = drawn_curves(chart, view, palette)
     low, high = bounds(chart.key, curves, view.log)
     canvas = Canvas(width, height)
@@ -123,7 +123,7 @@ def _fill(canvas: Canvas, curve: Drawn, low: float, high: float) -> None:
 def _trace(
     canvas: Canvas, curve: Drawn, low: float, high: float, raw: bool
 ) -> list[tuple[int, int]]:
-    """Draw a curve's line and give the pixels that it goes through."""
+    """Draw a curve's line and return the pixels it passes through."""
     tall = 4 * canvas.height
     shape, colour = curve.shape, curve.look.colour
     path: list[tuple[int, int]] = []
@@ -146,7 +146,7 @@ def _trace(
 def _places(
     path: Sequence[tuple[int, int]], shape: Shape, turn: int, curves: int
 ) -> list[tuple[int, int]]:
-    """The cells of a curve's marks: each point of a sparse one, else in turns, and the end."""
+    """The cells of a curve's marks: all points if sparse, else staggered by curve, and the end."""
     if not path:
         return []
     cells = list(dict.fromkeys((x >> 1, y >> 2) for x, y in path))
@@ -174,7 +174,7 @@ def chart_lines(
     chart: ChartData, view: View, cells: list[list[Cell]], low_high: tuple[float, float],
     width: int, palette: Palette, chosen: bool, span: float,
 ) -> list[Line]:  # fmt: skip
-    """The chart with its title line, the crosshair and the labels of the vertical axis."""
+    """The chart with title line, crosshair and vertical axis labels."""
     lines = [title_line(chart, view, width, palette, chosen)]
     cross = cross_column(view.x, span, width - LABELS)
     unit = spec(chart.key).unit
@@ -198,12 +198,12 @@ def chart_lines(
 
 
 def cross_column(x: float, span: float, width: int) -> int:
-    """The cell column of a place on the axis."""
+    """The cell column of a position on the axis."""
     return max(0, min(width - 1, int(x * 2 * width / span) >> 1))
 
 
 def axis_labels(low_high: tuple[float, float], height: int, unit: str, log: bool) -> list[str]:
-    """The label of each row: top, bottom, and the middle where there is room."""
+    """The label of each row: top, bottom, and the middle if there is room."""
     low, high = low_high
 
     def text(value: float) -> str:
@@ -227,7 +227,7 @@ def axis_labels(low_high: tuple[float, float], height: int, unit: str, log: bool
 def title_line(
     chart: ChartData, view: View, width: int, palette: Palette, chosen: bool
 ) -> Line:  # fmt: skip
-    """Name and better direction of a metric, and every run's value at the crosshair."""
+    """A metric's name, its better direction, and every run's value at the crosshair."""
     metric = spec(chart.key)
     look = style(palette.headline if chosen else palette.label, bold=chosen)
     name = metric.label if metric.label != chart.key else chart.key
@@ -252,9 +252,9 @@ def title_line(
 
 
 def readings(chart: ChartData, view: View, palette: Palette) -> tuple[list[Line], list[str]]:
-    """Mark and smoothed value at the crosshair of each curve, and whose it is.
+    """Each curve's mark and smoothed value at the crosshair, and which run it belongs to.
 
-    A band's value is the mean of its seeds.
+    The value of a band is the mean of its seeds.
     """
     found: list[Line] = []
     names: list[str] = []
@@ -286,7 +286,7 @@ def _cells(line: Line) -> int:
 
 
 def axis_line(view: View, width: int, span: float, palette: Palette) -> Line:
-    """The horizontal axis below the charts: both ends, and the crosshair's place."""
+    """The horizontal axis below the charts, with both ends and the crosshair's position."""
     room = width - LABELS
     label = style(palette.label)
     right = place_text(view.axis, span - 1 if view.axis == "step" else span)

@@ -1,4 +1,4 @@
-"""The Compare screen: runs side by side, by keys and by mouse; it reads off the UI thread."""
+"""The Compare screen: runs side by side, by keyboard and mouse; all reads are off the UI thread."""
 
 import asyncio
 import time
@@ -55,7 +55,7 @@ NEED_RUNS = frozenset(
 REST_S = 0.2
 PICK_HINT = "space mark   ⏎ compare   / search   esc leave"
 METRIC_HINT = "space mark   ⏎ draw   / search   esc leave"
-PATIENCE = 6  # a read that took t seconds is not repeated within this many times t
+PATIENCE = 6  # a read that took t seconds is not repeated within 6 t
 
 
 class CompareScreen(WorkbenchScreen):
@@ -139,7 +139,7 @@ class CompareScreen(WorkbenchScreen):
         self._reading = 0
 
     def body(self) -> ComposeResult:
-        """Verdict, curves beside runs and settings, and a page below; a card with no runs."""
+        """Verdict, curves beside runs and settings, a page below; a hint card without runs."""
         yield CardPanel(id="card")
         yield VerdictLine(id="verdict")
         with Container(id="top"):
@@ -150,7 +150,7 @@ class CompareScreen(WorkbenchScreen):
         yield PagePanel(id="page")
 
     def on_mount(self) -> None:
-        """Show the card until there are runs, and poll for changes while in front."""
+        """Show the hint card until there are runs, and poll for changes while active."""
         self.set_class(not self.view.refs, "-empty")
         self._focus_first()
         if not self.view.refs:
@@ -161,19 +161,19 @@ class CompareScreen(WorkbenchScreen):
         self.query_one(CurvesPanel if self.view.refs else CardPanel).focus()
 
     def show(self, snapshot: Snapshot) -> None:
-        """The run of this process has changed: it is read with the next poll."""
+        """Note that this process's run has changed; the next poll reads it."""
 
     def tick(self, now: float) -> None:
-        """Let the marks of live runs pulse."""
+        """Animate the marks of live runs."""
         self.query_one(RunsPanel).now = now
 
     def receive(self, message: Message) -> None:
-        """Take the runs that another screen gives."""
+        """Compare the runs sent by another screen."""
         if isinstance(message, msg.CompareRequested):
             self.compare(message.refs, message.baseline)
 
     def on_screen_resume(self) -> None:
-        """What happened meanwhile shows at once."""
+        """Show at once what changed meanwhile."""
         if self.view.refs:
             self.reload()
         else:
@@ -182,7 +182,7 @@ class CompareScreen(WorkbenchScreen):
     # -- reading ----------------------------------------------------------------------------
 
     def compare(self, refs: tuple[str, ...], baseline: str = "") -> None:
-        """Put these runs side by side."""
+        """Compare these runs side by side."""
         self.view = self.view.with_refs(refs, baseline)
         self.set_class(not refs, "-empty")
         self.refresh_bindings()
@@ -193,7 +193,7 @@ class CompareScreen(WorkbenchScreen):
             self.read_newest()
 
     def read_newest(self) -> None:
-        """Read which runs the card can offer."""
+        """Read which runs the hint card can offer."""
         self._read_newest()
 
     @work(exclusive=True, group="newest")
@@ -209,7 +209,7 @@ class CompareScreen(WorkbenchScreen):
 
     @work(exclusive=True, group="pick")
     async def action_pick(self) -> None:
-        """Read all runs, and choose which are compared."""
+        """Read all runs and let the user choose which to compare."""
         try:
             runs = await self.workbench.reader.ask(lambda r: r.runs(limit=MOST_LISTED), "pick")
         except asyncio.CancelledError:
@@ -233,7 +233,7 @@ class CompareScreen(WorkbenchScreen):
             self.read_newest()
 
     def reload(self) -> None:
-        """Read the comparison again, then curves and page."""
+        """Reload the comparison, then curves and page."""
         self._read()
 
     @work(exclusive=True, group="comparison")
@@ -264,7 +264,7 @@ class CompareScreen(WorkbenchScreen):
         self.read_page()
 
     def draw(self) -> None:
-        """Read the curves that are shown."""
+        """Load and draw the visible curves."""
         if self.view.comparison is not None:
             self._draw()
 
@@ -295,7 +295,7 @@ class CompareScreen(WorkbenchScreen):
             self.view = replace(self.view, charts=charts)
 
     def read_page(self) -> None:
-        """Read what the page in front needs beyond the comparison."""
+        """Read what the current page needs beyond the comparison."""
         if self.view.page in ("answers", "grid") and self.view.comparison is not None:
             self._read_page()
 
@@ -334,17 +334,17 @@ class CompareScreen(WorkbenchScreen):
 
     @work(exclusive=True, group="crosshair")
     async def read_at_crosshair(self) -> None:
-        """Once the crosshair rests, read what depends on where it is."""
+        """Read data that depends on the crosshair, once it has stopped moving."""
         await asyncio.sleep(REST_S)
         self.reload()
 
     def watch_view(self, _old: View, new: View) -> None:
-        """Give every panel the view."""
+        """Pass the view to every panel."""
         if self.is_mounted:
             for panel in self.query(ViewPanel):
                 panel.view = new
 
-    # -- what panels and other screens ask --------------------------------------------------
+    # -- requests from panels and other screens ------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Without runs, offer only the keys that add some."""
@@ -353,11 +353,11 @@ class CompareScreen(WorkbenchScreen):
         return super().check_action(action, parameters)
 
     def find(self, text: str) -> None:
-        """Keep the settings and metrics that hold the text."""
+        """Keep the settings and metrics that match the text."""
         self.view = replace(self.view, filter=text, row=0)
 
     def exports(self) -> Mapping[str, Callable[[], str]]:
-        """What is compared as CSV, JSON or Markdown, and the curves as CSV."""
+        """The comparison as CSV, JSON or Markdown, and the curves as CSV."""
         if self.view.comparison is None:
             return {}
         return {
@@ -369,31 +369,28 @@ class CompareScreen(WorkbenchScreen):
 
     @on(CurvesResized)
     def read_curves(self) -> None:
-        """The charts have another width."""
+        """Reload curves for the new chart width."""
         self.draw()
 
     @on(RunPicked)
     def pick_run(self, message: RunPicked) -> None:
-        """A run was clicked."""
         self.action_run(message.place - self.view.run)
         if message.twice:
             self.open_run()
 
     @on(ChartPicked)
     def pick_chart(self, message: ChartPicked) -> None:
-        """A chart was clicked."""
         view = replace(self.view, chart=message.chart)
         self.view = view if message.x is None else view.put(message.x)
         self.read_at_crosshair()
 
     @on(PagePicked)
     def pick_page(self, message: PagePicked) -> None:
-        """A page's name was clicked."""
         self.turn_to(message.page)
 
     @on(RowPicked)
     def pick_row(self, message: RowPicked) -> None:
-        """The wheel turned over a table."""
+        """Scroll the table under the mouse wheel."""
         self.scroll_rows(message.by)
 
     def _size_classes(self) -> None:
@@ -403,18 +400,18 @@ class CompareScreen(WorkbenchScreen):
     # -- crosshair and curves ---------------------------------------------------------------
 
     def action_cross(self, by: int) -> None:
-        """Move the crosshair; tables follow once it rests."""
+        """Move the crosshair; tables follow once it stops."""
         pixels = self.query_one(CurvesPanel).pixels
         self.view = self.view.moved(by, pixels // 2)
         self.read_at_crosshair()
 
     def action_common(self) -> None:
-        """Put the crosshair where the shortest run ends."""
+        """Move the crosshair to where the shortest run ends."""
         self.view = replace(self.view, at=None)
         self.read_at_crosshair()
 
     def action_place(self) -> None:
-        """Ask where the crosshair is to go."""
+        """Ask where to move the crosshair."""
         unit = {"step": "a step", "tokens": "a number of tokens", "wall": "seconds"}[self.view.axis]
         ask = Ask("crosshair", f"Type {unit}; the crosshair goes there.", f"{self.view.x:g}")
         self.app.push_screen(ask, self._place)
@@ -431,13 +428,13 @@ class CompareScreen(WorkbenchScreen):
         self.read_at_crosshair()
 
     def action_axis(self) -> None:
-        """Lay the curves over the next axis; the crosshair goes to the common end."""
+        """Switch to the next axis and move the crosshair to the common end."""
         axis = AXES[(AXES.index(self.view.axis) + 1) % len(AXES)]
         self.view = replace(self.view, axis=axis, at=None)
         self.reload()
 
     def action_log(self) -> None:
-        """A logarithmic vertical axis, or a linear one."""
+        """Toggle between a logarithmic and a linear vertical axis."""
         self.view = replace(self.view, log=not self.view.log)
         self.draw()
 
@@ -448,12 +445,12 @@ class CompareScreen(WorkbenchScreen):
         self.draw()
 
     def action_solo(self) -> None:
-        """Only the chosen chart, or all."""
+        """Toggle between the chosen chart alone and all charts."""
         self.view = replace(self.view, solo=not self.view.solo)
         self.draw()
 
     def action_bands(self) -> None:
-        """Seeds as mean and interval, or each run's curve."""
+        """Toggle between seeds as mean with interval and one curve per run."""
         found = self.view.comparison
         if found is None or not found.seeds:
             self.notify("No two of these runs differ in nothing but the seed.")
@@ -462,7 +459,7 @@ class CompareScreen(WorkbenchScreen):
         self.draw()
 
     def action_metrics(self) -> None:
-        """Choose what is drawn."""
+        """Choose which metrics are drawn."""
         known = self.view.known_metrics()
         if not known:
             return
@@ -492,14 +489,14 @@ class CompareScreen(WorkbenchScreen):
         self.view = replace(self.view, run=max(0, min(last, self.view.run + by)))
 
     def action_baseline(self) -> None:
-        """Measure the others by the chosen run."""
+        """Make the chosen run the baseline."""
         chosen = self.view.chosen
         if chosen is not None:
             self.view = replace(self.view, baseline=chosen.id)
             self.reload()
 
     def action_hide(self) -> None:
-        """Hide the chosen run's curves, or show them; one stays."""
+        """Hide or show the chosen run's curves; one run always stays visible."""
         view, chosen = self.view, self.view.chosen
         if chosen is None:
             return
@@ -510,13 +507,13 @@ class CompareScreen(WorkbenchScreen):
             self.notify("One run stays on the charts; x takes this one out.")
 
     def action_drop(self) -> None:
-        """Take the chosen run out of the comparison."""
+        """Remove the chosen run from the comparison."""
         chosen = self.view.chosen
         if chosen is not None:
             self.compare(tuple(ref for ref in self.view.refs if ref != chosen.id))
 
     def offer(self, runs: Sequence[RunSummary]) -> None:
-        """Let one choose from these runs."""
+        """Let the user choose from these runs."""
         if not runs:
             self.notify("There are no runs yet; 2 starts one.")
             return
@@ -535,12 +532,12 @@ class CompareScreen(WorkbenchScreen):
     # -- pages ------------------------------------------------------------------------------
 
     def pages(self) -> tuple[Page, ...]:
-        """The pages to turn through; settings only where they have no panel of their own."""
+        """The available pages; settings only if they have no panel of their own."""
         beside = self.query_one(SettingsPanel).display
         return tuple(page for page in PAGES if page != "settings" or not beside)
 
     def action_page(self, by: int) -> None:
-        """Turn to another page; on a small terminal the curves are one of them."""
+        """Go to another page; on a small terminal the curves are one of them."""
         pages = self.pages()
         short = self.has_class("-short")
         on_curves = short and not self.has_class("-page")
@@ -564,17 +561,17 @@ class CompareScreen(WorkbenchScreen):
         self.read_page()
 
     def action_stat(self) -> None:
-        """Compare best values, last ones, or those at the crosshair."""
+        """Switch between best values, last values and those at the crosshair."""
         stat = STATS[(STATS.index(self.view.stat) + 1) % len(STATS)]
         self.view = replace(self.view, stat=stat)
         self.read_page()
 
     def action_settings(self) -> None:
-        """All settings, or those that differ."""
+        """Toggle between all settings and those that differ."""
         self.view = replace(self.view, everything=not self.view.everything, row=0)
 
     def action_prompt(self, by: int) -> None:
-        """Answers to another prompt; turns to the page first where it is not shown."""
+        """Show answers to another prompt; if the page is hidden, show it first."""
         count = len(self.view.prompts or ())
         if self.view.page == "answers" and count:
             place = (self.view.prompt + by) % count
@@ -584,7 +581,7 @@ class CompareScreen(WorkbenchScreen):
             self.turn_to("answers")
 
     def action_grid(self, which: int) -> None:
-        """Another setting down or across; turns to the grid first where it is not shown."""
+        """Choose another setting for rows or columns; if the grid is hidden, show it first."""
         view, choices = self.view, self.view.grid_choices()
         if view.page != "grid":
             self.turn_to("grid")
@@ -604,7 +601,7 @@ class CompareScreen(WorkbenchScreen):
     # -- what depends on the focus ----------------------------------------------------------
 
     def action_down(self, by: int) -> None:
-        """Next chart, run or row, by the panel that has the focus."""
+        """Move to the next chart, run or row, depending on the focused panel."""
         focused = self.focused
         if isinstance(focused, CurvesPanel):
             last = max(0, len(self.view.metrics) - 1)
@@ -617,7 +614,7 @@ class CompareScreen(WorkbenchScreen):
             self.scroll_rows(by)
 
     def scroll_rows(self, by: int) -> None:
-        """Move through the rows of the tables."""
+        """Scroll through the rows of the tables."""
         view = self.view
         if view.page == "answers" and not isinstance(self.focused, SettingsPanel):
             self.view = replace(view, scroll=max(0, min(view.scroll + by, 5000)))
@@ -628,7 +625,7 @@ class CompareScreen(WorkbenchScreen):
         self.view = replace(view, row=max(0, min(count - 1, view.row + by)))
 
     def action_enter(self) -> None:
-        """Open what is under the cursor."""
+        """Open the item under the cursor."""
         view, focused = self.view, self.focused
         if not view.refs:
             if len(view.newest) > 1:
@@ -664,7 +661,7 @@ class CompareScreen(WorkbenchScreen):
             )
 
     def draw_row(self) -> None:
-        """Draw the metric of the row, or take it off the charts."""
+        """Draw the row's metric, or remove it from the charts."""
         view = self.view
         if not view.rows:
             return
@@ -679,7 +676,7 @@ class CompareScreen(WorkbenchScreen):
 
 
 def about(run: RunSummary) -> str:
-    """A run in a line of the picker."""
+    """Describe a run in one line of the picker."""
     parts = [run.status, f"step {run.step}", run.recipe, run.task, f"seed {run.seed}", *run.tags]
     best = run.metrics.get("reward")
     if best is not None and best.best is not None:

@@ -1,6 +1,6 @@
-"""What is on the Compare screen as text: CSV, JSON and Markdown as `grpo-tui compare` writes them.
+"""The Compare screen as text: CSV, JSON and Markdown in the format of `grpo-tui compare`.
 
-The curves are a CSV of their own: the stored values of the charts, a row per run and step.
+The curves are a separate CSV of the charts' stored values, one row per run and step.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from experiments.export.markdown import md_cell, table
 
 
 def as_json(view: View) -> str:
-    """The comparison as the command gives it, and what the charts show."""
+    """The comparison as the command prints it, and the charts' contents."""
     if view.comparison is None:
         return ""
     shown = {
@@ -37,13 +37,13 @@ def _rows(view: View) -> list[dict[str, Any]]:
 
 
 def as_csv(view: View) -> str:
-    """Settings and metrics: kind, key, what of it, and a column per run."""
+    """Settings and metrics as CSV: kind, key, statistic, and one column per run."""
     rows = _rows(view)
     return csv_string(header_of(rows), rows)
 
 
 def as_markdown(view: View) -> str:
-    """The verdict, what differs, and a table of the metrics in the charts, then of all."""
+    """The verdict, what differs, and tables of the charted metrics and of all metrics."""
     if view.comparison is None:
         return ""
     names = [view.name(run) for run in view.runs]
@@ -56,7 +56,7 @@ def as_markdown(view: View) -> str:
 
 
 def curves_csv(view: View) -> str:
-    """The values of the charts as they are stored, with tokens and seconds where they are known."""
+    """The stored values of the charts, with tokens and seconds if known."""
     if view.charts is None:
         return ""
     header = ["run", "name", "metric", "step", view.axis, "value", "smoothed"]

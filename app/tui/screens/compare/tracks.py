@@ -1,8 +1,7 @@
-"""Series of the compared runs: whole, smoothed over every value, then cut to the chart's pixels.
+"""Series of the compared runs: stored in full, smoothed over every value, then cut to pixels.
 
-A run is placed on the axis by its steps, its tokens or its seconds without pauses. Smoothing is
-the debiased moving average s_t = m_t / (1 - b^t), m_t = b m_{t-1} + (1 - b) x_t over the finite
-values; NaN and infinity are gaps.
+The axis is steps, tokens, or seconds without pauses. Smoothing is the debiased moving average s_t =
+m_t / (1 - b^t), m_t = b m_{t-1} + (1 - b) x_t over the finite values; NaN and infinity are gaps.
 """
 
 import math
@@ -27,7 +26,7 @@ Places = npt.NDArray[np.int64]
 
 
 def alike(steps: "array[int]", others: "array[int]") -> bool:
-    """Whether both are the same steps without a gap."""
+    """Whether both are the same gapless sequence of steps."""
     return bool(
         len(steps) == len(others)
         and steps
@@ -39,14 +38,14 @@ def alike(steps: "array[int]", others: "array[int]") -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How many tokens and seconds each step of a run had behind it."""
+    """Cumulative tokens and seconds at each step of a run."""
 
     steps: "array[int]"
     tokens: "array[int]"
     elapsed: "array[float]"
 
     def positions(self, steps: "array[int]", axis: str) -> "array[int] | array[float]":
-        """Where these steps lie on an axis; a step without work of its own has that before it."""
+        """Positions of these steps on an axis; steps without recorded work take the last value."""
         if axis == "step":
             return steps
         amounts: array[int] | array[float] = self.tokens if axis == "tokens" else self.elapsed
@@ -58,7 +57,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One metric of one run; `average` over `count` numbers is where its smoothing stands."""
+    """One metric of one run; `average` is the smoothing state after `count` numbers."""
 
     steps: "array[int]"
     values: "array[float]"
@@ -70,18 +69,18 @@ class Track:
 
     @property
     def sparse(self) -> bool:
-        """Whether only some steps have a value, as with evaluations: such a curve is not bent."""
+        """Whether only some steps have a value, as with evaluations; then it is not smoothed."""
         return not self.steps or SPARSE * len(self.steps) <= self.steps[-1] - self.steps[0] + 1
 
     def at(self, positions: Sequence[float], x: float) -> tuple[float | None, int | None]:
-        """The last number up to a place of the axis, and its step."""
+        """The last number up to a position on the axis, and its step."""
         place = bisect_right(positions, x) - 1
         while place >= 0 and math.isnan(self.values[place]):
             place -= 1
         return (self.values[place], self.steps[place]) if place >= 0 else (None, None)
 
     def smooth_at(self, positions: Sequence[float], x: float) -> float | None:
-        """The smoothed value at a place of the axis."""
+        """The smoothed value at a position on the axis."""
         place = bisect_right(positions, x) - 1
         while place >= 0 and math.isnan(self.smooth[place]):
             place -= 1
@@ -91,7 +90,7 @@ class Track:
 def track(
     steps: Sequence[int], values: Sequence[float], smoothing: float, before: Track | None = None
 ) -> Track:
-    """A series smoothed, or one that continues where `before` ends."""
+    """Smooth a series, continuing from the end of `before` if given."""
     raw = np.asarray(values, dtype=float)
     known = np.isfinite(raw)
     average, count = (before.average, before.count) if before else (0.0, 0)
@@ -113,10 +112,10 @@ def track(
 def _smoothed(
     values: Numbers, smoothing: float, average: float, count: int
 ) -> tuple[Numbers, float]:
-    """The debiased averages after `count` earlier values, and the average as it stands.
+    """The debiased averages after `count` earlier values, and the resulting average.
 
-    A block of values is one product with a triangle of powers of b; what a block begins with is
-    the end of the one before, times b for each value.
+    Each block of values is multiplied by a triangular matrix of powers of b. The previous block's
+    last average, times a power of b, is added to each value.
     """
     if not smoothing or not len(values):
         return values, average
@@ -139,7 +138,7 @@ def _smoothed(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A curve cut to pixel columns: the raw range and the smoothed value in each; NaN is a gap."""
+    """A curve cut to pixel columns: each has its raw range and smoothed value; NaN is a gap."""
 
     columns: "array[int]"
     low: "array[float]"
@@ -150,7 +149,7 @@ class Shape:
 
     @property
     def view(self) -> SeriesView:
-        """The same values as the watch charts' limits take them."""
+        """The same values in the form that the watch charts' `limits` takes."""
         return SeriesView(
             width=1, first=0, low=self.low, high=self.high,
             smooth=array("d") if self.sparse else self.smooth, count=len(self.low), last_step=0,
@@ -185,14 +184,14 @@ def _ends(starts: Places, count: int) -> Places:
 
 
 def _last_known(values: Numbers, starts: Places) -> Places:
-    """The place of the last number in each stretch, its last place where it has none."""
+    """The index of the last number in each stretch, or the stretch's last index if it has none."""
     places = np.where(np.isfinite(values), np.arange(len(values)), -1)
     last = np.maximum.reduceat(places, starts)
     return np.where(last >= 0, last, _ends(starts, len(values)))
 
 
 def logarithmic(curve: Shape) -> Shape:
-    """The curve's logarithms to base 10; what is not above 0 becomes a gap and is counted."""
+    """The curve's base-10 logarithms; values not above 0 become gaps and are counted."""
     low, high, smooth = (
         array("d", (math.log10(v) if v > 0 else math.nan for v in values))
         for values in (curve.low, curve.high, curve.smooth)
@@ -212,7 +211,7 @@ def _t(freedom: int) -> float:
 def band(members: Sequence[Shape]) -> Shape:
     """Mean of several seeds as the smoothed line, its 95 % confidence interval as the range.
 
-    A column counts the seeds that have a value there; with one alone there is no interval.
+    Each column uses the seeds with a value there; a single seed has no interval.
     """
     by_column: dict[int, list[float]] = {}
     for member in members:

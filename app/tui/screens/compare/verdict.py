@@ -1,4 +1,4 @@
-"""Which run is better and how sure that is, in one sentence; and what differs, in another."""
+"""One sentence on which run is better and with what confidence, and one on what differs."""
 
 import json
 import math
@@ -13,12 +13,12 @@ MODES = {"greedy": "greedy answers", "sampled": "sampled answers"}
 
 
 def probability(p: float) -> str:
-    """A p-value as it is written: `p = .031`, `p < .001`."""
+    """Format a p-value: `p = .031`, `p < .001`."""
     return "p < .001" if p < 0.001 else f"p = {p:.3f}".replace("0.", ".", 1)
 
 
 def points(share: float, sign: bool = False) -> str:
-    """A difference of shares in percentage points: `+3.1`, `−12`."""
+    """Format a difference of shares in percentage points: `+3.1`, `−12`."""
     value = 100 * share
     text = f"{abs(value):.1f}".removesuffix(".0")
     if value < 0 and text != "0":
@@ -47,7 +47,7 @@ def test_sentence(test: PairedTest, view: View) -> str:
 
 
 def verdict(view: View) -> str:
-    """Which run is better and how sure that is, or why that cannot be said."""
+    """Which run is better and with what confidence, or why that cannot be said."""
     found = view.comparison
     if found is None:
         return ""
@@ -66,7 +66,7 @@ def verdict(view: View) -> str:
 
 
 def leader(view: View) -> str:
-    """The run with the best value of the chosen metric, where it has a direction."""
+    """The run with the best value of the chosen metric, if the metric has a direction."""
     key = view.metric
     if not key or spec(key).direction == "none":
         return ""
@@ -90,7 +90,7 @@ def leader(view: View) -> str:
 
 
 def value_text(value: object) -> str:
-    """A setting's value as people read it."""
+    """Format a setting's value for people."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -106,7 +106,7 @@ def value_text(value: object) -> str:
 
 
 def differences(view: View, most: int = 4) -> str:
-    """What differs, in one line."""
+    """Describe what differs in one line."""
     found = view.comparison
     if found is None or len(found.runs) < 2:
         return ""
@@ -122,7 +122,7 @@ def differences(view: View, most: int = 4) -> str:
 
 
 def place_text(axis: str, x: float) -> str:
-    """Where the crosshair is."""
+    """Describe the crosshair's position."""
     if axis == "step":
         return f"step {x:.0f}"
     return f"{short(x)} tokens" if axis == "tokens" else seconds(x)

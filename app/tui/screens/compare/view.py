@@ -1,4 +1,4 @@
-"""What the Compare screen shows: which runs, which charts, the crosshair, and what is chosen."""
+"""What the Compare screen shows: runs, charts, crosshair and selection."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ NOT_IN_A_GRID = ("name",)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a run is told apart on charts and in tables, without colour as well."""
+    """The mark and colour that identify a run; the mark alone is enough."""
 
     mark: str
     colour: int
@@ -42,7 +42,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The screen's state; every change gives a new one."""
+    """The screen's state; every change returns a new one."""
 
     refs: tuple[str, ...] = ()
     slots: Mapping[str, int] = field(default_factory=dict)
@@ -94,27 +94,27 @@ class View:
 
     @property
     def base(self) -> RunSummary | None:
-        """The run that others are measured by."""
+        """The baseline run."""
         wanted = self.comparison.baseline if self.comparison else None
         return next((run for run in self.runs if run.id == wanted), None)
 
     def name(self, run: RunSummary) -> str:
-        """What a run is called here: its name, with the id where two share one."""
+        """A run's name, followed by its id if two runs share the name."""
         twins = [other for other in self.runs if other.name == run.name]
         return run.name if run.name and len(twins) == 1 else f"{run.name} {run.id}".strip()
 
     def name_of(self, ref: str) -> str:
-        """What the run of an id is called here."""
+        """The name of the run with this id."""
         return next((self.name(run) for run in self.runs if run.id == ref), ref)
 
     def look(self, run: str, palette: Palette) -> Look:
-        """Mark and colour of a run; they stay its own when others come and go."""
+        """Mark and colour of a run, unchanged when other runs are added or removed."""
         slot = self.slots.get(run, 0)
         turn = slot + slot // len(MARKS)
         return Look(MARKS[turn % len(MARKS)], palette.cycle[slot % len(palette.cycle)])
 
     def with_refs(self, refs: Sequence[str], baseline: str = "") -> "View":
-        """Compare these runs; those that were here already keep mark and colour."""
+        """Compare these runs; those already present keep their mark and colour."""
         kept = {ref: slot for ref, slot in self.slots.items() if ref in refs}
         for ref in refs:
             if ref not in kept:
@@ -137,11 +137,11 @@ class View:
         return self.metrics[min(self.chart, len(self.metrics) - 1)] if self.metrics else ""
 
     def known_metrics(self) -> tuple[str, ...]:
-        """Every metric that one of the runs has."""
+        """Every metric that at least one of the runs has."""
         return tuple(item.key for item in self.comparison.metrics) if self.comparison else ()
 
     def with_comparison(self, found: Comparison | None) -> "View":
-        """Take what was read; charts and cursors stay where they can."""
+        """Show a loaded comparison, keeping charts and cursors where possible."""
         if found is None:
             return replace(self, comparison=None, charts=None, loaded=True)
         known = [item.key for item in found.metrics]
@@ -155,7 +155,7 @@ class View:
 
     @property
     def rows(self) -> tuple[MetricComparison, ...]:
-        """The metrics of the table that hold the searched text."""
+        """The metrics of the table that match the search."""
         found = self.comparison.metrics if self.comparison else ()
         return tuple(item for item in found if self.filter.casefold() in item.key.casefold())
 
@@ -171,7 +171,7 @@ class View:
 
     @property
     def smoothing(self) -> float:
-        """How much of the average before goes into the next one."""
+        """The weight of the previous average in the next one."""
         return SMOOTHINGS[self.smooth]
 
     def end(self, run: RunSummary) -> float:
@@ -180,11 +180,11 @@ class View:
 
     @property
     def x(self) -> float:
-        """Where the crosshair is: as it was put, or where the shortest run ends."""
+        """The crosshair's position, by default where the shortest run ends."""
         return self.at if self.at is not None else common_end(self.runs, self.axis)
 
     def moved(self, cells: int, width: int) -> "View":
-        """Move the crosshair by `by` cells of a chart, by a step at least."""
+        """Move the crosshair by this many chart cells, but at least one step."""
         if not self.runs:
             return self
         longest = max(self.end(run) for run in self.runs)
@@ -195,13 +195,13 @@ class View:
         return self.put(self.x + cells * each)
 
     def put(self, x: float) -> "View":
-        """Put the crosshair on a place of the axis, within the longest run."""
+        """Move the crosshair to a position on the axis, within the longest run."""
         longest = max((self.end(run) for run in self.runs), default=0.0)
         x = float(round(x)) if self.axis == "step" and math.isfinite(x) else x
         return replace(self, at=max(0.0, min(longest, x)))
 
     def curve(self, key: str, run: str) -> CurveData | None:
-        """One run's curve of a metric, where it is loaded."""
+        """One run's curve of a metric, if loaded."""
         for chart in self.charts.charts if self.charts else ():
             if chart.key == key:
                 return next((curve for curve in chart.curves if curve.run == run), None)
@@ -215,7 +215,7 @@ class View:
     # -- pages ------------------------------------------------------------------------------
 
     def settings(self) -> tuple[tuple[str, tuple[object, ...], bool], ...]:
-        """Path, values in the runs' order, and whether they differ; equal ones on request."""
+        """Path, values by run, and whether they differ; equal ones only on request."""
         found = self.comparison
         if found is None:
             return ()
@@ -226,14 +226,14 @@ class View:
         return tuple(row for row in rows if self.filter.casefold() in row[0].casefold())
 
     def grid_choices(self) -> tuple[str, ...]:
-        """Settings that can span a grid; the seed only where too few others differ."""
+        """Settings that can span a grid; the seed only if too few others differ."""
         differing = self.comparison.differing if self.comparison else ()
         paths = [item.path for item in differing if item.path not in NOT_IN_A_GRID]
         free = [path for path in paths if path != "seed"]
         return tuple(free if len(free) >= 2 else [*free, *(["seed"] if "seed" in paths else [])])
 
     def test(self) -> PairedTest | None:
-        """The paired test to tell of: of the chosen run, else the first one."""
+        """The paired test to report: the chosen run's, otherwise the first."""
         tests = self.comparison.tests if self.comparison else ()
         chosen = self.chosen
         if chosen is None or chosen == self.base:

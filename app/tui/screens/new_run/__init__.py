@@ -1,4 +1,4 @@
-"""New run: settings as a form, checked, tried, priced, launched."""
+"""New run: settings as a form that is checked, tried out, estimated and launched."""
 
 from app.tui.screens.new_run.screen import NewRunScreen
 

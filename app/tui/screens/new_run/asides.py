@@ -1,4 +1,4 @@
-"""The panes beside the settings: one setting, what it all costs, the recipe."""
+"""The panes beside the settings: one setting, the cost estimate, the recipe."""
 
 from typing import Any
 
@@ -18,11 +18,10 @@ class AboutPanel(ScrolledPanel):
         super().__init__("2", "this setting", **kwargs)
 
     def topic(self) -> str:
-        """What `?` explains here."""
         return f"setting:{self.title}" if "." in self.title else "screen:new_run"
 
     def lines(self, view: View, width: int) -> list[Line]:
-        """Help, range, default, what it was."""
+        """Help, range, default and previous value."""
         row = view.row
         title = row.id if row.field is not None else row.section
         if title != self.title:
@@ -33,7 +32,7 @@ class AboutPanel(ScrolledPanel):
 
 
 class CostPanel(ScrolledPanel):
-    """What a step and the run will take."""
+    """What a step and the run will cost."""
 
     reads = ("checked", "runs", "memory", "busy")
 
@@ -41,11 +40,10 @@ class CostPanel(ScrolledPanel):
         super().__init__("3", "what it costs", **kwargs)
 
     def lines(self, view: View, width: int) -> list[Line]:
-        """Answers, tokens, memory, time, disk."""
         return cost_lines(view, width, self.palette)
 
     def copy_text(self) -> str:
-        """What `y` copies: the costs in a line."""
+        """Return the costs in one line."""
         return cost_summary(self.view) if self.view is not None else ""
 
 
@@ -58,17 +56,16 @@ class RecipePanel(ScrolledPanel):
         super().__init__("4", "recipe", **kwargs)
 
     def topic(self) -> str:
-        """What `?` explains here."""
         return "setting:algorithm.recipe"
 
     def lines(self, view: View, width: int) -> list[Line]:
-        """What is refused, the choices, the formula."""
+        """Conflicts, the six choices, the formula."""
         if view.checked.recipe is not None:
             self.title = f"recipe {view.checked.recipe.name}, six choices"
         return recipe_lines(view, width, self.palette)
 
 
 def covered(panel: Panel, top: int, height: int) -> tuple[Offset, Size]:
-    """Where a widget inside a frame goes that leaves `top` lines above it."""
+    """The offset and size of a widget inside a panel's frame, `top` lines below its upper edge."""
     width, room = panel.inner
     return Offset(1, 1 + top), Size(max(1, width), max(1, min(height, room - top)))

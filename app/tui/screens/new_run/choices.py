@@ -1,4 +1,4 @@
-"""What a setting may be chosen from, and what choosing a recipe does to the others."""
+"""The values to choose from for a setting, and the effect of a recipe on other settings."""
 
 from typing import get_args
 
@@ -11,7 +11,7 @@ RECIPE = "algorithm.recipe"
 
 
 def choices_of(field: FormField) -> tuple[str, ...]:
-    """The texts that a setting with a list may have; empty where it has none."""
+    """The allowed texts of a setting with a list of values; empty if it has none."""
     info = field.info
     kinds = (info.annotation, *get_args(info.annotation))
     if info.path == RECIPE:
@@ -21,7 +21,7 @@ def choices_of(field: FormField) -> tuple[str, ...]:
 
 
 def with_recipe(form: RunForm, name: str) -> RunForm:
-    """The form with another recipe, and everything that the recipe would refuse left to it."""
+    """Switch the form to another recipe, clearing the settings that the recipe would refuse."""
     made = form.type(RECIPE, name)
     read = settings_read(RECIPES[name])
     for clear_all in (False, True):

@@ -1,4 +1,4 @@
-"""The lines of the panes on costs, on the recipe, on example prompts and on tried rewards."""
+"""The lines of the panes on costs, recipe, example prompts and tried rewards."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,19 +18,19 @@ BAR = 10
 
 
 def scale(count: float) -> tuple[float, str]:
-    """The unit in which this many bytes are written, and how many bytes it has."""
+    """The unit for this many bytes, and the unit's size in bytes."""
     units = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
     return next((unit for unit in units if count >= 0.95 * unit[0]), (1.0, "B"))
 
 
 def size(count: float) -> str:
-    """Bytes as people read them."""
+    """Format a number of bytes for people."""
     per, unit = scale(count)
     return f"{short(count / per)} {unit}"
 
 
 def fact(word: str, said: str, width: int, palette: Palette, most: int = 2) -> list[Line]:
-    """A dim word and what is to be said, over as many lines as it takes."""
+    """A dim label and its text, wrapped to at most `most` lines."""
     parts = wrap(said, max(8, width - WORD), most)
     return [
         [(f"{word if not at else '':<{WORD}}", style(palette.label)),
@@ -43,7 +43,7 @@ def fact(word: str, said: str, width: int, palette: Palette, most: int = 2) -> l
 
 
 def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
-    """What a step and the run take: answers, tokens, memory, time, disk."""
+    """What a step and the run cost: answers, tokens, memory, time, disk."""
     config = view.checked.config
     if config is None:
         words = "What it costs shows again once nothing is left to fix."
@@ -70,7 +70,7 @@ def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
 
 
 def side_costs(config: RunConfig, per_step: int) -> list[tuple[str, str]]:
-    """What is sampled and scored beside training."""
+    """Sampling and scoring that happen besides training."""
     rollout, check = config.rollout, config.evaluation
     length = per_step / max(1, rollout.prompts * rollout.group_size)
     found = []
@@ -95,7 +95,7 @@ def side_costs(config: RunConfig, per_step: int) -> list[tuple[str, str]]:
 
 
 def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
-    """The estimate beside what there is, or why there is none."""
+    """The memory estimate beside the available memory, or why there is no estimate."""
     memory = view.memory
     if not memory:
         why = "reading the model's shape" if view.busy else "not estimated"
@@ -124,7 +124,7 @@ def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
 
 
 def cost_summary(view: View) -> str:
-    """The costs in one line, for small screens and questions."""
+    """The costs in one line, for small screens and dialogs."""
     config = view.checked.config
     if config is None:
         return ""
@@ -142,7 +142,7 @@ def cost_summary(view: View) -> str:
 
 
 def recipe_lines(view: View, width: int, palette: Palette) -> list[Line]:
-    """The six choices, the formula, and what the recipe's rules refuse."""
+    """The six choices, the formula, and what the recipe refuses."""
     chosen = view.checked.recipe
     lines: list[Line] = []
     for path, problem in view.checked.errors.items():
@@ -174,7 +174,7 @@ def recipe_lines(view: View, width: int, palette: Palette) -> list[Line]:
 
 
 def prompt_lines(view: View, width: int, palette: Palette) -> list[Line]:
-    """The task in numbers and its first problems, line ends shown."""
+    """The task in numbers and its first problems, with visible line ends."""
     found, label = view.examples, style(palette.label)
     if not found:
         words = view.busy or "The first prompts of the run show here."
@@ -213,7 +213,7 @@ def _prompt_head(
 
 
 def shown_text(text: str, width: int, palette: Palette) -> list[Line]:
-    """What the model reads, each line end as a dim sign."""
+    """The text that the model reads, with each line end as a dim symbol."""
     lines: list[Line] = []
     paragraphs = text.split("\n")
     for at, paragraph in enumerate(paragraphs):
@@ -231,7 +231,7 @@ def shown_text(text: str, width: int, palette: Palette) -> list[Line]:
 
 
 def score_lines(view: View, width: int, palette: Palette) -> list[Line]:
-    """What each function gives for the typed answer, with its reason."""
+    """Each function's score for the typed answer, with its reason."""
     found, label = view.scores, style(palette.label)
     if not found:
         words = "The reward functions say here what they give for it."

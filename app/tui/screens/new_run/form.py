@@ -1,4 +1,4 @@
-"""The New run form without a screen: settings as text, checked as one types, and what they cost."""
+"""The New run form without a screen: settings as text, validated while typing, and their costs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from grpo_engine.config.parse import (
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 
-# Bytes that one recorded token takes on disk, compressed, with two passes and a reference.
+# Disk bytes per recorded token, compressed, with two passes and a reference.
 BYTES_PER_TOKEN = 20.0
 
 
@@ -36,25 +36,25 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class RunForm:
-    """A base config (preset or clone) and what was typed over it, by dotted path."""
+    """A base config (preset or clone) and the edits to it, by dotted path."""
 
     base: RunConfig
     edits: Mapping[str, str] = field(default_factory=dict)
     title: str = ""
 
     def type(self, path: str, text: str) -> "RunForm":
-        """Give the form with one field typed over; typing the base's value undoes the change."""
+        """Return the form with one field edited; typing the base's value removes the edit."""
         edits = {key: value for key, value in self.edits.items() if key != path}
         if text != shown(flatten(self.base)[path]):
             edits[path] = text
         return replace(self, edits=edits)
 
     def reset(self, path: str) -> "RunForm":
-        """Give the form with one field as in the base."""
+        """Return the form with one field reset to the base."""
         return replace(self, edits={k: v for k, v in self.edits.items() if k != path})
 
     def config(self) -> RunConfig:
-        """Build the config, or raise one ConfigError that says everything that is wrong."""
+        """Build the config, or raise one ConfigError that lists every problem."""
         return build(self._tree(self.edits), where="this run")
 
     def _tree(self, edits: Mapping[str, str]) -> dict[str, Any]:
@@ -62,9 +62,9 @@ class RunForm:
         return merge(self.base.model_dump(), parse_sets(pairs))
 
     def errors(self) -> dict[str, str]:
-        """What is wrong, by the path of the setting to change.
+        """Problems, keyed by the setting to change.
 
-        Settings that exclude each other are looked for among those that are legal by themselves.
+        Conflicts between settings are only checked among settings that are valid on their own.
         """
         found: dict[str, str] = {}
         for _ in range(2):
@@ -77,12 +77,12 @@ class RunForm:
         return found
 
     def _place(self, settings: Sequence[str]) -> str:
-        """Of the settings that could be changed, the one that was edited last, else the first."""
+        """The most recently edited of the settings that could be changed, otherwise the first."""
         places = [path for path in reversed(list(self.edits)) if path in settings]
         return (places or settings or [*self.edits, "steps"])[0]
 
     def fields(self, search: str = "") -> tuple[FormField, ...]:
-        """The rows that fit the search: the eight that matter first, the others by section."""
+        """The rows that match the search: the eight main ones first, then the others by section."""
         base, errors = flatten(self.base), self.errors()
         rows = [
             FormField(
@@ -97,11 +97,11 @@ class RunForm:
         return tuple(sorted(rows, key=lambda row: not row.info.main))
 
     def to_yaml(self) -> str:
-        """The same thing as YAML: what differs from the defaults."""
+        """The differences from the defaults, as YAML."""
         return write_yaml(self.config())
 
     def from_yaml(self, text: str) -> "RunForm":
-        """Take a YAML text over: what it does not name goes back to the default."""
+        """Replace the settings by a YAML text; anything it omits gets the default."""
         try:
             tree = yaml.safe_load(text) or {}
         except yaml.YAMLError as error:
@@ -114,13 +114,13 @@ class RunForm:
 
 
 def matches(info: SettingInfo, search: str) -> bool:
-    """Whether every word of the search is in the setting's path or help."""
+    """Whether every search word occurs in the setting's path or help."""
     text = f"{info.path} {info.help}".lower()
     return all(word in text for word in search.lower().split())
 
 
 def shown(value: Any) -> str:
-    """A setting's value as one types it."""
+    """Format a setting's value as the user would type it."""
     match value:
         case None:
             return ""
@@ -137,7 +137,7 @@ def shown(value: Any) -> str:
 
 
 def allowed(info: SettingInfo) -> str:
-    """The range or the choices of a setting in words."""
+    """Describe a setting's range or allowed values."""
     if info.choices:
         return " · ".join(info.choices)
     low = None if info.low is None else f"{'>' if info.low_open else '≥'} {info.low:g}"
@@ -149,7 +149,7 @@ def allowed(info: SettingInfo) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a step and a run will take; None where nothing here is known yet."""
+    """What a step and a run will cost; None if unknown."""
 
     rollouts_per_step: int
     tokens_per_step: int
@@ -160,7 +160,7 @@ class Cost:
 
 
 def cost(config: RunConfig, runs: Sequence[RunSummary] = ()) -> Cost:
-    """Estimate from the config and the last runs of the same model here, newest first."""
+    """Estimate costs from the config and recent local runs of the same model, newest first."""
     rollouts = config.rollout.prompts * config.rollout.group_size
     known = next((run for run in runs if run.model == config.model.path and run.step > 0), None)
     length = float(config.rollout.max_new_tokens)

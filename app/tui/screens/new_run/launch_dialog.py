@@ -1,4 +1,4 @@
-"""The question before a run is launched: what will happen, and where."""
+"""The dialog before a run is launched: what will happen, and where."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ PLACES: tuple[Literal["here", "detached", "queue"], ...] = ("here", "detached", 
 
 
 class LaunchDialog(Choice[str]):
-    """What will happen, and where."""
+    """Ask where to launch the run."""
 
     def __init__(self, view: View, busy: str) -> None:
         config = view.config
@@ -21,13 +21,13 @@ class LaunchDialog(Choice[str]):
                          places(view, busy))  # fmt: skip
 
     def on_mount(self) -> None:
-        """⏎ takes the first place: to launch was asked for already."""
+        """Preselect the first answer, so that ⏎ launches."""
         super().on_mount()
         self.query_one(OptionList).highlighted = 0
 
 
 def what(view: View, busy: str) -> str:
-    """The run in words, and what speaks against it."""
+    """Describe the run and any objections to it."""
     config = view.config
     assert config is not None
     rollout = config.rollout
@@ -52,7 +52,7 @@ def what(view: View, busy: str) -> str:
 
 
 def places(view: View, busy: str) -> list[tuple[str, str, str, str]]:
-    """Where it can be started now."""
+    """The ways to start it at this moment."""
     found = [] if view.lacking or busy else [
         ("here", "h", "here", "trains in this process; Watch opens")
     ]  # fmt: skip
@@ -64,7 +64,7 @@ def places(view: View, busy: str) -> list[tuple[str, str, str, str]]:
 
 
 def beside(busy: str) -> str:
-    """What a process of its own means now."""
+    """Describe what starting the run in its own process means."""
     if not busy:
         return "in the background, even when this window closes"
     from experiments.db.machine import memory_now

@@ -20,17 +20,17 @@ OFF = "–"
 
 
 def name_cells(width: int) -> int:
-    """How wide the column of names is."""
+    """Width of the name column."""
     return min(NAME_CELLS, max(14, width // 3))
 
 
 def value_at(width: int) -> int:
-    """The cell at which values begin."""
+    """The column where values start."""
     return MARK + name_cells(width) + 1
 
 
 def setting_lines(view: View, row: Row, width: int, palette: Palette) -> list[Line]:
-    """A setting: mark, name, value, what it was; and below it what is wrong with it."""
+    """A setting: mark, name, value, previous value; below it any problem."""
     field = row.field
     assert field is not None
     here = row.id == view.cursor
@@ -73,7 +73,7 @@ def _value(view: View, field: FormField, room: int, back: int, palette: Palette)
     was = f"← {shown_value(view, field)}" if field.changed else aside
     if not text:
         text, front = OFF, palette.label
-    # what it was gives way to what it is
+    # on narrow screens the value takes precedence over the previous one
     tail = clip(was, max(8, room - cell_len(safe(text[:200])) - 3)) if was else ""
     if tail.endswith("…") and not field.changed:
         tail = ""
@@ -88,7 +88,7 @@ def _value(view: View, field: FormField, room: int, back: int, palette: Palette)
 
 
 def value_words(view: View, field: FormField) -> tuple[str, str]:
-    """The value as it stands, and a word on where it comes from."""
+    """The current value, and a word on its origin."""
     path, info = field.info.path, field.info
     if path == "name" and not field.changed:
         return view.name, "suggested"
@@ -101,7 +101,7 @@ def value_words(view: View, field: FormField) -> tuple[str, str]:
 
 
 def shown_value(view: View, field: FormField) -> str:
-    """What the preset or the parent has here, as one reads it."""
+    """Format the value from the preset or the parent."""
     value = shown(flatten(view.form.base)[field.info.path])
     if value:
         return value
@@ -111,13 +111,13 @@ def shown_value(view: View, field: FormField) -> str:
 def is_unread(view: View, field: FormField) -> bool:
     """Whether the recipe does not read this setting."""
     section, _, leaf = field.info.path.partition(".")
-    # beta is what switches the anchor on
+    # beta switches the anchor on
     known = section == "algorithm" and leaf not in ("recipe", "beta") and view.checked.read
     return bool(known) and leaf not in view.checked.read
 
 
 def complaint(field: FormField) -> str:
-    """What is wrong, and what may stand here."""
+    """The problem, and the allowed values."""
     words = allowed(field.info)
     return (
         f"{field.error} (allowed: {words})" if words and words not in field.error else field.error
@@ -125,7 +125,7 @@ def complaint(field: FormField) -> str:
 
 
 def head_line(view: View, row: Row, width: int, palette: Palette) -> Line:
-    """The head of a section: open or closed, how many settings, how many changed."""
+    """A section's heading: open or closed, number of settings, number of changes."""
     here = row.id == view.cursor
     back = palette.cursor if here else palette.paper
     title = SECTIONS[row.section]
@@ -149,7 +149,7 @@ def head_line(view: View, row: Row, width: int, palette: Palette) -> Line:
 
 
 def question_line(name: str, palette: Palette) -> Line:
-    """Which of the six questions the settings below answer."""
+    """The choice that the settings below belong to."""
     return [(f"   {ASKS[name]}", style(palette.label, italic=True))]
 
 
@@ -157,7 +157,7 @@ def question_line(name: str, palette: Palette) -> Line:
 
 
 def state_words(view: View, palette: Palette) -> Line:
-    """Whether the run can be launched, and how much is changed."""
+    """Whether the run can be launched, and the number of changes."""
     changed = len(view.checked.changed)
     words: Line = [(f"{changed} changed" if changed else "unchanged",
                     style(palette.accent if changed else palette.label))]  # fmt: skip
@@ -167,7 +167,7 @@ def state_words(view: View, palette: Palette) -> Line:
 
 
 def origin_line(view: View, names: tuple[str, ...], width: int, palette: Palette) -> Line:
-    """The presets, the one in use marked; or the run that is cloned."""
+    """The presets, with the current one marked, or the run being cloned."""
     state = state_words(view, palette)
     room = width - sum(cell_len(text) for text, _ in state) - 1
     line: Line = [(" from ", style(palette.label))]
@@ -188,7 +188,7 @@ def origin_line(view: View, names: tuple[str, ...], width: int, palette: Palette
 
 
 def about_line(view: View, width: int, palette: Palette) -> Line:
-    """What the preset is for, what is missing here, or what the YAML has wrong."""
+    """The preset's purpose, what is missing on this machine, or an error in the YAML."""
     if view.yaml_problem:
         return [(clip(f" YAML: {view.yaml_problem}", width), style(palette.bad))]
     if view.lacking:
@@ -201,7 +201,7 @@ def about_line(view: View, width: int, palette: Palette) -> Line:
 
 
 def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
-    """Help, range, where the value comes from; for a section what it is about."""
+    """A setting's help, range and origin of its value; for a section, its description."""
     label, text = style(palette.label), style(palette.text)
     row, field = view.row, view.row.field
     if field is None:
@@ -252,12 +252,11 @@ def _recipe_facts(view: View, path: str) -> list[tuple[str, str]]:
 
 
 def plain(text: str) -> str:
-    """Help without the marks of a docs page."""
+    """Return help text without documentation markup."""
     return text.replace("`", "")
 
 
 def section_help(section: str) -> str:
-    """What a section of the settings is about."""
     if not section:
         return "No setting fits."
     if section == FIRST:
@@ -269,7 +268,7 @@ def section_help(section: str) -> str:
 
 
 def default_words(field: FormField) -> str:
-    """The default of a setting, as one reads it."""
+    """Format a setting's default."""
     if field.info.default is None:
         return "as the recipe says" if field.info.path.startswith("algorithm.") else "nothing"
     return shown(field.info.default) or "nothing"

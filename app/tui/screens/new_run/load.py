@@ -1,4 +1,4 @@
-"""What the New run screen reads: former runs for names and costs, and the settings of one."""
+"""What the New run screen reads: earlier runs for names and costs, and the settings of a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ COLUMNS = ("rollout.prompts", "rollout.group_size")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """A run to clone: its settings, and which of them this version no longer knows."""
+    """A run to clone: its settings, and the ones that this version does not know."""
 
     run: RunSummary
     config: RunConfig
@@ -25,15 +25,15 @@ class Parent:
 
 
 def load_runs(reader: StoreReader) -> tuple[RunSummary, ...]:
-    """The newest runs with what costs are estimated from."""
+    """The newest runs, with the data for cost estimates."""
     try:
         return reader.runs(columns=COLUMNS, metrics=METRICS, archived=True, limit=MOST_RUNS)
-    except QueryError:  # no run has these settings yet
+    except QueryError:  # no run has these settings
         return reader.runs(metrics=METRICS, archived=True, limit=MOST_RUNS)
 
 
 def load_parent(reader: StoreReader, ref: str) -> Parent:
-    """The settings of a run as they were."""
+    """The settings that a run was started with."""
     detail = reader.run(reader.resolve(ref).key)
     tree, unknown = known_only(detail.config)
     run = detail.summary
@@ -42,7 +42,7 @@ def load_parent(reader: StoreReader, ref: str) -> Parent:
 
 
 def known_only(tree: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The tree without settings that this version does not have, and their paths."""
+    """Split off the settings that this version does not know; return the rest and their paths."""
     known = settings()
     kept: dict[str, Any] = {}
     unknown: list[str] = []

@@ -21,14 +21,14 @@ ANSWER_LINES = 5
 
 @dataclass
 class AnswerTyped(Message):
-    """The answer to try rewards on is now this."""
+    """The typed answer has changed."""
 
     text: str
 
 
 @dataclass
 class YamlTyped(Message):
-    """The YAML is now this."""
+    """The typed YAML has changed."""
 
     text: str
 
@@ -42,11 +42,10 @@ class PromptsPanel(ScrolledPanel):
         super().__init__("4", "the model sees", **kwargs)
 
     def topic(self) -> str:
-        """What `?` explains here."""
         return "setting:task.name"
 
     def copy_text(self) -> str:
-        """What `y` copies: the chosen prompt, made safe."""
+        """Return the chosen prompt, escaped for the terminal."""
         found = self.view.examples.get("examples", ()) if self.view is not None else ()
         place = self.view.example if self.view is not None else 0
         return safe(found[place]["text"], "\n") if place < len(found) else ""
@@ -78,15 +77,14 @@ class TextPanel(ScrolledPanel):
 
     @property
     def area(self) -> TextArea:
-        """The field."""
         return self.query_one(TextArea)
 
     def field_place(self) -> tuple[int, int]:
-        """How many lines above the field, and how high it is."""
+        """The number of lines above the field, and its height."""
         raise NotImplementedError
 
     def on_resize(self, _event: events.Resize) -> None:
-        """The field fills its place."""
+        """Resize the field with the panel."""
         offset, size = covered(self, *self.field_place())
         area = self.area
         area.styles.offset = offset
@@ -94,7 +92,7 @@ class TextPanel(ScrolledPanel):
 
 
 class TryPanel(TextPanel):
-    """Reward functions on an answer that one types."""
+    """Try reward functions on a typed answer."""
 
     reads = ("examples", "example", "scores")
 
@@ -102,23 +100,21 @@ class TryPanel(TextPanel):
         super().__init__("4", "try the rewards", **kwargs)
 
     def compose(self) -> ComposeResult:
-        """The field for the answer."""
         yield TextArea(placeholder="an answer, as the model might give it", soft_wrap=True)
 
     def topic(self) -> str:
-        """What `?` explains here."""
         return "setting:rewards.functions"
 
     def field_place(self) -> tuple[int, int]:
-        """Below the prompt's last line."""
+        """Place the field below the prompt's last line."""
         return 2, ANSWER_LINES
 
     def head_height(self) -> int:
-        """The prompt and the field."""
+        """The height of the prompt and the field."""
         return 3 + min(ANSWER_LINES, max(1, self.inner.height - 3))
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The end of the prompt, room for the answer, the scores."""
+        """The end of the prompt, space for the answer, the scores."""
         lines = super().paint(width, height)
         if self.view is None or len(lines) < 2:
             return lines
@@ -136,7 +132,7 @@ class TryPanel(TextPanel):
         return lines
 
     def copy_text(self) -> str:
-        """What `y` copies: the scores."""
+        """Return the scores."""
         rows = self.view.scores.get("rows", ()) if self.view is not None else ()
         return "\n".join(f"{row['name']} {row['value']} {safe(row['reason'])}" for row in rows)
 
@@ -145,13 +141,13 @@ class TryPanel(TextPanel):
         return score_lines(view, width, self.palette)
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
-        """Another answer is to be scored."""
+        """Request scores for the changed answer."""
         event.stop()
         self.post_message(AnswerTyped(event.text_area.text))
 
 
 class YamlPanel(TextPanel):
-    """The same settings as YAML, both ways."""
+    """The same settings as YAML, kept in sync in both directions."""
 
     reads = ("checked", "yaml_problem")
 
@@ -160,11 +156,10 @@ class YamlPanel(TextPanel):
         self._shown = ""
 
     def compose(self) -> ComposeResult:
-        """The field."""
         yield TextArea(soft_wrap=False, tab_behavior="focus")
 
     def watch_view(self) -> None:
-        """Follow the form, unless one types here."""
+        """Update the text from the form, unless the user is typing here."""
         view = self.view
         if view is None:
             return
@@ -176,23 +171,23 @@ class YamlPanel(TextPanel):
                 self.area.load_text(text)
 
     def field_place(self) -> tuple[int, int]:
-        """All but the last three lines."""
+        """Leave three lines below the field."""
         return 0, max(1, self.inner.height - 3)
 
     def head_height(self) -> int:
-        """What the field covers."""
+        """The height of the field."""
         return self.field_place()[1]
 
     def scroll_lines(self, by: int) -> None:
-        """Move the text in the field."""
+        """Scroll the text in the field."""
         self.area.scroll_relative(y=by, animate=False)
 
     def copy_text(self) -> str:
-        """What `y` copies: the YAML."""
+        """Return the YAML."""
         return self.area.text
 
     def lines(self, view: View, width: int) -> list[Line]:
-        """What is wrong with the text, else what it is."""
+        """Errors in the text, otherwise a description of it."""
         self.note = "✗ not taken" if view.yaml_problem else "⏎ edit   w save   y copy"
         if view.yaml_problem:
             words = wrap(f"✗ {view.yaml_problem}", width, 3)
@@ -202,7 +197,7 @@ class YamlPanel(TextPanel):
         return [[(part, style(self.palette.label))] for part in words]
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
-        """Take over what one types; what the form wrote itself is no news."""
+        """Apply what the user types; ignore text that the form wrote."""
         event.stop()
         if event.text_area.text != self._shown:
             self._shown = event.text_area.text

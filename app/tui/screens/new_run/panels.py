@@ -1,4 +1,4 @@
-"""The panes of the New run screen; each draws a `View` and asks for changes by messages."""
+"""The panes of the New run screen; each draws a `View` and posts messages for user actions."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -39,7 +39,7 @@ class RowPicked(Message):
 
 @dataclass
 class Typed(Message):
-    """The text of the setting that is edited is now this."""
+    """The text of the edited setting has changed."""
 
     path: str
     text: str
@@ -47,7 +47,7 @@ class Typed(Message):
 
 @dataclass
 class TypingEnded(Message):
-    """The field was left; `by` is how many settings further on typing continues."""
+    """The field lost the focus; editing continues `by` settings further on."""
 
     by: int = 0
 
@@ -60,16 +60,16 @@ class PresetPicked(Message):
 
 
 class ViewPanel(Panel):
-    """A panel that draws the screen's view; None until the screen has one.
+    """A panel that draws the screen's view, which is None until the screen has one.
 
-    `reads` names what of the view it draws, where that is not all of it.
+    `reads` lists the attributes of the view that it draws; empty means all.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
     view: reactive[View | None] = reactive(None)
 
     def take(self, view: View) -> None:
-        """Draw a new view, unless what is drawn here has stayed as it was."""
+        """Set a new view; redraw only if the attributes in `reads` have changed."""
         old = self.view
         if (
             old is None
@@ -82,7 +82,7 @@ class ViewPanel(Panel):
 
 
 class ScrolledPanel(ViewPanel):
-    """A panel whose lines can be more than fit."""
+    """A panel that scrolls its lines."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -90,15 +90,14 @@ class ScrolledPanel(ViewPanel):
         self._all = 0
 
     def lines(self, view: View, width: int) -> list[Line]:
-        """All lines."""
         raise NotImplementedError
 
     def head_height(self) -> int:
-        """Lines at the top that other widgets cover."""
+        """Height of the lines at the top that other widgets cover."""
         return 0
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The lines in sight."""
+        """The visible lines."""
         if self.view is None:
             return []
         lines = self.lines(self.view, width)
@@ -108,27 +107,24 @@ class ScrolledPanel(ViewPanel):
         self._top = max(0, min(self._top, self._all - room))
         shown = lines[self._top : self._top + room]
         if self._top + room < self._all and shown:
-            # a line that says so is better than a cut one
+            # a line that says more follows is better than a cut one
             left = self._all - self._top - room + 1
             shown[-1] = [(f"… {left} more line{'s' if left > 1 else ''}", None)]
         return [[] for _ in range(head)] + shown
 
     def scroll_lines(self, by: int) -> None:
-        """Move the text."""
         self._top = max(0, self._top + by)
         self.refresh()
 
     def on_mouse_scroll_down(self) -> None:
-        """Go down."""
         self.scroll_lines(2)
 
     def on_mouse_scroll_up(self) -> None:
-        """Go up."""
         self.scroll_lines(-2)
 
 
 class HeaderPanel(ViewPanel, can_focus=False):
-    """Where the settings come from, and whether they can be launched."""
+    """The origin of the settings, and whether they can be launched."""
 
     DEFAULT_CSS = "HeaderPanel { height: 2; }"
     reads = ("checked", "origin", "yaml_problem", "lacking")
@@ -140,7 +136,7 @@ class HeaderPanel(ViewPanel, can_focus=False):
         self._names = names
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - two lines always
-        """Presets and state, then the preset's sentence."""
+        """Presets and state, then the preset's description."""
         if self.view is None:
             return []
         return [
@@ -162,7 +158,7 @@ class HeaderPanel(ViewPanel, can_focus=False):
 
 
 class FieldInput(Field):
-    """The field over the value that is edited."""
+    """The field placed over the edited value."""
 
     DEFAULT_CSS = """
     FieldInput {
@@ -173,7 +169,7 @@ class FieldInput(Field):
     """
 
     def on_key(self, event: events.Key) -> None:
-        """Tab keeps the text and edits the next setting."""
+        """On tab, keep the text and edit the next setting."""
         if event.key in ("tab", "shift+tab"):
             event.stop()
             event.prevent_default()
@@ -181,7 +177,7 @@ class FieldInput(Field):
 
 
 class SettingsPanel(ViewPanel):
-    """All settings by section; only the lines in sight are drawn."""
+    """All settings by section; only the visible lines are drawn."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("1", "settings", **kwargs)
@@ -190,26 +186,23 @@ class SettingsPanel(ViewPanel):
         self._first = 0
 
     def compose(self) -> ComposeResult:
-        """The field that moves to the value being edited."""
         yield FieldInput(select_on_focus=False)
 
     @property
     def input(self) -> FieldInput:
-        """The field."""
         return self.query_one(FieldInput)
 
     def watch_view(self) -> None:
-        """Put the field where it belongs, after the lines have been drawn."""
+        """Place the field, after the lines have been drawn."""
         self.refresh()
         self.place_field()
 
     def topic(self) -> str:
-        """What `?` explains here."""
         chosen = self.view.chosen if self.view is not None else None
         return f"setting:{chosen.info.path}" if chosen is not None else "screen:new_run"
 
     def copy_text(self) -> str:
-        """What `y` copies: the settings as YAML, else the line under the cursor."""
+        """Return the settings as YAML, or the line under the cursor."""
         view = self.view
         if view is None:
             return ""
@@ -220,7 +213,7 @@ class SettingsPanel(ViewPanel):
     # -- drawing ----------------------------------------------------------------------------
 
     def _lines(self, view: View, width: int) -> tuple[list[Line], list[Row | None], int, int]:
-        """All lines, the row of each, and the first and last line of the row under the cursor."""
+        """All lines, the row of each line, and the first and last line of the cursor's row."""
         lines: list[Line] = []
         owners: list[Row | None] = []
         first = last = 0
@@ -242,7 +235,7 @@ class SettingsPanel(ViewPanel):
         return lines, owners, first, last
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The lines around the cursor; the frame says what hides settings."""
+        """The lines around the cursor; the frame says why settings are hidden."""
         view = self.view
         if view is None:
             return []
@@ -260,7 +253,7 @@ class SettingsPanel(ViewPanel):
         return lines[self._top : self._top + height]
 
     def place_field(self) -> None:
-        """Put the field over the value of the row under the cursor, or hide it."""
+        """Place the field over the value of the cursor's row, or hide it."""
         view, field = self.view, self.input
         width, height = self.inner
         if view is None or not view.editing or view.chosen is None or width <= 0:
@@ -273,7 +266,7 @@ class SettingsPanel(ViewPanel):
         field.display = 0 <= row < height
 
     def on_resize(self, _event: events.Resize) -> None:
-        """The field follows."""
+        """Move the field with the lines."""
         self.call_after_refresh(self.place_field)
 
     # -- editing ----------------------------------------------------------------------------
@@ -292,18 +285,18 @@ class SettingsPanel(ViewPanel):
         field.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Check as one types."""
+        """Validate while the user types."""
         event.stop()
         if self.view is not None and self.view.editing:
             self.post_message(Typed(self.view.cursor, event.value))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """⏎ keeps the text."""
+        """Keep the text on ⏎."""
         event.stop()
         self.post_message(TypingEnded())
 
     def on_descendant_blur(self) -> None:
-        """Leaving the field by mouse or tab keeps the text as well."""
+        """Keep the text when the field loses the focus."""
         if self.view is not None and self.view.editing:
             self.post_message(TypingEnded())
 
@@ -317,11 +310,9 @@ class SettingsPanel(ViewPanel):
             self.post_message(RowPicked(row.id, event.chain > 1 or again or row.field is None))
 
     def on_mouse_scroll_down(self) -> None:
-        """Go down."""
         if self.view is not None and not self.view.editing:
             self.post_message(RowPicked(self.view.moved(3).cursor, False))
 
     def on_mouse_scroll_up(self) -> None:
-        """Go up."""
         if self.view is not None and not self.view.editing:
             self.post_message(RowPicked(self.view.moved(-3).cursor, False))

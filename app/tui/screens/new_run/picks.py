@@ -1,4 +1,4 @@
-"""Lists to choose one thing from, with what it means beside it."""
+"""Lists to choose one item from, with its description beside it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Entry:
 
 
 class DetailsPanel(Panel, can_focus=False):
-    """What the highlighted entry means."""
+    """The description of the highlighted entry."""
 
     framed: ClassVar[bool] = False
     value: reactive[str] = reactive("")
@@ -43,7 +43,6 @@ class DetailsPanel(Panel, can_focus=False):
         self._details = details
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """Its lines; where they are too many, a last one says so."""
         lines = self._details(self.value, width, self.palette) if self.value else []
         if len(lines) > height > 0:
             lines = [*lines[: height - 1], [("…", None)]]
@@ -51,7 +50,7 @@ class DetailsPanel(Panel, can_focus=False):
 
 
 class Pick(Dialog[str | None]):
-    """Gives the value that was chosen; None if the list was dismissed."""
+    """Return the chosen value, or None if dismissed."""
 
     DEFAULT_CSS = """
     Pick { align: center middle; }
@@ -85,7 +84,6 @@ class Pick(Dialog[str | None]):
         self._details, self._chosen = details, chosen
 
     def compose(self) -> ComposeResult:
-        """The list, and what the highlighted entry means."""
         with Vertical() as box:
             box.border_title = self._title
             box.border_subtitle = "↑↓ browse   ⏎ take   esc close"
@@ -103,7 +101,7 @@ class Pick(Dialog[str | None]):
         return Option(Content.assemble((f"{name} ", "bold $headline"), (note, "$foreground")))
 
     def on_mount(self) -> None:
-        """Arrows work at once, from what is chosen now."""
+        """Focus the list, so that the arrow keys work at once, and highlight the current value."""
         self.set_class(self.app.size.width < 100, "-narrow")
         values = [entry.value for entry in self._entries]
         options = self.query_one(OptionList)
@@ -113,16 +111,16 @@ class Pick(Dialog[str | None]):
 
     @on(OptionList.OptionHighlighted)
     def describe(self, event: OptionList.OptionHighlighted) -> None:
-        """Say what it means."""
+        """Describe the highlighted entry."""
         self.query_one(DetailsPanel).value = self._entries[event.option_index].value
 
     @on(OptionList.OptionSelected)
     def take(self, event: OptionList.OptionSelected) -> None:
-        """⏎ or a click takes it."""
+        """Choose by ⏎ or click."""
         self.dismiss(self._entries[event.option_index].value)
 
     def action_cursor(self, by: int) -> None:
-        """Go along the list."""
+        """Move the cursor."""
         options = self.query_one(OptionList)
         if by > 0:
             options.action_cursor_down()
@@ -130,5 +128,5 @@ class Pick(Dialog[str | None]):
             options.action_cursor_up()
 
     def action_cancel(self) -> None:
-        """Leave all as it is."""
+        """Dismiss without a choice."""
         self.dismiss(None)

@@ -1,4 +1,4 @@
-"""The New run screen: settings as a form, checked as one types, tried, priced, launched."""
+"""The New run screen: settings as a form that is checked, tried out, estimated and launched."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -62,13 +62,13 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, EngineError
 
 FIRST_PRESET = "starter"
-# what of the screen's height is not the list of settings
+# lines of the screen around the list of settings
 FRAME_LINES = 6
 MOST_PARENTS = 200
 
 
 def opening() -> View:
-    """The form as it opens: the first preset, nothing changed."""
+    """The initial form: the first preset, unchanged."""
     return preset_view(FIRST_PRESET)
 
 
@@ -82,7 +82,7 @@ def preset_view(name: str) -> View:
 
 
 def key_of(config: RunConfig, *, for_memory: bool) -> str:
-    """What of the settings decides the example prompts, or the memory estimate."""
+    """A cache key of the settings that determine the example prompts, or the memory estimate."""
     parts = [str(config.seed), config.model.model_dump_json(), config.task.model_dump_json()]
     parts.append(str(config.rollout.max_new_tokens))
     if for_memory:
@@ -91,7 +91,7 @@ def key_of(config: RunConfig, *, for_memory: bool) -> str:
 
 
 class NewRunScreen(WorkbenchScreen):
-    """Settings of a new run, and start."""
+    """Edit the settings of a new run and launch it."""
 
     mode = "new_run"
     CSS_PATH = "new_run.tcss"
@@ -160,13 +160,13 @@ class NewRunScreen(WorkbenchScreen):
     def __init__(self) -> None:
         super().__init__()
         self._past: list[View] = []
-        self.trial = TrialProcess()  # its process starts with the first question
+        self.trial = TrialProcess()  # its process starts with the first request
         self._delays: dict[str, Timer] = {}
         self._known = {"examples": "", "memory": ""}
         self._answer = ""
 
     def body(self) -> ComposeResult:
-        """Where it comes from; settings at the left, what they mean at the right."""
+        """The header; settings on the left, explanations on the right."""
         yield HeaderPanel(names(), id="head")
         with Container(id="panes"):
             yield SettingsPanel(id="settings")
@@ -181,7 +181,7 @@ class NewRunScreen(WorkbenchScreen):
                     yield YamlPanel(id="yaml")
 
     def on_mount(self) -> None:
-        """Keys go to the settings first."""
+        """Focus the settings first."""
         self._show_page()
         self.view = self.view.opened_to_fit(self.app.size.height - FRAME_LINES)
         self.update_panels(self.view)
@@ -190,39 +190,39 @@ class NewRunScreen(WorkbenchScreen):
         self.ask_for_mlx()
 
     def on_screen_resume(self) -> None:
-        """Read again: runs that ended meanwhile count for names and costs."""
+        """Reload the runs: those that ended meanwhile count for names and costs."""
         self.read_runs()
         self.try_settings()
 
     def on_unmount(self) -> None:
-        """The trial process ends with the screen."""
+        """Stop the trial process."""
         self.trial.close()
 
     # -- what is shown ----------------------------------------------------------------------
 
     def watch_view(self, old: View, new: View) -> None:
-        """Give every panel the view; try again what the change affects."""
+        """Pass the view to every panel; retry what the change affects."""
         if self.is_mounted:
             self.update_panels(new)
             if old.checked is not new.checked:
                 self.try_settings()
 
     def update_panels(self, view: View) -> None:
-        """Give every panel the view."""
+        """Pass the view to every panel."""
         for panel in self.query(ViewPanel):
             panel.take(view)
 
     def change(self, view: View) -> None:
-        """Take a changed form, so that it can be undone."""
+        """Apply a change to the form that can be undone."""
         self._past = [*self._past[-99:], self.view]
         self.view = view
 
     def action_undo(self) -> None:
-        """Take the last change back."""
+        """Undo the last change."""
         if not self._past:
             self.notify("Nothing was changed here.")
             return
-        self.end_typing()  # the cursor goes back as well, and takes the field along
+        self.end_typing()  # undo also restores the cursor, and the field would move with it
         old = self._past.pop()
         self.view = replace(
             self.view, form=old.form, origin=old.origin, checked=old.checked, cursor=old.cursor,
@@ -231,17 +231,17 @@ class NewRunScreen(WorkbenchScreen):
 
     @work(exclusive=True, group="runs")
     async def read_runs(self) -> None:
-        """Read former runs, for names and costs."""
+        """Load earlier runs, for names and costs."""
         try:
             runs = await self.workbench.reader.ask(load_runs, "former runs")
         except (StoreError, asyncio.CancelledError):
-            return  # without a store there are no former runs
+            return  # without a store there are no earlier runs
         self.view = replace(self.view, runs=runs)
 
     # -- where settings come from -----------------------------------------------------------
 
     def receive(self, message: Message) -> None:
-        """Another screen opens the form, on a preset or on a run to clone."""
+        """Open the form for another screen, on a preset or a run to clone."""
         if isinstance(message, NewRunRequested):
             if message.clone:
                 self.clone(message.clone)
@@ -249,7 +249,7 @@ class NewRunScreen(WorkbenchScreen):
                 self.take_preset(message.preset)
 
     def take_preset(self, name: str) -> None:
-        """Start over from a preset."""
+        """Start from a preset."""
         try:
             fresh = preset_view(name)
         except (StoreError, ConfigError) as error:
@@ -259,7 +259,7 @@ class NewRunScreen(WorkbenchScreen):
 
     @work(exclusive=True, group="clone")
     async def clone(self, ref: str) -> None:
-        """Start over from a run's settings."""
+        """Start from a run's settings."""
         try:
             parent = await self.workbench.reader.ask(lambda r: load_parent(r, ref), "clone")
         except asyncio.CancelledError:
@@ -291,14 +291,13 @@ class NewRunScreen(WorkbenchScreen):
 
     @on(PresetPicked)
     def preset_clicked(self, message: PresetPicked) -> None:
-        """A preset was clicked in the header."""
         if message.name != self.view.origin.name or self.view.origin.kind != "preset":
             self.take_preset(message.name)
 
     # -- pages ------------------------------------------------------------------------------
 
     def action_page(self, page: Page) -> None:
-        """Show a page and give it the keys; the same key again goes back to the settings."""
+        """Show and focus a page; the same key again returns to the settings."""
         panel = self.query_one(f"#{page}", Panel)
         if self.has_class("-paged") and self.view.page == page and panel.has_focus_within:
             self._to_settings()
@@ -321,7 +320,7 @@ class NewRunScreen(WorkbenchScreen):
         self.query_one(SettingsPanel).focus()
 
     def action_escape(self) -> None:
-        """Out of the field, out of the page, out of the screen."""
+        """Leave the field, the page, or the screen."""
         if self.view.editing:
             self.end_typing()
         elif isinstance(self.focused, TextArea):
@@ -341,16 +340,16 @@ class NewRunScreen(WorkbenchScreen):
             super().action_escape()
 
     def scrolled(self) -> ScrolledPanel | None:
-        """The panel whose text the arrows move, if one has the focus."""
+        """The focused scrolling panel, if any."""
         panel = self._focused_panel()
         return panel if isinstance(panel, ScrolledPanel) else None
 
     def find(self, text: str) -> None:
-        """Show only the settings that fit."""
+        """Show only the settings that match."""
         self.view = self.view.searched(text)
 
     def end_search(self) -> None:
-        """Show all settings again."""
+        """Show all settings."""
         bar = self.query_one(FindBar)
         bar.query_one(Input).value = ""
         bar.display = False
@@ -370,7 +369,7 @@ class NewRunScreen(WorkbenchScreen):
     # -- moves ------------------------------------------------------------------------------
 
     def action_move(self, by: int) -> None:
-        """Move the cursor, or the text of the panel that has the focus."""
+        """Move the cursor, or scroll the focused panel."""
         panel = self.scrolled()
         if panel is not None:
             panel.scroll_lines(by)
@@ -384,7 +383,6 @@ class NewRunScreen(WorkbenchScreen):
         self.view = self.view.to_section(by)
 
     def on_row_picked(self, message: RowPicked) -> None:
-        """A line was clicked."""
         self.end_typing()
         self.view = replace(self.view, cursor=message.id)
         if message.twice:
@@ -393,7 +391,7 @@ class NewRunScreen(WorkbenchScreen):
     # -- editing ----------------------------------------------------------------------------
 
     def action_open(self) -> None:
-        """Edit the setting, or fold the section; on a page, its own."""
+        """Edit the setting or fold the section; on a page, run the page's own action."""
         panel = self.scrolled()
         if isinstance(panel, TextPanel):
             panel.area.focus()
@@ -415,7 +413,7 @@ class NewRunScreen(WorkbenchScreen):
             self.query_one(SettingsPanel).edit(field.text)
 
     def on_typed(self, message: Typed) -> None:
-        """Check what is typed; a setting that has gone from the list is edited no more."""
+        """Check the typed text; stop editing a setting that is not listed any more."""
         if not self.view.editing:
             return
         if self.view.row.id != self.view.cursor or self.view.chosen is None:
@@ -424,7 +422,7 @@ class NewRunScreen(WorkbenchScreen):
             self.view = self.view.with_form(self.view.form.type(message.path, message.text))
 
     def on_typing_ended(self, message: TypingEnded) -> None:
-        """The field was left, or typing continues in the next."""
+        """Close the field, or edit the next setting."""
         if not message.by:
             self.end_typing()
             return
@@ -438,7 +436,7 @@ class NewRunScreen(WorkbenchScreen):
             self.query_one(SettingsPanel).focus()
 
     def end_typing(self) -> None:
-        """Close the field; its text is kept."""
+        """Close the field and keep its text."""
         if self.view.editing:
             panel = self.query_one(SettingsPanel)
             had = panel.input.has_focus
@@ -447,7 +445,7 @@ class NewRunScreen(WorkbenchScreen):
                 panel.focus()
 
     def action_switch(self) -> None:
-        """Switch on or off, or fold."""
+        """Toggle the setting, or fold the section."""
         field = self.view.chosen
         if field is None:
             self.view = self.view.toggled()
@@ -457,7 +455,7 @@ class NewRunScreen(WorkbenchScreen):
             self.action_open()
 
     def action_cycle(self, by: int) -> None:
-        """The next choice; a section opens or closes."""
+        """Select the next allowed value; a section opens or closes."""
         field = self.view.chosen
         if self.scrolled() is not None:
             return
@@ -482,7 +480,7 @@ class NewRunScreen(WorkbenchScreen):
             self.change(self.view.with_form(self.view.form.type(path, text)))
 
     def action_reset(self) -> None:
-        """Put the setting back; on a section, all of it."""
+        """Reset the setting, or all of a section."""
         row, changed = self.view.row, self.view.checked.changed
         mine = [p for p in changed if p == row.id] if row.field is not None else [
             r.id for r in replace(self.view, open=self.view.open | {row.section}).rows
@@ -497,7 +495,7 @@ class NewRunScreen(WorkbenchScreen):
         self.change(self.view.with_form(form))
 
     def action_reset_all(self) -> None:
-        """Put everything back."""
+        """Reset all settings."""
         count = len(self.view.checked.changed)
         if not count and not self.view.yaml_problem:
             self.notify("Nothing is changed.")
@@ -506,7 +504,7 @@ class NewRunScreen(WorkbenchScreen):
         self.notify(f"{count} reset; ctrl+z brings them back.")
 
     def action_changed(self) -> None:
-        """Only what differs, or all."""
+        """Toggle between changed settings and all."""
         self.end_typing()
         self.view = replace(self.view, only_changed=not self.view.only_changed)
 
@@ -535,7 +533,7 @@ class NewRunScreen(WorkbenchScreen):
         return False
 
     def _about_value(self, path: str, text: str, width: int, palette: Palette) -> list[Line]:
-        """What would be refused with this value, and the six answers that it gives."""
+        """Conflicts that this value would cause, and the recipe's six choices."""
         view = self.view.with_form(self.view.form.type(path, "" if text == "-" else text))
         if path.startswith("algorithm."):
             return recipe_lines(view, width, palette)
@@ -570,7 +568,7 @@ class NewRunScreen(WorkbenchScreen):
         return [*lines, [(part, label) for part in wrap(card.paper, width, 1)]]
 
     def _take_recipe(self, name: str | None) -> None:
-        """Take it; where settings of one's own are refused by it, ask what becomes of them."""
+        """Switch the recipe; if it refuses settings of the user, ask what to do with them."""
         if name is None:
             return
         form = self.view.form.type(RECIPE, name)
@@ -598,7 +596,7 @@ class NewRunScreen(WorkbenchScreen):
         )
 
     def action_preset(self) -> None:
-        """Presets and runs to start from."""
+        """List presets and runs to start from."""
         presets = [Entry(f"preset:{name}", name) for name in names()]
         runs = [
             Entry(f"clone:{run.id}", run.name or run.id, f"{run.recipe} {run.status}")
@@ -641,7 +639,7 @@ class NewRunScreen(WorkbenchScreen):
         elif kind == "clone":
             self.clone(name)
 
-    # -- trying the settings, each a moment after the last change ----------------------------
+    # -- trying the settings, shortly after the last change ---------------------------------------
 
     def _soon(self, name: str, after: float, call: Any) -> None:
         if name in self._delays:
@@ -650,7 +648,7 @@ class NewRunScreen(WorkbenchScreen):
 
     @work(group="mlx")
     async def ask_for_mlx(self) -> None:
-        """Find out on a thread whether MLX can train here."""
+        """Check on a thread whether MLX can train here."""
         from grpo_engine.platform.device import require_backend
 
         try:
@@ -661,7 +659,7 @@ class NewRunScreen(WorkbenchScreen):
     # -- prompts and memory -----------------------------------------------------------------
 
     def try_settings(self) -> None:
-        """Try the settings once they have been left alone for a moment."""
+        """Try the settings once they have not changed for a moment."""
         if self.is_mounted:
             self._soon("try_settings", self.REHEARSE_S, self._run_trials)
 
@@ -699,7 +697,7 @@ class NewRunScreen(WorkbenchScreen):
             return {"problem": str(error)}
 
     def action_fetch(self) -> None:
-        """Fetch what the example prompts need from the hub."""
+        """Download what the example prompts need from the hub."""
         config = self.view.checked.config
         if config is None:
             self.notify("Something is to fix first.", severity="warning")
@@ -709,7 +707,7 @@ class NewRunScreen(WorkbenchScreen):
         self._look(config, online=True)
 
     def action_example(self, by: int) -> None:
-        """Another example prompt is the one that is answered and copied."""
+        """Choose another example prompt, to answer and to copy."""
         count = len(self.view.examples.get("examples", ()))
         if count:
             self.view = replace(self.view, example=(self.view.example + by) % count)
@@ -718,7 +716,7 @@ class NewRunScreen(WorkbenchScreen):
     # -- rewards ----------------------------------------------------------------------------
 
     def on_answer_typed(self, message: AnswerTyped) -> None:
-        """Score it once one stops typing."""
+        """Score the answer once the user stops typing."""
         self._answer = message.text
         self._score_again()
 
@@ -749,7 +747,7 @@ class NewRunScreen(WorkbenchScreen):
     # -- YAML -------------------------------------------------------------------------------
 
     def on_yaml_typed(self, message: YamlTyped) -> None:
-        """Take it over once one stops typing."""
+        """Apply the YAML once the user stops typing."""
         self._soon("yaml", self.YAML_S, lambda: self._take_yaml(message.text))
 
     def _take_yaml(self, text: str) -> None:
@@ -765,7 +763,7 @@ class NewRunScreen(WorkbenchScreen):
     # -- launching ---------------------------------------------------------------------------
 
     def _ready(self) -> RunConfig | None:
-        """The settings, or None after saying what is to fix and going there."""
+        """Return the settings, or None after reporting what to fix and moving there."""
         self.end_typing()
         config = self.view.config
         if config is None:
@@ -786,7 +784,7 @@ class NewRunScreen(WorkbenchScreen):
         self.notify(f"{words}{count}", title="to fix first", severity="warning", markup=False)
 
     def action_launch(self) -> None:
-        """Ask where, after saying what will happen."""
+        """Describe the launch and ask where to run."""
         if self.workbench.read_only:
             self.notify("This view is read-only.", severity="warning")
         elif self._ready() is not None:
@@ -806,7 +804,7 @@ class NewRunScreen(WorkbenchScreen):
     # -- files ------------------------------------------------------------------------------
 
     def action_save(self) -> None:
-        """Ask for a file, and write the YAML."""
+        """Ask for a file name and write the YAML."""
         if self.workbench.read_only:
             self.notify("This view is read-only.", severity="warning")
             return

@@ -1,4 +1,4 @@
-"""The settings as text: JSON and Markdown, with what differs from where they come from."""
+"""The settings as text: JSON and Markdown, with the differences from their origin."""
 
 from app.tui.screens.new_run.form import shown
 from app.tui.screens.new_run.view import View
@@ -8,13 +8,13 @@ from grpo_engine.config.parse import flatten
 
 
 def as_json(view: View) -> str:
-    """All settings as one tree."""
+    """All settings as one JSON object."""
     config = view.checked.config
     return json_text({} if config is None else config.model_dump(mode="json"), indent=2) + "\n"
 
 
 def as_markdown(view: View) -> str:
-    """What differs, then everything, as tables."""
+    """The differences, then all settings, as tables."""
     base, checked = flatten(view.form.base), view.checked
     lines = [f"# {md_cell(view.name)}", ""]
     lines += [f"From {view.origin.kind} {md_cell(view.origin.name)}.", ""]

@@ -1,4 +1,4 @@
-"""What the New run screen shows: the checked form, its rows, the cursor, and what was tried."""
+"""What the New run screen shows: the checked form, its rows, the cursor and trial results."""
 
 import re
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ Page = Literal["recipe", "prompts", "try", "yaml", "cost"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where the form's settings come from."""
+    """The origin of the form's settings."""
 
     kind: Literal["preset", "clone"]
     name: str
@@ -44,7 +44,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Checked:
-    """A form with all that is derived from it; two of them are never compared."""
+    """A form with everything derived from it; compared by identity."""
 
     fields: Mapping[str, FormField]
     errors: Mapping[str, str]
@@ -59,7 +59,7 @@ class Checked:
 
 
 def check(form: RunForm) -> Checked:
-    """Build the config, and place each error at the field that should be changed."""
+    """Build the config, and assign each error to the field that should be changed."""
     found = form.errors()
     base = flatten(form.base)
     rows = {
@@ -76,7 +76,7 @@ def check(form: RunForm) -> Checked:
 
 
 def _recipe_of(form: RunForm, config: RunConfig | None) -> Recipe | None:
-    """The recipe of the form, or, where other fields are wrong, of its recipe's edits alone."""
+    """The form's recipe; if other fields are invalid, the recipe of its algorithm edits alone."""
     if config is not None:
         return config.algorithm.resolved()
     edits = {path: text for path, text in form.edits.items() if path.startswith("algorithm.")}
@@ -88,7 +88,7 @@ def _recipe_of(form: RunForm, config: RunConfig | None) -> Recipe | None:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line that the cursor can stand on: a setting, or the head of a section."""
+    """A line for the cursor: a setting, or the heading of a section."""
 
     id: str
     field: FormField | None = None
@@ -102,7 +102,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The screen's state; every change gives a new one."""
+    """The screen's state; every change returns a new one."""
 
     form: RunForm
     origin: Origin
@@ -124,7 +124,7 @@ class View:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Heads of sections and the settings of those that are open or fit the search."""
+        """Section headings, and the settings that are in open sections or match the search."""
         return rows_of(self.checked, self.open, self.search, self.only_changed)
 
     @property
@@ -140,7 +140,7 @@ class View:
 
     @property
     def config(self) -> RunConfig | None:
-        """The run's settings with its name; None while something is wrong."""
+        """The run's settings with its name; None while there are errors."""
         config = self.checked.config
         if config is None or self.yaml_problem:
             return None
@@ -148,19 +148,19 @@ class View:
 
     @property
     def name(self) -> str:
-        """The typed name, else the suggested one."""
+        """The typed name, otherwise the suggested one."""
         typed = self.checked.fields["name"]
         return typed.text if typed.changed else suggest(self)
 
     @property
     def problems(self) -> int:
-        """How many things keep the run from being launched."""
+        """The number of problems that prevent launching."""
         return len(self.checked.errors) + bool(self.yaml_problem)
 
     # -- moves ------------------------------------------------------------------------------
 
     def with_form(self, form: RunForm) -> "View":
-        """Take another form over, checked."""
+        """Use another form, checked."""
         return replace(self, form=form, checked=check(form), yaml_problem="")
 
     def moved(self, by: int) -> "View":
@@ -171,7 +171,7 @@ class View:
         return replace(self, cursor=ids[place] if ids else self.cursor)
 
     def to_section(self, by: int) -> "View":
-        """Move to the head of another section."""
+        """Move to the heading of another section."""
         rows = self.rows
         at = next((i for i, row in enumerate(rows) if row.id == self.row.id), 0)
         heads = [i for i, row in enumerate(rows) if row.field is None]
@@ -189,7 +189,7 @@ class View:
         return replace(self, open=names, cursor=cursor)
 
     def opened_to_fit(self, lines: int) -> "View":
-        """Open the sections most often wanted, as long as all lines are in sight."""
+        """Open the most used sections, as long as all lines fit on the screen."""
         view = self
         for section in OPENED:
             wider = replace(view, open=view.open | {section})
@@ -198,7 +198,7 @@ class View:
         return view
 
     def searched(self, text: str) -> "View":
-        """Show only the settings that fit; the cursor goes to the first of them."""
+        """Show only the settings that match, and move the cursor to the first of them."""
         view = replace(self, search=text)
         if view.row.field is None or (view.chosen is not None and view.row.id != self.cursor):
             first = next((row.id for row in view.rows if row.field is not None), self.cursor)
@@ -210,7 +210,7 @@ class View:
 def rows_of(
     checked: Checked, opened: frozenset[str], search: str, only_changed: bool
 ) -> tuple[Row, ...]:
-    """The lines of the list; asked for many times between two changes."""
+    """The lines of the list; cached, since they are read many times between two changes."""
     rows: list[Row] = []
     sifted = bool(search) or only_changed
     for section, members in members_of(sifted).items():
@@ -234,9 +234,9 @@ def rows_of(
 
 @cache
 def members_of(whole: bool = False) -> dict[str, list[str]]:
-    """The settings of each section, in the order of the form; those on top are not repeated.
+    """The settings of each section in form order; the main ones are only in the first section.
 
-    Where the list is sifted there is no need for a section on top.
+    If `whole`, as in a filtered list, they are in their own sections.
     """
     found: dict[str, list[str]] = {name: [] for name in SECTIONS}
     order = [*ASKS, ""]
@@ -252,7 +252,7 @@ def members_of(whole: bool = False) -> dict[str, list[str]]:
 
 
 def question_of(path: str) -> str:
-    """Which of the six choices a setting belongs to; empty for none."""
+    """The choice that a setting belongs to; empty if none."""
     section, _, name = path.partition(".")
     if section != "algorithm" or name not in SETTINGS:
         return ""
@@ -267,7 +267,7 @@ MOST_IN_NAME = 2
 
 
 def suggest(view: View) -> str:
-    """A name that says where the run comes from and what is changed, and is not taken."""
+    """Suggest an unused name from the origin and the changes."""
     from experiments.db.names import free_name
 
     stem = view.form.base.name or view.origin.name

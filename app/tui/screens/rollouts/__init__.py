@@ -1,4 +1,4 @@
-"""Rollouts: any step, any group, any answer, down to the numbers of one token."""
+"""Rollouts: any step, group or answer, down to the numbers of one token."""
 
 from app.tui.screens.rollouts.screen import RolloutsScreen
 

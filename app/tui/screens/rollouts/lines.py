@@ -1,4 +1,4 @@
-"""The Rollouts screen's lines: groups of a step, answers of a group, the same prompt over steps."""
+"""The Rollouts screen's lines: groups of a step, answers of a group, one prompt over the steps."""
 
 from collections.abc import Sequence
 
@@ -24,13 +24,13 @@ def cells(line: Line) -> int:
 
 
 def groups_head(width: int, palette: Palette) -> Line:
-    """The names of the columns above the groups."""
+    """The column headings above the groups."""
     gap = " " * max(0, width - 12)
     return [(gap + pad("mean", 5, ">") + pad("std", 5, ">"), style(palette.label))]
 
 
 def group_line(group: GroupView, *, chosen: bool, width: int, palette: Palette) -> Line:
-    """One group: number, prompt, mean and spread of reward, `=` where it teaches nothing."""
+    """One group: number, prompt, reward mean and spread, `=` if it gives no training signal."""
     back = palette.cursor if chosen else palette.paper
     front = style(palette.headline if chosen else palette.text, back)
     label = style(palette.label, back)
@@ -45,7 +45,7 @@ def group_line(group: GroupView, *, chosen: bool, width: int, palette: Palette) 
 
 
 def hit_line(hit: SearchHit, chosen: bool, width: int, palette: Palette) -> Line:
-    """One place that a search found: step, answer and the text."""
+    """One search hit: step, answer and the text."""
     back = palette.cursor if chosen else palette.paper
     head = f"{hit.step:>5} {hit.group_index + 1}{letter(hit.index)} "
     return [
@@ -55,7 +55,7 @@ def hit_line(hit: SearchHit, chosen: bool, width: int, palette: Palette) -> Line
 
 
 def place_line(group: GroupView, rollout: RolloutView | None, run: str, palette: Palette) -> Line:
-    """Where one is: run, step, prompt, target, answer."""
+    """The current position: run, step, prompt, target, answer."""
     label, text = style(palette.label), style(palette.text)
     line: Line = [(f" {clip(run, 40)}", style(palette.headline)), (f"  step {group.step}", text)]
     if group.origin != "train":
@@ -73,7 +73,7 @@ def place_line(group: GroupView, rollout: RolloutView | None, run: str, palette:
 def answer_line(
     rollouts: Sequence[RolloutView], selected: int, width: int, palette: Palette
 ) -> Line:
-    """All answers of a group in one line, the chosen one framed: `a ▲1.1  ▌c ▲1.1▐`."""
+    """All answers of a group in one line, the selected one framed: `a ▲1.1  ▌c ▲1.1▐`."""
     texts = [f"{letter(r.index)} {mark(r.advantage)}{short(r.reward, 1)}" for r in rollouts]
     first, end = window([len(text) + 2 for text in texts], selected, width - 2)
     dim = style(palette.label)
@@ -92,7 +92,7 @@ def answer_line(
 def sibling_lines(
     group: GroupView, selected: int, width: int, rows: int, palette: Palette
 ) -> list[Line]:
-    """The answers of the group under each other, so that they can be compared."""
+    """The group's answers, one below the other for comparison."""
     if rows < 3 or len(group.rollouts) < 2:
         return []
     lines: list[Line] = [[("all answers to this prompt", style(palette.label))]]
@@ -113,7 +113,7 @@ def sibling_lines(
 
 
 def window(widths: Sequence[int], selected: int, room: int) -> tuple[int, int]:
-    """The first and the end of the longest run of items around `selected` that fits `room`."""
+    """The start and end of a run of items that includes `selected` and fills `room` cells."""
     if not widths:
         return 0, 0
     first, end = selected, selected + 1
@@ -132,7 +132,7 @@ def window(widths: Sequence[int], selected: int, room: int) -> tuple[int, int]:
 def history_line(
     history: Sequence[GroupView], group: GroupView, width: int, palette: Palette
 ) -> Line:
-    """The same prompt over the steps: reward as a bar per visit, the shown one in brackets."""
+    """One prompt over the steps: a reward bar per visit, the shown one in brackets."""
     label = style(palette.label)
     visits = [visit for visit in history if visit.origin == group.origin]
     if len(visits) < 2:
@@ -157,14 +157,14 @@ def history_line(
 
 
 def bar_of(value: float | None, low: float, high: float) -> str:
-    """A value between `low` and `high` as one bar."""
+    """A value between `low` and `high` as a bar of one character."""
     if value is None:
         return " "
     return BARS[round(7 * (value - low) / (high - low))] if high > low else BARS[3]
 
 
 def diff_lines(changes: Sequence[Change], width: int, palette: Palette) -> list[Line]:
-    """Two answers as one text: gone words in [−…], new ones in [+…], in the colours of a push."""
+    """Two answers as one text: removed words in [−…], added ones in [+…], in the push colours."""
     looks = {
         "same": (style(palette.text), "", ""),
         "gone": (style(palette.push[0]), "[−", "]"),
@@ -185,7 +185,7 @@ def diff_lines(changes: Sequence[Change], width: int, palette: Palette) -> list[
 
 
 def reward_lines(rollout: RolloutView, width: int, palette: Palette) -> list[Line]:
-    """The total, then each function with its bar, its value and its reason, then the advantage."""
+    """The total, then each function with bar, value and reason, then the advantage."""
     label, text = style(palette.label), style(palette.text)
     total = pad(short(rollout.reward), 6, ">")
     lines: list[Line] = [
@@ -217,7 +217,7 @@ def reward_lines(rollout: RolloutView, width: int, palette: Palette) -> list[Lin
 
 
 def verdict_line(chips: Sequence[Verdict], palette: Palette) -> list[Line]:
-    """The verdicts on an answer, one a line: ✓ fine, ✗ not."""
+    """The verdicts on an answer, one per line: ✓ good, ✗ bad."""
     return [
         [("✓ " if chip.good else "✗ ", style(palette.good if chip.good else palette.bad)),
          (chip.text, style(palette.text))]

@@ -1,6 +1,6 @@
-"""What the Rollouts screen reads: one step's groups, one group's tokens and their history.
+"""What the Rollouts screen reads: a step's groups, and a group's tokens and history.
 
-Called on the reader thread, which is also the one that computes terms.
+Called on the reader thread, which also computes the terms.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from grpo_engine.events import Origin, PassFinished
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What the screen needs to know of a run's settings."""
+    """The run's settings that the screen needs."""
 
     key: int
     id: str
@@ -27,7 +27,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGroups:
-    """The groups of a step of one origin, and the steps there are."""
+    """A step's groups of one origin, and the steps that have groups."""
 
     run: RunFacts
     step: int
@@ -52,7 +52,7 @@ class StepGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDetail:
-    """One group with its token numbers, the terms of each pass, and the same prompt over time."""
+    """One group with its token numbers, the terms of each pass, and the history of its prompt."""
 
     group: GroupView
     tokens: TokenView | None
@@ -62,7 +62,7 @@ class GroupDetail:
 
 
 def run_facts(reader: StoreReader, run: int) -> RunFacts:
-    """Read the recipe and the sampling limits of a run."""
+    """Read the run's recipe and sampling limits."""
     detail = reader.run(run)
     algorithm = dict(detail.config.get("algorithm", {}))
     name = str(algorithm.pop("recipe", "grpo"))
@@ -85,7 +85,7 @@ def run_facts(reader: StoreReader, run: int) -> RunFacts:
 def load_step(
     reader: StoreReader, run: RunFacts, step: int | None, origin: Origin = "train"
 ) -> StepGroups:
-    """Read the groups of a step; without one, of the newest step that has any."""
+    """Read a step's groups, by default of the newest step that has any."""
     steps = reader.group_steps(run.key, origin)
     chosen = steps[-1] if step is None and steps else (step or 0)
     groups = reader.groups(run.key, chosen, origin) if steps else ()
@@ -101,7 +101,7 @@ def load_step(
 
 
 def _with_advantages(reader: StoreReader, step: StepGroups, group: GroupView) -> TokenView | None:
-    """The group's tokens; where one advantage counts for a whole answer, its tokens get it."""
+    """The group's tokens; an advantage stored per answer is repeated for each of its tokens."""
     tokens = reader.tokens(step.run.key, group.key)
     if tokens is None:
         return None
@@ -115,7 +115,7 @@ def _with_advantages(reader: StoreReader, step: StepGroups, group: GroupView) ->
 
 
 def load_group(reader: StoreReader, step: StepGroups, group: GroupView) -> GroupDetail:
-    """Read one group's tokens, score them as each pass saw them, and find its history."""
+    """Read one group's tokens, compute their terms in each pass, and find the prompt's history."""
     tokens = _with_advantages(reader, step, group) if group.has_tokens else None
     history = reader.history(step.run.key, group.prompt_hash)
     terms: list[tuple[tuple[TokenTerm, ...], ...]] = []
@@ -137,5 +137,5 @@ def load_group(reader: StoreReader, step: StepGroups, group: GroupView) -> Group
 def load_hits(
     reader: StoreReader, run: RunFacts, text: str, most: int = 50
 ) -> tuple[SearchHit, ...]:
-    """The newest answers and prompts of the run that hold the text."""
+    """The newest answers and prompts of the run that contain the text."""
     return tuple(reader.search(text, run=run.key, limit=most))

@@ -1,4 +1,4 @@
-"""The three panes of the Rollouts screen; each draws a `View` and asks for moves by messages."""
+"""The three panes of the Rollouts screen; each draws a `View` and posts user actions."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -61,13 +61,13 @@ class ViewPanel(Panel):
 
 
 class HistoryBar(ViewPanel, can_focus=False):
-    """Where one is, and the same prompt over the steps."""
+    """The current position, and the same prompt over the steps."""
 
     DEFAULT_CSS = "HistoryBar { height: 2; }"
     framed: ClassVar[bool] = False
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - two lines always
-        """The place in a sentence, and the bars of the prompt's visits."""
+        """The position in a sentence, and the bars of the prompt's visits."""
         view, palette = self.view, self.palette
         step, chosen, detail = view.step, view.chosen, view.shown
         if step is None or chosen is None:
@@ -78,18 +78,17 @@ class HistoryBar(ViewPanel, can_focus=False):
 
 
 class GroupsPanel(ViewPanel):
-    """A row per prompt of the step."""
+    """One row per prompt of the step."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("1", "groups", **kwargs)
         self._top = 0
 
     def topic(self) -> str:
-        """What `?` explains here."""
         return "panel:prompts"
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """Head, the groups around the chosen one, and how many prompts of other kinds there are."""
+        """A header, the groups around the selected one, and counts of other origins."""
         palette, view = self.palette, self.view
         self.title = "found" if view.hits else "groups"
         self.note = f"{view.hit + 1} of {len(view.hits)}" if view.hits else f"sort {view.sort}"
@@ -139,7 +138,7 @@ class GroupsPanel(ViewPanel):
 
 
 class AnswerPanel(ViewPanel):
-    """One answer token by token, and the numbers of the token under the cursor."""
+    """One answer token by token, with the numbers of the token under the cursor."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("2", "answer", **kwargs)
@@ -217,12 +216,11 @@ class AnswerPanel(ViewPanel):
         return text, style(front, back, bold=here, underline=token in clipped)
 
     def copy_text(self) -> str:
-        """What `y` copies: the answer as the model wrote it, made safe."""
+        """Return the answer as the model wrote it, escaped for the terminal."""
         rollout = self.view.rollout
         return safe(rollout.text, "\n") if rollout else ""
 
     def topic(self) -> str:
-        """What `?` explains here."""
         return "panel:tokens"
 
     def on_click(self, event: events.Click) -> None:
@@ -240,7 +238,7 @@ class AnswerPanel(ViewPanel):
 
 
 def bar(heat: Heat | None, token: int, cells: int, palette: Palette) -> Span:
-    """The bar under one token: its height is the size of the shade, its colour the sign."""
+    """The bar under one token: its height is the shade's size, its colour the sign."""
     shade = heat.shades[token] if heat is not None and token < len(heat.shades) else None
     if heat is None or shade is None:
         return " " * cells, None
@@ -252,17 +250,16 @@ def bar(heat: Heat | None, token: int, cells: int, palette: Palette) -> Span:
 
 
 class WhyPanel(ViewPanel):
-    """Where the reward comes from, and what the group makes of it."""
+    """The parts of the reward, and how they compare within the group."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("3", "why this reward", **kwargs)
 
     def topic(self) -> str:
-        """What `?` explains here."""
         return "panel:why"
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """Rewards by function with reasons, verdicts, and the balance of the group."""
+        """Rewards by function with reasons, verdicts, and the group's balance."""
         view, palette = self.view, self.palette
         chosen, rollout = view.chosen, view.rollout
         if chosen is None or rollout is None:

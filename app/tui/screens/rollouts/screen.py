@@ -1,4 +1,4 @@
-"""The Rollouts screen: moves through steps, groups, answers and tokens of a stored run."""
+"""The Rollouts screen: browse steps, groups, answers and tokens of a stored run."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -94,13 +94,13 @@ class RolloutsScreen(WorkbenchScreen):
     def __init__(self) -> None:
         super().__init__()
         self._run: RunFacts | None = None
-        self._wanted: int | None = None  # the run that is being read, or was
-        self._shown: int | None = None  # the run that was in front last
+        self._wanted: int | None = None  # the run that was last requested
+        self._shown: int | None = None  # the run that was last shown in the workbench
         self._following = True
         self._seen_step = -1
 
     def body(self) -> ComposeResult:
-        """A line of history and three panes."""
+        """A history line and three panes."""
         yield HistoryBar(id="history")
         with Horizontal(id="panes"):
             yield GroupsPanel(id="groups")
@@ -108,13 +108,13 @@ class RolloutsScreen(WorkbenchScreen):
             yield WhyPanel(id="why")
 
     def on_mount(self) -> None:
-        """Keys go to the answer first."""
+        """Focus the answer first."""
         self.query_one(AnswerPanel).focus()
 
     # -- what is shown ----------------------------------------------------------------------
 
     def show(self, snapshot: Snapshot) -> None:
-        """Follow the run in front until one goes to a step of it; a run that is opened, always."""
+        """Follow the shown run until the user picks a step; follow each newly opened run."""
         session = self.workbench.session
         if session is None:
             return
@@ -128,7 +128,7 @@ class RolloutsScreen(WorkbenchScreen):
             self._load(session.run if other else None, step=None)
 
     def receive(self, message: Message) -> None:
-        """Open the answer that another screen asks for."""
+        """Open the answer that another screen requests."""
         if isinstance(message, RolloutOpened):
             self._following = False
             origin: Origin = next((o for o in ORIGINS if o == message.origin), "train")
@@ -138,7 +138,7 @@ class RolloutsScreen(WorkbenchScreen):
         self, run: int | None, step: int | None, origin: Origin = "train",
         at: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
-        # a step that is asked for before its run was read must not take the run before
+        # a step requested before its run was read must not be taken from the previous run
         self._wanted = run if run is not None else self._wanted
         self._read_step(self._wanted, step, origin, at)
 
@@ -168,7 +168,7 @@ class RolloutsScreen(WorkbenchScreen):
             self.notify(str(error), severity="error")
 
     def watch_view(self, _old: View, new: View) -> None:
-        """Give every panel the view, and read the numbers of the chosen group."""
+        """Pass the view to every panel, and read the numbers of the selected group."""
         if not self.is_mounted:
             return
         for panel in self.query(ViewPanel):
@@ -194,7 +194,6 @@ class RolloutsScreen(WorkbenchScreen):
     # -- moves ------------------------------------------------------------------------------
 
     def action_token(self, by: int) -> None:
-        """Move along the answer."""
         self.view = self.view.move_token(by)
 
     def action_answer(self, by: int) -> None:
@@ -202,14 +201,14 @@ class RolloutsScreen(WorkbenchScreen):
         self.view = self.view.move_answer(by)
 
     def action_group(self, by: int) -> None:
-        """Go to another group, or to another place of the search."""
+        """Go to another group, or to another search hit."""
         if self.view.hits:
             self._open_hit(self.view.hit + by)
         else:
             self.view = self.view.move_group(by)
 
     def action_step(self, by: int) -> None:
-        """Go to another step that has groups of this kind."""
+        """Go to another step that has groups of this origin."""
         step = self.view.step
         if step is None or not step.steps:
             return
@@ -228,7 +227,7 @@ class RolloutsScreen(WorkbenchScreen):
         self._load(None, visit.step, visit.origin, (visit.index, self.view.answer))
 
     def action_origin(self) -> None:
-        """Change between training, pinned and evaluation prompts."""
+        """Switch between training, pinned and evaluation prompts."""
         step = self.view.step
         if step is None:
             return
@@ -243,11 +242,11 @@ class RolloutsScreen(WorkbenchScreen):
         self.view = self.view.next_mode()
 
     def action_diff(self) -> None:
-        """Show what changed since the previous visit, or the tokens again."""
+        """Toggle between the changes since the previous visit and the tokens."""
         self.view = replace(self.view, diff=not self.view.diff)
 
     def action_sort(self) -> None:
-        """Sort the groups by the next key, the chosen one kept."""
+        """Sort the groups by the next key, keeping the selection."""
         key = SORT_KEYS[(SORT_KEYS.index(self.view.sort) + 1) % len(SORT_KEYS)]
         self.view = self.view.sorted_by(key)
 
@@ -275,7 +274,7 @@ class RolloutsScreen(WorkbenchScreen):
             self.notify("The lab needs a training group with recorded token numbers.")
 
     def action_pager(self) -> None:
-        """Read the group in the pager."""
+        """Show the group in the pager."""
         if self.workbench.read_only:
             self.notify("This view is read-only.", severity="warning")
         elif self.view.chosen is not None:
@@ -325,7 +324,7 @@ class RolloutsScreen(WorkbenchScreen):
 
     @on(GroupPicked)
     def choose_group(self, message: GroupPicked) -> None:
-        """A group, or a place of the search, was clicked."""
+        """Choose the clicked group or search hit."""
         if self.view.hits:
             self._open_hit(message.place)
         else:
@@ -333,5 +332,4 @@ class RolloutsScreen(WorkbenchScreen):
 
     @on(TokenPicked)
     def choose_token(self, message: TokenPicked) -> None:
-        """A token was clicked."""
         self.view = self.view.at_token(message.index)

@@ -1,4 +1,4 @@
-"""What is on the Rollouts screen as text: CSV, JSON, Markdown, and for the pager."""
+"""The Rollouts screen as text: CSV, JSON, Markdown, and plain text for the pager."""
 
 import os
 import shlex
@@ -22,7 +22,7 @@ TOTALS = ("reward", "advantage", "tokens", "finish", "clip_fraction", "kl")
 
 
 def as_csv(view: View) -> str:
-    """One row per answer of the step, with each reward in its own column."""
+    """One row per answer of the step, with a column for each reward."""
     rows = [_row(group, rollout) for group in _groups(view) for rollout in group.rollouts]
     rewards = [name for name in header_of(rows) if name not in (*ASKED, *TOTALS)]
     return csv_string([*ASKED, *rewards, *TOTALS], rows)
@@ -45,12 +45,12 @@ def _row(group: GroupView, rollout: RolloutView) -> dict[str, Any]:
 
 
 def as_json(view: View) -> str:
-    """The groups of the step as they are stored."""
+    """The step's groups as stored."""
     return json_text([_tree(group) for group in _groups(view)], indent=2) + "\n"
 
 
 def _tree(group: GroupView) -> dict[str, Any]:
-    """A group without its tokens, which are not read with it."""
+    """A group without its tokens, which are not loaded with it."""
     tree = asdict(group)
     del tree["prompt_ids"]
     for rollout in tree["rollouts"]:
@@ -60,7 +60,7 @@ def _tree(group: GroupView) -> dict[str, Any]:
 
 
 def as_markdown(view: View) -> str:
-    """The chosen group: prompt, answers with rewards and advantages."""
+    """The selected group: prompt, answers with rewards and advantages."""
     group = view.chosen
     if group is None:
         return ""
@@ -81,7 +81,7 @@ def as_markdown(view: View) -> str:
 
 
 def show_in_pager(app: App[int] | App[None] | App[object], text: str) -> None:
-    """Give the terminal to `$PAGER` until it is left; the text is safe already."""
+    """Hand the terminal to `$PAGER` until it exits; the text is escaped already."""
     command = shlex.split(os.environ.get("PAGER") or "less")
     with tempfile.NamedTemporaryFile("w", suffix=".md", delete=False, encoding="utf-8") as file:
         file.write(text)

@@ -1,4 +1,4 @@
-"""The numbers of the token under the cursor, told in a few lines."""
+"""The numbers of the token under the cursor, explained in a few lines."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def token_lines(
     row: TokenRow, text: str, index: int, terms: Sequence[Sequence[TokenTerm]],
     recipe: Recipe, totals: UpdateTotals, width: int, palette: Palette, missing: str = "",
 ) -> list[Line]:  # fmt: skip
-    """Probabilities, ratio on its interval, why, the term, and the passes; the last pass counts."""
+    """Probabilities, ratio, explanation, term and passes; numbers are of the last pass."""
     label, plain = style(palette.label), style(palette.text)
     count = len(row.ids)
     title = f"╶ token {index + 1} of {count} “{safe(text)}” ╴"
@@ -56,7 +56,7 @@ def _probabilities(row: TokenRow, index: int, width: int, palette: Palette) -> L
 
 
 def probability(logprob: float) -> str:
-    """exp of a log-probability, with more digits where it is near 1: `.034`, `.9987`."""
+    """exp of a log-probability, with more digits if it is near 1: `.034`, `.9987`."""
     p = math.exp(min(0.0, logprob))
     return f"{p:.4f}"[1:] if 0.99995 > p >= 0.0995 else short(p, 3)
 
@@ -84,7 +84,7 @@ def _ratio_line(term: TokenTerm, width: int, palette: Palette) -> Line:
 
 
 def _place(term: TokenTerm, span: float, inner: int) -> int:
-    """Where on the track the diamond goes: within the interval, or in a tail of half its span."""
+    """The diamond's position: inside the interval, or in a tail that covers half its span."""
     if term.ratio < term.low:
         return round((1 - min(1.0, (term.low - term.ratio) / span * 2)) * (TAIL - 1))
     if term.ratio > term.high:
@@ -104,7 +104,7 @@ def _labelled(name: str, text: str, width: int, label: Style, plain: Style) -> l
 def standouts(
     row: TokenRow, texts: Sequence[str], terms: Sequence[TokenTerm], recipe: Recipe
 ) -> list[tuple[str, str]]:
-    """Where to look in an answer: its clipped tokens, and the one furthest from the reference."""
+    """Notable tokens of an answer: the clipped ones, and the one furthest from the reference."""
     found = []
 
     def name(token: int) -> str:

@@ -1,4 +1,4 @@
-"""What the Rollouts screen shows: where the cursor is in which step, group, answer and token."""
+"""What the Rollouts screen shows: the cursor's step, group, answer and token."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,7 +13,7 @@ from experiments.values import GroupView, RolloutView, SearchHit, TokenRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The screen's state; every change gives a new one."""
+    """The screen's state; every change returns a new one."""
 
     step: StepGroups | None = None
     detail: GroupDetail | None = None
@@ -28,7 +28,7 @@ class View:
 
     @property
     def groups(self) -> tuple[GroupView, ...]:
-        """The step's groups in the order on screen."""
+        """The step's groups in display order."""
         return sorted_groups(self.step.groups, self.sort) if self.step else ()
 
     @property
@@ -39,7 +39,7 @@ class View:
 
     @property
     def shown(self) -> GroupDetail | None:
-        """The chosen group's numbers, once they are read."""
+        """The selected group's numbers, once loaded."""
         chosen = self.chosen
         if self.detail is None or chosen is None or self.detail.group.key != chosen.key:
             return None
@@ -63,7 +63,7 @@ class View:
 
     @property
     def terms(self) -> tuple[tuple[TokenTerm, ...], ...]:
-        """The terms of the answer under the cursor, one tuple a pass."""
+        """The terms of the answer under the cursor, one tuple per pass."""
         detail, row = self.shown, self.row
         if detail is None or row is None or detail.tokens is None:
             return ()
@@ -72,7 +72,7 @@ class View:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The answer under the cursor cut into tokens; in one piece where they are not known."""
+        """The answer under the cursor split into tokens, or in one piece if they are unknown."""
         rollout, row = self.rollout, self.row
         if rollout is None:
             return ()
@@ -89,7 +89,7 @@ class View:
 
     @property
     def earlier(self) -> GroupView | None:
-        """The same prompt one visit before."""
+        """The same prompt at the previous visit."""
         detail, chosen = self.shown, self.chosen
         if detail is None or chosen is None:
             return None
@@ -97,7 +97,7 @@ class View:
         return visits[-1] if visits else None
 
     def changes(self) -> tuple[Change, ...]:
-        """The words that changed since the same answer one visit before."""
+        """The words that changed since the same answer at the previous visit."""
         earlier, rollout = self.earlier, self.rollout
         if earlier is None or rollout is None or not earlier.rollouts:
             return ()
@@ -107,7 +107,7 @@ class View:
     # -- moves ------------------------------------------------------------------------------
 
     def with_step(self, step: StepGroups) -> "View":
-        """Show another step, at the same place where there is one."""
+        """Show another step, keeping the cursor's position if possible."""
         last = max(0, len(step.groups) - 1)
         return replace(self, step=step, group=min(self.group, last), token=0)
 
@@ -117,7 +117,7 @@ class View:
         return replace(self, group=max(0, min(last, self.group + by)), answer=0, token=0)
 
     def move_answer(self, by: int) -> "View":
-        """Go to another answer of the group; the token stays where it can."""
+        """Go to another answer of the group, keeping the token if possible."""
         chosen = self.chosen
         last = max(0, len(chosen.rollouts) - 1) if chosen else 0
         view = replace(self, answer=max(0, min(last, self.answer + by)))
@@ -136,7 +136,7 @@ class View:
         return replace(self, mode=HEAT_MODES[(HEAT_MODES.index(self.mode) + 1) % len(HEAT_MODES)])
 
     def at_answer(self, group: int, answer: int) -> "View":
-        """Put the cursor on an answer of the group with this index in its step."""
+        """Move the cursor to an answer of the group with this index in its step."""
         places = [place for place, one in enumerate(self.groups) if one.index == group]
         if not places:
             return self
@@ -144,14 +144,14 @@ class View:
         return replace(view, answer=0).move_answer(answer)
 
     def sorted_by(self, key: SortKey) -> "View":
-        """Sort the groups otherwise, the cursor on the same one."""
+        """Sort the groups by another key, keeping the cursor on the same one."""
         chosen, view = self.chosen, replace(self, sort=key)
         if chosen is None:
             return view
         return replace(view, group=[one.key for one in view.groups].index(chosen.key))
 
     def visit(self, by: int) -> GroupView | None:
-        """The same prompt some visits away, None where there is none."""
+        """The same prompt `by` visits away, or None."""
         detail, chosen = self.shown, self.chosen
         if detail is None or chosen is None:
             return None
@@ -160,7 +160,7 @@ class View:
         return visits[place] if 0 <= place < len(visits) else None
 
     def at_row(self, place: int) -> tuple[str, ...]:
-        """The tokens' texts of the answer at this place of the recorded numbers."""
+        """The token texts of the answer at this row of the recorded numbers."""
         detail, chosen = self.shown, self.chosen
         if detail is None or detail.tokens is None or chosen is None:
             return ()

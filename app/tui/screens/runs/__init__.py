@@ -1,4 +1,4 @@
-"""Runs: every run kept; find, mark, open, control."""
+"""Runs: every stored run, to find, mark, open and control."""
 
 from app.tui.screens.runs.screen import RunsScreen
 

@@ -1,4 +1,4 @@
-"""The columns of the runs table: what each shows of a run, how wide, and which ones fit."""
+"""The columns of the runs table: their content, width and order, and which ones fit."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ SPARK = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What a cell is made from besides the run."""
+    """What a cell is drawn from besides the run."""
 
     palette: Palette
     back: int
@@ -29,7 +29,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column: its title, its width, the key it sorts by, and how a run fills it."""
+    """One column: its title, width, sort key, and how it draws a run."""
 
     title: str
     width: int
@@ -70,7 +70,7 @@ def _steps(run: RunSummary, cell: Cell, width: int) -> Line:
 
 
 def metric_of(run: RunSummary, key: str) -> MetricSummary | None:
-    """A metric of the run; of held-out accuracy the greedy one where there is no plain one."""
+    """A metric of the run; for held-out accuracy the greedy one if there is no plain one."""
     found = run.metrics.get(key)
     if found is None and key == "eval/accuracy":
         found = run.metrics.get("eval/greedy/accuracy")
@@ -78,7 +78,7 @@ def metric_of(run: RunSummary, key: str) -> MetricSummary | None:
 
 
 def _best(key: str) -> Drawer:
-    """Best value at its step; beside a baseline the difference to it, tinted."""
+    """The best value and its step; with a baseline, the tinted difference to it."""
 
     def draw(run: RunSummary, cell: Cell, width: int) -> Line:
         found = metric_of(run, key)
@@ -136,7 +136,7 @@ def age(run: RunSummary, now: float) -> str:
 
 
 NAME = Column(title="name", width=18, sort="name", draw=_name)
-# In the order in which they give way on a narrow terminal: the last ones go first.
+# In order of priority on a narrow terminal: the last ones are hidden first.
 COLUMNS: tuple[Column, ...] = (
     NAME,
     Column(title="steps", width=14, sort="step", draw=_steps, right=True),
@@ -168,7 +168,7 @@ ORDER = (
 
 
 def fitting(width: int, custom: Sequence[str] = ()) -> tuple[Column, ...]:
-    """The columns that fit, own ones before the optional ones, in reading order."""
+    """The columns that fit, in display order; the user's own before optional ones."""
     own = tuple(
         Column(title=text, width=max(8, min(18, len(text))), sort=text, draw=_custom(text),
                right=True)
@@ -190,7 +190,7 @@ def fitting(width: int, custom: Sequence[str] = ()) -> tuple[Column, ...]:
 
 
 def head_line(columns: Sequence[Column], sort: str, palette: Palette) -> Line:
-    """The titles; the one that sorts has an arrow."""
+    """The column titles, with an arrow on the sort column."""
     line: Line = [("  ", None)]
     for column in columns:
         sorts = sort.lstrip("-") == column.sort

@@ -1,4 +1,4 @@
-"""What the Runs screen reads: rows, sparklines of the rows in sight, the preview of one run."""
+"""What the Runs screen reads: rows, sparklines of the visible rows, a preview of one run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Preview:
 
 
 def load_sparks(reader: StoreReader, runs: Sequence[RunSummary]) -> dict[int, tuple[float, ...]]:
-    """The reward of each run, thinned to what a sparkline shows."""
+    """The reward of each run, downsampled for a sparkline."""
     found = {}
     for run in runs:
         values = reader.metric_series(run.key, "reward").values
@@ -40,8 +40,8 @@ def load_sparks(reader: StoreReader, runs: Sequence[RunSummary]) -> dict[int, tu
 
 
 def load_preview(reader: StoreReader, run: RunSummary) -> Preview:
-    """Curves, settings that are not the defaults, the last alert; what is known of a lost run."""
-    # pydantic takes as long to load as the first picture of the screen to draw
+    """Curves, changed settings, the last alert; for a lost run, what is known of its end."""
+    # pydantic takes as long to load as the screen's first frame takes to draw
     from grpo_engine.config.parse import flatten
     from grpo_engine.config.settings import RunConfig
 

@@ -38,7 +38,7 @@ class ViewPanel(Panel):
 
 
 class RunsTable(ViewPanel):
-    """One line a run; only the lines in sight are made."""
+    """One line per run; only visible lines are drawn."""
 
     now: reactive[float] = reactive(0.0, repaint=False)
 
@@ -47,12 +47,12 @@ class RunsTable(ViewPanel):
         self._top = 0
 
     def watch_now(self, old: float, new: float) -> None:
-        """Let the marks of live runs pulse."""
+        """Animate the marks of live runs."""
         if pulse(old) != pulse(new) and any(run.active for run in self.view.runs[:200]):
             self.refresh()
 
     def _about(self) -> str:
-        """How many runs there are and what hides some, for the frame."""
+        """How many runs there are and why some are hidden, for the frame."""
         view = self.view
         hidden = [view.filter and f"filter {view.filter}", "running only" if view.running else ""]
         hidden += ["with archived" if view.archived else "", view.group and f"by {view.group}"]
@@ -64,25 +64,24 @@ class RunsTable(ViewPanel):
         return " · ".join(parts)
 
     def topic(self) -> str:
-        """What `?` explains here."""
         return "screen:runs"
 
     def copy_text(self) -> str:
-        """What `y` copies: the run's id and name."""
+        """Return the run's id and name."""
         chosen = self.view.chosen
         return f"{chosen.id} {chosen.name}" if chosen else ""
 
     @property
     def columns(self) -> frozenset[str]:
-        """Titles of the columns that there is room for."""
+        """Titles of the columns that fit."""
         return frozenset(column.title for column in fitting(self.inner.width, self.view.columns))
 
     def in_sight(self) -> tuple[Row, ...]:
-        """The rows that are drawn now."""
+        """The visible rows."""
         return self.view.rows[self._top : self._top + max(1, self.inner.height - 1)]
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """Titles, then the rows around the cursor; the card where there is no run."""
+        """Titles, then the rows around the cursor; a hint card if there are no runs."""
         view, palette = self.view, self.palette
         self.note = self._about()
         if view.problem:
@@ -136,11 +135,9 @@ class RunsTable(ViewPanel):
             self.post_message(RowPicked(place, event.chain > 1))
 
     def on_mouse_scroll_down(self) -> None:
-        """Go down."""
         self.post_message(RowPicked(self.view.moved(3).cursor, False))
 
     def on_mouse_scroll_up(self) -> None:
-        """Go up."""
         self.post_message(RowPicked(self.view.moved(-3).cursor, False))
 
 
@@ -151,7 +148,7 @@ class PreviewPanel(ViewPanel):
         super().__init__("2", "preview", **kwargs)
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """Its lines, or what would fill them."""
+        """The run's preview, or a hint if there is no run."""
         view, palette = self.view, self.palette
         chosen, preview = view.chosen, view.preview
         self.title = (chosen.name or chosen.id) if chosen else "preview"

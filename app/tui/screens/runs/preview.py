@@ -1,4 +1,4 @@
-"""The preview's lines: what a run is, its curves, its settings, its last alert."""
+"""The preview's lines: a run's state, curves, settings and last alert."""
 
 from app.feed.series import Series
 from app.text.numbers import seconds, short, tokens
@@ -14,7 +14,7 @@ CHART_HEIGHT = 4
 
 
 def preview_lines(preview: Preview, width: int, height: int, palette: Palette) -> list[Line]:
-    """Everything that fits, the most telling first."""
+    """Everything that fits, the most important first."""
     lines = _head(preview, width, palette)
     if preview.post_mortem is not None:
         lines += _post_mortem(preview, width, palette)
@@ -97,7 +97,7 @@ def _chart(series: MetricSeries, total: int, width: int, palette: Palette) -> li
 
 
 def _evaluations(preview: Preview, width: int, palette: Palette) -> list[Line]:
-    """Held-out accuracy before and after, for each way of sampling."""
+    """Held-out accuracy before and after training, for each sampling method."""
     lines: list[Line] = []
     for mode in ("greedy", "sampled"):
         found = [e for e in preview.evaluations if e.mode == mode]

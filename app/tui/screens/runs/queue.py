@@ -1,4 +1,4 @@
-"""The queue: runs that wait for their turn, and the worker that takes them."""
+"""The queue: waiting runs, and the worker that takes them."""
 
 import asyncio
 from typing import ClassVar
@@ -28,7 +28,7 @@ class QueuePanel(Panel):
     cursor: reactive[int] = reactive(0)
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """State, name, what differs, and the run it became."""
+        """State, name, differing settings, and the run it became."""
         self.note = f"{sum(item.state == 'queued' for item in self.items)} waiting"
         palette = self.palette
         if not self.items:
@@ -50,7 +50,7 @@ class QueuePanel(Panel):
 
 
 class QueueScreen(Dialog[None]):
-    """What waits, and which worker takes it."""
+    """Show waiting runs and the worker that takes them."""
 
     DEFAULT_CSS = "QueueScreen { background: $background; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -64,17 +64,16 @@ class QueueScreen(Dialog[None]):
 
     @property
     def workbench(self) -> RunKeeper:
-        """The app, typed."""
+        """The app with its own type."""
         assert isinstance(self.app, RunKeeper)
         return self.app
 
     def compose(self) -> ComposeResult:
-        """The list and its keys."""
         yield QueuePanel("1", "queue")
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Read, and keep reading."""
+        """Read the queue, and poll for changes."""
         self._look()
         self.set_interval(1.0, self._look)
 
@@ -90,7 +89,6 @@ class QueueScreen(Dialog[None]):
         self.query_one(QueuePanel).items = items
 
     def action_move(self, by: int) -> None:
-        """Move the cursor."""
         panel = self.query_one(QueuePanel)
         panel.cursor = max(0, min(len(panel.items) - 1, panel.cursor + by))
 
@@ -103,7 +101,7 @@ class QueueScreen(Dialog[None]):
         self.notify("A worker takes the queue, one run after another.")
 
     def action_cancel(self) -> None:
-        """Take the run under the cursor out of the queue."""
+        """Remove the run under the cursor from the queue."""
         panel = self.query_one(QueuePanel)
         if not panel.items or self.workbench.read_only:
             return
@@ -126,5 +124,5 @@ class QueueScreen(Dialog[None]):
         self.run_worker(take_out, thread=True, group="write")
 
     def action_close(self) -> None:
-        """Back to the runs."""
+        """Return to the runs."""
         self.dismiss(None)

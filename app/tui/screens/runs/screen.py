@@ -1,4 +1,4 @@
-"""The Runs screen: every run kept, found, marked, opened, controlled."""
+"""The Runs screen: every stored run, to find, mark, open and control."""
 
 import asyncio
 import subprocess
@@ -98,13 +98,12 @@ class RunsScreen(ControlScreen):
         self._archived_last: tuple[RunSummary, ...] = ()
 
     def body(self) -> ComposeResult:
-        """The table and the preview."""
         with Horizontal(id="panes"):
             yield RunsTable(id="table")
             yield PreviewPanel(id="preview")
 
     def on_mount(self) -> None:
-        """Take the remembered columns, read, and poll for changes while in front."""
+        """Apply the remembered columns, read the runs, and poll for changes while active."""
         known = self.workbench.preferences.get("runs.columns", [])
         columns = tuple(str(name) for name in known) if isinstance(known, list) else ()
         self.view = replace(self.view, columns=columns)
@@ -113,15 +112,15 @@ class RunsScreen(ControlScreen):
         self.set_interval(POLL_S, self._poll)
 
     def on_screen_resume(self) -> None:
-        """What happened elsewhere shows at once."""
+        """Show at once what changed elsewhere."""
         if self.view.loaded:
             self.refresh_runs()
 
     def show(self, snapshot: Snapshot) -> None:
-        """The run of this process has changed: its row is read with the next poll."""
+        """Note that this process's run has changed; the next poll reads it."""
 
     def tick(self, now: float) -> None:
-        """Let the marks of live runs pulse, and name what the pause key does to the chosen run."""
+        """Animate the marks of live runs, and update the pause key's label for the selected run."""
         self.query_one(RunsTable).now = now
         run = self.controlled_run()
         self.query_one(KeyBar).renamed = HELD if run is not None and run.held else {}
@@ -140,7 +139,7 @@ class RunsScreen(ControlScreen):
             self.refresh_runs()
 
     def refresh_runs(self) -> None:
-        """Read the table again."""
+        """Reload the table."""
         self._read()
 
     @work(exclusive=True, group="runs")
@@ -160,7 +159,7 @@ class RunsScreen(ControlScreen):
             runs, waiting = await ask(read, "runs")
         except asyncio.CancelledError:
             return
-        except NoStoreError:  # before the first run of all
+        except NoStoreError:  # before the very first run
             runs, waiting = (), 0
         except StoreError as error:
             self.view = replace(self.view, problem=str(error), loaded=True)
@@ -189,7 +188,7 @@ class RunsScreen(ControlScreen):
             return
 
     def watch_view(self, _old: View, new: View) -> None:
-        """Give every panel the view."""
+        """Pass the view to every panel."""
         if self.is_mounted:
             for panel in self.query(ViewPanel):
                 panel.view = new
@@ -197,7 +196,7 @@ class RunsScreen(ControlScreen):
     # -- moves ------------------------------------------------------------------------------
 
     def action_move(self, by: int) -> None:
-        """Move the cursor; the preview follows once it rests."""
+        """Move the cursor; the preview follows once it stops."""
         self.view = self.view.moved(by)
         self._rest()
 
@@ -214,7 +213,7 @@ class RunsScreen(ControlScreen):
             self.action_open()
 
     def action_open(self) -> None:
-        """Watch the run, fold the group, or start the starter where there is nothing."""
+        """Watch the run, fold the group, or launch the starter preset if there are no runs."""
         view = self.view
         if view.empty:
             self._start_starter()
@@ -230,12 +229,12 @@ class RunsScreen(ControlScreen):
         self.post_message(msg.LaunchRequested(build(preset("starter").tree, "preset starter")))
 
     def action_mark(self) -> None:
-        """Mark the run, or all of a group."""
+        """Mark the run or the whole group."""
         self.view = self.view.marked()
         self._rest()
 
     def action_baseline(self) -> None:
-        """Pin the run on top as what others are measured by, or unpin it."""
+        """Pin the run on top as the baseline, or unpin it."""
         chosen = self.view.chosen
         if chosen is not None:
             key = 0 if chosen.key == self.view.baseline else chosen.key
@@ -244,7 +243,7 @@ class RunsScreen(ControlScreen):
     # -- other screens ----------------------------------------------------------------------
 
     def action_new(self) -> None:
-        """Open the form."""
+        """Open the New run form."""
         self.post_message(msg.NewRunRequested())
 
     def action_clone(self) -> None:
@@ -265,7 +264,7 @@ class RunsScreen(ControlScreen):
             self.post_message(msg.ResumeRequested(chosen.id))
 
     def action_compare(self) -> None:
-        """Put the marked runs side by side."""
+        """Compare the marked runs side by side."""
         picked = [run for run in self.view.picked if run.key != self.view.baseline]
         pinned = self.view.pinned
         refs = tuple(run.id for run in (*([pinned] if pinned else []), *picked))
@@ -275,7 +274,7 @@ class RunsScreen(ControlScreen):
         self.post_message(msg.CompareRequested(refs, baseline=pinned.id if pinned else ""))
 
     def action_demo(self) -> None:
-        """Play the bundled recording in the terminal, and come back."""
+        """Play the bundled recording in the terminal, then return."""
         from app.feed.demo import available
         from app.jobs.detach import command, environment
 
@@ -289,15 +288,15 @@ class RunsScreen(ControlScreen):
             self.notify("Not here: run `grpo-tui demo` in a terminal.", severity="warning")
 
     def action_queue(self) -> None:
-        """Show what waits for its turn."""
+        """Show the queue."""
         from app.tui.screens.runs.queue import QueueScreen
 
         self.app.push_screen(QueueScreen(), lambda _: self.refresh_runs())
 
-    # -- controlling the run under the cursor, wherever it trains ----------------------------
+    # -- controlling the run under the cursor, wherever it is training ---------------------------
 
     def _session(self, run: RunSummary) -> Session | None:
-        """The run as this process holds it: trained here, or on screen."""
+        """The session of a run that trains in this process or is on screen."""
         bench = self.workbench
         if bench.live is not None and bench.live.run == run.key:
             return bench.live
@@ -315,7 +314,7 @@ class RunsScreen(ControlScreen):
                        run.total_steps)  # fmt: skip
 
     def send(self, verb: Asked) -> None:
-        """Ask it; the answer names the run."""
+        """Send a request; the answer names the run."""
         run, found = self.view.chosen, self.controlled_run()
         if run is None or found is None:
             self.notify("No run is under the cursor.", severity="warning")
@@ -334,7 +333,7 @@ class RunsScreen(ControlScreen):
                                 group="control", exit_on_error=False)  # fmt: skip
 
     def _leave_request(self, run: RunSummary, verb: str) -> None:
-        """Ask the process that trains it, through the store; called on a thread."""
+        """Send a request through the store to the training process; called on a thread."""
         try:
             problem = writes.request(self.workbench.store, run, verb)
         except StoreError as error:
@@ -366,7 +365,7 @@ class RunsScreen(ControlScreen):
         self.refresh_runs()
 
     def action_archive(self) -> None:
-        """Hide the marked runs, or bring archived ones back."""
+        """Archive the marked runs, or restore archived ones."""
         picked, path = self.view.picked, self.workbench.store
         going = [run for run in picked if run.active]
         if not picked:
@@ -382,7 +381,7 @@ class RunsScreen(ControlScreen):
         self._write(partial(writes.set_archived, path, picked, not back), done)
 
     def action_undo(self) -> None:
-        """Bring back what was archived last."""
+        """Restore what was archived last."""
         runs, self._archived_last = self._archived_last, ()
         if runs:
             call = partial(writes.set_archived, self.workbench.store, runs, False)
@@ -391,7 +390,7 @@ class RunsScreen(ControlScreen):
             self.notify("Nothing was archived here; A shows archived runs.")
 
     def action_tags(self) -> None:
-        """Ask for tags to add and to remove."""
+        """Ask for tags to add and remove."""
         picked = self.view.picked
         if not picked:
             return
@@ -435,7 +434,7 @@ class RunsScreen(ControlScreen):
     # -- the list ---------------------------------------------------------------------------
 
     def find(self, text: str) -> None:
-        """Filter by the filter language."""
+        """Filter by an expression in the filter language."""
         self.view = replace(self.view, filter=text, problem="")
         self.refresh_runs()
 
@@ -444,15 +443,15 @@ class RunsScreen(ControlScreen):
         self.refresh_runs()
 
     def action_running(self) -> None:
-        """Only active runs, or all."""
+        """Toggle between active runs and all."""
         self._relist(running=not self.view.running)
 
     def action_archived(self) -> None:
-        """Archived runs as well, or not."""
+        """Show or hide archived runs."""
         self._relist(archived=not self.view.archived)
 
     def action_group(self) -> None:
-        """Group by the next thing."""
+        """Group by the next property."""
         place = GROUPS.index(self.view.group) if self.view.group in GROUPS else -1
         self._relist(group=GROUPS[(place + 1) % len(GROUPS)], folded=frozenset())
 
@@ -463,7 +462,7 @@ class RunsScreen(ControlScreen):
         self.app.push_screen(ask, lambda text: self._ask_done("group", text))
 
     def action_columns(self) -> None:
-        """Ask which columns to add; they are remembered."""
+        """Ask which columns to add, and remember them."""
         hint = (
             "Settings and metrics, separated by commas:\n"
             "best reward, last kl, =optimizer.learning_rate as lr"
@@ -482,7 +481,7 @@ class RunsScreen(ControlScreen):
         self._relist(columns=columns)
 
     def action_order(self) -> None:
-        """Sort by the next column that is shown; by the next of all before any is."""
+        """Sort by the next visible column; before the first layout, by the next of all columns."""
         shown = self.query_one(RunsTable).columns or [column.title for column in COLUMNS]
         keys = list(dict.fromkeys(column.sort for column in COLUMNS if column.title in shown))
         now = self.view.sort.lstrip("-")

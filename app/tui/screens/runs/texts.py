@@ -1,4 +1,4 @@
-"""The runs table as text: CSV, JSON, Markdown, with the columns that are shown."""
+"""The runs table as text: CSV, JSON and Markdown, with the visible columns."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def _record(run: RunSummary) -> dict[str, Any]:
 
 
 def records(view: View) -> list[dict[str, Any]]:
-    """The runs that are listed, in their order."""
+    """The listed runs in display order."""
     return [_record(row.run) for row in view.rows if row.run is not None]
 
 
@@ -39,7 +39,7 @@ def as_json(view: View) -> str:
 
 
 def as_csv(view: View) -> str:
-    """One row per run; text is guarded against spreadsheets."""
+    """One row per run; text is escaped against formulas in spreadsheets."""
     found = records(view)
     return csv_string(header_of(found), found)
 

@@ -1,4 +1,4 @@
-"""What the Runs screen shows: which runs in which order, grouped, marked, and the cursor."""
+"""What the Runs screen shows: the runs with their order, groups and marks, and the cursor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ GROUPS = ("", "recipe", "task", "model", "sweep", "seed", "status")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the table: a run, or the head of a group with how many it has."""
+    """A line of the table: a run, or a group's heading with the number of its runs."""
 
     run: RunSummary | None
     group: str = ""
@@ -22,7 +22,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The screen's state; every change gives a new one."""
+    """The screen's state; every change returns a new one."""
 
     runs: tuple[RunSummary, ...] = ()
     loaded: bool = False
@@ -43,7 +43,7 @@ class View:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The table's lines: the baseline on top, groups with their heads, folded ones closed."""
+        """The table's lines: the baseline on top, then groups, unless folded, under headings."""
         runs = [run for run in self.runs if not self.running or run.active]
         top = [Row(run) for run in runs if run.key == self.baseline]
         rest = [run for run in runs if run.key != self.baseline]
@@ -81,7 +81,7 @@ class View:
 
     @property
     def picked(self) -> tuple[RunSummary, ...]:
-        """The marked runs, else the one under the cursor."""
+        """The marked runs, or else the one under the cursor."""
         marked = tuple(run for run in self.runs if run.key in self.marks)
         if marked:
             return marked
@@ -94,17 +94,17 @@ class View:
 
     @property
     def empty(self) -> bool:
-        """Whether the store holds nothing at all."""
+        """Whether the store holds no runs at all."""
         return self.loaded and not self.runs and not (self.filter or self.running or self.problem)
 
     def with_runs(self, runs: tuple[RunSummary, ...]) -> "View":
-        """Take fresh rows; the cursor stays on its run."""
+        """Use reloaded rows; the cursor stays on its run."""
         chosen = self.chosen
         view = replace(self, runs=runs, loaded=True, problem="")
         return view.on_run(chosen.key) if chosen is not None else view.moved(0)
 
     def on_run(self, key: int) -> "View":
-        """Put the cursor on a run, where it is in the table."""
+        """Move the cursor to a run, if it is in the table."""
         for place, row in enumerate(self.rows):
             if row.run is not None and row.run.key == key:
                 return replace(self, cursor=place)
@@ -116,7 +116,7 @@ class View:
         return replace(self, cursor=max(0, min(last, self.cursor + by)))
 
     def marked(self) -> "View":
-        """Mark or unmark the run under the cursor, or all of a group, and move on."""
+        """Mark or unmark the run under the cursor, or a whole group, then move down."""
         row = self.row
         if row is None:
             return self
@@ -136,6 +136,6 @@ class View:
         return replace(self, folded=self.folded ^ {row.group})
 
     def sorted_by(self, key: str) -> "View":
-        """Sort by a key, in reverse if it sorts already."""
+        """Sort by a key, or reverse the order if it is the current key."""
         down = self.sort == f"-{key}"
         return replace(self, sort=key if down else f"-{key}")

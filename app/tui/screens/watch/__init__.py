@@ -1,4 +1,4 @@
-"""Watch: the run while it trains, and why the numbers move."""
+"""Watch: a run while it trains, and why its numbers move."""
 
 from app.tui.screens.watch.screen import WatchScreen
 

@@ -23,7 +23,7 @@ from app.tui.widgets.lanes import Lanes
 from app.tui.widgets.narrator_line import NarratorLine
 from app.tui.widgets.phase_bar import PhaseBar
 
-# what does nothing without an engine
+# actions that need a running engine
 CONTROLS = frozenset({"pause", "checkpoint", "stop", "freeze"})
 
 
@@ -46,7 +46,7 @@ class WatchScreen(ControlScreen):
     place: reactive[int] = reactive(0, repaint=False)
 
     def body(self) -> ComposeResult:
-        """Two lines of state, three panels side by side, alerts below."""
+        """Two status lines, three panels side by side, alerts below."""
         yield PhaseBar(id="phase")
         yield NarratorLine(id="narrator")
         with Horizontal(id="panels"):
@@ -58,7 +58,7 @@ class WatchScreen(ControlScreen):
         yield AlertsLog(id="alerts")
 
     def show(self, snapshot: Snapshot) -> None:
-        """Hand the snapshot down, unless the view is frozen."""
+        """Pass the snapshot to the panels, unless the view is frozen."""
         self.query_one(PhaseBar).snapshot = snapshot
         bar = self.query_one(KeyBar)
         bar.hidden = frozenset() if snapshot.active else CONTROLS
@@ -67,7 +67,7 @@ class WatchScreen(ControlScreen):
             self._hand_down(snapshot)
 
     def exports(self) -> Mapping[str, Maker]:
-        """What the panels show: curves as CSV, all of it as JSON or Markdown."""
+        """The curves as CSV, everything as JSON or Markdown."""
         shown, session = self.query_one(Curves).snapshot, self.workbench.session
         if shown.status == "empty" or session is None:
             return {}
@@ -89,11 +89,11 @@ class WatchScreen(ControlScreen):
         self.query_one(AlertsLog).snapshot = snapshot
 
     def tick(self, now: float) -> None:
-        """Update the seconds of the phase."""
+        """Update the elapsed time of the phase."""
         self.query_one(PhaseBar).now = now
 
     def find(self, text: str) -> None:
-        """Filter the log, and go to the first prompt or answer that holds the text."""
+        """Filter the log, and go to the first prompt or answer that matches."""
         self.query_one(AlertsLog).needle = text
         if not text:
             return
@@ -105,7 +105,7 @@ class WatchScreen(ControlScreen):
                 return
 
     def watch_place(self) -> None:
-        """Show another prompt in the panels that follow the focus."""
+        """Show the selected prompt in all panels."""
         if not self.is_mounted:
             return
         self.query_one(Lanes).place = self.place
@@ -115,7 +115,7 @@ class WatchScreen(ControlScreen):
             self.query_one(NarratorLine).sentence = narrate(self.snapshot, self.place)
 
     def watch_frozen(self, frozen: bool) -> None:
-        """Say that the view is frozen, or catch up."""
+        """Show that the view is frozen, or catch up."""
         if not self.is_mounted:
             return
         if frozen:
@@ -125,17 +125,16 @@ class WatchScreen(ControlScreen):
             self._hand_down(self.snapshot)
 
     def action_freeze(self) -> None:
-        """Freeze the view, or unfreeze it."""
         self.frozen = not self.frozen
 
     def action_prompt(self, by: int) -> None:
-        """Look at another prompt, around the end to the start."""
+        """Select another prompt, wrapping around at the ends."""
         count = len(self.snapshot.groups)
         if count:
             self.place = (min(self.place, count - 1) + by) % count
 
     @on(PromptFocused)
     def show_prompt(self, message: PromptFocused) -> None:
-        """A panel chose a prompt."""
+        """Show the prompt that a panel chose."""
         message.stop()
         self.place = message.place

@@ -1,6 +1,6 @@
-"""What is on the Watch screen as CSV, JSON or Markdown: the curves and the step's answers.
+"""The Watch screen as CSV, JSON or Markdown: the curves and the step's answers.
 
-The charts draw buckets of steps; the values of CSV and JSON are the stored ones.
+The charts draw buckets of steps; CSV and JSON contain the stored values.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ ANSWER = ("prompt", "answer", "reward", "advantage", "tokens", "finish", "text")
 
 
 def as_csv(reader: StoreReader, run: int, snapshot: Snapshot) -> str:
-    """The metrics up to the shown step, as `grpo-tui export` writes them."""
+    """The metrics up to the shown step, in the format of `grpo-tui export`."""
     header = header_for("metrics", reader, [reader.run(run).summary])
     return csv_string(header, _metrics(reader, run, snapshot))
 
@@ -42,7 +42,7 @@ def _answers(group: ShownGroup) -> list[dict[str, Any]]:
 
 
 def _scores(rollout: ShownRollout) -> tuple[float | None, float | None, int]:
-    """Reward, advantage and tokens of an answer; on the board it has no scores."""
+    """Reward, advantage and tokens of an answer; one on the board has no scores yet."""
     if isinstance(rollout, BoardRollout):
         return None, None, rollout.tokens
     return rollout.reward, rollout.advantage, len(rollout.ids)
@@ -74,7 +74,7 @@ def as_json(reader: StoreReader, run: int, snapshot: Snapshot) -> str:
 
 
 def as_markdown(snapshot: Snapshot) -> str:
-    """The metrics of the last step, the alerts that hold, and the step's answers."""
+    """The metrics of the last step, the active alerts, and the step's answers."""
     head = snapshot.head
     lines = [f"# {safe(head.name or head.id)}, step {snapshot.step} of {head.total_steps}", ""]
     metrics = (

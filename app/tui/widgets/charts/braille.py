@@ -1,7 +1,7 @@
-"""Curves as braille dots: pure functions from series to cells, at most one pass over each series.
+"""Curves as braille dots: pure functions from series to cells, with one pass per series.
 
 A cell has two dots across and four down. Buckets of steps are placed by absolute step on a span
-that grows in few jumps, so that a curve does not wobble while the run grows.
+that grows in a few large steps, so that a curve does not wobble while the run grows.
 """
 
 import math
@@ -18,13 +18,13 @@ BARS = tuple(
           for top in range(4))
     for side in range(2)
 )  # fmt: skip
-"""What a cell's bits are for dots `top` to `end` of its left and right column."""
+"""The bits of a cell for dots `top` to `end` in its left or right column."""
 GUIDE = "┈"
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A series with its colour; `raw` dots are drawn in another one below it."""
+    """A series with its colour; `raw` values are drawn below it in their own colour."""
 
     view: SeriesView
     colour: int
@@ -42,7 +42,7 @@ class Frame:
 
 
 class Canvas:
-    """Braille dots with one colour per cell; what is drawn later wins a cell."""
+    """Braille dots with one colour per cell; the last one drawn sets the cell's colour."""
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
@@ -65,7 +65,7 @@ class Canvas:
             top = end + 1
 
     def rows(self) -> list[list[tuple[str, int | None]]]:
-        """Each row as runs of text of one colour; empty cells are spaces."""
+        """Each row as runs of same-coloured text; empty cells are spaces."""
         result = []
         for bits, colours in zip(self.bits, self.colours, strict=True):
             runs: list[tuple[str, int | None]] = []
@@ -80,7 +80,7 @@ class Canvas:
 
 
 def span_of(steps: int, total: int) -> int:
-    """How many steps the width stands for: grows by halves, and ends at the run's total."""
+    """The number of steps that the width covers; it grows by a third or a half, up to the total."""
     span = 16
     while span < steps:
         span = span * 3 // 2 if (span & (span - 1)) == 0 else span * 4 // 3
@@ -89,9 +89,9 @@ def span_of(steps: int, total: int) -> int:
 
 def limits(views: Sequence[SeriesView], guides: Sequence[float] = (), floor: float | None = None,
            ceiling: float | None = None) -> tuple[float, float]:  # fmt: skip
-    """The range that shows the smoothed curves and most raw values, on round numbers.
+    """A range with round ends that shows the smoothed curves and most raw values.
 
-    Guide lines are taken in where they are less than three times as far as the data.
+    It includes guide lines that are at most three times as high as the data.
     """
     values: list[float] = []
     for view in views:
@@ -127,7 +127,7 @@ def _round_down(value: float, span: float) -> float:
 
 
 def draw(canvas: Canvas, curve: Curve, frame: Frame) -> None:
-    """Draw one series: its raw range faintly, its smoothed line on top; NaN is a gap."""
+    """Draw one series: a faint raw range with the smoothed line on top; NaN is a gap."""
     view = curve.view
     wide, tall = 2 * canvas.width, 4 * canvas.height
     scale = (tall - 1) / (frame.high - frame.low)
@@ -150,7 +150,7 @@ def draw(canvas: Canvas, curve: Curve, frame: Frame) -> None:
 
 
 def columns(view: SeriesView, frame: Frame, wide: int) -> Iterator[tuple[int, slice]]:
-    """Each column of dots that has buckets, and which: those whose first step is in it."""
+    """Each non-empty column of dots, and its buckets: those whose first step is in it."""
     begin, count = view.steps().start, len(view.low)
 
     def place(x: int) -> int:
@@ -170,7 +170,7 @@ def _finite(values: "array[float]") -> Sequence[float]:
 
 
 def _turns(values: "array[float]") -> Sequence[float]:
-    """Values of one column whose strokes cover the dots that those of all values cover."""
+    """Reduce one column's values to those whose strokes cover the same dots."""
     if len(values) <= 4 or not isfinite(sum(values)):
         return values
     return values[0], min(values), max(values), values[-1]
@@ -185,12 +185,12 @@ def _line(canvas: Canvas, points: list[tuple[int, int] | None], colour: int) -> 
 
 
 def stroke(canvas: Canvas, start: tuple[int, int], end: tuple[int, int], colour: int) -> None:
-    """Draw a straight line to `end` from where `start` is drawn already, if it is not the end."""
+    """Draw a straight line to `end`, given that `start` is drawn already."""
     (x0, y0), (x1, y1) = start, end
     if x0 == x1:
         canvas.bar(x0, min(y0, y1), max(y0, y1), colour)
         return
     length = max(abs(x1 - x0), abs(y1 - y0))
-    for i in range(1, length + 1):  # the start is drawn
+    for i in range(1, length + 1):  # the start is drawn already
         y = round(y0 + (y1 - y0) * i / length)
         canvas.bar(x0 + (x1 - x0) * i // length, y, y, colour)

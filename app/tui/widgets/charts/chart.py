@@ -1,4 +1,4 @@
-"""A small chart in lines: title with value and change, guide lines, axis labels, curves."""
+"""A small chart as lines: title with value and change, guide lines, axis labels, curves."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ ROOMY, TIGHT = 4, 3
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart: the metrics on it, the colour family, and what its guide lines say."""
+    """One chart: its metrics, colour family, and the label of its guide lines."""
 
     title: str
     keys: tuple[str, ...]
@@ -45,12 +45,12 @@ FIXED = (
     Chart("peak memory", ("memory/peak_gb",), family=("memory",)),
 )  # fmt: skip
 
-# The settings behind the guide lines: where an alert begins.
+# The settings behind the guide lines: the thresholds of alerts.
 GUIDES = {"kl": "kl", "clip_ratio/low_mean": "clip", "completions/clipped_ratio": "cut"}
 
 
 def charts_of(snapshot: Snapshot) -> tuple[Chart, ...]:
-    """The charts a run has data for: reward with its functions first."""
+    """The charts that a run has data for: reward and its functions first."""
     functions = [
         key for key in snapshot.series if key.startswith("rewards/") and key.endswith("/mean")
     ]
@@ -61,7 +61,7 @@ def charts_of(snapshot: Snapshot) -> tuple[Chart, ...]:
 
 
 def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[float, ...]:
-    """Where the run's settings draw a line on a chart."""
+    """The guide lines of a chart, from the run's settings."""
     name = GUIDES.get(chart.keys[0])
     if name is None:
         return ()
@@ -71,7 +71,7 @@ def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[float, ...]:
 
 
 def heights(room: int, count: int) -> list[int]:
-    """Rows of the charts that fit into `room`; the first gets what is left over."""
+    """Heights of the charts that fit into `room`; the first gets the remaining lines."""
     if count <= 0 or room < TIGHT:
         return [room] if count and room > 1 else []
     least = ROOMY if room >= 6 * ROOMY else TIGHT
@@ -109,7 +109,7 @@ def chart_lines(
 
 
 def step_axis(snapshot: Snapshot, width: int, palette: Palette) -> Line:
-    """The steps at both ends of the charts above."""
+    """The first and last step of the charts above."""
     end = f"{span_of(snapshot.step + 1, snapshot.head.total_steps + 1) - 1}"
     start = " " * LABELS + "step 0"
     gap = " " * max(1, width - len(start) - len(end))

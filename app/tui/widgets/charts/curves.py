@@ -1,4 +1,4 @@
-"""The curves panel: small charts under each other, each with value, change and guide lines."""
+"""The curves panel: small stacked charts, each with value, change and guide lines."""
 
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ AXIS_FROM = 16
 
 
 class Curves(Panel):
-    """The charts of a run, with a cursor for `?` and a window that follows it."""
+    """The charts of a run, with a cursor for `?`; scrolls with the cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "step(-1)", "chart", id="curves.up", key_display="↑↓",
@@ -52,11 +52,11 @@ class Curves(Panel):
         return charts[min(self.cursor, len(charts) - 1)] if charts else None
 
     def topic(self) -> str:
-        """What `?` explains here: the first metric of the chosen chart."""
+        """Return the topic of the selected chart's first metric."""
         return f"metric:{self.chosen.keys[0]}" if self.chosen else "screen:watch"
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """All charts that fit, in one column or two."""
+        """The charts that fit, in one column or two."""
         charts = charts_of(self.snapshot)
         self._starts = []
         if not charts:
@@ -92,7 +92,7 @@ class Curves(Panel):
         return [*lines, *gap, *_side_by_side([[line] for line in below], each)]
 
     def _chart(self, chart: Chart, width: int, height: int, marked: bool) -> list[Line]:
-        """The lines of a chart, kept until what they show changes."""
+        """The lines of a chart, cached until their content changes."""
         snapshot = self.snapshot
         views = tuple(snapshot.series.get(key) for key in chart.keys)
         shown = (views, width, height, marked, self.palette, snapshot.step,
@@ -108,7 +108,7 @@ class Curves(Panel):
         self.cursor = max(0, min(len(charts_of(self.snapshot)) - 1, self.cursor + by))
 
     def action_explain_chart(self) -> None:
-        """Explain the chosen metric."""
+        """Explain the selected metric."""
         self.post_message(ExplainRequested(self.topic()))
 
     def on_click(self, event: events.Click) -> None:

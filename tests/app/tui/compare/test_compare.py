@@ -1,4 +1,4 @@
-"""Compare on real stores: what the screen says is what the store and `grpo-tui compare` say."""
+"""Compare on real stores: the screen agrees with the store and with `grpo-tui compare`."""
 
 import json
 import math

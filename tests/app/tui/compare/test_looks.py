@@ -1,4 +1,4 @@
-"""Compare as it looks: frames, hostile text, exports, keys and mouse."""
+"""The appearance of Compare: frames, hostile text, exports, keys and mouse."""
 
 import csv
 import io

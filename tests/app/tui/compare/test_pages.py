@@ -1,4 +1,4 @@
-"""The pages below the curves of Compare: metrics, seeds, grid, answers, and the test."""
+"""The pages below the curves of Compare: metrics, seeds, grid, answers, and the paired test."""
 
 import json
 from dataclasses import replace
@@ -145,7 +145,7 @@ async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> Non
 
 
 def judged(path: Path, first: float, second: float, fingerprint: str = "a1b2c3") -> None:
-    """Two runs that end with these shares of 128 held-out problems right."""
+    """Two runs with these shares of 128 held-out problems right at the end."""
     for number, share in enumerate((first, second)):
         begun = started()
         if number:

@@ -1,4 +1,4 @@
-"""Curves of compared runs: smoothing, places on the axes, pixels, bands, and live growth."""
+"""Curves of compared runs: smoothing, axis positions, pixels, bands, and live growth."""
 
 import math
 import random

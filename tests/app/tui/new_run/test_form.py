@@ -1,4 +1,4 @@
-"""The form: typed text becomes a config, what is wrong is said at its field."""
+"""The form: typed text becomes a config, and each error is shown at its field."""
 
 import pytest
 

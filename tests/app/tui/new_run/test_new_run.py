@@ -1,4 +1,4 @@
-"""New run by keys alone: choose, change, be told what is wrong, try, save, launch."""
+"""New run by keys alone: choose, change, see errors, try, save, launch."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -61,7 +61,7 @@ async def test_frames_are_whole_at_every_size_and_theme_on_every_page(
 async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(write_world(tmp_path))  # short names: the dialog wraps long ones
+    monkeypatch.chdir(write_world(tmp_path))  # use short names: the dialog wraps long ones
     app = Workbench(tmp_path / "grpo.db")
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("2")
@@ -83,7 +83,7 @@ async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
         assert "✓ ready" in frames.text(app)
         await pilot.press("L")
         await until(app, lambda: "2 steps of 2 × 4" in frames.text(app))
-        await pilot.press("enter")  # the first place: here
+        await pilot.press("enter")  # the first answer: here
         await until(app, lambda: app.live is not None)
         await until(app, lambda: not app.bridge.running and app.live is None)
         await until(app, lambda: "complete after 2 steps" in frames.text(app))
@@ -107,7 +107,7 @@ async def test_what_is_wrong_is_said_while_typing_and_nothing_is_launched(store:
         assert "> 0 and ≤ 10" in text
         assert "1 to fix" in text
         frames.check(app)
-        # the other way to launch works inside the field as well, and refuses
+        # the other launch key works inside the field as well, and is refused
         await pilot.press("f5")
         await until(
             app,
@@ -268,7 +268,7 @@ async def test_taking_a_change_back_ends_typing(store: Path) -> None:
         for _ in range(2):
             screen.action_undo()
         assert screen.view.cursor == "steps"
-        await pilot.press("9")  # not into the number of steps
+        await pilot.press("9")  # not typed into the number of steps
         assert not screen.view.editing
         assert screen.view.form == before
 

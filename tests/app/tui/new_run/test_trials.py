@@ -192,8 +192,8 @@ def test_a_typed_setting_is_checked_with_one_look_at_the_whole_form(
 
     monkeypatch.setattr("app.tui.screens.new_run.form.build", noted)
     monkeypatch.setattr("app.tui.screens.new_run.form.problems", looked)
-    monkeypatch.delattr("grpo_engine.config.parse._info")  # what a setting is does not change
+    monkeypatch.delattr("grpo_engine.config.parse._info")  # setting descriptions do not change
     view = view.with_form(view.form.type("optimizer.warmup_steps", "12"))
     assert view.rows
     assert view.checked.config is not None
-    assert len(checked) == 1 + 1  # all changes together, and the result
+    assert len(checked) == 1 + 1  # all changes at once, and the result

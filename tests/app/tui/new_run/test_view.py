@@ -22,7 +22,7 @@ DARK = PALETTES["dark"]
 
 
 def typed(view: View, **texts: str) -> View:
-    """The view with these settings typed; `__` stands for the dot."""
+    """The view with these settings typed; `__` replaces the dot."""
     form = view.form
     for path, text in texts.items():
         form = form.type(path.replace("__", "."), text)
@@ -74,7 +74,7 @@ def test_an_error_of_two_fields_stands_at_the_one_edited_last() -> None:
 def test_each_recipe_can_be_taken_with_its_own_answers(start: str, name: str) -> None:
     made = check(with_recipe(preset_view(start).form, name))
     wrong = [path for path in made.errors if path.startswith("algorithm.")]
-    # one answer per prompt and the like are not the recipe's to settle
+    # the recipe does not set rollout settings such as one answer per prompt
     assert wrong == []
     assert made.recipe is not None
     assert made.recipe.name == name

@@ -1,4 +1,4 @@
-"""Help: the whole reference by keys, search to its end, and text that can be marked and read."""
+"""Help: the whole reference by keys, search to its end, and selectable, readable text."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ LAST = setting_parts()[-1].heading
 
 
 async def helped(pilot: Pilot[int], app: Workbench) -> Walk:
-    """Help over Watch, with the first page of what can be looked up on it."""
+    """Help over Watch, with the first page of the reference."""
     walk = Walk(app, pilot)
     await walk.see("reward")
     await walk.press("question_mark")
@@ -51,7 +51,7 @@ async def test_search_finds_the_last_setting_from_the_first_page(tmp_path: Path)
 
 
 def looks_of(app: Workbench, words: str) -> set[tuple[str, str]]:
-    """Colour and ground of each piece of the screen in front that holds the words."""
+    """Foreground and background of each piece of the active screen that contains the words."""
     found = set()
     for strip in app.screen._compositor.render_strips():
         for text, look, _ in strip:
@@ -61,7 +61,7 @@ def looks_of(app: Workbench, words: str) -> set[tuple[str, str]]:
 
 
 def place_of(app: Workbench, words: str) -> tuple[int, int]:
-    """Where the words begin on the screen in front."""
+    """The position of the words on the active screen."""
     for y, row in enumerate(frames.frame(app)):
         if words in row:
             return cell_len(row[: row.index(words)]), y
@@ -99,7 +99,7 @@ async def test_a_panel_asks_for_help_on_what_it_shows_unless_a_question_is_open(
         await walk.press("ctrl+c")
         assert app.screen.is_modal
         asking = app.screen
-        curves.post_message(ExplainRequested("metric:reward"))  # it came late
+        curves.post_message(ExplainRequested("metric:reward"))  # the message arrived late
         await pilot.pause()
         assert app.screen is asking
         await walk.press("n")

@@ -1,7 +1,7 @@
-"""Every text of a run tries to break the screen: its name, notes, tags, settings, alerts, answers.
+"""Hostile text in every part of a run: name, notes, tags, settings, alerts, answers.
 
-The five screens have tests of hostile answers of their own; here one store of hostile runs is
-walked through by keys, each frame checked.
+The five screens have their own tests of hostile answers. Here one store of hostile runs is visited
+by keys, and each frame is checked.
 """
 
 from contextlib import closing
@@ -72,4 +72,4 @@ async def test_a_store_of_hostile_runs_is_harmless_on_every_screen(
             assert not any(sign in frames.text(app) for sign in OBEYED)
         for text in (as_json(screen.view), as_markdown(screen.view)):
             assert not any(sign in text for sign in OBEYED)
-        assert "\x00" not in as_csv(screen.view)  # the rest is data, and stays as it is
+        assert "\x00" not in as_csv(screen.view)  # only this is removed; other data is unchanged

@@ -1,4 +1,4 @@
-"""Colours that hold in every terminal, numbers that read well, curves that do not wobble."""
+"""Colours that work in every terminal, readable numbers, and curves that do not wobble."""
 
 import math
 
@@ -26,7 +26,7 @@ SIMULATIONS = {
 
 
 def seen(number: int, matrix: tuple[tuple[float, ...], ...]) -> tuple[float, ...]:
-    """An xterm colour as somebody with this kind of vision sees it, in linear light."""
+    """An xterm colour as a person with this colour vision sees it, in linear light."""
     linear = [(c / 255) ** 2.2 for c in rgb(number)]
     return tuple(
         max(0.0, min(1.0, sum(m * c for m, c in zip(row, linear, strict=True)))) ** (1 / 2.2)

@@ -1,4 +1,4 @@
-"""Muting a kind of alert: seen at once, kept in the store, taken back by the same key."""
+"""Muting a kind of alert: shown at once, stored, undone by the same key."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ RULES = ("format_hacking", "most_truncated")
 
 
 def run() -> Iterator[ev.Event]:
-    """A run that raised two alerts at its last step."""
+    """A run with two alerts at its last step."""
     for event in Script(steps=4, total_steps=4, finished=True, progress=False).events():
         if not isinstance(event, ev.AlertRaised):
             yield event
@@ -56,7 +56,7 @@ def muted(store: Path) -> frozenset[str]:
 
 
 async def on_alerts(walk: Walk, words: str) -> AlertsLog:
-    """The list of alerts with the focus, once it holds the words."""
+    """The focused list of alerts, once it contains the words."""
     await walk.see(words)
     log = walk.app.screen.query_one(AlertsLog)
     log.focus()

@@ -1,7 +1,7 @@
-"""Twelve questions that a person asks of a run, each answered within five keys by the screen.
+"""Twelve questions that a person asks about a run, each answered on screen within five keys.
 
-Every answer starts on Watch, as it opens, and is read from screen text alone. What it must say
-is worked out from the events.
+Every answer starts on Watch as it opens, and is read from the screen's text alone. The expected
+answer is computed from the events.
 """
 
 import math
@@ -29,7 +29,7 @@ MOST_KEYS = 5
 
 
 def events() -> Iterator[ev.Event]:
-    """The run, and the alerts of somebody who games the format and is cut off."""
+    """The run, with alerts for gaming the format and for cut-off answers."""
     for event in run_events(steps=8, seed=1):
         yield event
         if isinstance(event, ev.StepFinished) and event.step == 8:
@@ -52,13 +52,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Asker:
-    """Presses keys from Watch on and reads the screen."""
+    """Press keys, starting from Watch, and read the screen."""
 
     def __init__(self, app: Workbench, pilot: Pilot[int]) -> None:
         self.app, self.pilot = app, pilot
 
     async def until(self, *wanted: str) -> str:
-        """The screen's text once it holds all of this."""
+        """Return the screen's text once it contains all of `wanted`."""
         await until(
             self.app, lambda: all(part in frames.text(self.app) for part in wanted),
             self.app.frame_now,
@@ -66,7 +66,7 @@ class Asker:
         return frames.text(self.app)
 
     async def press(self, *keys: str) -> None:
-        """Press at most five keys, each after the screen is at rest."""
+        """Press at most five keys, waiting until the screen is idle after each."""
         assert len(keys) <= MOST_KEYS
         for key in keys:
             await self.pilot.press(key)
@@ -97,7 +97,7 @@ async def test_which_group_gave_no_signal_and_why(asker: Asker) -> None:
 
 
 async def test_which_reward_function_moved(asker: Asker, store: Path) -> None:
-    """All functions stand in the title of the reward curve, with the run's way in the preview."""
+    """The reward curve's title lists all functions, and the preview shows the run's trend."""
     with_metrics = StoreReader(store)
     run = with_metrics.resolve("calm-otter").key
     for name in ("accuracy", "format"):
@@ -125,7 +125,7 @@ async def test_which_token_was_clipped_on_which_side_and_why(asker: Asker, store
 
 
 def clipped_within_four_keys(store: Path) -> tuple[int, int, dict[int, str]]:
-    """A group, an answer of it and its clipped tokens, by the store's own numbers."""
+    """A group, one of its answers and the clipped tokens, from the store's own numbers."""
     reader = StoreReader(store)
     for group in reader.groups(reader.resolve("calm-otter").key, 8, "train"):
         tokens = reader.tokens(group.run, group.key)

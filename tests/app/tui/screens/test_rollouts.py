@@ -1,4 +1,4 @@
-"""Rollouts on a stored run: what the screen says is what the store holds."""
+"""Rollouts on a stored run: the screen agrees with the store."""
 
 import math
 from dataclasses import replace
@@ -33,7 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def opened(app: Workbench, pilot: Pilot[int], step: int = 4, origin: str = "train",
                  group: int = 1, answer: int = 1) -> RolloutsScreen:  # fmt: skip
-    """Bring the screen to the front on one answer and wait for its numbers."""
+    """Open the screen on one answer and wait for its numbers."""
     await app.forward(
         "rollouts", RolloutOpened(run=1, step=step, origin=origin, group=group, answer=answer)
     )
@@ -44,7 +44,7 @@ async def opened(app: Workbench, pilot: Pilot[int], step: int = 4, origin: str =
 
 
 async def settled(pilot: Pilot[int], screen: RolloutsScreen) -> None:
-    """Wait until what the screen asked of the store is there."""
+    """Wait until everything the screen requested from the store is loaded."""
     await pilot.pause()
     assert screen.view.chosen is None or screen.view.shown is not None
 
@@ -206,7 +206,7 @@ async def test_a_store_without_answers_says_what_would_fill_the_screen(tmp_path:
 def asking(
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[RolloutsScreen, SimpleNamespace, list[int | None]]:
-    """A screen in no app, the workbench it stands in, and the runs whose steps it asks for."""
+    """A screen without an app, a stub of the workbench, and the runs whose steps it requests."""
     asked: list[int | None] = []
     monkeypatch.setattr(RolloutsScreen, "_read_step", lambda _, run, *__: asked.append(run))
     shown = SimpleNamespace(session=SimpleNamespace(run=1))
@@ -221,7 +221,7 @@ def test_a_step_that_is_asked_for_while_its_run_is_read_takes_that_run(
     screen.show(Snapshot(step=3))
     shown.session.run = 2
     screen.show(Snapshot(step=0))
-    screen.show(Snapshot(step=30))  # the steps of run 2 come in while it is read
+    screen.show(Snapshot(step=30))  # the steps of run 2 arrive while it is being read
     assert asked == [1, 2, 2]
 
 

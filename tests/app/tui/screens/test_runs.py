@@ -1,4 +1,4 @@
-"""Runs on real stores: the table, filters, marks, groups, writing, and the empty card."""
+"""Runs on real stores: the table, filters, marks, groups, writing, and the hint card."""
 
 from functools import partial
 from pathlib import Path

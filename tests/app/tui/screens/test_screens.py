@@ -1,6 +1,6 @@
-"""Every screen, dialog and state at every size: whole, readable, in colours that any terminal has.
+"""Every screen, dialog and state at every size: complete, readable, in colours of any terminal.
 
-One workbench on a real store walks through all of them; `frames.check` looks at each.
+One workbench on a real store visits all of them, and `frames.check` checks each.
 """
 
 import subprocess
@@ -51,7 +51,7 @@ def opened(store: Path, theme: str, mode: str = "watch") -> Workbench:
 
 
 class Walk:
-    """A workbench, what was seen on it, and one step after another."""
+    """A workbench, the screens seen so far, and single steps through it."""
 
     def __init__(self, app: Workbench, pilot: Pilot[int]) -> None:
         self.app, self.pilot = app, pilot
@@ -68,7 +68,7 @@ class Walk:
         await self.pilot.pause()
 
     async def over(self, *keys: str, words: tuple[str, ...] = ()) -> None:
-        """Open something over the screen, look, and close it with esc."""
+        """Open something over the screen, check it, and close it with esc."""
         await self.press(*keys)
         await until(self.app, lambda: not isinstance(self.app.screen, WorkbenchScreen))
         await self.see(*words)
@@ -76,7 +76,7 @@ class Walk:
         await until(self.app, lambda: isinstance(self.app.screen, WorkbenchScreen))
 
     async def zoom_all(self) -> None:
-        """Every panel with the whole screen to itself."""
+        """Zoom and check every panel."""
         screen = self.app.screen
         assert isinstance(screen, WorkbenchScreen)
         for panel in [p for p in screen.panels() if p.region]:

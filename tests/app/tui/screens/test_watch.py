@@ -1,4 +1,4 @@
-"""Watch on the scripted run: what the screen says, at every size and in every theme."""
+"""Watch on the scripted run: its contents at every size and in every theme."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ SHORT = Script(steps=24, total_steps=60)
 
 
 def workbench(events: object, tmp_path: Path, theme: str = "dark", **more: object) -> Workbench:
-    """The app on Watch with a scripted feed, no store and a clock that stands still."""
+    """The app on Watch with a scripted feed, no store and a fixed clock."""
     preferences = Preferences()
     preferences.remember(theme=theme)
     feed = ScriptFeed(events, at=FIRST_WALL_TIME)  # type: ignore[arg-type]
@@ -26,7 +26,7 @@ def workbench(events: object, tmp_path: Path, theme: str = "dark", **more: objec
 
 
 async def settle(pilot: Pilot[int], app: Workbench) -> None:
-    """Let the screen come up and draw one frame."""
+    """Wait until the screen is shown, and draw one frame."""
     await pilot.pause()
     app.frame_now()
     await pilot.pause()

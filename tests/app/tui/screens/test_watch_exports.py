@@ -1,4 +1,4 @@
-"""What Watch writes to files: the stored values, however coarse its curves are."""
+"""What Watch writes to files: the stored values, even if its curves are coarser."""
 
 import json
 from pathlib import Path

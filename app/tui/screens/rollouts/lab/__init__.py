@@ -1,1 +1,1 @@
-"""The lab: a stored group under other choices, side by side with what really happened."""
+"""The lab: a stored group under other choices, beside what really happened."""

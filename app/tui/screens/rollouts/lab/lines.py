@@ -1,4 +1,4 @@
-"""The lab's lines: the knobs, the answers before and after, one answer's tokens twice."""
+"""The lab's lines: the choices, the answers before and after, and one answer's tokens twice."""
 
 from typing import Any
 
@@ -15,14 +15,14 @@ from grpo_engine.config.recipes import SETTINGS, Recipe
 
 
 def value_text(value: Any) -> str:
-    """A choice as it is read: `off` where there is none."""
+    """Format a choice's value; `off` if there is none."""
     if value is None:
         return "off"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def knob_lines(base: Recipe, how: Recipe, chosen: int, width: int, palette: Palette) -> list[Line]:
-    """One line a knob: its value, and the recorded one where it was turned."""
+    """One line per choice: its value, and the recorded one if it was changed."""
     lines: list[Line] = []
     for place, knob in enumerate(KNOBS):
         here = place == chosen
@@ -51,7 +51,7 @@ def knob_lines(base: Recipe, how: Recipe, chosen: int, width: int, palette: Pale
 def answers_lines(
     was: WhatIf, now: WhatIf, chosen: int, width: int, palette: Palette
 ) -> list[Line]:
-    """A row per answer: advantage, clipped share and push, as it was and as it would be."""
+    """One row per answer: advantage, clipped share and push, before and after."""
     label = style(palette.label)
     roomy = width >= 57
     left, right = (8, 7) if roomy else (6, 5)
@@ -86,7 +86,7 @@ def token_lines(
     texts: tuple[str, ...], was: tuple[TokenTerm, ...], now: tuple[TokenTerm, ...],
     width: int, height: int, palette: Palette,
 ) -> list[Line]:  # fmt: skip
-    """One answer: under its text the push of each token as it was, and as it would be."""
+    """One answer: under its text each token's push, before and after."""
     largest = max((abs(t.contribution) for t in (*was, *now)), default=0.0)
     lines: list[Line] = []
     for line in lay_out(texts, max(2, width - 6)):
@@ -114,7 +114,7 @@ def _bar(
 
 
 def legend(was: WhatIf, now: WhatIf, width: int, palette: Palette) -> list[Line]:
-    """What the comparison is, in two sentences."""
+    """Explain the comparison in two sentences."""
     text = (
         "The same answers and the same log-probabilities, scored by another recipe; ‾ marks tokens "
         "that a bound stops. Later steps would of course have sampled other answers."

@@ -1,4 +1,4 @@
-"""The lab's screen: turn a choice with ←→ and see the group's push change."""
+"""The lab's screen: change a choice with ←→ and see the effect on the group's push."""
 
 import asyncio
 from typing import ClassVar
@@ -32,7 +32,7 @@ from grpo_engine.errors import EngineError
 
 
 class KnobsPanel(Panel):
-    """The choices that can be turned."""
+    """The choices that can be changed."""
 
     how: reactive[Recipe | None] = reactive(None)
     chosen: reactive[int] = reactive(0)
@@ -42,12 +42,11 @@ class KnobsPanel(Panel):
         self.base = base
 
     def topic(self) -> str:
-        """What `?` explains here: the setting under the cursor."""
         knob = list(KNOBS)[self.chosen]
         return f"setting:algorithm.{'recipe' if knob == 'name' else knob}"
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - what does not fit is help
-        """A line per knob, and what the chosen one does."""
+        """One line per choice, and what the selected one does."""
         lines = knob_lines(self.base, self.how or self.base, self.chosen, width, self.palette)
         label = style(self.palette.label)
         lines.append([])
@@ -75,7 +74,7 @@ class EffectPanel(Panel):
         self.view = view
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The answers as a table, one answer's tokens, and what this is."""
+        """The answers as a table, one answer's tokens, and an explanation."""
         if self.effects is None:
             return [[("computing", None)]]
         was, now = self.effects
@@ -90,7 +89,7 @@ class EffectPanel(Panel):
 
 
 class LabScreen(Dialog[None]):
-    """One stored group under the recipe of the run and under another one."""
+    """One stored group under the run's recipe and under a modified one."""
 
     DEFAULT_CSS = """
     LabScreen { background: $background; }
@@ -125,18 +124,17 @@ class LabScreen(Dialog[None]):
         self._was: WhatIf | None = None
 
     def compose(self) -> ComposeResult:
-        """Knobs beside their effect."""
         with Vertical(), Horizontal():
             yield KnobsPanel(self._base)
             yield EffectPanel(self._view)
         yield KeyBar()
 
     def on_resize(self) -> None:
-        """Fold on narrow terminals."""
+        """Collapse on narrow terminals."""
         self.set_class(self.app.size.width < NARROW, "-narrow")
 
     def on_mount(self) -> None:
-        """Compute the group as it was."""
+        """Compute the group under the recorded recipe."""
         self.query_one(EffectPanel).answer = min(self._view.answer, len(self._tokens.rows) - 1)
         self._turned(self._how)
 
@@ -165,17 +163,17 @@ class LabScreen(Dialog[None]):
         self.query_one(EffectPanel).effects = (self._was, now)
 
     def action_knob(self, by: int) -> None:
-        """Go to another choice."""
+        """Select another choice."""
         panel = self.query_one(KnobsPanel)
         panel.chosen = (panel.chosen + by) % len(KNOBS)
 
     def action_turn(self, by: int) -> None:
-        """Turn the choice under the cursor."""
+        """Change the selected choice."""
         knob = list(KNOBS)[self.query_one(KnobsPanel).chosen]
         self._turned(turn(self._how, knob, by))
 
     def action_reset(self) -> None:
-        """Put the choice under the cursor back."""
+        """Reset the selected choice."""
         knob = list(KNOBS)[self.query_one(KnobsPanel).chosen]
         value = getattr(self._base, knob)
         try:
@@ -189,5 +187,5 @@ class LabScreen(Dialog[None]):
         panel.answer = (panel.answer + by) % len(self._tokens.rows)
 
     def action_close(self) -> None:
-        """Back to the rollouts."""
+        """Return to the rollouts."""
         self.dismiss(None)
