@@ -226,7 +226,7 @@ def gradient_spike(facts: Facts) -> Finding | None:
 
 
 def sampler_disagrees(facts: Facts) -> Finding | None:
-    """Report a gap that rounding does not explain; a corrected gap may grow from the first step's."""
+    """Report a gap that rounding does not explain; a corrected gap is judged by the first step."""
     keys = (MEAN_GAP, MAX_GAP)
     now = {key: facts.history[-1][key] for key in keys if key in facts.history[-1]}
     limits = dict(zip(keys, facts.sampler_gap, strict=True))

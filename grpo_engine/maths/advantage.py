@@ -113,7 +113,7 @@ def needed(how: Recipe, name: str, given: Given | None) -> Given:
 def token_penalty(
     how: Recipe, mask: mx.array | None, old: mx.array | None, ref: mx.array | None
 ) -> mx.array | None:
-    """β·k(π_old, π_ref) to subtract from the reward, [B,T] or [B,1]; None if the anchor is not there."""
+    """β·k(π_old, π_ref), [B,T] or [B,1], if the anchor is in the reward; else None."""
     if how.anchor == "none" or how.anchor_place == "loss":
         return None
     inside = needed(how, "mask", mask) > 0

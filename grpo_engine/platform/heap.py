@@ -24,7 +24,7 @@ CHOICES: Final = (
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep freed memory for reuse; False with another C library."""
+    """Tell glibc to keep freed memory for reuse; False if nothing was set."""
     if sys.platform != "linux" or any(name in os.environ for name in USERS_OWN):
         return False
     try:

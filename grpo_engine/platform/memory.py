@@ -38,8 +38,8 @@ def memory(root: Path = Path("/")) -> Memory:
 def on_device(info: Mapping[str, str | int], machine: int, held: int) -> int:
     """Bytes that arrays may take on a device, from its `mx.device_info`.
 
-    CUDA reports how much of its own memory is free beside what MLX holds. Metal shares the machine's
-    memory and reports how much it may use. A CPU reports nothing.
+    CUDA reports how much of its own memory is free beside what MLX holds. Metal shares the
+    machine's memory and reports how much it may use. A CPU reports nothing.
     """
     if "free_memory" in info:
         return int(info["free_memory"]) + held

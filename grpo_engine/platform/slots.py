@@ -71,9 +71,7 @@ def imports(library: ctypes.CDLL) -> Iterator[tuple[str, int]]:
     if SYMTAB not in entries or STRTAB not in entries:
         raise SlotsError("it has no dynamic symbols")
 
-    def address(
-        tag: int,
-    ) -> int:  # glibc has added the base to these entries, other loaders have not
+    def address(tag: int) -> int:  # glibc adds the base to these entries, other loaders do not
         value = entries[tag]
         return value if value >= base else base + value
 

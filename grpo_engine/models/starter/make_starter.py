@@ -126,7 +126,7 @@ def make_model(vocabulary: int, key: mx.array) -> llama.Model:
 def batches(
     tokenizer: Tokenizer, demonstrate: Any, rng: random.Random
 ) -> Iterator[tuple[mx.array, mx.array]]:
-    """Yield (ids [B, T], mask of completion tokens [B, T]) endlessly, with rows of similar length."""
+    """Yield (ids [B, T], mask of completion tokens [B, T]) endlessly, rows of similar length."""
     while True:
         rows = []
         for _ in range(8 * BATCH):
