@@ -35,7 +35,7 @@ class MemoryEstimate:
 
     @property
     def peak(self) -> int:
-        """The larger of sampling and updating, with weights and optimiser."""
+        """The most bytes in use at any time."""
         return self.weights + self.optimizer + max(self.sampling, self.update)
 
 

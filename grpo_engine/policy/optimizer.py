@@ -116,7 +116,7 @@ class Learner:
         return found
 
     def restore(self, arrays: Mapping[str, mx.array], weights: Mapping[str, mx.array]) -> None:
-        """Restore what `arrays` returned; float32 copies missing in old checkpoints are its weights."""
+        """Restore what `arrays` returned; float32 copies that it lacks are made from `weights`."""
         self.rule.state = _filled(self.rule.state, arrays, "")
         # mlx takes a state that was set for a new one and would re-initialise it at the next update
         self.rule._initialized = True

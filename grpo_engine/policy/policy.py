@@ -52,9 +52,7 @@ class Policy:
     fast: FastPaths = field(default_factory=FastPaths)
     notes: tuple[str, ...] = ()
     batching: str | None = None  # kind of batch for decoding; set when first sampled
-    reference: dict[str, mx.array] | None = (
-        None  # None: the base model with the adapter switched off
-    )
+    reference: dict[str, mx.array] | None = None  # None: the base model, adapter off
 
     @property
     def model(self) -> nn.Module:
@@ -70,7 +68,7 @@ class Policy:
         return values
 
     def snapshot(self) -> dict[str, mx.array]:
-        """The model's trainable weights by name (no critic); cheap, because arrays are immutable."""
+        """The model's trainable weights by name (no critic); cheap, since arrays are immutable."""
         return flatten(self.model.trainable_parameters())
 
     def load_trainable(self, weights: Weights) -> None:
@@ -103,7 +101,7 @@ class Policy:
 
     @contextmanager
     def for_sampling(self, weights: Weights | None = None) -> Iterator[None]:
-        """Run as the sampler: with `weights` or the policy's own, adapters folded in where exact."""
+        """Run as the sampler, with `weights` or the policy's own; adapters folded in where exact."""
         with self.using(weights):
             self.module.eval()
             if not self.fast.merge_adapter:

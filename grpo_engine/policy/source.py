@@ -61,7 +61,7 @@ def _fetch(repository: str) -> Path:
 def load_parts(
     config: ModelConfig, *, lazy: bool = False
 ) -> tuple[nn.Module, Any, dict[str, Any], Path, list[str]]:
-    """Load model, tokenizer, configuration, folder and notes, with dtype and quantisation applied."""
+    """Load model, tokenizer, configuration, folder and notes; apply dtype and quantisation."""
     folder = find_folder(config.path)
     if not (folder / "config.json").is_file():
         raise ModelError(f"model.path {folder} has no config.json, so it is no model folder")

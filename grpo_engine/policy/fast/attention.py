@@ -118,7 +118,7 @@ def install(policy: Policy) -> None:
 
 
 def _fits(block: Any) -> bool:
-    """Whether our code reproduces this block's results: alone, with cached keys, and for two rows."""
+    """Whether our code matches this block: without a cache, with cached keys, and for two rows."""
     try:
         if not all(isinstance(block[name], nn.Module) for name in NEEDED):
             return False

@@ -14,7 +14,7 @@ _CLASSES: dict[type, type] = {}
 
 
 def checkpoint_layers(model: nn.Module) -> None:
-    """Make each layer of this model only recompute its forward in the backward pass."""
+    """Make the layers of this model, not of others, recompute their forward in the backward pass."""
     for layer in model.layers:
         kind = type(layer)
         if kind not in _CLASSES:

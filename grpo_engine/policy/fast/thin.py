@@ -1,7 +1,7 @@
-"""LoRA layers that add the adapter's product with one fused multiply-add.
+"""LoRA layers that add the adapter's product to the base's in one addmm.
 
 mlx-lm's layer computes base(x) + scale * ((x A) B): two more passes over arrays as wide as the
-output, forward and backward. Here the narrow x A is scaled, and the product accumulates (addmm).
+output, forward and backward. Here the narrow x A is scaled, and the product accumulates.
 """
 
 import mlx.core as mx
