@@ -101,7 +101,7 @@ class Policy:
 
     @contextmanager
     def for_sampling(self, weights: Weights | None = None) -> Iterator[None]:
-        """Run as the sampler, with `weights` or the policy's own; adapters folded in where exact."""
+        """Run as the sampler, with `weights` or the policy's; adapters folded in where exact."""
         with self.using(weights):
             self.module.eval()
             if not self.fast.merge_adapter:

@@ -131,7 +131,7 @@ class Scorer:
         )
 
     def _steps(self, found: ScoredRewards, rollouts: Sequence[Rollout]) -> Steps:
-        """Scores of steps by their last token; an outcome score is a step that ends with the answer."""
+        """Scores of steps by their last token; an outcome is a step that ends with the answer."""
         rows = process_steps(
             found.values, found.steps, self._worker.weights, [len(r.text) for r in rollouts]
         )

@@ -201,7 +201,7 @@ def has_chat_template(tokenizer: Any) -> bool:
 
 
 def plain_text(messages: Sequence[Message]) -> str:
-    """Plain text for models without roles: contents separated by blank lines, with a final newline."""
+    """Plain text for models without roles: contents with blank lines between, then a newline."""
     *before, last = messages
     lines = [str(m.get("content") or "") for m in before]
     if last.get("role") == "assistant":

@@ -1,7 +1,7 @@
 """Draws one token per row with its log-probability, in one batched call per step.
 
-Order: repetition penalty, temperature, top_k, top_p, min_p. mlx-lm's sampler applies top_p and min_p
-at temperature 1, so the values are not comparable.
+Order: repetition penalty, temperature, top_k, top_p, min_p. mlx-lm's sampler applies top_p and
+min_p at temperature 1, so the values are not comparable.
 Axes: n rows, V vocabulary.
 """
 
@@ -76,9 +76,7 @@ def truncated(parts: Normalised, sampling: Sampling) -> Normalised:
     if sampling.top_p < 1:
         ordered = -mx.sort(-candidates, axis=1)
         before = mx.cumsum(ordered, axis=1) - ordered
-        inside = mx.where(
-            before < sampling.top_p * total, ordered, 1.0
-        )  # the most likely token has 1
+        inside = mx.where(before < sampling.top_p * total, ordered, 1.0)  # the likeliest has 1
         bound = mx.maximum(bound, inside.min(axis=1, keepdims=True))
     if sampling.min_p > 0:
         bound = mx.maximum(bound, sampling.min_p)

@@ -14,7 +14,7 @@ _CLASSES: dict[type, type] = {}
 
 
 def checkpoint_layers(model: nn.Module) -> None:
-    """Make the layers of this model, not of others, recompute their forward in the backward pass."""
+    """Make the layers of this model only recompute their forward in the backward pass."""
     for layer in model.layers:
         kind = type(layer)
         if kind not in _CLASSES:

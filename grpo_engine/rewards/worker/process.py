@@ -192,7 +192,7 @@ class RewardProcess:
         return DiedError(status, self._traced())
 
     def _hung_at(self) -> str:
-        """Get the worker's current line from its C-level handler, which works while Python hangs."""
+        """Get the worker's current line from its C-level handler; works while Python hangs."""
         try:
             self._process.send_signal(signal.SIGUSR1)
         except ProcessLookupError:
