@@ -56,7 +56,6 @@ def around(recipe: Recipe) -> dict[str, object]:
 
 
 def sentence(recipe: Recipe) -> str:
-    """The recipe as one sentence."""
     words = "; ".join(answer.words for answer in answers(recipe))
     return words[0].upper() + words[1:] + "."
 

@@ -27,7 +27,6 @@ class PinnedGroups:
 
     @property
     def rollouts(self) -> list[Rollout]:
-        """The rollouts of all groups, in order."""
         return [rollout for group in self.groups for rollout in group.rollouts]
 
 

@@ -56,7 +56,6 @@ class Policy:
 
     @property
     def model(self) -> nn.Module:
-        """The language model."""
         model: nn.Module = self.module["model"]
         return model
 

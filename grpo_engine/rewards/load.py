@@ -36,7 +36,6 @@ class LoadedReward:
 
     @property
     def is_async(self) -> bool:
-        """Whether a call returns a coroutine."""
         function = self.function
         while isinstance(function, functools.partial):
             function = function.func

@@ -27,7 +27,6 @@ class Scores:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the reward functions."""
         return tuple(reward.name for reward in self.rewards[0])
 
     @property
@@ -40,7 +39,6 @@ class Scores:
         return [[reward.value for reward in row] for row in self.rewards]
 
     def totals(self) -> list[float | None]:
-        """The total reward of each rollout."""
         return [total_reward(row, self.weights) for row in self.values]
 
     @property

@@ -259,7 +259,6 @@ class RowsBatch:
         return mx.concatenate(keys)[back], mx.concatenate(values)[back]
 
     def step(self, tokens: Sequence[int]) -> mx.array:
-        """Run one token per row."""
         if self.caches[0].keys.shape[2] <= self.layout.end:
             self._make_room()
         self.layout.settle()
@@ -311,7 +310,6 @@ class MergedBatch:
         self.caches: list[Any] | None = None
 
     def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
-        """Run prompts one by one."""
         return [_prefill_alone(self.model, prompt) for prompt in prompts]
 
     def add(self, prompts: Sequence[Prefilled]) -> None:
@@ -327,12 +325,10 @@ class MergedBatch:
                 cache.extend(new)
 
     def step(self, tokens: Sequence[int]) -> mx.array:
-        """Run one token per row."""
         logits: mx.array = self.model(mx.array(list(tokens))[:, None], cache=self.caches)[:, -1]
         return logits
 
     def keep(self, places: Sequence[int]) -> None:
-        """Drop rows."""
         if not places:
             self.caches = None
             return
@@ -348,7 +344,6 @@ class SeparateBatch:
         self.rows: list[list[Any]] = []
 
     def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
-        """Run prompts one by one."""
         return [_prefill_alone(self.model, prompt) for prompt in prompts]
 
     def add(self, prompts: Sequence[Prefilled]) -> None:
@@ -363,7 +358,6 @@ class SeparateBatch:
         ])  # fmt: skip
 
     def keep(self, places: Sequence[int]) -> None:
-        """Drop rows."""
         self.rows = [self.rows[place] for place in places]
 
 

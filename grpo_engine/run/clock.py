@@ -28,7 +28,6 @@ class Clock:
         return self.now() - self._started
 
     def pause(self) -> None:
-        """Stop counting."""
         self._paused_at = time.perf_counter()
 
     def resume(self) -> None:

@@ -45,7 +45,6 @@ class Problem:
 
     @property
     def answer(self) -> int:
-        """The right result."""
         if self.kind == "add":
             return self.a + self.b
         return self.a - self.b if self.kind == "subtract" else self.a * self.b

@@ -42,7 +42,6 @@ LONGEST_ANSWER = 10_000
 
 
 def names() -> list[str]:
-    """Names of all generators."""
     return sorted(_registry())
 
 

@@ -72,12 +72,10 @@ class Samples:
 
     @property
     def reward_weights(self) -> tuple[float, ...]:
-        """Weights of the reward functions."""
         return self.groups[0].scores.weights
 
     @property
     def reward_names(self) -> tuple[str, ...]:
-        """Names of the reward functions."""
         return self.groups[0].scores.names
 
     def rows_of(self, place: int) -> list[int]:

@@ -36,7 +36,6 @@ class StepGroups:
 
     @property
     def all(self) -> list[SampledGroup]:
-        """Every sampled group."""
         return [*self.groups, *self.replaced]
 
 

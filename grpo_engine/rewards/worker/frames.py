@@ -40,7 +40,6 @@ def read_frame(fd: int) -> Any | None:
 
 
 def write_frame(fd: int, frame: Any) -> None:
-    """Write a whole frame."""
     data = memoryview(pack(frame))
     while data:
         data = data[os.write(fd, data) :]
