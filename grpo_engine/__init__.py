@@ -1,13 +1,13 @@
-"""GRPO on MLX as a generator of events; knows no screen and no database."""
+"""GRPO on MLX as a generator of events, independent of any screen or database."""
 
 import sys
 
 
 class _BeforeMlx:
-    """Prepares the process just before the first import of `mlx.core`, whoever asks for it.
+    """Import hook that prepares the process just before the first import of `mlx.core`.
 
-    MLX resolves its matrix products when its library is loaded, so a fast BLAS must be there
-    first; an import hook holds that order for every module, worker, rank and third-party package.
+    MLX resolves its matrix products when its library is loaded, so a fast BLAS must be loaded
+    first. The hook ensures that order for every module, worker, rank and third-party package.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What a user may ask of a running engine: requests that it takes up at the next safe point."""
+"""Requests from the user to a running engine, handled at its next safe point."""
 
 import threading
 from collections import deque
@@ -9,12 +9,12 @@ Verb = Literal["pause", "continue", "stop_after_step", "stop_now", "checkpoint"]
 
 
 class StopNow(Exception):  # noqa: N818 (a request, not an error)
-    """The unfinished step is to be dropped, as the user asked."""
+    """Raised to drop the unfinished step at the user's request."""
 
 
 @dataclass(slots=True)
 class Control:
-    """Requests to one run; any thread may ask, only the engine takes."""
+    """Requests to one run; any thread may make them, only the engine consumes them."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _wake: threading.Event = field(default_factory=threading.Event)
@@ -26,7 +26,7 @@ class Control:
     _lost: str = ""
 
     def ask(self, verb: Verb) -> None:
-        """Ask for `verb`; asking twice is asking once."""
+        """Request `verb`; repeating a request has no effect."""
         with self._lock:
             match verb:
                 case "pause":
@@ -42,18 +42,18 @@ class Control:
             self._wake.set()
 
     def pin(self, example_key: str) -> None:
-        """Ask to follow one more prompt through the run."""
+        """Request to pin one more prompt."""
         with self._lock:
             self._pins.append(example_key)
 
     def lose(self, message: str) -> None:
-        """Say that another rank of the run is gone; the first to say so is heard."""
+        """Report that another rank is gone; only the first report is kept."""
         with self._lock:
             self._lost = self._lost or message
 
     @property
     def lost(self) -> str:
-        """Which other rank is gone, and why; empty while all are there."""
+        """Which other rank is gone, and why; empty while all are running."""
         return self._lost
 
     @property
@@ -68,29 +68,29 @@ class Control:
 
     @property
     def stop_after_step(self) -> bool:
-        """Whether the run should end once the step in hand is done."""
+        """Whether the run should end after the current step."""
         return self._stop_after_step or self._stop_now
 
     @property
     def wants_checkpoint(self) -> bool:
-        """Whether a checkpoint was asked for and not yet taken up."""
+        """Whether a requested checkpoint is still pending."""
         return self._checkpoint
 
     def take_checkpoint(self) -> bool:
-        """Return whether a checkpoint was asked for, and forget it."""
+        """Return whether a checkpoint was requested, and clear the request."""
         with self._lock:
             asked, self._checkpoint = self._checkpoint, False
             return asked
 
     def take_pins(self) -> list[str]:
-        """Return the example keys to pin, and forget them."""
+        """Return the example keys to pin, and clear them."""
         with self._lock:
             pins = list(self._pins)
             self._pins.clear()
             return pins
 
     def wait_while_paused(self, seconds: float) -> bool:
-        """Wait up to `seconds` for the pause to end and return whether it still holds."""
+        """Wait up to `seconds` for the pause to end; return whether the run is still paused."""
         self._wake.clear()
         if self._paused:
             self._wake.wait(seconds)

@@ -2,11 +2,11 @@
 
 
 class EngineError(Exception):
-    """Base of all errors that the engine raises on purpose."""
+    """Base class of the errors that the engine raises."""
 
 
 class ConfigError(EngineError, ValueError):
-    """A setting has a value that cannot be used; `settings` are those that could be changed."""
+    """A setting has an unusable value; `settings` names those that would fix it."""
 
     def __init__(self, message: str, *settings: str) -> None:
         super().__init__(message)
@@ -18,7 +18,7 @@ class RecipeError(ConfigError):
 
     @property
     def setting(self) -> str:
-        """The name of the setting, the first if it is about several; empty for the whole recipe."""
+        """The name of the (first) setting; empty if the error is about the whole recipe."""
         return self.settings[0] if self.settings else ""
 
 
@@ -27,11 +27,11 @@ class ModelError(EngineError):
 
 
 class DataError(EngineError, ValueError):
-    """A data set, or a row of it, cannot be used."""
+    """A data set, or a row in it, cannot be used."""
 
 
 class RewardError(EngineError):
-    """A reward function cannot be loaded, failed, or returned something that is no score."""
+    """A reward function cannot be loaded, failed, or returned something other than scores."""
 
 
 class CheckpointError(EngineError):
@@ -43,7 +43,7 @@ class MemoryLimitError(EngineError, MemoryError):
 
 
 class SelfCheckError(EngineError):
-    """The engine's check of itself before the first step found a difference."""
+    """The self-check before the first step found a difference."""
 
 
 class MissingPackageError(EngineError, ImportError):
@@ -51,7 +51,7 @@ class MissingPackageError(EngineError, ImportError):
 
 
 class MathsError(EngineError, ValueError):
-    """Arrays given to the maths do not fit each other, or one that the recipe reads is missing."""
+    """Arrays have shapes that do not match, or one that the recipe reads is missing."""
 
 
 class NotFiniteError(EngineError, ArithmeticError):

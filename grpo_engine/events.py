@@ -1,4 +1,4 @@
-"""What can happen in a run: past-tense facts of plain Python, each with the step it belongs to."""
+"""The events of a run: past-tense facts as plain Python values, each with its step."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ class RewardValue:
 
 
 def total_reward(values: Iterable[float | None], weights: Iterable[float]) -> float | None:
-    """r = Σ_f w_f·r_f over the functions that apply; None where none does. NaN counts as None."""
+    """r = Σ_f w_f·r_f over the functions that apply; None if none does. NaN counts as None."""
     parts = [
         weight * value
         for value, weight in zip(values, weights, strict=True)
@@ -37,9 +37,9 @@ def total_reward(values: Iterable[float | None], weights: Iterable[float]) -> fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One scored rollout: its ids as sampled, its text for people, and what it earned.
+    """One scored rollout: its ids as sampled, its text for people, and its rewards.
 
-    `ends[t]` is the number of characters of `text` up to and including token t; empty if unknown.
+    `ends[t]` counts the characters of `text` up to and including token t; empty if unknown.
     """
 
     index: int
@@ -55,7 +55,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The rollouts of one prompt, siblings that are compared with each other."""
+    """The rollouts of one prompt, which are compared with each other."""
 
     index: int
     origin: Origin
@@ -76,8 +76,8 @@ class Group:
 class TokenNumbers:
     """The numbers of one completion's tokens; every non-empty tuple is as long as its ids.
 
-    `old` are the sampling policy's log-probabilities as the trainer sees them, `passes` the ones
-    each pass saw before its update, `after` those after the step, `sampled` those after top-p.
+    `old` are the sampling policy's log-probabilities as the trainer computes them, `passes` those
+    before each pass's update, `after` those after the step, `sampled` those after top-p.
     """
 
     index: int
@@ -105,7 +105,7 @@ class RowDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptStarted:
-    """A prompt whose answers are being sampled."""
+    """A prompt whose answers are sampled."""
 
     group: int
     origin: Origin
@@ -116,7 +116,7 @@ class PromptStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSample:
-    """One held-out problem in one evaluation: how many of its samples were right."""
+    """One held-out problem in one evaluation, with the number of right samples."""
 
     example_key: str
     correct: int
@@ -126,7 +126,7 @@ class EvaluationSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """A run, or a new attempt at it, began; `step` is the last finished step."""
+    """A run began or was resumed; `step` is the last finished step."""
 
     step: int
     config: Mapping[str, Any]
@@ -141,7 +141,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLoaded:
-    """The policy is in memory."""
+    """The policy was loaded."""
 
     step: int
     path: str
@@ -150,12 +150,12 @@ class ModelLoaded:
     dtype: str
     notes: tuple[str, ...] = ()
     seconds: float
-    settled: Mapping[str, Any] = field(default_factory=dict)  # settings decided here, by path
+    settled: Mapping[str, Any] = field(default_factory=dict)  # settings decided at load, by path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseStarted:
-    """The step entered a phase; `total` counts what it has to work through, 0 if unknown."""
+    """The step entered a phase; `total` is its amount of work, 0 if unknown."""
 
     step: int
     phase: Phase
@@ -165,7 +165,7 @@ class PhaseStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseAdvanced:
-    """`done` of the phase's total are through."""
+    """`done` of the phase's total are finished."""
 
     step: int
     phase: Phase
@@ -195,7 +195,7 @@ class RolloutsAdvanced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupScored:
-    """A group has its rewards and advantages."""
+    """The rewards and advantages of a group were computed."""
 
     step: int
     group: Group
@@ -229,7 +229,7 @@ class PassFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFinished:
-    """The step is complete: all metrics, and the totals of tokens and seconds so far."""
+    """The step is complete: all metrics, and total tokens and seconds so far."""
 
     step: int
     metrics: Mapping[str, float]
@@ -239,7 +239,7 @@ class StepFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSkipped:
-    """The step made no update, and why."""
+    """The step made no update, for the given reason."""
 
     step: int
     reason: str
@@ -247,7 +247,7 @@ class StepSkipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRaised:
-    """A rule of the alert list holds at this step."""
+    """An alert rule holds at this step."""
 
     step: int
     rule: str
@@ -275,7 +275,7 @@ class EvaluationFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved:
-    """A complete checkpoint is on disk."""
+    """A complete checkpoint was written."""
 
     step: int
     path: str
@@ -285,7 +285,7 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteWritten:
-    """A line for the log: what the engine decided and why."""
+    """A line for the log: a decision of the engine and its reason."""
 
     step: int
     text: str
@@ -294,14 +294,14 @@ class NoteWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPaused:
-    """The engine waits."""
+    """The engine paused."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResumed:
-    """The engine goes on after a pause."""
+    """The engine resumed after a pause."""
 
     step: int
 
@@ -347,7 +347,7 @@ Event = (
     | RunFailed
 )
 
-# The names in stores, spill files and JSON lines; they outlive the names of the classes.
+# Names in stores, spill files and JSON lines; they stay when a class is renamed.
 EVENT_TYPES: dict[str, type] = {
     "RunStarted": RunStarted,
     "ModelLoaded": ModelLoaded,
@@ -373,12 +373,12 @@ _KINDS = {kind: name for name, kind in EVENT_TYPES.items()}
 
 
 def kind_of(event: Event) -> str:
-    """The name that the event is stored under."""
+    """The name under which the event is stored."""
     return _KINDS[type(event)]
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """Give the event as JSON values with its type under `event`; NaN and infinities as strings."""
+    """Return the event as JSON values, its type under `event`; NaN and infinities as strings."""
     return {"event": kind_of(event), **_encode_fields(event)}
 
 
@@ -440,6 +440,6 @@ def _is_subclass(kind: Any, parent: type) -> bool:
 
 @functools.cache
 def _stored_fields(kind: Any) -> tuple[tuple[str, str, Any], ...]:
-    """Name, stored name and type of each field."""
+    """The name, stored name and type of each field."""
     hints = typing.get_type_hints(kind)
     return tuple((f.name, _stored_name(f), hints[f.name]) for f in dataclasses.fields(kind))

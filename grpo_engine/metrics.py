@@ -1,4 +1,4 @@
-"""MetricSpec: the one description of each metric, by TRL's names where TRL has one."""
+"""Descriptions of all metrics, under TRL's names where TRL has one."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +9,7 @@ Reduction = Literal["mean", "sum", "min", "max", "last"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSpec:
-    """What a metric measures, which way is better, and where its guide lines are."""
+    """What a metric measures, which direction is better, and its guide lines."""
 
     name: str
     label: str
@@ -160,7 +160,7 @@ METRICS: dict[str, MetricSpec] = {spec.name: spec for spec in _SPECS}
 
 
 def spec(name: str) -> MetricSpec:
-    """Describe a metric; those with a reward function's name in them are described by pattern."""
+    """Describe a metric; names that contain a reward function's name are matched by pattern."""
     if name in METRICS:
         return METRICS[name]
     head, _, rest = name.partition("/")

@@ -1,6 +1,6 @@
-"""GRPO training: run(config, control) is a generator of events and does all of a run's work.
+"""GRPO training: run(config, control) is a generator of events that executes a whole run.
 
-`_train` is the algorithm; each part of a step is one call, and lives here:
+`_train` is the algorithm. Each part of a step is one call, implemented in these files:
 
     sample, score        train/sampling.py    rollouts/decode.py, rewards/
     advantages           train/advantages.py  maths/advantage.py
@@ -8,16 +8,16 @@
     passes, update       train/update.py      train/loss.py, maths/loss.py, policy/optimizer.py
     report               train/report.py      train/step.py
 
-The arrays of a step are the fields of `Samples` in train/samples.py. Their last letters are their
+The arrays of a step are the fields of `Samples` in train/samples.py. Suffixes name their
 axes: B all rollouts of the step (P prompts times G completions), T tokens, F reward functions.
 
-What decides the numbers is a function of the seed, the step and the weights, so that a resumed run
-equals an unbroken one bit for bit. Deviations from the papers:
+Results depend only on the seed, the step and the weights, so that a resumed run equals an
+uninterrupted one bit for bit. Deviations from the papers:
 
-1. A group without signal counts in every denominator but skips its forward pass where nothing but
-   the advantage would give it a gradient.
-2. Where the first pass is the first forward over fresh completions, its own log-probabilities,
-   detached, are the old ones: the ratio is exactly 1 there.
+1. A group without signal counts in every denominator, but skips its forward pass if its gradient
+   depends on the advantage alone.
+2. If the first pass is the first forward over fresh completions, its own log-probabilities,
+   detached, are the old ones, so the ratio is exactly 1.
 """
 
 import time
@@ -58,7 +58,7 @@ from grpo_engine.train.update import UpdateResult, measure_targets, update
 def run(
     config: RunConfig, control: Control, *, folder: Path, resume: bool = False
 ) -> Iterator[Event]:
-    """Train as the settings say, from the start or from the last checkpoint in `folder`.
+    """Train with these settings, from the start or from the last checkpoint in `folder`.
 
     Every call of `next` must come from the same thread, the only one that uses MLX.
     """
@@ -76,7 +76,7 @@ def run(
 
 
 def _whole_run(run: Run) -> Iterator[Event]:
-    """All that happens once everything is loaded."""
+    """The run after everything is loaded."""
     yield from answer_requests(run, run.step)
     if run.step == 0 and not run.progress.evaluated_before:
         yield from _before_first_step(run)
@@ -115,17 +115,17 @@ def _train(run: Run) -> Iterator[Event]:
         samples, result = None, None
 
         # 1. Sample G completions for each of P prompts.
-        # 2. Score them. Groups without variance are replaced where the recipe has refills.
+        # 2. Score them. Groups without variance are replaced if the recipe has refills.
         sampled = yield from sample_step(run, step)
         no_advantages_B = [0.0 for group in sampled.replaced for _ in group.rollouts]
         yield from groups_scored(run, step, sampled.replaced, no_advantages_B)
 
         if sampled.groups:
-            # token_ids_BT, mask_BT and sampler_logprobs_BT, as sampled: never tokenised again
+            # token_ids_BT, mask_BT and sampler_logprobs_BT, as sampled, never re-tokenised
             samples = gather(sampled.groups, recipe)
 
-            # 3. Advantages, [B] or [B, T], from rewards [B, F]. A critic, or a KL penalty in the
-            #    reward, makes them from old and reference log-probabilities, which then come first.
+            # 3. Advantages, [B] or [B, T], from rewards [B, F]. A critic or a KL penalty in the
+            #    reward needs old and reference log-probabilities, which are then computed first.
             if advantages_read_tokens(recipe):
                 yield from score_before_update(run, samples, step)
             samples.advantages = step_advantages(samples, recipe)
@@ -185,7 +185,7 @@ def score_before_update(run: Run, samples: Samples, step: int) -> Iterator[Event
 def score_after_update(
     run: Run, samples: Samples, step: int, result: UpdateResult | None
 ) -> Iterator[Event]:
-    """Score some groups again with the updated policy, and give the numbers of every token."""
+    """Score some groups again with the updated policy, and yield the numbers of every token."""
     if result is not None and result.updates:
         with run.clock.phase("logprobs"):
             if run.recipe.trust == "target":
@@ -202,7 +202,7 @@ def score_after_update(
 
 
 def control_entropy(run: Run, result: UpdateResult | None) -> None:
-    """Move the weight of the entropy bonus so that entropy nears the recipe's target."""
+    """Adjust the weight of the entropy bonus towards the recipe's target entropy."""
     progress, target = run.progress, run.recipe.entropy_target
     if target is not None and result is not None and result.entropy[1]:
         total, count = result.entropy
@@ -212,7 +212,7 @@ def control_entropy(run: Run, result: UpdateResult | None) -> None:
 
 
 def refresh_reference(run: Run) -> Iterator[Event]:
-    """Mix the policy into its reference, every so many steps where the recipe asks for it."""
+    """Mix the policy into its reference, at the recipe's interval."""
     every = run.recipe.ref_refresh_every
     if every and run.step % every == 0:
         run.policy.refresh_reference(run.recipe.ref_mix)
@@ -224,7 +224,7 @@ def refresh_reference(run: Run) -> Iterator[Event]:
 def evaluate_only(
     config: RunConfig, control: Control, *, folder: Path, step: int = 0, moment: Moment = "after"
 ) -> Iterator[Event]:
-    """Evaluate the model and adapter that the settings name on their held-out problems."""
+    """Evaluate the settings' model and adapter on the held-out problems."""
     try:
         with ExitStack() as stack:
             task = _held_out_task(config)
@@ -258,7 +258,7 @@ def _failed(step: int, error: Exception, lost_rank: str = "") -> RunFailed:
 
 
 def _lost_rank(control: Control) -> str:
-    """Which rank is gone, where that is why something failed; its end may be noticed late."""
+    """Which rank is gone, if that caused the failure; waits, as it may be detected late."""
     if launched_rank() is not None:
         time.sleep(0.5)
     return control.lost

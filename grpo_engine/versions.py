@@ -1,4 +1,4 @@
-"""Versions of everything that decides a run's numbers."""
+"""Versions of everything that affects a run's results."""
 
 import platform
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ PACKAGES = ("grpo-tui", "mlx", "mlx-lm", "numpy", "transformers")
 
 @cache
 def versions() -> Mapping[str, str]:
-    """Python's version and those of the packages that are installed."""
+    """Versions of Python and of the installed packages."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

@@ -1,1 +1,1 @@
-"""What the numbers of a run say is wrong."""
+"""Alerts: problems that show in a run's metrics."""

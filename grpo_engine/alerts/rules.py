@@ -1,4 +1,4 @@
-"""The rules of alerts: each reads the last steps' metrics and gives one finding or None."""
+"""Alert rules: each reads the metrics of recent steps and returns a finding or None."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -8,16 +8,16 @@ from grpo_engine.config.mismatch import Gap
 from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import Severity
 
-MOSTLY_RIGHT = 0.8  # from here on, form is what is left to learn
+MOSTLY_RIGHT = 0.8  # above this accuracy, only the format is left to learn
 MEAN_GAP, MAX_GAP = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
-# how large a gap that is corrected may be: times the first step's, times what rounding explains
+# limits of a corrected gap: as a multiple of the first step's, and of what rounding explains
 GROWN, FARTHEST = 5.0, Gap(20.0, 4.0)
-MASKED = 0.25  # share of tokens that the correction may leave out
+MASKED = 0.25  # share of tokens that the correction may mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the rules read; `history` ends with the current step, `start` has the first ten."""
+    """Input of the rules; `history` ends with the current step, `start` holds the first ten."""
 
     history: Sequence[Mapping[str, float]]
     start: Sequence[Mapping[str, float]]
@@ -31,15 +31,15 @@ class Facts:
     limits: AlertsConfig
 
     def last(self, key: str, count: int, skip: int = 0) -> list[float]:
-        """Give `count` values of a metric before the last `skip`; empty if there are fewer."""
+        """Return `count` values of a metric before the last `skip`; empty if there are fewer."""
         end = len(self.history) - skip
         values = [row[key] for row in self.history[max(0, end - count) : end] if key in row]
         return values if len(values) == count else []
 
     def rise(self, key: str, count: int = 10) -> float | None:
-        """Give the change of a metric's mean from one window to the next, 0 within its noise.
+        """Return the change of a metric's mean between the last two windows, 0 if it is noise.
 
-        Noise is two standard errors of the difference; None without two whole windows.
+        Noise is below two standard errors of the difference. None without two full windows.
         """
         late, early = self.last(key, count), self.last(key, count, skip=count)
         if not late or not early:
@@ -51,7 +51,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a rule found: how bad, what it means, what to try, and the number beside its limit."""
+    """What a rule found: severity, explanation, what to try, and the value beside its limit."""
 
     severity: Severity
     explanation: str
@@ -226,7 +226,7 @@ def gradient_spike(facts: Facts) -> Finding | None:
 
 
 def sampler_disagrees(facts: Facts) -> Finding | None:
-    """A gap that is corrected may be as large as rounding makes it, which the first step shows."""
+    """Report a gap that rounding does not explain; a corrected gap is judged by the first step."""
     keys = (MEAN_GAP, MAX_GAP)
     now = {key: facts.history[-1][key] for key in keys if key in facts.history[-1]}
     limits = dict(zip(keys, facts.sampler_gap, strict=True))

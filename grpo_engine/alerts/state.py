@@ -1,7 +1,7 @@
-"""Alerts: what the numbers of a run say is wrong, what it means, and what to try.
+"""Turns the events of a run into alerts.
 
-`Alerts` folds the events of a run; it keeps the last steps' metrics and nothing else, so that its
-state fits in a checkpoint. A rule that still holds is raised again every `REPEAT` steps.
+`Alerts` keeps only the metrics of recent steps, so that its state fits in a checkpoint. A rule that
+still holds is raised again every `REPEAT` steps.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ WINDOW, REPEAT = 40, 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the rules need to know of the run beside its numbers; None where it does not apply."""
+    """What the rules need to know about the run besides its metrics; None where not applicable."""
 
     updates_per_step: int = 1
     has_bounds: bool = True
@@ -40,7 +40,7 @@ class Alerts:
         self._raised: dict[str, int] = {}
 
     def observe(self, event: Event) -> Iterator[AlertRaised]:
-        """Take in an event and give the alerts that hold because of it."""
+        """Process an event and yield the alerts that it raises."""
         match event:
             case StepFinished():
                 numbers = {key: float(value) for key, value in event.metrics.items()}
@@ -74,7 +74,7 @@ class Alerts:
                 yield raised(step, rule.__name__, finding)
 
     def state(self) -> dict[str, Any]:
-        """Give the fold's memory as JSON values."""
+        """Return the state as JSON values."""
         return {
             "history": self._history,
             "start": self._start,
@@ -83,7 +83,7 @@ class Alerts:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put back what `state` gave."""
+        """Restore what `state` returned."""
         self._history = [dict(row) for row in state["history"]]
         self._start = [dict(row) for row in state["start"]]
         self._evaluations = [(int(step), float(value)) for step, value in state["evaluations"]]
@@ -91,5 +91,5 @@ class Alerts:
 
 
 def raised(step: int, rule: str, finding: Finding, group: int | None = None) -> AlertRaised:
-    """Make the event of a finding."""
+    """Return the event for a finding."""
     return AlertRaised(step=step, rule=rule, group=group, **asdict(finding))

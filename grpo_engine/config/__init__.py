@@ -1,1 +1,1 @@
-"""The settings of a run: the tree, its recipes, and what they are called elsewhere."""
+"""The settings of a run, the recipes, and their names in TRL."""

@@ -1,4 +1,4 @@
-"""The settings as data: list them, read them from YAML and `--set`, say what is wrong in words."""
+"""The settings as data: list them, read them from YAML and `--set`, report what is wrong."""
 
 import difflib
 import math
@@ -19,7 +19,7 @@ from grpo_engine.errors import ConfigError, RecipeError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingInfo:
-    """One setting as forms, tables and help show it."""
+    """One setting as shown in forms, tables and help."""
 
     path: str
     annotation: Any
@@ -37,7 +37,7 @@ class SettingInfo:
 
 @cache
 def settings() -> Mapping[str, SettingInfo]:
-    """List every setting by its dotted path, in the order of the tree."""
+    """Every setting by its dotted path, in the order of the tree."""
     found: dict[str, SettingInfo] = {}
     for name, field in RunConfig.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
@@ -84,7 +84,7 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 
 def flatten(config: RunConfig) -> dict[str, Any]:
-    """Give the config as dotted paths to JSON values."""
+    """Return the config as JSON values by dotted path."""
     flat: dict[str, Any] = {}
     for name, value in config.model_dump(mode="json").items():
         if isinstance(getattr(config, name), Section):
@@ -110,9 +110,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def write_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
-    """Write a config as YAML; by default only what differs from the defaults.
+    """Return a config as YAML; by default only what differs from the defaults.
 
-    Where a text holds characters that cannot be seen, all beyond ASCII are written as escapes.
+    If a text has invisible characters, everything beyond ASCII is escaped.
     """
     tree = config.model_dump(mode="json", exclude_defaults=only_changed)
     text = str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
@@ -122,9 +122,9 @@ def write_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one tree over another, section by section.
+    """Merge `over` into `base`, section by section.
 
-    Other rewards drop the weights of the old ones, and another task drops its options.
+    New rewards drop the weights of the old ones, and a new task drops the old one's options.
     """
     merged = dict(base)
     for key, value in over.items():
@@ -146,13 +146,13 @@ BELONGS_TO = {("rewards", "weights"): "functions", ("task", "options"): "name"}
 
 
 def _replaced(section: str, name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether a setting belongs to another one that is given a new value."""
+    """Whether a setting belongs to another one whose value changes."""
     owner = BELONGS_TO.get((section, name), "")
     return owner in new and new[owner] != old.get(owner)
 
 
 def parse_sets(pairs: Iterable[str]) -> dict[str, Any]:
-    """Turn `a.b=c` words into a tree; a value is YAML, and text where the setting is text."""
+    """Parse `a.b=c` arguments into a tree; a value is YAML, or plain text for a text setting."""
     tree: dict[str, Any] = {}
     known = settings()
     for pair in pairs:
@@ -183,7 +183,7 @@ def _setting_of(path: str, known: Mapping[str, SettingInfo]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Say which known names are like `word`, as the end of a sentence; empty if none is."""
+    """Name the known names closest to `word`, as the end of a sentence; empty if none is close."""
     names = list(known)
     by_leaf = [name for name in names if name.rsplit(".", 1)[-1] == word.rsplit(".", 1)[-1]]
     found = list(dict.fromkeys(by_leaf + difflib.get_close_matches(word, names, n=3, cutoff=0.5)))
@@ -212,18 +212,18 @@ def _plain(text: str) -> Any:
 
 
 class Problem(NamedTuple):
-    """What is wrong with a configuration, and the paths of the settings that could be changed."""
+    """What is wrong with a configuration, and the paths of the settings that would fix it."""
 
     words: str
     settings: tuple[str, ...]
-    at: str = ""  # the place, where the words do not name it
+    at: str = ""  # the place, if the message does not name it
 
     def __str__(self) -> str:
         return f"{self.at}: {self.words}" if self.at else self.words
 
 
 def build(tree: Mapping[str, Any], where: str = "the configuration") -> RunConfig:
-    """Make the config of a tree, or raise one ConfigError that lists everything wrong in it."""
+    """Build the config from a tree; raise one ConfigError that lists every problem."""
     try:
         return RunConfig.model_validate(dict(tree))
     except ValidationError as error:
@@ -232,7 +232,7 @@ def build(tree: Mapping[str, Any], where: str = "the configuration") -> RunConfi
 
 
 def problems(tree: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Everything that is wrong in a tree of settings."""
+    """Every problem in a tree of settings."""
     try:
         RunConfig.model_validate(dict(tree))
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What each recipe is good and bad at, in words for people who choose one."""
+"""Strengths and weaknesses of each recipe, to help people choose one."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What is declared of one setting of a recipe, and what can be told from that."""
+"""The declaration of a recipe's setting, and what follows from it."""
 
 import math
 import sys
@@ -33,7 +33,7 @@ ANY = Range(-math.inf)
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """A condition on a recipe, the words for it, and the settings it looks at."""
+    """A condition on a recipe, its wording, and the settings it reads."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -51,21 +51,21 @@ ALWAYS = When(lambda _: True, "", ())
 
 
 def chosen(name: str, *values: str) -> When:
-    """The setting has one of these values."""
+    """The condition that the setting has one of these values."""
     *most, last = values
     listed = f"{', '.join(most)} or {last}" if most else last
     return When(lambda r: getattr(r, name) in values, f"{name}={listed}", (name,))
 
 
 def more(name: str, than: float) -> When:
-    """The setting is above a number."""
+    """The condition that the setting is above a number."""
     return When(lambda r: getattr(r, name) > than, f"{name} above {than:g}", (name,))
 
 
 class Meaning(NamedTuple):
-    """What a value of a choice means: words of the recipe's sentence, lines of its formula.
+    """What a value of a choice means: its part of the recipe's sentence and of its formula.
 
-    Of a signal: what it compares within a group, and whether each token has its own advantage.
+    For a signal, also what it compares within a group and whether each token has its own advantage.
     """
 
     words: str = ""
@@ -78,9 +78,9 @@ class Meaning(NamedTuple):
 class Setting:
     """The facts of one setting; its name, type and default are those of the recipe's field.
 
-    `said` is added to the words of the choice that the setting belongs to; `factor`, `term` and
-    `outside` stand before the objective, after it, and after the sum over tokens in the formula.
-    All four are left out where the setting is off or not read.
+    `said` is added to the wording of the choice that the setting belongs to. In the formula,
+    `factor` comes before the objective, `term` after it, `outside` after the sum over tokens.
+    All four are left out when the setting is off or not read.
     """
 
     help: str
@@ -88,13 +88,13 @@ class Setting:
     kind: Any = None
     default: Any = None
     label: str = ""  # in the lab
-    belongs: str = ""  # to which of the six choices
-    main: bool = False  # one of the eight settings that matter first
+    belongs: str = ""  # which of the six choices it belongs to
+    main: bool = False  # one of the eight settings that matter most
     unit: str = ""
     range: Range = ANY
     off: Any = NEVER
     when: When = ALWAYS
-    steps: tuple[Any, ...] = ()  # what the lab steps through
+    steps: tuple[Any, ...] = ()  # values that the lab steps through
     meanings: Mapping[str, Meaning] = field(default_factory=dict)
     said: str = ""
     factor: str = ""
@@ -111,7 +111,7 @@ class Setting:
         return self.when.holds(recipe)
 
     def active(self, recipe: Any) -> bool:
-        """Whether the recipe reads the setting, and it is not off."""
+        """Whether the recipe reads the setting and the setting is not off."""
         return self.read(recipe) and getattr(recipe, self.name) != self.off
 
     @property
@@ -132,7 +132,7 @@ class Setting:
         return isinstance(self.off, int | float) and self.off not in self.range
 
     def checked(self, value: Any) -> Any:
-        """The value in the setting's own type; a ValueError says what would be legal."""
+        """The value in the setting's own type; a ValueError names the legal values."""
         given = value
         if isinstance(value, str) and self.range != ANY:
             with suppress(ValueError):  # YAML reads 1e-5 as text: its floats need a point
@@ -152,7 +152,7 @@ class Setting:
 
 
 def setting(default: Any, help: str, **facts: Any) -> Any:
-    """A field of the recipe with the facts of its setting."""
+    """Declare a field of the recipe with the facts of its setting."""
     return field(default=default, metadata={"setting": Setting(help=help, **facts)})
 
 
@@ -160,5 +160,5 @@ def number(
     default: float | None, help: str, *, low: float = 0, high: float = math.inf,
     above: bool = False, **facts: Any,
 ) -> Any:  # fmt: skip
-    """A setting with a range: from `low`, or `above` it, to `high`."""
+    """Declare a setting with a range: from `low`, or `above` it, to `high`."""
     return setting(default, help, range=Range(low, high, above), **facts)

@@ -1,6 +1,6 @@
-"""A recipe for people: its six choices in words, as one sentence, and as a formula.
+"""Describes a recipe to people: its six choices in words, as one sentence, and as a formula.
 
-The words and fragments are declared with the settings; here they are put together.
+The words and fragments are declared with the settings and put together here.
 """
 
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from grpo_engine.config.recipes import SETTINGS, Recipe
 
 
 class Answer(NamedTuple):
-    """One of the six choices, what it asks, its value, what that means, the settings it reads."""
+    """One of the six choices: its question, its value, what that means, the settings it reads."""
 
     question: str
     asks: str
@@ -47,7 +47,7 @@ def answers(recipe: Recipe) -> tuple[Answer, ...]:
 
 
 def around(recipe: Recipe) -> dict[str, object]:
-    """The settings that a recipe reads beside its six choices."""
+    """The settings that a recipe reads besides its six choices."""
     return {
         name: getattr(recipe, name)
         for name, setting in SETTINGS.items()
@@ -56,7 +56,6 @@ def around(recipe: Recipe) -> dict[str, object]:
 
 
 def sentence(recipe: Recipe) -> str:
-    """The recipe as one sentence."""
     words = "; ".join(answer.words for answer in answers(recipe))
     return words[0].upper() + words[1:] + "."
 
@@ -82,7 +81,7 @@ def meaning(recipe: Recipe, choice: str) -> Meaning:
 
 
 def values_of(recipe: Recipe) -> dict[str, object]:
-    """The settings, and what is derived from them, by the names that words and formulas use."""
+    """The settings and values derived from them, by the names used in words and formulas."""
     rho = "ρᵢ" if recipe.ratio.startswith("sequence") else "ρᵢₜ"
     advantage = "Aᵢₜ" if recipe.per_token else "Aᵢ"
     settings = asdict(recipe)
@@ -105,7 +104,7 @@ def values_of(recipe: Recipe) -> dict[str, object]:
 
 
 def correction_words(recipe: Recipe) -> str:
-    """What is done where the sampler's probabilities differ from the trainer's."""
+    """What the recipe does where the sampler's probabilities differ from the trainer's."""
     level, _, beyond = recipe.importance_mode.partition("_")
     whose = "token" if level == "token" else "answer"
     low, high = f"{recipe.importance_floor:g}", f"{recipe.importance_cap:g}"
@@ -115,12 +114,12 @@ def correction_words(recipe: Recipe) -> str:
 
 
 def reuse_choice(recipe: Recipe) -> str:
-    """Passes and minibatches in a few characters."""
+    """Passes and minibatches in short form."""
     return f"{recipe.passes}×" + (f" in {recipe.minibatches}" if recipe.minibatches > 1 else "")
 
 
 def often(recipe: Recipe) -> str:
-    """How many passes there are over the same rollouts, and what ends them."""
+    """How many passes run over the same rollouts, and what ends them."""
     if recipe.passes == 1:
         return "once"
     if recipe.stop == "never":
@@ -129,7 +128,7 @@ def often(recipe: Recipe) -> str:
 
 
 def reward_lines(recipe: Recipe) -> tuple[str, ...]:
-    """What is scored, where that is more than the reward."""
+    """The line for the reward, if more than the plain reward is scored."""
     if recipe.signal == "gae":
         price = " − {beta:g}·k(π_old/π_ref)ᵢₜ" if recipe.pays_in_reward else ""
         return (f"sᵢₜ = [t is the last token]·rᵢ{price}",)
@@ -140,7 +139,7 @@ def reward_lines(recipe: Recipe) -> tuple[str, ...]:
 
 
 def sampler_lines(recipe: Recipe) -> tuple[str, ...]:
-    """The weight and the mask for what the sampler gave the tokens."""
+    """The weight and the mask that correct for the sampler's probabilities."""
     lines = []
     if recipe.importance_cap > 0:
         level, _, beyond = recipe.importance_mode.partition("_")

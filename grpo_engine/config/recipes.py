@@ -1,8 +1,8 @@
-"""Recipes: an algorithm is one value for each of six choices, and the settings they read.
+"""Recipes: an algorithm is one value for each of six choices, plus the settings they read.
 
-The choices are signal, ratio, trust, anchor, weight and reuse. Every setting is declared once, as a
-field of `Recipe`; `RECIPES` has the algorithms that ship, and `recipe` changes single settings and
-refuses those that exclude each other. Nothing here computes: `grpo_engine.maths` does.
+The choices are signal, ratio, trust, anchor, weight and reuse. Each setting is declared once, as a
+field of `Recipe`. `RECIPES` holds the algorithms that ship. `recipe` changes single settings and
+refuses those that exclude each other. The computation is in `grpo_engine.maths`.
 """
 
 import difflib
@@ -285,7 +285,7 @@ class Recipe:
         when=chosen("trust", "clip", "target"),
     )  # fmt: skip
 
-    # Around them
+    # Beside the six choices
     sampler_sync_every: int = number(
         1, "Sample from a policy that is renewed every N steps.", low=1, off=1, unit="steps",
         belongs="ratio",
@@ -345,12 +345,12 @@ class Recipe:
 
     @property
     def reads_sampler(self) -> bool:
-        """Whether the loss reads what the sampler gave the tokens."""
+        """Whether the loss reads the sampler's log-probabilities."""
         return self.importance_cap > 0 or self.off_policy_mask > 0
 
     @property
     def pays_in_reward(self) -> bool:
-        """Whether the distance to the reference is taken from the reward, and not from the loss."""
+        """Whether the distance to the reference is in the reward and not in the loss."""
         return self.anchor != "none" and self.anchor_place == "reward"
 
     @property
@@ -360,7 +360,7 @@ class Recipe:
 
     @property
     def per_token(self) -> bool:
-        """Whether the tokens of an answer have advantages of their own."""
+        """Whether each token of an answer has its own advantage."""
         return SIGNALS[self.signal].per_token
 
 
@@ -384,7 +384,7 @@ def settings_read(recipe: Recipe) -> tuple[str, ...]:
 
 
 class Exclusion(NamedTuple):
-    """Settings that exclude each other: which ones, when, why and what to do."""
+    """Settings that exclude each other: which, when, why, and what to do."""
 
     settings: tuple[str, ...]
     refused: Callable[[Recipe], bool]
@@ -478,7 +478,7 @@ EXCLUSIONS = (
 
 
 def recipe(base: str | Recipe, **changes: Any) -> Recipe:
-    """A recipe by name, or a recipe, with changes; refused if its settings exclude each other.
+    """Return a recipe with changes, or raise RecipeError if its settings exclude each other.
 
     `beta` above 0 on a recipe without an anchor means `anchor="k3"`, and `beta=0` means no anchor.
     """
@@ -510,7 +510,7 @@ def _refuse_exclusions(made: Recipe) -> None:
 
 
 def _refuse_unread(start: Recipe, made: Recipe, changes: dict[str, Any]) -> None:
-    """Refuse a change that nothing reads: it would look like a setting and do nothing."""
+    """Refuse a change that the recipe does not read, since it would have no effect."""
     for name, value in changes.items():
         setting = SETTINGS[name]
         if name != "beta" and value != getattr(start, name) and not setting.read(made):
@@ -523,7 +523,7 @@ def _refuse_unread(start: Recipe, made: Recipe, changes: dict[str, Any]) -> None
 
 
 def _checked(name: str, value: object) -> Any:
-    """A setting's value in its own type; an unknown name and an illegal value are refused."""
+    """A setting's value in its own type; refuse an unknown name or an illegal value."""
     if name not in SETTINGS:
         near = difflib.get_close_matches(name, SETTINGS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(SETTINGS)}"

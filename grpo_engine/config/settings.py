@@ -1,7 +1,7 @@
-"""RunConfig: the one tree of settings and the one place where a default is written.
+"""RunConfig: the tree of all settings, and the only place where defaults are written.
 
-A default of None in `algorithm` means what the recipe says, and for `importance_cap` as the loaded
-model needs it. Elsewhere 0 or None means off.
+In `algorithm` a default of None means the recipe's value; for `importance_cap` it means what the
+loaded model needs. Elsewhere 0 or None means off.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,13 +26,13 @@ def setting(
     default: Any, help: str, *, unit: str = "", ge: float | None = None, gt: float | None = None,
     le: float | None = None, lt: float | None = None, main: bool = False,
 ) -> Any:  # fmt: skip
-    """Declare a setting: default, range, unit, one line of help, whether it is one of the eight."""
+    """Declare a setting: default, range, unit, one line of help, and whether it is a main one."""
     extra: dict[str, JsonValue] = {"unit": unit, "main": main}
     return Field(default, description=help, ge=ge, gt=gt, le=le, lt=lt, json_schema_extra=extra)
 
 
 class Section(BaseModel):
-    """A group of settings; frozen, and an unknown name is an error."""
+    """A frozen group of settings; an unknown name is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -138,7 +138,7 @@ class AlgorithmConfig(
     """The recipe, and the settings that differ from it."""
 
     def resolved(self) -> Recipe:
-        """Give the recipe with this run's choices in place."""
+        """Return the recipe with this run's changes."""
         changes = self.model_dump(exclude={"recipe"}, exclude_none=True)
         return recipe(self.recipe, **changes)
 

@@ -1,8 +1,7 @@
-"""TRL's GRPOConfig as our settings: what carries over, and a line for each thing that does not.
+"""Translates TRL's GRPOConfig into our settings, with a note for each thing that has no equivalent.
 
-Reads YAML, JSON, or a Python file with a literal `GRPOConfig(…)` or `dict`, which is parsed and
-never run. Settings that the file leaves out get TRL's defaults, not ours, so that the run is the
-same one.
+Reads YAML, JSON, or a Python file with a literal `GRPOConfig(…)` or `dict`, which is parsed, never
+executed. Settings missing from the file get TRL's defaults, not ours, so that the run is the same.
 """
 
 import ast
@@ -21,13 +20,13 @@ Tree = dict[str, Any]
 
 
 def from_trl(path: Path) -> tuple[Tree, list[str]]:
-    """Give the tree of settings and the notes: what was changed, dropped or needs a decision."""
+    """Return the tree of settings, and notes on what was changed, dropped or needs a decision."""
     given = read(path)
     return translate(given)
 
 
 def translate(given: Mapping[str, Any]) -> tuple[Tree, list[str]]:
-    """Translate settings that are already read."""
+    """Translate settings already read from a file."""
     notes: list[str] = []
     known = {*DEFAULTS, *ALIASES, *PLAIN, *MACHINE, *UNLIKE}
     values: Tree = {**DEFAULTS}
@@ -116,7 +115,7 @@ def _keywords(call: ast.Call, path: Path) -> Tree:
 
 
 def _number(value: Any) -> Any:
-    """YAML reads 1e-5 as text, because its floats need a point."""
+    """Parse a number in text: YAML reads 1e-5 as text because its floats need a point."""
     if isinstance(value, str):
         try:
             return float(value)
@@ -173,7 +172,7 @@ def _algorithm(values: Tree, put: Put, notes: list[str]) -> None:
 
 
 def _mismatch(values: Tree, put: Put, notes: list[str]) -> None:
-    """Correction for the sampler, which TRL makes only where vLLM samples."""
+    """Importance correction, which TRL applies only when vLLM samples."""
     if not values["use_vllm"]:
         return
     notes.append("use_vllm: MLX samples in the same process; TRL's correction for it is kept")
@@ -190,7 +189,7 @@ def _mismatch(values: Tree, put: Put, notes: list[str]) -> None:
 
 
 def _batch(values: Tree, put: Put, notes: list[str]) -> None:
-    """Prompts and minibatches: our step is one generation batch with all its updates."""
+    """Prompts and minibatches; a step here is one generation batch with all its updates."""
     rows, accumulated = values["per_device_train_batch_size"], values["gradient_accumulation_steps"]
     generated = values["steps_per_generation"] or accumulated
     if values["generation_batch_size"]:
@@ -242,7 +241,7 @@ def _optimizer(values: Tree, put: Put, notes: list[str]) -> None:
 
 
 def _model(values: Tree, put: Put, notes: list[str]) -> None:
-    """LoRA's rank, and alpha / r as the scale that multiplies directly."""
+    """LoRA's rank, and alpha / r as the scale."""
     lora = values.get("use_peft") or values.get("lora_r") or values.get("lora_alpha")
     put("model.tuning", "lora" if lora else "full")
     if lora:
@@ -259,7 +258,7 @@ def _model(values: Tree, put: Put, notes: list[str]) -> None:
 
 
 def _reference(values: Tree, put: Put, notes: list[str]) -> None:
-    """A reference that follows the policy: copied for LoRA, mixed for full fine-tuning."""
+    """A reference that is updated from the policy: copied for LoRA, mixed for full fine-tuning."""
     if not values["sync_ref_model"]:
         return
     if not values["beta"]:

@@ -1,9 +1,9 @@
-"""The names of TRL's GRPOConfig (1.16): defaults, plain equivalents, and what has none."""
+"""The names of TRL's GRPOConfig (1.16): defaults, equivalents here, and names without one."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-# TRL's defaults of the settings that are translated.
+# TRL's defaults for the translated settings.
 DEFAULTS: Final[Mapping[str, Any]] = {
     "per_device_train_batch_size": 8,
     "gradient_accumulation_steps": 1,
@@ -59,9 +59,9 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "trust_remote_code": False,
 }
 
-NO_CAP: Final = 1e30  # beyond every weight that there can be: TRL's clip_max of None
+NO_CAP: Final = 1e30  # larger than any possible weight; TRL's clip_max=None
 
-# Names that mean the same here, value for value.
+# Names whose values carry over unchanged.
 PLAIN: Final[Mapping[str, str]] = {
     "learning_rate": "optimizer.learning_rate",
     "weight_decay": "optimizer.weight_decay",
@@ -95,7 +95,7 @@ PLAIN: Final[Mapping[str, str]] = {
     "load_best_model_at_end": "checkpoint.best",
 }
 
-# Names that are read together with others: of TRL's command line, and of earlier versions.
+# Names that are read together with others, from TRL's command line and from earlier versions.
 ALIASES: Final = (
     "warmup_ratio", "use_peft", "lora_r", "lora_alpha", "lora_target_modules", "dataset_name",
     "dataset_config", "reward_funcs",
@@ -113,7 +113,7 @@ REWARDS: Final[Mapping[str, str]] = {
     "trl.rewards.get_repetition_penalty_reward": "repetition",
 }
 
-# Settings that change a run and have no equivalent: what to do about each.
+# Settings that change a run and have no equivalent, with what to do about each.
 UNLIKE: Final[Mapping[str, str]] = {
     "vespo_k_pos": "no equivalent; there is no VESPO recipe",
     "vespo_lambda_pos": "no equivalent; there is no VESPO recipe",
@@ -140,7 +140,7 @@ UNLIKE: Final[Mapping[str, str]] = {
 
 _FILES, _TORCH, _LOG = "files go to the run's folder", "of PyTorch or its devices", "all is logged"
 
-# Settings about the machine, files and logging, which a run here does not need.
+# Settings for the machine, files and logging that a run here does not need.
 MACHINE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("output_dir", "save_strategy", "save_only_model", "overwrite_output_dir",
                      "resume_from_checkpoint"), _FILES),

@@ -1,8 +1,8 @@
-"""Notices when a rank of a run is gone: a socket between rank 0 and each other rank.
+"""Detects that a rank of a run is gone, by a socket between rank 0 and each other rank.
 
-A collective operation whose partner has died may wait forever inside MLX, where Python cannot
-end it. So each rank has a socket to rank 0, and a thread on each end that waits for it to break and
-reports it in `control.lost`, for whoever can end the process.
+A collective operation whose peer has died may block forever inside MLX, where Python cannot
+interrupt it. So each rank has a socket to rank 0, and a thread on each end that waits for it to
+close and reports that in `control.lost`.
 """
 
 import json
@@ -24,7 +24,7 @@ BYE: Final = b"bye\n"
 
 
 class Lifeline:
-    """The connections of this rank; a context manager that says goodbye at the end."""
+    """The connections of this rank; a context manager that says goodbye on exit."""
 
     def __init__(self, ranks: Ranks, control: Control) -> None:
         self._ranks, self._control = ranks, control
@@ -50,7 +50,7 @@ class Lifeline:
         self.say_goodbye("" if error is None else f"{type(error).__name__}: {error}")
 
     def say_goodbye(self, failed: str = "") -> None:
-        """Tell the others that this rank leaves, and why where something failed."""
+        """Tell the others that this rank leaves, with the reason if it failed."""
         self._closing = True
         for each in self._sockets:
             with suppress(OSError):
@@ -85,7 +85,7 @@ class Lifeline:
         client.settimeout(None)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-            if hasattr(socket, name):  # a host that loses power sends no goodbye
+            if hasattr(socket, name):  # a host that loses power never closes its socket
                 client.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self._sockets.append(client)
         threading.Thread(target=self._wait, args=(client, who), daemon=True).start()
@@ -112,7 +112,7 @@ def _listen() -> socket.socket:
 
 
 def addresses(env: Mapping[str, str] = os.environ) -> list[str]:
-    """Where other ranks may find this one: as the launcher's host file says, else by name."""
+    """Where other ranks can reach this one: from the launcher's host file, else by host name."""
     with suppress(KeyError, OSError, ValueError, TypeError, IndexError):
         hosts = json.loads(Path(env["MLX_HOSTFILE"]).read_text(encoding="utf-8"))
         local = [place.rpartition(":")[0] for place in hosts[int(env["MLX_RANK"])]]

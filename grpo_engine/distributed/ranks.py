@@ -1,9 +1,8 @@
-"""One run on several machines: ranks that share out the work and agree on every number.
+"""One run on several machines: ranks split the work and agree on every number.
 
-Each rank samples, scores and differentiates its share; the results are summed or gathered, so
-that every rank holds the same groups, denominators and gradients and takes the same decisions.
-The messages go through MLX's distributed back ends; a process that `mlx.launch` did not start is
-alone.
+Each rank samples, scores and differentiates its share. The results are summed or gathered, so that
+every rank holds the same groups, denominators and gradients and makes the same decisions. Messages
+use MLX's distributed back ends. A process that `mlx.launch` did not start is the only rank.
 """
 
 import json
@@ -23,13 +22,13 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process among those of the run; alone where `group` is None."""
+    """This process's rank among those of the run; the only one if `group` is None."""
 
     group: Any = None
 
     @classmethod
     def join(cls) -> "Ranks":
-        """Meet the other ranks, if a launcher started this process as one of several."""
+        """Connect to the other ranks, if a launcher started this process as one of several."""
         if launched_rank() is None:
             return cls()
         group = mx.distributed.init()
@@ -37,12 +36,10 @@ class Ranks:
 
     @property
     def rank(self) -> int:
-        """This rank's number."""
         return int(self.group.rank()) if self.group else 0
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
         return int(self.group.size()) if self.group else 1
 
     @property
@@ -51,11 +48,11 @@ class Ranks:
         return self.rank == 0
 
     def assigned(self, items: Sequence[Item]) -> list[tuple[int, Item]]:
-        """This rank's items with their places: every `size`-th, to share out long ones."""
+        """This rank's items with their places: every `size`-th, so that long ones are spread."""
         return list(enumerate(items))[self.rank :: self.size]
 
     def gather(self, value: Any) -> list[Any]:
-        """JSON values of all ranks, in their order."""
+        """The JSON values of all ranks, in rank order."""
         if not self.group:
             return [value]
         data = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
@@ -70,7 +67,7 @@ class Ranks:
         return self.gather(value if self.leads else None)[0] if self.group else value
 
     def gather_by_place(self, items: Iterable[tuple[int, Any]], count: int) -> list[Any]:
-        """JSON values in the order of their places, each made by one rank."""
+        """JSON values in the order of their places, each computed by one rank."""
         values: list[Any] = [None] * count
         for part in self.gather([[place, value] for place, value in items]):
             for place, value in part:
@@ -78,7 +75,7 @@ class Ranks:
         return values
 
     def sum(self, tree: Any) -> Any:
-        """The sum over all ranks of every array of a tree, in one message per number format."""
+        """Sum every array of a tree over all ranks, in one message per number format."""
         if not self.group:
             return tree
         flat = flatten(tree)
@@ -95,7 +92,7 @@ class Ranks:
         return nest(summed)
 
     def sum_array(self, value: mx.array) -> mx.array:
-        """The sum over all ranks of one array."""
+        """Sum one array over all ranks."""
         if not self.group:
             return value
         total = self._all_sum(value)
@@ -115,7 +112,7 @@ class Ranks:
         return everywhere
 
     def _stream(self) -> Any:
-        """Sockets and Thunderbolt are served from the CPU; NCCL from the GPU."""
+        """The stream of the back end: the CPU's for sockets and Thunderbolt, the GPU's for NCCL."""
         return None if "NCCL_HOST_IP" in os.environ else mx.cpu
 
     def _all_sum(self, value: mx.array) -> mx.array:

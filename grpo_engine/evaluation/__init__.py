@@ -1,1 +1,1 @@
-"""Held-out evaluation, and pinned prompts that are sampled through a whole run."""
+"""Held-out evaluation, and pinned prompts that are sampled throughout a run."""

@@ -1,6 +1,6 @@
-"""Held-out evaluation: greedy and sampled, accuracy with its interval, pass@k, every reward.
+"""Held-out evaluation, greedy and sampled: accuracy with its interval, pass@k, every reward.
 
-Noise does not depend on the step, so that two evaluations of a run differ by the policy alone.
+The sampling noise does not depend on the step, so two evaluations differ only by the policy.
 """
 
 import statistics
@@ -27,11 +27,11 @@ Moment = Literal["before", "during", "after"]
 Mode = Literal["greedy", "sampled"]
 # built-in rewards that score `<think>…</think><answer>…</answer>`, in part or as a whole
 TAGGED = ("format_parts", "format_all")
-AT_A_TIME = 64  # rows decoded together at least, where the run itself uses fewer
+AT_A_TIME = 64  # the fewest rows decoded together, even if the run itself uses fewer
 
 
 def evaluate_if_due(run: Run) -> Iterator[Event]:
-    """Between steps: evaluate every so many steps, and after the last one."""
+    """Between steps: evaluate at the set interval, and after the last step."""
     config, step = run.config.evaluation, run.step
     if config.before_and_after and step == run.config.steps:
         yield from evaluate(run, step, "after")
@@ -40,9 +40,9 @@ def evaluate_if_due(run: Run) -> Iterator[Event]:
 
 
 def evaluate(run: Run, step: int, moment: Moment) -> Generator[Event, None, bool]:
-    """Evaluate in every mode that the settings ask for, and remember the best step.
+    """Evaluate in each mode of the settings and remember the best step.
 
-    False if a stop cut it short; that happens at the next group of rows.
+    Return False if the user stopped it; a stop takes effect at the next group of rows.
     """
     if not run.task.held_out:
         return True
@@ -78,7 +78,7 @@ def _evaluate_mode(
     begun = run.clock.now()
     at_a_time = max(AT_A_TIME, run.config.rollout.prompts * run.config.rollout.group_size)
     each = max(1, at_a_time // samples)
-    # greedy groups are numbered from 0 and sampled ones after them
+    # greedy groups are numbered from 0, sampled ones follow
     first = len(problems) if mode == "sampled" and run.config.evaluation.greedy else 0
     groups: list[SampledGroup] = []
     yield PhaseStarted(step=step, phase="evaluate", total=len(problems) * samples, detail=mode)
@@ -106,7 +106,7 @@ def _evaluate_mode(
 
 
 def sampling_of(run: Run, mode: Mode) -> Sampling:
-    """The sampling of evaluations: greedy, or with a temperature, top-p and top-k of their own."""
+    """Sampling for evaluation: greedy, or with its own temperature, top-p and top-k."""
     config = run.config.evaluation
     plain = replace(run.sampling, min_p=0.0, repetition_penalty=1.0)
     if mode == "greedy":
@@ -115,12 +115,12 @@ def sampling_of(run: Run, mode: Mode) -> Sampling:
 
 
 def is_right(value: float | None) -> bool:
-    """An answer counts as right from a score of 1 on."""
+    """Whether a score counts as right: 1 or more."""
     return value is not None and value >= 1
 
 
 def summarise(groups: Sequence[SampledGroup], accuracy: str, format_: str) -> dict[str, float]:
-    """Metrics over all problems; intervals are 95 % and end in `_low` and `_high`."""
+    """Metrics over all problems; the ends of 95 % intervals are named `_low` and `_high`."""
     totals = [[v for v in group.totals if v is not None] for group in groups]
     means = [statistics.fmean(values) for values in totals if values]
     metrics = {"eval/reward": statistics.fmean(means) if means else float("nan")}
@@ -172,7 +172,7 @@ def _by_format(groups: Sequence[SampledGroup], accuracy: str, format_: str) -> d
 
 
 def _well_formed(group: SampledGroup, format_: str) -> list[bool]:
-    """Which answers are well formed: by the rule of a built-in format reward, else by any score."""
+    """Which answers are well formed: by a built-in format's rule, else by a positive score."""
     if format_ in TAGGED:
         return [well_formed(group.prefill + rollout.text) for rollout in group.rollouts]
     return [value is not None and value > 0 for value in group.scores.column(format_)]

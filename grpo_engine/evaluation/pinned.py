@@ -1,6 +1,6 @@
-"""Pinned prompts: the same held-out problems with the same noise, sampled through the whole run.
+"""Pinned prompts: the same held-out problems with the same noise, sampled throughout a run.
 
-They are sampled before the step's update and scored again after it, outside the gradient.
+They are sampled before the step's update and scored again after it, without a gradient.
 """
 
 from collections.abc import Generator, Iterator
@@ -19,7 +19,7 @@ from grpo_engine.train.sampling import sample_and_score
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedGroups:
-    """The pinned prompts' rollouts of one step, with log-probabilities from before the update."""
+    """Rollouts of the pinned prompts in one step, with log-probabilities from before the update."""
 
     groups: list[SampledGroup]
     old: ScoredTokens
@@ -27,12 +27,11 @@ class PinnedGroups:
 
     @property
     def rollouts(self) -> list[Rollout]:
-        """The rollouts of all groups in order."""
         return [rollout for group in self.groups for rollout in group.rollouts]
 
 
 def take_pins(run: Run) -> None:
-    """Pin the prompts that were requested since the last time; unknown keys are ignored."""
+    """Pin the prompts requested since the last call; unknown keys are ignored."""
     for key in run.ranks.broadcast(run.control.take_pins()):
         known = {example.key: example for example in run.task.held_out} | run.drawn_examples
         if key in known and all(pin.key != key for pin in run.progress.pins):
@@ -40,14 +39,14 @@ def take_pins(run: Run) -> None:
 
 
 def first_pins(run: Run) -> list[Example]:
-    """The held-out problems that every run of this task follows."""
+    """The held-out problems that every run of this task pins."""
     return list(run.task.held_out[: run.config.evaluation.pinned])
 
 
 def sample_pinned(run: Run, step: int) -> Generator[Event, None, PinnedGroups | None]:
     """Sample and score the pinned prompts at step 0, every N steps, and in the last step.
 
-    None in other steps, and where no prompt is pinned.
+    Return None in other steps, and if no prompt is pinned.
     """
     if step % run.config.evaluation.pinned_every and step != run.config.steps:
         return None
@@ -72,7 +71,7 @@ def sample_pinned(run: Run, step: int) -> Generator[Event, None, PinnedGroups | 
 def score_pinned_after_update(
     run: Run, step: int, pinned: PinnedGroups | None, *, updated: bool
 ) -> Iterator[Event]:
-    """Score the rollouts again with the updated policy and give their token numbers."""
+    """Score the rollouts again with the updated policy and yield their token numbers."""
     if pinned is None:
         return
     after: ScoredTokens | None = None

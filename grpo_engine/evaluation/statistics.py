@@ -1,4 +1,4 @@
-"""What held-out samples say: accuracy with its interval, unbiased pass@k, means of rewards."""
+"""Statistics of held-out samples: accuracy with its interval, unbiased pass@k, mean rewards."""
 
 from collections.abc import Mapping, Sequence
 from math import comb, sqrt
@@ -10,7 +10,7 @@ Z = 1.959964  # two-sided 95 %
 
 
 def wilson(successes: int, trials: int) -> Interval:
-    """Wilson's 95 % interval of a share; unlike p +- 1.96 s it stays inside 0 and 1.
+    """Wilson's 95 % interval of a share; unlike p ± 1.96 s it stays within 0 and 1.
 
     ``(p + z²/2n ± z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)``
     """
@@ -19,14 +19,14 @@ def wilson(successes: int, trials: int) -> Interval:
     share, z2n = successes / trials, Z * Z / trials
     middle = share + z2n / 2
     half = Z * sqrt(share * (1 - share) / trials + z2n / (4 * trials))
-    # rounding must not put an end outside
+    # rounding must not push an end outside
     return max(0.0, (middle - half) / (1 + z2n)), min(1.0, (middle + half) / (1 + z2n))
 
 
 def bootstrap(values: Sequence[float], *, draws: int = 2000, seed: int = 0) -> Interval:
     """95 % percentile interval of the mean of `values`, one value per problem.
 
-    Problems are drawn and not samples: samples of one problem are not independent.
+    Resamples problems, not samples, because samples of one problem are not independent.
     """
     data = np.asarray(values, dtype=np.float64)
     if data.size == 0:
@@ -40,7 +40,7 @@ def bootstrap(values: Sequence[float], *, draws: int = 2000, seed: int = 0) -> I
 def bootstrap_ratio(
     parts: Sequence[int], wholes: Sequence[int], *, draws: int = 2000, seed: int = 0
 ) -> Interval:
-    """95 % percentile interval of Σ parts / Σ wholes, drawing problems."""
+    """95 % percentile interval of Σ parts / Σ wholes, resampling problems."""
     part, whole = np.asarray(parts, dtype=np.float64), np.asarray(wholes, dtype=np.float64)
     chosen = np.random.default_rng(seed).integers(0, part.size, size=(draws, part.size))
     ratios = part[chosen].sum(axis=1) / np.maximum(whole[chosen].sum(axis=1), 1)
@@ -49,14 +49,14 @@ def bootstrap_ratio(
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
-    """Chance that one of k samples is right, unbiased: ``1 - C(n-c, k) / C(n, k)``."""
+    """Unbiased probability that one of k samples is right: ``1 - C(n-c, k) / C(n, k)``."""
     if not 1 <= k <= samples:
         raise ValueError(f"k must be from 1 to the number of samples ({samples}), got {k}")
     return 1.0 - comb(samples - correct, k) / comb(samples, k)
 
 
 def share_with_interval(correct: Sequence[int], samples: int) -> tuple[float, Interval]:
-    """Mean share of right samples over problems: Wilson for one sample each, else bootstrap."""
+    """Mean share of right samples over problems; Wilson interval for one each, else bootstrap."""
     problems = len(correct)
     if problems == 0:
         return float("nan"), (0.0, 1.0)

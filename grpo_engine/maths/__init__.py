@@ -1,7 +1,7 @@
 """The maths of the GRPO family: arrays in, arrays out; no config, no model, no tokenizer.
 
-`advantages` says what completions are worth, `policy_loss` what to minimise; both take a recipe,
-one choice for each of six questions, and each question has its module:
+`advantages` turns rewards into advantages, `policy_loss` computes the loss. Both take a recipe,
+which makes six choices. Each choice has its module:
 
     1 signal   signal.py (groups.py, process.py, critic.py), entry point advantage.py
     2 ratio    ratio.py

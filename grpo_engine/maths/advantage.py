@@ -1,4 +1,4 @@
-"""The one entry point of the signal: rewards become advantages, whatever the recipe."""
+"""Entry point of the signal: turns rewards into advantages for any recipe."""
 
 import math
 from collections.abc import Sequence
@@ -19,21 +19,21 @@ from grpo_engine.maths.groups import of_group
 from grpo_engine.maths.process import Steps, process
 from grpo_engine.maths.signal import normalize_then_sum, signal
 
-Rewards = mx.array | Sequence[Any]  # [B,F] or [B], None where a function does not apply
+Rewards = mx.array | Sequence[Any]  # [B,F] or [B]; None where a function does not apply
 Given = TypeVar("Given")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advantages:
-    """What each completion is worth, and what that was computed from."""
+    """The advantage of each completion, and what it was computed from."""
 
     values: mx.array  # [B], or [B,T] for process and gae
     rewards: mx.array  # [B] weighted sum; NaN where no reward function applies
-    penalty: mx.array  # [B] what an anchor in the reward takes from it
-    group_mean: mx.array  # [B] of the rewards less the penalty
+    penalty: mx.array  # [B] subtracted by an anchor in the reward
+    group_mean: mx.array  # [B] of rewards - penalty
     group_std: mx.array  # [B] of the same
-    has_signal: mx.array  # [B] some completion of its group has an advantage other than 0
-    returns: mx.array | None  # [B,T] what a critic learns
+    has_signal: mx.array  # [B] some completion of its group has a nonzero advantage
+    returns: mx.array | None  # [B,T] the critic's targets
 
 
 def advantages(
@@ -48,10 +48,10 @@ def advantages(
     values: mx.array | None = None,
     steps: Steps | None = None,
 ) -> Advantages:
-    """A of each completion from rewards [B,F], None or NaN where a function does not apply.
+    """The advantages of rewards [B,F], which are None or NaN where a function does not apply.
 
-    `group_ids` [B] say who are siblings, `weights` [F] default to 1. `mask`, `old`, `ref` [B,T]
-    are read by an anchor in the reward, `values` [B,T] by gae, `steps` by process.
+    Equal `group_ids` [B] make siblings; `weights` [F] default to 1. `mask`, `old`, `ref` [B,T] are
+    read by an anchor in the reward, `values` [B,T] by gae, `steps` by process.
     """
     how = recipes.recipe(recipe)
     r_BF, ids = as_rewards(rewards), as_array(group_ids)
@@ -74,12 +74,12 @@ def advantages(
 
 
 def as_array(values: mx.array | Sequence[float]) -> mx.array:
-    """A list as an array, an array as it is."""
+    """Convert a list to an array; return an array unchanged."""
     return values if isinstance(values, mx.array) else mx.array(list(values))
 
 
 def as_rewards(rewards: Rewards) -> mx.array:
-    """Rewards [B,F] in float32 with NaN for None; [B] is one function."""
+    """Rewards as float32 [B,F] with NaN for None; [B] means one function."""
     if not isinstance(rewards, mx.array):
         rewards = mx.array(np.array(rewards, dtype=np.float32))  # NumPy reads None as NaN
     if rewards.ndim == 1:
@@ -90,9 +90,9 @@ def as_rewards(rewards: Rewards) -> mx.array:
 
 
 def total_rewards(rewards: Rewards, weights: mx.array | Sequence[float]) -> mx.array:
-    """The total reward of each completion, NaN for None: summed in Python floats, then float32.
+    """The total reward of each completion, NaN for None: summed in Python floats, then float32. [B]
 
-    A list is summed as it was given, so that this is the total that the events carry. [B]
+    A list is summed without conversion, so that totals equal those in the events.
     """
     rows: Any = rewards.tolist() if hasattr(rewards, "tolist") else rewards
     weights_F: Any = weights.tolist() if hasattr(weights, "tolist") else weights
@@ -101,7 +101,7 @@ def total_rewards(rewards: Rewards, weights: mx.array | Sequence[float]) -> mx.a
 
 
 def needed(how: Recipe, name: str, given: Given | None) -> Given:
-    """The argument, refused in words when the recipe reads it and it is not there."""
+    """Return the argument, or raise MathsError if it is missing and the recipe reads it."""
     if given is None:
         choice = f"signal={how.signal}"
         if how.anchor != "none" and how.anchor_place == "reward":
@@ -113,7 +113,7 @@ def needed(how: Recipe, name: str, given: Given | None) -> Given:
 def token_penalty(
     how: Recipe, mask: mx.array | None, old: mx.array | None, ref: mx.array | None
 ) -> mx.array | None:
-    """β·k(π_old, π_ref) that an anchor in the reward takes from it, [B,T] or [B,1]; else None."""
+    """β·k(π_old, π_ref), [B,T] or [B,1], if the anchor is in the reward; else None."""
     if how.anchor == "none" or how.anchor_place == "loss":
         return None
     inside = needed(how, "mask", mask) > 0
@@ -129,9 +129,9 @@ def from_critic(
     values: mx.array | None,
     mask: mx.array | None,
 ) -> tuple[mx.array, mx.array]:
-    """GAE of token rewards, whitened over the update where the recipe says so, and returns. [B,T]
+    """GAE of token rewards, whitened over the update if the recipe says so, and returns. [B,T]
 
-    A completion without a reward gets A = 0, and returns equal to its values: nothing to learn.
+    A completion without a reward gets A = 0 and returns equal to its values, so it teaches nothing.
     """
     inside = needed(how, "mask", mask) > 0
     predicted = of_shape("values", needed(how, "values", values), inside.shape)
@@ -149,7 +149,7 @@ def described(
     how: Recipe, worth: mx.array, reward: mx.array, taken: mx.array, ids: mx.array,
     returns: mx.array | None,
 ) -> Advantages:  # fmt: skip
-    """The advantages with the statistics of their groups."""
+    """Add the statistics of their groups to advantages."""
     own = of_group(reward - taken, ids)
     pushed = (worth.reshape(worth.shape[0], -1) != 0).any(axis=1)
     same = ids[:, None] == ids[None, :]
@@ -167,7 +167,7 @@ def described(
 def reward_metrics(
     rewards: Rewards, worth: Advantages, names: Sequence[str]
 ) -> dict[str, tuple[float, float]]:
-    """The reward metrics of TRL as (sum, count); standard deviations are of the batch, as (std, 1).
+    """TRL's reward metrics as (sum, count); standard deviations over the batch as (std, 1).
 
     `reward`, `reward_std`, `frac_reward_zero_std`, `rewards/<name>/mean` and `/std`.
     """

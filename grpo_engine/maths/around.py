@@ -1,10 +1,10 @@
-"""What recipes put around the six questions: entropy, length and truncation."""
+"""The parts of a recipe besides the six choices: entropy, length and truncation."""
 
 import mlx.core as mx
 
 
 def entropy_floor(entropy: mx.array, mask: mx.array, share: float) -> mx.array:
-    """The (1 - share)-quantile of the entropies on the mask, linear between neighbours. []
+    """The (1 - share)-quantile of the entropies on the mask, linearly interpolated. []
 
     Tokens at or above it are the top `share` (80/20 rule, arXiv:2506.01939).
     """
@@ -21,10 +21,10 @@ def entropy_floor(entropy: mx.array, mask: mx.array, share: float) -> mx.array:
 def entropy_control(
     bonus: float, entropy: float, target: float, step: float = 0.005, most: float = 1.0
 ) -> tuple[float, float]:
-    """The next bonus c and the one to apply: c ± step, within 0 and `most`, applied below target.
+    """The next bonus c = clip(c ± step, 0, most), and the one to apply now.
 
-    c grows while the mean entropy H (nats per token) is at most the target and shrinks above it;
-    above the target nothing is applied (Skywork-OR1, arXiv:2505.22312).
+    c grows while the mean entropy H (nats per token) is at most the target and shrinks above it.
+    Above the target the applied bonus is 0 (Skywork-OR1, arXiv:2505.22312).
     """
     low = entropy <= target
     moved = bonus + step if low else bonus - step
@@ -33,10 +33,10 @@ def entropy_control(
 
 
 def overlong_penalty(length: mx.array, max_length: int, buffer_share: float) -> mx.array:
-    """The soft length penalty of DAPO (arXiv:2503.14476, eq. 13), added to the reward. [B]
+    """DAPO's soft length penalty (arXiv:2503.14476, eq. 13), added to the reward. [B]
 
-    With buffer = share·L_max: 0 up to L_max - buffer, (L_max - buffer - |o|)/buffer after it,
-    never below -1. A share of 0 gives 0.
+    With buffer = share·L_max: 0 up to L_max - buffer, then (L_max - buffer - |o|)/buffer, never
+    below -1. A share of 0 gives 0.
     """
     buffer = buffer_share * max_length
     if buffer == 0:
@@ -46,10 +46,10 @@ def overlong_penalty(length: mx.array, max_length: int, buffer_share: float) -> 
 
 
 def without_truncated(mask: mx.array, truncated: mx.array) -> mx.array:
-    """The mask [B,T] with the rows of completions cut by the length limit [B] set to 0."""
+    """The mask [B,T] with the rows of completions cut at the length limit set to 0."""
     return (mask > 0) & (truncated == 0)[:, None]
 
 
 def completion_lengths(mask: mx.array) -> mx.array:
-    """Tokens of each completion. [B]"""
+    """The number of tokens of each completion. [B]"""
     return mask.astype(mx.int32).sum(axis=1)

@@ -1,4 +1,4 @@
-"""The arrays of a loss, checked once: float32, zeros off the mask, constants detached."""
+"""The input arrays of a loss, checked once: float32, zeros off the mask, constants detached."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ LEARNED = ("new", "entropy", "values")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Completions of a micro-batch; all [B,T]. Only new, entropy and values carry a gradient."""
+    """The arrays of a micro-batch, all [B,T]; only new, entropy and values have a gradient."""
 
     new: mx.array
     old: mx.array
@@ -34,9 +34,9 @@ def batch_of(
     mask: mx.array,
     **others: mx.array | None,
 ) -> Batch:
-    """Check shapes [B,T] (advantages [B] or [B,T]) and cut the gradient of all that is constant.
+    """Check shapes, [B,T] (advantages [B] or [B,T]), and detach the constants.
 
-    `old=None` means stop_gradient(new): the first update after sampling, where every ratio is 1.
+    `old=None` means stop_gradient(new), for the first update after sampling: every ratio is 1.
     """
     shape = tuple(of_shape("mask", mask, tuple(new.shape)).shape)
     of_shape("advantages", advantages, shape[:1], shape)

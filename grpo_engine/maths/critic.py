@@ -1,4 +1,4 @@
-"""Signal `gae`: advantages from a critic, and what the critic learns from. Shapes [B,T]."""
+"""Signal `gae`: advantages from a critic, and the critic's targets. Shapes [B,T]."""
 
 import mlx.core as mx
 
@@ -16,7 +16,7 @@ def gae(
 ) -> tuple[mx.array, mx.array]:
     """A_t = δ_t + γλ·A_{t+1} with δ_t = r_t + γ·V_{t+1} - V_t, and returns A + V.
 
-    Swept backwards, V after the last token 0; positions off the mask are stepped over and get 0.
+    Computed backwards, with V = 0 after the last token; positions off the mask are skipped, get 0.
     λ = 0 is one-step TD, λ = γ = 1 with V = 0 the return. (arXiv:1506.02438, eq. 16)
     """
     ahead = value_ahead = mx.zeros(rewards.shape[0])
@@ -32,9 +32,9 @@ def gae(
 
 
 def whiten(values: mx.array, mask: mx.array) -> mx.array:
-    """(x - mean)/(std + 1e-8) over the mask, population std; 0 where no two values differ.
+    """(x - mean)/(std + 1e-8) over the mask, population std; 0 if all values are equal.
 
-    Deviations are scaled by the largest, so that their squares neither overflow nor vanish.
+    Deviations are scaled by the largest, so that their squares neither overflow nor underflow.
     """
     differ = mx.where(mask, values, -mx.inf).max() > mx.where(mask, values, mx.inf).min()
     count = mx.maximum(mask.astype(mx.float32).sum(), 1.0)

@@ -1,4 +1,4 @@
-"""The one entry point of the loss: six answers become one number and its parts."""
+"""Entry point of the loss: computes its value and its terms for any recipe."""
 
 import mlx.core as mx
 
@@ -37,7 +37,7 @@ def policy_loss(
 
     Log-probabilities, entropy and values are [B,T], advantages [B] or [B,T], mask 1 on completion
     tokens. `old=None`: first update after sampling. `totals`: denominators of the whole update,
-    None where this is all of it. `targets`: those of whole groups, for a slice of one.
+    None if this batch is all of it. `targets`: from whole groups, if the batch has only slices.
     """
     how = recipes.recipe(recipe)
     batch = batch_of(
@@ -92,7 +92,7 @@ def _terms(
 def _push(
     batch: Batch, how: Recipe, log_r: mx.array, targets: Targets | None
 ) -> tuple[mx.array, trust.Push]:
-    """The ratio and what it does to each token, both [B,T]."""
+    """The ratio [B,T] and the push on each token."""
     r = mx.broadcast_to(ratio.ratios(log_r), batch.mask.shape)
     if targets is not None:
         return r, push_to_target(r, targets)
@@ -100,7 +100,7 @@ def _push(
 
 
 def _importance(batch: Batch, how: Recipe) -> tuple[mx.array, mx.array]:
-    """The weight for the sampler and whether the push is kept, both [B,T]; 1 without a mismatch."""
+    """The importance weight and whether the push is kept, both [B,T]; 1 without correction."""
     weight, kept = mx.ones(batch.mask.shape), batch.mask
     if how.importance_cap > 0 and batch.sampler is not None:
         weight = ratio.importance(batch.old - batch.sampler, batch.mask, how)
@@ -115,7 +115,7 @@ def _importance(batch: Batch, how: Recipe) -> tuple[mx.array, mx.array]:
 
 
 def _distance(batch: Batch, how: Recipe) -> mx.array:
-    """k(π, π_ref) where the anchor is in the loss, else 0. [B,T]"""
+    """k(π, π_ref) if the anchor is in the loss, else 0. [B,T]"""
     if how.anchor == "none" or how.anchor_place == "reward":
         return mx.zeros(batch.mask.shape)
     if batch.ref is None:
@@ -125,7 +125,7 @@ def _distance(batch: Batch, how: Recipe) -> mx.array:
 
 
 def _top_entropy(batch: Batch, how: Recipe, whole: Totals) -> mx.array:
-    """1 on tokens whose push is kept: those in the top share by entropy. [B,T]"""
+    """1 on tokens in the top share by entropy, whose push is kept. [B,T]"""
     if how.entropy_top_quantile == 1:
         return batch.mask
     assert batch.entropy is not None
@@ -136,7 +136,7 @@ def _top_entropy(batch: Batch, how: Recipe, whole: Totals) -> mx.array:
 
 
 def _entropy_bonus(batch: Batch, how: Recipe, top: mx.array, whole: Totals) -> mx.array:
-    """c_H·H_t/n with n the tokens of the update that have a push: sums to c_H·mean(H). [B,T]"""
+    """c_H·H_t/n with n the update's tokens that are pushed: sums to c_H·mean(H). [B,T]"""
     if batch.entropy is None:
         return mx.zeros(batch.mask.shape)
     if how.entropy_top_quantile == 1:
@@ -149,7 +149,7 @@ def _entropy_bonus(batch: Batch, how: Recipe, top: mx.array, whole: Totals) -> m
 
 
 def _value_loss(batch: Batch, how: Recipe) -> mx.array:
-    """The critic's loss where signal=gae trains a critic with the policy, else 0. [B,T]"""
+    """The critic's loss if signal=gae trains a critic, else 0. [B,T]"""
     values, old_values, returns = batch.values, batch.old_values, batch.returns
     if how.signal != "gae" or values is None or old_values is None or returns is None:
         return mx.zeros(batch.mask.shape)
@@ -157,7 +157,7 @@ def _value_loss(batch: Batch, how: Recipe) -> mx.array:
 
 
 def _targets(batch: Batch, token_ids: mx.array | None, group_ids: mx.array | None) -> Targets:
-    """The targets of this batch, which must then hold whole groups."""
+    """The targets of this batch, which must consist of whole groups."""
     if token_ids is None or group_ids is None:
         raise MathsError(
             "trust=target finds shared prefixes: give token_ids and group_ids of whole groups, "
@@ -167,7 +167,7 @@ def _targets(batch: Batch, token_ids: mx.array | None, group_ids: mx.array | Non
 
 
 def _refuse_missing(how: Recipe, batch: Batch) -> None:
-    """Refuse a loss whose recipe reads an array that was not given."""
+    """Raise MathsError if an array that the recipe reads is missing."""
     if how.entropy_bonus > 0 and batch.entropy is None:
         raise MathsError(f"entropy_bonus={how.entropy_bonus:g} reads the entropy: give entropy")
     if how.entropy_top_quantile < 1 and batch.entropy is None:

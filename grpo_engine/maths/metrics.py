@@ -1,6 +1,6 @@
-"""What is logged about a loss, by TRL's names, as (sum, count): add up first, divide once.
+"""The metrics of a loss, by TRL's names, as (sum, count): summed first, divided once.
 
-Names that end in `min` or `max` are extremes over completions or tokens, kept as (value, 1).
+Names that end in `min` or `max` are extremes over completions or tokens, stored as (value, 1).
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,14 +51,14 @@ def over_tokens(terms: Terms, values: mx.array) -> Pair:
 
 
 def over_ratios(terms: Terms, flags: mx.array) -> Pair:
-    """(Σ, count) over the ratios there are: of tokens, or one of each completion."""
+    """(Σ, count) over the ratios: one per token, or one per completion."""
     if not terms.per_row:
         return over_tokens(terms, flags)
     return flags.any(axis=1).astype(mx.float32).sum(), mx.array(float(flags.shape[0]))
 
 
 def share_by_completion(terms: Terms, flags: mx.array) -> tuple[mx.array, mx.array]:
-    """The share of flagged tokens of each completion [B], and whether it has any tokens [B]."""
+    """The share of flagged tokens in each completion [B], and whether it has any tokens [B]."""
     if terms.per_row:
         return flags.any(axis=1).astype(mx.float32), mx.ones(flags.shape[0], dtype=mx.bool_)
     tokens = terms.mask.astype(mx.float32).sum(axis=1)
@@ -82,7 +82,7 @@ def clip_metrics(terms: Terms) -> dict[str, Pair]:
 
 
 def importance_metrics(terms: Terms, how: Recipe) -> dict[str, Pair]:
-    """Least, mean and largest weight for the sampler, of tokens or of completions."""
+    """Smallest, mean and largest importance weight, per token or per completion."""
     weight, counted = terms.importance, terms.mask
     if how.importance_mode.startswith("sequence"):
         weight, counted = weight[:, :1], mx.ones((weight.shape[0], 1), dtype=mx.bool_)
@@ -97,7 +97,7 @@ def importance_metrics(terms: Terms, how: Recipe) -> dict[str, Pair]:
 
 
 def at_bound(terms: Terms) -> Pair:
-    """(pushed tokens whose push has stopped, pushed tokens); pushed: advantage not 0, and kept."""
+    """(pushed tokens whose push has stopped, pushed tokens); pushed: advantage not 0 and kept."""
     pushed = terms.kept & (terms.advantage != 0)
     stopped = pushed & (terms.side != FREE)
     return stopped.astype(mx.float32).sum(), pushed.astype(mx.float32).sum()
@@ -124,7 +124,7 @@ def target_metrics(terms: Terms, tolerance: float) -> dict[str, Pair]:
 def merged(
     parts: Sequence[Mapping[str, tuple[float, float]]],
 ) -> dict[str, tuple[float, float]]:
-    """(Σ sums, Σ counts) over micro-batches; of extremes the least or most of those that count."""
+    """(Σ sums, Σ counts) over micro-batches; extremes: the smallest or largest with a count."""
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: _merged(name, [part[name] for part in parts if name in part]) for name in names}
 

@@ -1,4 +1,4 @@
-"""Signal `process`: rewards at the ends of steps, spread over the tokens that led there."""
+"""Signal `process`: rewards at the ends of steps, credited to all tokens before them."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Steps = Sequence[Sequence[tuple[int, float | None]]]
 
 
 def scored(steps: Steps, mask: mx.array) -> list[tuple[int, int, float]]:
-    """(completion, last token, score) of every step that has a score; refused off the array."""
+    """(completion, last token, score) of every scored step; refuse a token outside the array."""
     if len(steps) != mask.shape[0]:
         raise MathsError(f"steps must list {mask.shape[0]} completions, got {len(steps)}")
     flat = []
@@ -29,7 +29,7 @@ def scored(steps: Steps, mask: mx.array) -> list[tuple[int, int, float]]:
 
 
 def process(steps: Steps, group_ids: mx.array, mask: mx.array, recipe: Recipe) -> mx.array:
-    """A_it = Σ of the normalised rewards of the steps of i that end at or after token t. [B,T]
+    """A_it = Σ of the normalised rewards of i's steps that end at or after token t. [B,T]
 
     `steps[i]` lists (index of the step's last token, score). r̃ = (r - mean)/(std + ε) over all
     step rewards of the group; tokens after the last step get 0. GRPO (arXiv:2402.03300, §4.1.3).

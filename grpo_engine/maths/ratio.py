@@ -1,4 +1,4 @@
-"""Question 2: how is old data re-weighted? The ratio of the policy to the one that sampled."""
+"""Choice 2, ratio: old data is re-weighted by the policy's ratio to the one that sampled."""
 
 import mlx.core as mx
 
@@ -7,7 +7,7 @@ from grpo_engine.maths.arrays import clamp, lengths
 
 
 def log_ratios(difference: mx.array, mask: mx.array, kind: str) -> mx.array:
-    """log r before clamping, from x_t = log π(o_t) - log π_old(o_t), which is 0 off the mask.
+    """log r before clamping, from x_t = log π(o_t) - log π_old(o_t), 0 off the mask.
 
     token          x_t               [B,T]  PPO (arXiv:1707.06347), GRPO (arXiv:2402.03300)
     sequence_mean  Σ_t x_t / |o|     [B,1]  GSPO (arXiv:2507.18071, eq. 7)
@@ -28,7 +28,7 @@ def ratios(log_ratio: mx.array) -> mx.array:
 
 
 def importance(difference: mx.array, mask: mx.array, how: Recipe) -> mx.array:
-    """w = π_old/π_sampler within [floor, cap], from log π_old - log π_sampler; a constant. [B,T]
+    """w = π_old/π_sampler within [floor, cap], from x = log π_old - log π_sampler; constant. [B,T]
 
     token     w_t = exp(x_t)       truncate  clip(w, floor, cap)
     sequence  w   = exp(Σ_t x_t)   mask      w, and 0 where it is below floor or above cap
@@ -47,7 +47,7 @@ def importance(difference: mx.array, mask: mx.array, how: Recipe) -> mx.array:
 def near_sampler(
     new: mx.array, sampler: mx.array, advantage: mx.array, mask: mx.array, limit: float
 ) -> mx.array:
-    """[A ≥ 0 or Σ_t log(π_sampler/π)/|o| ≤ limit]: keep better answers and those near. [B,T]
+    """[A ≥ 0 or Σ_t log(π_sampler/π)/|o| ≤ limit]: drop bad answers far off policy. [B,T]
 
     The off-policy sequence mask of DeepSeek-V3.2 (arXiv:2512.02556, eq. 9).
     """

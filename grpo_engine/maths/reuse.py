@@ -1,4 +1,4 @@
-"""Question 6: when is enough learned from the same rollouts? Rules on (sum, count) of the terms."""
+"""Choice 6, reuse: when to stop passes over the same rollouts, by rules on (sum, count) pairs."""
 
 from collections.abc import Mapping
 
@@ -7,20 +7,20 @@ from grpo_engine.config.recipes import Recipe
 
 
 def all_at_bound(at_bound: tuple[float, float], share: float) -> bool:
-    """Σ stopped ≥ share·Σ pushed: (nearly) every token that is pushed has reached its bound."""
+    """Σ stopped ≥ share·Σ pushed: (nearly) every pushed token has reached its bound."""
     return at_bound[0] >= share * at_bound[1]
 
 
 def objective_flat(objective: float, before: float, least: float) -> bool:
-    """J - J_before ≤ least·max(|J|, |J_before|): the last pass brought no improvement to speak of.
+    """J - J_before ≤ least·max(|J|, |J_before|): the last pass hardly improved the objective.
 
-    The larger of the two, because the objective of a first pass is often 0.
+    The maximum is used because the objective of a first pass is often 0.
     """
     return objective - before <= least * max(abs(objective), abs(before))
 
 
 def kl_passed(kl_to_old: tuple[float, float], limit: float) -> bool:
-    """Σ k3(π_old, π)/tokens > limit: the policy has left the one that sampled."""
+    """Σ k3(π_old, π)/tokens > limit: the policy is too far from the one that sampled."""
     return kl_to_old[0] > limit * kl_to_old[1]
 
 
@@ -35,10 +35,10 @@ def stop_reason(
     objective: float,
     before: float | None = None,
 ) -> str | None:
-    """Why the passes over these rollouts should end, in words, or None to go on.
+    """Why the passes over these rollouts should stop, as text; None to continue.
 
-    `measured`: the merged metrics of the latest forward; `objective`: minus its loss; `before`:
-    the objective of the pass before it, None at the first.
+    `measured`: merged metrics of the latest forward. `objective`: minus its loss. `before`: the
+    previous pass's objective, None in the first.
     """
     how = recipes.recipe(recipe)
     share = f"{how.stop_share:.0%} of the pushed tokens"

@@ -1,6 +1,6 @@
-"""Question 1: what is a completion worth? Its advantage, from rewards and from its siblings.
+"""Choice 1, signal: a completion's advantage, from its reward and those of its siblings.
 
-Rewards r [B] and the siblings of each completion; every signal is [B], 0 where there is no reward.
+From rewards r [B] and siblings; every signal is [B], 0 where there is no reward.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def group_mean(own: Siblings, _recipe: Recipe) -> mx.array:
 
 
 def standard(deviation: mx.array, std: mx.array, eps: float) -> mx.array:
-    """(r - mean)/(std + ε), and a literal 0 where no two rewards differ. [B]"""
+    """(r - mean)/(std + ε), a literal 0 if all rewards are equal. [B]"""
     return mx.where(std > 0, deviation / (std + eps), 0.0)
 
 
@@ -39,7 +39,7 @@ def group_standard(own: Siblings, recipe: Recipe) -> mx.array:
 def batch_standard(own: Siblings, recipe: Recipe) -> mx.array:
     """A_i = (r_i - mean of the group)/(std of the batch's raw rewards + ε).
 
-    TRL's scale_rewards="batch" (arXiv:2508.08221): one easy group no longer counts like a hard one.
+    TRL's scale_rewards="batch" (arXiv:2508.08221): an easy group counts less than a hard one.
     """
     return standard(group_mean(own, recipe), own.in_batch().std(recipe.std), recipe.signal_eps)
 
@@ -50,7 +50,7 @@ def leave_one_out(own: Siblings, recipe: Recipe) -> mx.array:
 
 
 def group_sign(own: Siblings, recipe: Recipe) -> mx.array:
-    """A_i = sign(r_i - mean), and 0 where |r_i - mean| ≤ 0.1·std of the group."""
+    """A_i = sign(r_i - mean), 0 if |r_i - mean| ≤ 0.1·std of the group."""
     above = group_mean(own, recipe)
     return mx.where(mx.abs(above) > 0.1 * own.std(recipe.std), mx.sign(above), 0.0)
 
@@ -77,8 +77,8 @@ def normalize_then_sum(
 ) -> mx.array:
     """A = (x - mean(x))/(std(x) + ε) over the batch, x_i = Σ_f w_f·signal(r_f)_i. [B,F] -> [B]
 
-    TRL's name for it (GDPO, arXiv:2601.05242): every function counts by its weight, however small
-    its scale. A group in which no function tells completions apart gets a literal 0.
+    TRL's name for it (GDPO, arXiv:2601.05242): every function counts by its weight, whatever its
+    scale. A group in which every function gives equal scores gets a literal 0.
     """
     columns = [rewards[:, f] for f in range(rewards.shape[1])]
     parts = mx.stack([signal(column, group_ids, recipe) for column in columns], axis=1)

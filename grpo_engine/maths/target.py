@@ -1,7 +1,7 @@
-"""Trust `target`: how much to push a token, by the probability it should reach.
+"""Trust `target`: pushes each token towards a target probability.
 
-Completions of a group form a tree of prefixes. Each distinct token after a shared prefix gets one
-target, so that siblings which agree so far are never pushed against each other.
+Completions of a group form a prefix tree. Each distinct token after a shared prefix gets one
+target, so that siblings with the same prefix are never pushed against each other.
 """
 
 from typing import NamedTuple
@@ -13,12 +13,12 @@ from grpo_engine.maths.trust import Push, clip
 
 
 class Targets(NamedTuple):
-    """Where each token [B,T] should go; made once per update from whole groups."""
+    """The target of each token [B,T]; computed once per update from whole groups."""
 
     sign: mx.array  # +1 pushed up, -1 pushed down, 0 left alone
     probability: mx.array  # the target t
-    low: mx.array  # ratio at which a push down is done: p_old
-    high: mx.array  # ratio at which a push up is done: t/p_old
+    low: mx.array  # ratio at which a push down stops: p_old
+    high: mx.array  # ratio at which a push up stops: t/p_old
 
     def rows(self, chosen: mx.array | slice) -> "Targets":
         """The targets of some completions, for a micro-batch."""
@@ -28,10 +28,10 @@ class Targets(NamedTuple):
 def targets_of(
     old: mx.array, signs: mx.array, mask: mx.array, token_ids: mx.array, group_ids: mx.array
 ) -> Targets:
-    """Targets of all completions of whole groups. signs [B] or [B,T], else [B,T].
+    """Targets of all completions of whole groups. signs [B] or [B,T], the rest [B,T].
 
-    Bad tokens: t = p_old². Good tokens: t = p + s·(√p - p), s as in `share_of_room`. The sign of a
-    token is that of the sum of the signs of the completions that share it and its prefix.
+    Bad tokens: t = p_old². Good tokens: t = p + s·(√p - p), s from `share_of_room`. A token's sign
+    is the sign of the sum of signs over the completions that share it and its prefix.
     """
     rows, columns = mask.shape
     signs = mx.broadcast_to(signs.reshape(rows, -1), (rows, columns))
@@ -52,12 +52,12 @@ def targets_of(
 
 
 def share_of_room(p: mx.array, sign: mx.array, together: mx.array, same: mx.array) -> mx.array:
-    """s = min(1, (1 - Σ bad p² - Σ good p)/Σ good (√p - p)) over the distinct tokens there. [B]
+    """s = min(1, (1 - Σ bad p² - Σ good p)/Σ good (√p - p)) over the distinct tokens. [B]
 
     together[i,j]: i and j have the same prefix; same[i,j]: the same token after it. Three good and
     one bad token at 1/4 each: s = (1 - 1/16 - 3/4)/(3/4) = .25, and t = .3125 for a good one.
     """
-    first = mx.argmax(same, axis=1) == mx.arange(p.shape[0])  # one completion speaks for a token
+    first = mx.argmax(same, axis=1) == mx.arange(p.shape[0])  # one completion per distinct token
     good, bad = first & (sign > 0), first & (sign < 0)
 
     def over(chosen: mx.array, values: mx.array) -> mx.array:
@@ -69,5 +69,5 @@ def share_of_room(p: mx.array, sign: mx.array, together: mx.array, same: mx.arra
 
 
 def push_to_target(ratio: mx.array, targets: Targets) -> Push:
-    """J = min(r·s, clip(r, p_old, t/p_old)·s) with the sign s of the token for an advantage."""
+    """J = min(r·s, clip(r, p_old, t/p_old)·s) with the token's sign s as its advantage."""
     return clip(ratio, targets.sign, targets.low, targets.high)

@@ -1,4 +1,4 @@
-"""What the loss is made of: everything that one token did, for whoever wants to look."""
+"""The terms of the loss for each token, for metrics and display."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,7 +14,7 @@ class Terms:
     """
 
     mask: mx.array  # token is in the completion
-    advantage: mx.array  # what it is pushed with; for trust=target the sign of its token
+    advantage: mx.array  # for trust=target the sign of the token
     log_ratio: mx.array  # log π/π_old of the token
     ratio: mx.array  # the recipe's ratio: of the token, or of its completion
     low: mx.array  # ratio at which a push down stops
@@ -23,21 +23,21 @@ class Terms:
     clamped: mx.array  # the log-ratio was beyond ±60
     objective: mx.array  # J, before any weight
     importance: mx.array  # correction for the sampler
-    kept: mx.array  # 0 where a mask on the distance to the sampler leaves the push out
+    kept: mx.array  # 0 where the importance or off-policy mask drops the push
     updated: mx.array  # 1 where the token's push is in the loss
-    weight: mx.array  # share of the token in the average
+    weight: mx.array  # the token's weight in the average
     contribution: mx.array  # what the token adds to the loss
-    anchor: mx.array  # the distance that β weighs, 0 without an anchor in the loss
+    anchor: mx.array  # the distance that β multiplies, 0 without an anchor in the loss
     kl: mx.array | None  # k3 of the token to the reference
-    kl_to_old: mx.array  # k3 of the token to the policy that sampled: (r - 1) - log r
+    kl_to_old: mx.array  # k3 to the policy that sampled: (r - 1) - log r
     entropy: mx.array | None
     value_loss: mx.array  # 0 without a critic
-    target: mx.array | None  # probability it should reach
-    per_row: bool  # the ratio and the advantage are one number per completion
+    target: mx.array | None  # target probability
+    per_row: bool  # ratio and advantage have one value per completion
 
 
 class Loss(NamedTuple):
-    """The value to minimise, and its terms; the pair that `mx.value_and_grad` takes."""
+    """The value to minimise and its terms, as `mx.value_and_grad` expects them."""
 
     value: mx.array
     terms: Terms

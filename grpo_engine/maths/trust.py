@@ -1,4 +1,4 @@
-"""Question 3: when does the push stop? Each rule gives an objective, its bounds and who is there.
+"""Choice 3, trust: when the push stops. Each rule gives an objective, bounds, and the active one.
 
 Ratio r, advantage A and log π are [B,T].
 """
@@ -14,12 +14,12 @@ FREE, AT_LOW, AT_HIGH, AT_CEILING = 0, -1, 1, 2
 
 
 class Push(NamedTuple):
-    """What a token is pushed with, and how far it may go."""
+    """The objective of each token, and the ratios at which its push stops."""
 
     objective: mx.array  # maximised
     low: mx.array  # ratio below which a push down stops, [B,T] or []
     high: mx.array  # ratio above which a push up stops, [B,T] or []
-    side: mx.array  # FREE, AT_LOW, AT_HIGH or AT_CEILING: the bound that is active
+    side: mx.array  # FREE, AT_LOW, AT_HIGH or AT_CEILING: the active bound
 
 
 def unbounded(objective: mx.array) -> Push:
@@ -45,10 +45,10 @@ def clip(
     high: mx.array | float,
     ceiling: float | None = None,
 ) -> Push:
-    """J = min(r·A, clip(r, low, high)·A) with low = 1-ε_low and high = 1+ε_high.
+    """J = min(r·A, clip(r, low, high)·A), low = 1-ε_low and high = 1+ε_high.
 
     PPO (arXiv:1707.06347, eq. 7); ε_high > ε_low is DAPO's clip-higher (arXiv:2503.14476). With a
-    ceiling δ it is min(min(r, δ)·A, ...), which bounds the push down too (arXiv:2505.07291).
+    ceiling δ: min(min(r, δ)·A, ...), which bounds the push down too (arXiv:2505.07291).
     """
     raw = ratio if ceiling is None else mx.minimum(ratio, ceiling)
     objective = mx.minimum(raw * advantage, mx.clip(ratio, low, high) * advantage)
@@ -71,7 +71,7 @@ def cispo(ratio: mx.array, advantage: mx.array, logprob: mx.array, cap: float) -
 def sapo(ratio: mx.array, advantage: mx.array, tau_pos: float, tau_neg: float) -> Push:
     """J = 4/τ · sigmoid(τ(r - 1)) · A with τ = τ_pos for A > 0, else τ_neg: a soft gate.
 
-    SAPO (arXiv:2511.20347). At r = 1 its gradient with respect to r is A, as without a gate.
+    SAPO (arXiv:2511.20347). At r = 1 the gradient with respect to r is A, as without the gate.
     """
     tau = mx.where(advantage > 0, tau_pos, tau_neg)
     gate = 4 / tau * mx.sigmoid(tau * (ratio - 1))
@@ -79,7 +79,7 @@ def sapo(ratio: mx.array, advantage: mx.array, tau_pos: float, tau_neg: float) -
 
 
 def push(recipe: Recipe, ratio: mx.array, advantage: mx.array, logprob: mx.array) -> Push:
-    """The rule of the recipe; `target` has bounds of its own (`grpo_engine.maths.target`)."""
+    """Apply the recipe's rule; for `target` see `grpo_engine.maths.target`."""
     if recipe.trust == "clip":
         low, high = 1 - recipe.clip_low, 1 + recipe.clip_high
         return clip(ratio, advantage, low, high, recipe.delta)

@@ -1,4 +1,4 @@
-"""Question 5: how are tokens averaged? A weight for each token, so that the loss is Σ w·term."""
+"""Choice 5, weight: how tokens are averaged. A weight per token, so that the loss is Σ w·term."""
 
 from dataclasses import dataclass
 
@@ -13,12 +13,12 @@ from grpo_engine.maths.arrays import lengths
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """The denominators of a whole optimiser update, whatever micro-batches it is split into."""
+    """The denominators of a whole optimiser update, independent of its micro-batches."""
 
     rows: float | mx.array  # completions, empty and masked ones included
-    tokens: float | mx.array  # completion tokens that are in the loss
-    micro_batches: int = 1  # only `per_batch_token` reads it
-    entropy_floor: float | mx.array | None = None  # entropy of the least uncertain updated token
+    tokens: float | mx.array  # completion tokens in the loss
+    micro_batches: int = 1  # read only by `per_batch_token`
+    entropy_floor: float | mx.array | None = None  # lowest entropy of an updated token
     updated_tokens: float | mx.array | None = None  # tokens at or above that entropy
 
 
@@ -31,8 +31,8 @@ def totals_of(
 ) -> Totals:
     """The denominators of an update from the mask [B,T] of all its completions.
 
-    With a recipe that updates only the most uncertain tokens, and `entropy` [B,T], their threshold
-    is of the update too; without entropy each micro-batch finds its own, as in TRL.
+    If the recipe updates only the most uncertain tokens, `entropy` [B,T] gives one threshold for
+    the whole update; without it each micro-batch computes its own, as in TRL.
     """
     share = recipes.recipe(recipe).entropy_top_quantile
     rows, tokens = float(mask.shape[0]), mask.astype(mx.float32).sum()
@@ -50,13 +50,13 @@ def totals_of(
 
 
 def weights(mask: mx.array, kind: str, totals: Totals, max_length: int | None) -> mx.array:
-    """w_it for mask [B,T], zero off the mask; B, tokens: those of the whole update.
+    """w_it for mask [B,T], zero off the mask; B and tokens count the whole update.
 
     per_sequence     1 / (B·|o_i|)               GRPO (arXiv:2402.03300), GSPO
     per_completion   1 / B                       REINFORCE
     per_token        1 / tokens                  DAPO (arXiv:2503.14476), CISPO
-    per_batch_token  1 / (own tokens·batches)    TRL's BNPO: the mean of micro-batches' means
-    constant         1 / (B·max_length)          Dr. GRPO (arXiv:2503.20783), as TRL has it
+    per_batch_token  1 / (own tokens·batches)    TRL's BNPO: mean of micro-batch means
+    constant         1 / (B·max_length)          Dr. GRPO (arXiv:2503.20783), as in TRL
     sum              1
     """
     inside, rows = mask.astype(mx.float32), mx.maximum(totals.rows, 1.0)

@@ -1,1 +1,1 @@
-"""Models that come from elsewhere, and the one that ships with the program."""
+"""Import of GGUF models, and the embedded starter model."""

@@ -1,4 +1,4 @@
-"""Makes a model folder that mlx-lm opens from a GGUF file; whole or not at all."""
+"""Converts a GGUF file to a model folder that mlx-lm can open, atomically."""
 
 import json
 import os
@@ -21,7 +21,7 @@ Dtype = Literal["float32", "float16", "bfloat16"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What was made."""
+    """Result of an import."""
 
     folder: Path
     architecture: str
@@ -33,7 +33,7 @@ class Imported:
 def import_gguf(source: Path, folder: Path, *, dtype: Dtype = "float32") -> Imported:
     """Dequantise the weights of `source` and write them with settings and tokenizer to `folder`.
 
-    The folder must not exist. It appears complete and tried, or, after any error, not at all.
+    The folder must not exist. It is created complete and tested, or not at all after an error.
     """
     if folder.exists():
         raise ModelError(f"{folder} exists; remove it or choose another folder")
@@ -64,7 +64,7 @@ def import_gguf(source: Path, folder: Path, *, dtype: Dtype = "float32") -> Impo
 
 @contextmanager
 def _appearing(folder: Path) -> Iterator[Path]:
-    """A draft folder that takes its name when all went well and vanishes when not."""
+    """A draft folder that is renamed to `folder` on success and removed on error."""
     draft = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         draft.mkdir(parents=True)
@@ -144,7 +144,7 @@ def _try_out(folder: Path, source: Path) -> None:
         tokenizer = load_tokenizer(folder)
         ids = tokenizer.encode("1 + 1 =", add_special_tokens=False)[:4] or [0]
         finite = mx.isfinite(model(mx.array([ids]))).all().item()
-    except Exception as error:  # tokenizers raises no narrower one
+    except Exception as error:  # tokenizers raises nothing narrower
         raise ModelError(f"what {source} holds makes no working model: {error}") from error
     if not finite or max(ids) >= config["vocab_size"]:
         raise ModelError(f"the weights in {source} are damaged: the model gives no finite numbers")

@@ -1,14 +1,14 @@
-"""All that depends on the machine: device, BLAS, threads, priority, memory."""
+"""Everything that depends on the machine: device, BLAS, threads, priority, memory."""
 
 import os
 
 
 def prepare_for_mlx() -> None:
-    """Refuse an MLX without a back end, ask for whole float32, load the fast BLAS."""
+    """Refuse an MLX without a back end, require full float32, load the fast BLAS."""
     from grpo_engine.platform import blas, device, heap
 
     device.require_backend()
-    # some GPUs would multiply float32 with 10 bits (TF32), and in some shapes only
+    # some GPUs multiply float32 with a 10-bit mantissa (TF32), in some shapes only
     os.environ.setdefault("MLX_ENABLE_TF32", "0")
     blas.ensure()
     if not device.uses_gpu():
@@ -18,7 +18,7 @@ def prepare_for_mlx() -> None:
 def enter_engine(niceness: int = 5) -> None:
     """Make the calling thread the engine's; call it before anything loads MLX.
 
-    The order matters: threads that BLAS and MLX start inherit the priority of this one.
+    The order matters: the threads of BLAS and MLX inherit this thread's priority.
     """
     from grpo_engine.platform import blas, device, priority, threads
 

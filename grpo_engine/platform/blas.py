@@ -1,7 +1,7 @@
-"""Gives MLX a fast BLAS, where it would compute on a slow one.
+"""Replaces MLX's BLAS with a faster one where the bundled one is slow.
 
-The MLX wheel for Linux processors brings the reference BLAS, at 2.5-6 GFLOP/s; OpenBLAS reaches 40
-and more a core. macOS has Accelerate and a GPU build does not multiply here: both need nothing.
+The CPU wheel of MLX for Linux contains the reference BLAS, at 2.5-6 GFLOP/s; OpenBLAS reaches 40 or
+more per core. macOS has Accelerate, and a GPU build does not use the BLAS: neither needs this.
 """
 
 import os
@@ -15,29 +15,29 @@ from typing import Final
 from grpo_engine.platform import blas_check, device, openblas, threads
 
 CHOICE: Final = "GRPO_TUI_BLAS"
-"""A library's path, or `none` to compute on what MLX ships."""
+"""Path of a library, or `none` for the BLAS that MLX ships."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blas:
-    """What serves the matrix products of this process, and why."""
+    """The BLAS that this process uses, and why."""
 
     library: str | None = None
     config: str = ""
     kernel: str = ""
-    """The core type whose code the library runs."""
+    """The core type whose kernels the library runs."""
     threads: int = 0
     max_threads: int = 0
     reason: str = ""
     """Why no library is loaded."""
     skipped: tuple[str, ...] = ()
-    """Libraries that were not taken, a sentence each."""
+    """Libraries that were rejected, one sentence each."""
     problem: str = ""
     remedy: str = ""
 
     @property
     def loaded(self) -> bool:
-        """True where a library of our choice is in place."""
+        """Whether a library of our choice is loaded."""
         return self.library is not None
 
 
@@ -47,9 +47,9 @@ _lock = threading.RLock()
 
 
 def ensure(*, check: bool = False) -> Blas:
-    """Load the BLAS once per process; later calls return what was done.
+    """Load the BLAS once per process; later calls return the first result.
 
-    `check` tries the libraries once more instead of trusting what an earlier check found.
+    `check` tests the libraries again instead of trusting a cached verdict.
     """
     global _state
     with _lock:
@@ -62,7 +62,7 @@ def ensure(*, check: bool = False) -> Blas:
 
 
 def state() -> Blas | None:
-    """What `ensure` did, or None where it has not been called."""
+    """The result of `ensure`, or None before its first call."""
     return _state
 
 
@@ -108,7 +108,7 @@ def _load(path: str, kernel: str) -> Blas:
 
 
 def set_threads(count: int) -> int:
-    """Use `count` threads from the next product on; returns how many the library really uses."""
+    """Use `count` threads from the next product on; return how many the library really uses."""
     global _state
     if _library is None:
         return 0
@@ -119,7 +119,7 @@ def set_threads(count: int) -> int:
 
 
 def rebalance() -> tuple[int, int] | None:
-    """Take this engine's share of the cores as it is now; (before, after) where it changed."""
+    """Update the threads to this engine's current share of cores; (before, after) if it changed."""
     before = _state.threads if _state else 0
     wanted = threads.share()
     if _library is None or before == wanted:

@@ -1,8 +1,8 @@
-"""Tries a BLAS in a process of its own before this one loads it, once for each processor.
+"""Tests a BLAS in a child process before it is loaded here, once per processor.
 
-A library that is built for another processor ends the process with an illegal instruction, and one
-that picks a faulty kernel computes nonsense. Both happen in a child, which compares products and
-decompositions with NumPy's; what it found is kept by library, MLX, and processor.
+A library built for another processor dies of an illegal instruction; one that picks a faulty kernel
+computes wrong results. The child compares products and decompositions with NumPy's. Verdicts are
+cached by library, MLX and processor.
 """
 
 import json
@@ -22,8 +22,8 @@ from typing import Any, Final
 from grpo_engine.platform import device, openblas, processor, threads
 
 VERSION: Final = 1
-"""Of the check: another number checks every library once more."""
-LIMIT_S = 60.0  # without a sign of progress
+"""Version of the check; a new number invalidates cached verdicts."""
+LIMIT_S = 60.0  # without output from the child
 CRASHES: Final = frozenset(
     {signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT}
 )
@@ -39,21 +39,21 @@ SIZES: Final = (1, 6, 40, 130)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a library did in the child."""
+    """The result of testing a library."""
 
     works: bool
     kernel: str = ""
-    """The core type to ask for; empty for the library's own choice."""
+    """The core type to request; empty for the library's own choice."""
     reason: str = ""
-    """Why it is not used, after "it "."""
+    """Why it is rejected; completes a sentence that begins with "it"."""
     processor: str = ""
-    """Where the child ran, as it says itself."""
+    """The processor that the child ran on."""
     lasting: bool = True
-    """False: another try may end otherwise."""
+    """False if another try may succeed."""
 
 
 def verdict(path: str, *, fresh: bool = False) -> Verdict:
-    """Whether a library may be loaded here; from the child, or from what it found earlier."""
+    """Whether a library may be loaded here; from the cache, or tested in a child."""
     place = _place(path)
     kept = None if fresh else _read(place)
     if kept is not None:
@@ -65,7 +65,7 @@ def verdict(path: str, *, fresh: bool = False) -> Verdict:
 
 
 def _try_kernels(path: str) -> Verdict:
-    """Try the library's own choice of a kernel, then safer ones where that computes badly."""
+    """Try the library's own choice of kernel, then safer ones if its results are wrong."""
     asked = os.environ.get("OPENBLAS_CORETYPE", "")
     first, kernel_failed = _try(path, asked)
     if not kernel_failed or asked:
@@ -75,7 +75,7 @@ def _try_kernels(path: str) -> Verdict:
 
 
 def _try(path: str, kernel: str) -> tuple[Verdict, bool]:
-    """Start the child and say how it ended, and whether another kernel may do better."""
+    """Run the child; return the verdict, and whether another kernel may do better."""
     environment = {**os.environ, "GRPO_TUI_BLAS": "none", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-P", "-c", BOOT, str(ROOT), path, kernel, str(threads.share())]
     try:
@@ -99,7 +99,7 @@ def _try(path: str, kernel: str) -> tuple[Verdict, bool]:
 
 
 def _watched(command: list[str], environment: dict[str, str]) -> tuple[int, list[str]]:
-    """Exit status and output of a child; `TimeoutError` where it is silent for too long."""
+    """Exit status and output of a child; `TimeoutError` if it is silent for too long."""
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         env=environment,
@@ -114,7 +114,7 @@ def _watched(command: list[str], environment: dict[str, str]) -> tuple[int, list
 
 
 def main() -> None:
-    """The child: load the library named in the arguments, compute, and print what is wrong."""
+    """Child process: load the library named in the arguments, compute, print what is wrong."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -123,7 +123,7 @@ def main() -> None:
     try:
         openblas.OpenBlas(path, threads=int(count), kernel=kernel).serve()
         for wrong in checks():
-            print("checked", flush=True)  # a sign of progress
+            print("checked", flush=True)  # keeps the parent from timing out
             if wrong:
                 said["wrong"] = wrong
                 break
@@ -132,11 +132,11 @@ def main() -> None:
     except RuntimeError as error:
         said["wrong"] = f"fails in its check ({error})"
     print(json.dumps(said), flush=True)
-    os._exit(0)  # a library that ends badly when it is unloaded has still computed well
+    os._exit(0)  # a crash while unloading the library must not count
 
 
 def checks() -> Iterator[str]:
-    """What this process's MLX computes wrong, check by check; empty where it is right."""
+    """Run the checks and yield what this process's MLX computes wrong, "" if right."""
     import mlx.core as mx
 
     mx.set_default_device(mx.Device(mx.cpu))
@@ -154,7 +154,7 @@ def checks() -> Iterator[str]:
 
 
 def _products_agree(kind: Any, shape: tuple[int, int, int]) -> bool:
-    """Products of small integers are exact, and NumPy computes those of integers without a BLAS."""
+    """Whether products of small integers are exact; NumPy multiplies integers without a BLAS."""
     import mlx.core as mx
     import numpy as np
 
@@ -176,7 +176,7 @@ def _decompositions(kind: Any, size: int) -> Iterator[tuple[str, float]]:
     def back(*factors: Any) -> Any:
         out = np.asarray(factors[0], dtype=np.float64)
         for factor in factors[1:]:
-            # einsum calls no BLAS for two operands unless it may rearrange them
+            # for two operands, einsum calls no BLAS unless it may rearrange them
             out = np.einsum("ij,jk->ik", out, np.asarray(factor, dtype=np.float64), optimize=False)
         return out
 
@@ -195,7 +195,7 @@ def _decompositions(kind: Any, size: int) -> Iterator[tuple[str, float]]:
 
 
 def _place(path: str) -> Path:
-    """The file of a verdict, named by all that it depends on."""
+    """The file of a verdict, named by everything that it depends on."""
     from platformdirs import user_cache_path
 
     mlx = device.library()
@@ -221,7 +221,7 @@ def _read(place: Path) -> Verdict | None:
 
 
 def _write(place: Path, found: Verdict) -> None:
-    """Keep it, whole or not at all; without a cache folder the next start checks again."""
+    """Cache the verdict atomically; without a cache folder the next start checks again."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False) as draft:

@@ -1,13 +1,13 @@
-"""Where this process's control groups are, in both versions of the file layout."""
+"""Finds this process's control groups, version 1 and 2."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 
 def limits(controller: str, root: Path = Path("/")) -> Iterator[Path]:
-    """Folders whose limits bind this process, from its own group up to the mount.
+    """Folders whose limits apply to this process, from its own group up to the mount.
 
-    A container sees its own group as the mount, so a path that is not there is left out.
+    A container sees its own group as the mount, so missing paths are skipped.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()

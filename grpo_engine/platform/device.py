@@ -1,4 +1,4 @@
-"""Which MLX is installed, which device it computes on, and what the machine would take."""
+"""Which MLX is installed, which device it uses, and which extra the machine needs."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def backends() -> dict[str, str]:
 
 @cache
 def nvidia_driver() -> str | None:
-    """The NVIDIA driver's version, where one answers."""
+    """The NVIDIA driver's version, if there is one."""
     try:
         asked = subprocess.run(
             ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
@@ -51,7 +51,7 @@ def nvidia_driver() -> str | None:
 
 
 def wanted_extra() -> str | None:
-    """The extra that fits this machine; None where MLX needs none."""
+    """The extra for this machine; None if MLX needs none."""
     if sys.platform == "darwin":
         return None
     driver = (nvidia_driver() or "0").split(".")[0]
@@ -61,7 +61,7 @@ def wanted_extra() -> str | None:
 
 
 def uses_gpu() -> bool:
-    """True where the installed MLX computes on a GPU by default; loads no MLX."""
+    """Whether the installed MLX uses a GPU by default; does not load MLX."""
     if "metal" in backends():
         return True
     has_cuda = any(name.startswith("cuda") for name in backends())
@@ -69,7 +69,7 @@ def uses_gpu() -> bool:
 
 
 def library() -> Path | None:
-    """MLX's library on Linux, where its wheel, conda and builds put it; loads nothing."""
+    """Path of MLX's library on Linux, from a wheel, conda or a build; loads nothing."""
     spec = find_spec("mlx")
     places = list(spec.submodule_search_locations or []) if spec else []
     folders = [Path(place) / "lib" for place in places] + [Path(sys.prefix) / "lib"]
@@ -77,7 +77,7 @@ def library() -> Path | None:
 
 
 def require_mlx() -> None:
-    """Load MLX; callers can tell its absence from the absence of a module of this project."""
+    """Import MLX, with an error distinct from that of a missing module of this project."""
     try:
         import mlx.core  # noqa: F401
     except ImportError as error:
@@ -85,7 +85,7 @@ def require_mlx() -> None:
 
 
 def require_backend() -> None:
-    """Raise where `mlx` is installed without a back end, and say which extra brings one."""
+    """Raise if `mlx` is installed without a back end, and name the extra that has one."""
     if sys.platform == "darwin" and machine() != "arm64":
         raise MissingPackageError(
             f"MLX needs Apple silicon on macOS; this processor is {machine()}. "

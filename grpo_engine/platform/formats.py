@@ -1,4 +1,4 @@
-"""What `model.dtype: auto` becomes on a device, and why; loads no MLX."""
+"""Resolves `model.dtype: auto` for a device; does not load MLX."""
 
 STORED = "as stored"
 
@@ -9,7 +9,7 @@ def auto_format(*, on_gpu: bool) -> str:
 
 
 def auto_words(*, on_gpu: bool) -> str:
-    """The same with the reason."""
+    """The format with its reason."""
     why = "a processor multiplies 16-bit numbers many times more slowly"
     if on_gpu:
         why = "a GPU computes 16-bit numbers at full speed, and they need half the memory"

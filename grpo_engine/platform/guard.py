@@ -1,4 +1,4 @@
-"""Notices when products stall because other programs want the same cores, and gives a core up."""
+"""Detects products that stall because other programs use the same cores, and gives up a core."""
 
 from dataclasses import dataclass
 from time import monotonic
@@ -8,13 +8,13 @@ from grpo_engine.platform import blas, speed
 
 COLLAPSE: Final = 5.0
 STRIKES: Final = 3
-EVERY: Final = 5.0  # seconds between looks, each a few milliseconds long
+EVERY: Final = 5.0  # seconds between checks, which take a few milliseconds each
 GLANCE: Final = 0.003
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreGivenUp:
-    """Products stalled, and one thread less does them from here on."""
+    """Products stalled, so they use one thread fewer."""
 
     milliseconds: float
     usual: float
@@ -23,7 +23,7 @@ class CoreGivenUp:
 
     @property
     def explanation(self) -> str:
-        """What happened, for a person."""
+        """What happened, for people."""
         return (
             f"Other programs want this machine's cores: a small matrix product took "
             f"{self.milliseconds:.1f} ms instead of {self.usual:.2f}. From here on {self.after} of "
@@ -32,15 +32,15 @@ class CoreGivenUp:
 
     @property
     def remedy(self) -> str:
-        """What would have avoided it."""
+        """How to avoid it."""
         return f"Close what else computes, or start with GRPO_TUI_THREADS={self.after}."
 
 
 class ThreadGuard:
-    """Watches one engine's products; call `check` between steps on the engine's thread.
+    """Times one engine's products; call `check` between steps on the engine's thread.
 
-    One thread less never waits for a core that another program has; with all of them a small
-    product takes 10 to 60 times as long as soon as one core is taken.
+    With one thread per core, a small product takes 10 to 60 times as long as soon as another
+    program takes one core. With one thread fewer, no thread waits for that core.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class ThreadGuard:
         self.fewer = 0.0
 
     def check(self) -> CoreGivenUp | None:
-        """What was changed, where products stalled three times in a row."""
+        """Use one thread fewer, and say so, if products stalled three times in a row."""
         state = blas.state()
         if state is None or state.threads < 2 or monotonic() - self.looked < EVERY:
             return None

@@ -1,7 +1,7 @@
-"""Keeps the memory of freed arrays in the process, since fresh pages cost more than they hold.
+"""Keeps the memory of freed arrays in the process, to avoid page faults.
 
-MLX's CPU back end takes each array from `malloc`. glibc maps large ones anew and gives them back at
-once, so that every sum of a training step first has its pages made and zeroed by the kernel.
+MLX's CPU back end allocates each array with `malloc`. glibc maps large blocks separately and unmaps
+them at once, so the kernel would have to create and zero the pages of every intermediate array.
 """
 
 import ctypes
@@ -14,17 +14,17 @@ USERS_OWN: Final = (
     "GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_ARENA_MAX",
 )  # fmt: skip
-"""Where the user has set one of these, it is left at that."""
+"""If the user has set one of these, it is left alone."""
 CHOICES: Final = (
-    (ARENA_MAX, 1),  # the others cannot grow beyond 64 MiB and are unmapped when empty
-    (MMAP_THRESHOLD, 32 << 20),  # the most that glibc takes
+    (ARENA_MAX, 1),  # other arenas cannot grow beyond 64 MiB and are unmapped when empty
+    (MMAP_THRESHOLD, 32 << 20),  # glibc's maximum
     (TRIM_THRESHOLD, (1 << 31) - 1),
     (TOP_PAD, 64 << 20),
 )
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep what is freed for what comes next; False where there is nothing to set."""
+    """Tell glibc to keep freed memory for reuse; False if nothing was set."""
     if sys.platform != "linux" or any(name in os.environ for name in USERS_OWN):
         return False
     try:
@@ -37,7 +37,7 @@ def keep_freed_memory() -> bool:
 
 
 def give_back() -> None:
-    """Return free memory to the system, where a run has ended and the program goes on."""
+    """Return free memory to the system, when a run ends and the program does not."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:

@@ -1,4 +1,4 @@
-"""How much memory there is: the machine's, or less where a container sets a limit."""
+"""How much memory there is: the machine's, or a container's lower limit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ UNLIMITED = 1 << 60  # version 1 writes "no limit" as a huge number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes that exist, that are free to take, and that this process has at present."""
+    """Bytes in total, available, and held by this process."""
 
     total: int
     available: int
     process: int
     limit: int | None
-    """A control group's limit, where one is lower than the machine's memory."""
+    """A control group's limit, if it is lower than the machine's memory."""
 
 
 def memory(root: Path = Path("/")) -> Memory:
-    """The memory that this process may count on."""
+    """The memory available to this process."""
     import psutil
 
     machine = psutil.virtual_memory()
@@ -36,10 +36,10 @@ def memory(root: Path = Path("/")) -> Memory:
 
 
 def on_device(info: Mapping[str, str | int], machine: int, held: int) -> int:
-    """Bytes that arrays may take on a device that `mx.device_info` describes.
+    """Bytes that arrays may take on a device, from its `mx.device_info`.
 
-    CUDA says how much of its own memory is free beside what MLX has; Metal shares the machine's and
-    says how much it may use; a processor says nothing.
+    CUDA reports how much of its own memory is free beside what MLX holds. Metal shares the
+    machine's memory and reports how much it may use. A CPU reports nothing.
     """
     if "free_memory" in info:
         return int(info["free_memory"]) + held
@@ -47,7 +47,7 @@ def on_device(info: Mapping[str, str | int], machine: int, held: int) -> int:
 
 
 def cgroup_memory(root: Path = Path("/")) -> tuple[int | None, int]:
-    """The lowest limit above this process and the bytes in use under it."""
+    """The lowest limit that applies to this process, and the bytes in use under it."""
     found: list[tuple[int, int]] = []
     for group in limits("memory", root):
         for limit_file, used_file in (
@@ -61,7 +61,7 @@ def cgroup_memory(root: Path = Path("/")) -> tuple[int | None, int]:
 
 
 def number(file: Path) -> int | None:
-    """The whole number in a control file; None for `max` and for no such file."""
+    """The integer in a control file; None for `max` or a missing file."""
     try:
         text = file.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""One OpenBLAS in this process: opened, asked, and put in the place of what MLX's wheel brings."""
+"""Loads an OpenBLAS and makes MLX use it in place of the BLAS in its wheel."""
 
 import ctypes
 import os
@@ -11,20 +11,20 @@ from grpo_engine.errors import EngineError
 from grpo_engine.platform import device, slots
 
 PREFIXES: Final = ("", "scipy_")
-"""What builds put before the names of their functions."""
+"""Prefixes of function names in different builds."""
 KERNELS: Final = {"x86_64": ("Haswell", "Nehalem"), "aarch64": ("NEOVERSEN1", "ARMV8")}
-"""More conservative choices for OPENBLAS_CORETYPE, tried in turn where its own fails."""
+"""Conservative values of OPENBLAS_CORETYPE, tried in turn if the library's own choice fails."""
 
 
 class BlasError(EngineError, OSError):
-    """A library that cannot serve MLX; the message completes the sentence "it …"."""
+    """A library that MLX cannot use; the message completes a sentence that begins with "it"."""
 
 
 class OpenBlas:
-    """A library that is loaded; it serves nobody until `serve` is called."""
+    """A loaded library; MLX does not use it until `serve` is called."""
 
     def __init__(self, path: str, *, threads: int, kernel: str = "") -> None:
-        """Load it. Its threads start at once, so their number is told beforehand."""
+        """Load the library; its threads start at once, so their number is set before."""
         told = {"OPENBLAS_NUM_THREADS": str(threads)}
         if kernel:
             told["OPENBLAS_CORETYPE"] = kernel
@@ -56,27 +56,27 @@ class OpenBlas:
 
     @property
     def max_threads(self) -> int:
-        """The most threads that this build can use; 0 where it does not say."""
+        """The maximum number of threads of this build; 0 if unknown."""
         words = dict(word.split("=", 1) for word in self.config.split() if "=" in word)
         return int(words.get("MAX_THREADS", "0"))
 
     def set_threads(self, count: int) -> int:
-        """Use `count` threads from the next product on; returns how many it really uses."""
+        """Use `count` threads from the next product on; return how many it really uses."""
         self._function("openblas_set_num_threads")(count)
         return int(self._function("openblas_get_num_threads")())
 
     def address(self, name: str) -> int | None:
-        """Where a BLAS or LAPACK function is."""
+        """Address of a BLAS or LAPACK function."""
         name = f"{self._prefix}{name}"
         if not self._has(name):
             return None
         return ctypes.cast(self._library[name], ctypes.c_void_p).value
 
     def serve(self) -> None:
-        """Serve MLX's products and decompositions from here on, in this process.
+        """Make MLX use this library for products and decompositions in this process.
 
-        Where MLX's library has no slots to fill, a library with plain names is made visible to the
-        whole process, which is where such a build of MLX looks first.
+        If MLX's library has no slots to fill, a library with plain names is made visible to the
+        whole process, where such a build of MLX looks first.
         """
         try:
             slots.redirect(mlx_library(), self.address)
@@ -87,7 +87,7 @@ class OpenBlas:
 
 
 def mlx_library() -> ctypes.CDLL:
-    """MLX's library: the one that is loaded, or the one that an import would load."""
+    """MLX's library: the loaded one, or the one that an import would load."""
     try:
         return ctypes.CDLL("libmlx.so", mode=os.RTLD_NOLOAD)
     except OSError:
@@ -101,7 +101,7 @@ def mlx_library() -> ctypes.CDLL:
 
 
 def bundled() -> str | None:
-    """The library of the package `scipy-openblas32`, whose import would load it unchecked."""
+    """The library of `scipy-openblas32`; importing that package would load it unchecked."""
     from importlib.util import find_spec
 
     spec = find_spec("scipy_openblas32")
@@ -112,7 +112,7 @@ def bundled() -> str | None:
 
 
 def installed() -> str | None:
-    """The system's library, where its package put it."""
+    """The system's library, as its package installs it."""
     import sys
     import sysconfig
 
@@ -125,7 +125,7 @@ def installed() -> str | None:
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Variables for a while; a library reads them when it is loaded."""
+    """Set environment variables within a block; a library reads them when it is loaded."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,4 +1,4 @@
-"""Lets the engine's thread yield to the one that draws."""
+"""Lowers the priority of the engine's thread below the UI thread's."""
 
 import ctypes
 import os
@@ -9,10 +9,10 @@ QOS_CLASS_UTILITY = 0x11
 
 
 def lower_priority(niceness: int = 5) -> bool:
-    """Put the calling thread below the process's first; threads that it starts inherit it.
+    """Lower the calling thread's priority; threads that it starts inherit it.
 
-    Nothing changes for a niceness of 0. Linux keeps a nice value per thread, macOS a
-    quality-of-service class. False: refused.
+    A niceness of 0 changes nothing. Linux has a nice value per thread, macOS a quality-of-service
+    class. False if the system refuses.
     """
     if niceness <= 0:
         return True

@@ -1,6 +1,6 @@
-"""Which processor computes, as it says itself: what the system prints may be another one's.
+"""Identifies the processor by its own registers.
 
-Under emulation `/proc/cpuinfo` is the host's, and two machines may share one home folder.
+Under emulation `/proc/cpuinfo` describes the host, and two machines may share one home folder.
 """
 
 import ctypes
@@ -11,10 +11,10 @@ from typing import Final
 
 AT_HWCAP, AT_HWCAP2 = 16, 26  # of <elf.h>
 REGISTERS: Final = ((0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (2, 2), (2, 3), (6, 0))
-"""Leaf of CPUID as glibc numbers them, and register (eax, ebx, ecx, edx): the instruction sets."""
+"""CPUID leaf in glibc's numbering and register (eax, ebx, ecx, edx) of the instruction sets."""
 X86_NAMES: Final = {"SSE4.2": (1, 20), "AVX": (1, 28), "FMA": (1, 12), "AVX2": (3, 5),
                     "AVX-512": (3, 16)}  # fmt: skip
-"""The instructions that matrix products are made with: word of `words`, and bit."""
+"""Instruction sets for matrix products: index into `words`, and bit."""
 ARM_NAMES: Final = {"NEON": (0, 1), "dot products": (0, 20), "SVE": (0, 22), "SVE2": (1, 1),
                     "SME": (1, 23)}  # fmt: skip
 IDENTIFICATION: Final = "sys/devices/system/cpu/cpu*/regs/identification/midr_el1"
@@ -26,7 +26,7 @@ class _Leaf(ctypes.Structure):
 
 @cache
 def words() -> tuple[int, ...]:
-    """What the processor says of itself; empty where it cannot be asked."""
+    """The processor's feature words; empty if they cannot be read."""
     libc = ctypes.CDLL(None)
     if platform.machine() == "x86_64" and hasattr(libc, "__x86_get_cpuid_feature_leaf"):
         ask = libc.__x86_get_cpuid_feature_leaf
@@ -42,12 +42,12 @@ def words() -> tuple[int, ...]:
 
 
 def identity() -> str:
-    """A text that is equal on processors of one kind only."""
+    """A text that differs between kinds of processors."""
     return "-".join([platform.machine(), *(f"{word:x}" for word in words())])
 
 
 def extensions() -> list[str]:
-    """The instructions for matrix products that this processor has."""
+    """The instruction sets for matrix products that this processor has."""
     found = words()
     names = X86_NAMES if platform.machine() == "x86_64" else ARM_NAMES
     return [name for name, (word, bit) in names.items() if found and found[word] >> bit & 1]

@@ -1,9 +1,9 @@
 """Points a loaded library's calls to BLAS and LAPACK at the functions of another library.
 
-A shared library on Linux calls what it imports through slots that the loader fills with addresses,
-one for each name (its relocations). They are found in memory by the library's dynamic section and
-written again. No symbol becomes visible to the rest of the process, names may carry a prefix, and
-the order of loading does not matter.
+A shared library on Linux calls its imports through slots that the loader fills with addresses, one
+per name (its relocations). They are found in memory through the library's dynamic section and
+overwritten. No symbol becomes visible to the rest of the process, names may have a prefix, and the
+order of loading does not matter.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from grpo_engine.errors import EngineError
 
 # of <elf.h>
 NULL, PLTRELSZ, STRTAB, SYMTAB, RELA, RELASZ, STRSZ, JMPREL = 0, 2, 5, 6, 7, 8, 10, 23
-SYMBOL: Final = struct.Struct("<I20x")  # Elf64_Sym, of which the place of its name is read
+SYMBOL: Final = struct.Struct("<I20x")  # Elf64_Sym; only the offset of the name is read
 RELOCATION: Final = struct.Struct("<QIIq")  # Elf64_Rela: offset, type, symbol, addend
 TYPES: Final = {
     "x86_64": frozenset({1, 6, 7}),  # R_X86_64_64, GLOB_DAT, JUMP_SLOT
@@ -33,7 +33,7 @@ PROT_READ, PROT_WRITE = mmap.PROT_READ, mmap.PROT_WRITE
 
 
 class SlotsError(EngineError, OSError):
-    """The library's imports are not where they are looked for."""
+    """The library's imports cannot be found or written."""
 
 
 class _LinkMap(ctypes.Structure):
@@ -45,9 +45,9 @@ class _LinkMap(ctypes.Structure):
 
 
 def redirect(library: ctypes.CDLL, find: Callable[[str], int | None]) -> frozenset[str]:
-    """Fill the slots of all BLAS and LAPACK names of `library`; `find` gives an address by name.
+    """Fill the slots of all BLAS and LAPACK names in `library`; `find` maps a name to an address.
 
-    All or nothing: `SlotsError` where a product has no slot, or `find` lacks an imported name.
+    All or nothing: raise `SlotsError` if a product has no slot or `find` lacks an imported name.
     """
     slots = list(imports(library))
     names = {name for name, _ in slots}
@@ -63,7 +63,7 @@ def redirect(library: ctypes.CDLL, find: Callable[[str], int | None]) -> frozens
 
 
 def imports(library: ctypes.CDLL) -> Iterator[tuple[str, int]]:
-    """BLAS and LAPACK names that a loaded library imports, each with the address of its slot."""
+    """BLAS and LAPACK names that a loaded library imports, with the addresses of their slots."""
     types = TYPES.get(platform.machine())
     if types is None or struct.calcsize("P") != 8:
         raise SlotsError(f"nothing is known of the relocations of {platform.machine()}")
@@ -94,9 +94,9 @@ def imports(library: ctypes.CDLL) -> Iterator[tuple[str, int]]:
 
 
 def _dynamic_section(library: ctypes.CDLL) -> tuple[int, dict[int, int]]:
-    """Where a library is loaded, and the entries of its dynamic section by their tags."""
+    """A library's base address, and the entries of its dynamic section by tag."""
     found = ctypes.POINTER(_LinkMap)()
-    # in the C library since glibc 2.34; another one may not have it
+    # in libc since glibc 2.34; other C libraries may lack it
     dlinfo = getattr(ctypes.CDLL(None), "dlinfo", None)
     handle = ctypes.c_void_p(library._handle)
     if dlinfo is None or dlinfo(handle, DI_LINKMAP, ctypes.byref(found)) != 0:
@@ -112,7 +112,7 @@ def _dynamic_section(library: ctypes.CDLL) -> tuple[int, dict[int, int]]:
 
 
 def _write(addresses: Mapping[int, int]) -> None:
-    """Put addresses into slots, on pages that the loader may have made read-only."""
+    """Write addresses to slots, on pages that the loader may have made read-only."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def protect(page: int, protection: int) -> None:
@@ -131,7 +131,7 @@ def _write(addresses: Mapping[int, int]) -> None:
 
 
 def _protection(pages: Iterable[int]) -> dict[int, int]:
-    """How pages are mapped."""
+    """The protection flags of pages."""
     found = {}
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, flags, *_ = line.split()

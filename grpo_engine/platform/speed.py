@@ -1,4 +1,4 @@
-"""Measures how fast matrix products really are in this process."""
+"""Measures the speed of matrix products in this process."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ SKINNY: Final = (8, 576, 1536)
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A float32 product (m, k) x (k, n): the mean time of one and what it amounts to."""
+    """Mean time and throughput of a float32 product (m, k) x (k, n)."""
 
     shape: tuple[int, int, int]
     milliseconds: float
@@ -37,13 +37,13 @@ def measure(shape: tuple[int, int, int], seconds: float = 0.4) -> Speed:
         start = perf_counter()
         mx.eval(left @ right)
         times.append(perf_counter() - start)
-    typical = fmean(times)  # not the median: stalls beside busy programs are what slows a run
+    typical = fmean(times)  # not the median: occasional stalls are what slows a run
     return Speed(shape, typical * 1e3, 2 * m * k * n / typical / 1e9)
 
 
 @contextmanager
 def busy_neighbour() -> Iterator[None]:
-    """One other process that keeps one processor busy."""
+    """Run another process that keeps one processor busy."""
     code = "print(flush=True)\nwhile True: pass"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         try:

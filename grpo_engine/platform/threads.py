@@ -1,7 +1,7 @@
-"""How many threads the matrix products may use: never more than there are cores for them.
+"""The number of threads for matrix products: never more than the available cores.
 
-OpenBLAS threads spin while they wait; one more of them than cores makes a product 10 to 60 times
-slower, so every engine on a machine takes its share and no more.
+OpenBLAS threads spin while they wait. One thread more than cores makes a product 10 to 60 times
+slower, so the engines on a machine share its cores.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ ASKED: Final = ("GRPO_TUI_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 
 LAUNCHED: Final = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
-_claims: dict[str, int] = {}  # open descriptors by file name; the lock on each is the claim
+_claims: dict[str, int] = {}  # open descriptors by file name; holding the lock is the claim
 
 
 def usable_processors() -> frozenset[int]:
@@ -31,7 +31,7 @@ def usable_processors() -> frozenset[int]:
 
 
 def physical_cores(processors: frozenset[int], root: Path = Path("/")) -> int:
-    """How many physical cores these logical processors are; two hardware threads are one core."""
+    """Number of physical cores behind these logical processors; hyper-threads share one."""
     cores = set()
     for processor in processors:
         topology = root / f"sys/devices/system/cpu/cpu{processor}/topology"
@@ -45,7 +45,7 @@ def physical_cores(processors: frozenset[int], root: Path = Path("/")) -> int:
 
 
 def quota(root: Path = Path("/")) -> float:
-    """Processors' worth of time that control groups allow; infinite where none does."""
+    """CPU quota of the control groups, in processors; infinite without one."""
     lowest = math.inf
     for group in limits("cpu", root):
         try:
@@ -62,13 +62,13 @@ def quota(root: Path = Path("/")) -> float:
 
 
 def cores(root: Path = Path("/")) -> int:
-    """Physical cores that this process can really use at one time."""
+    """Number of physical cores that this process can use at once."""
     physical = physical_cores(usable_processors(), root)
     return max(1, min(physical, math.floor(min(quota(root), 4096))))
 
 
 def launched_rank(env: Mapping[str, str] = os.environ) -> int | None:
-    """The rank that a launcher gave this process; None where none started it."""
+    """The rank that a launcher gave this process; None without a launcher."""
     for name in LAUNCHED:
         if env.get(name, "").isdigit():
             return int(env[name])
@@ -76,7 +76,7 @@ def launched_rank(env: Mapping[str, str] = os.environ) -> int | None:
 
 
 def ranks_here(env: Mapping[str, str] = os.environ) -> int:
-    """How many ranks of a distributed run are on this host."""
+    """Number of ranks of a distributed run on this host."""
     if env.get("OMPI_COMM_WORLD_LOCAL_SIZE", "").isdigit():
         return max(1, int(env["OMPI_COMM_WORLD_LOCAL_SIZE"]))
     try:
@@ -88,9 +88,9 @@ def ranks_here(env: Mapping[str, str] = os.environ) -> int:
 
 
 def claims_folder() -> Path | None:
-    """Where the engines of this user on this host keep their locks; None where there is none.
+    """Folder for the locks of this user's engines on this host; None if it cannot be used.
 
-    Everyone may write beside it, so a folder that belongs to someone else is not ours.
+    Anyone can write to the parent, so a folder that another user owns is rejected.
     """
     folder = Path(tempfile.gettempdir()) / f"grpo-tui-{os.getuid()}"
     try:
@@ -103,16 +103,16 @@ def claims_folder() -> Path | None:
 
 
 def claim_engine() -> None:
-    """Count this process as an engine until it ends; a second call does nothing."""
+    """Register this process as an engine until it exits; a second call does nothing."""
     folder = claims_folder()
     if _claims or folder is None:
         return
-    for _ in range(3):  # another engine may count between the two calls and take ours for ended
+    for _ in range(3):  # another engine may count between the two calls and remove our file
         try:
-            # A name of its own: containers that share the folder may have the same process number.
+            # A unique name: containers that share the folder may have equal process ids.
             descriptor, path = tempfile.mkstemp(prefix="engine-", dir=folder)
         except OSError:
-            return  # such an engine counts only itself
+            return  # without a claim an engine counts only itself
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -123,7 +123,7 @@ def claim_engine() -> None:
 
 
 def engines_here() -> int:
-    """How many engines run on this host, this process counted once; forgets those that ended."""
+    """Number of engines on this host, including this process; removes claims of ended ones."""
     folder = claims_folder()
     others = 0
     for file in folder.glob("engine-*") if folder else ():

@@ -1,4 +1,4 @@
-"""LoRA and DoRA in place, switched off, folded in, and on disk as mlx-lm has them."""
+"""LoRA and DoRA adapters: attach, switch off, fold in, and save in mlx-lm's format."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ TRAINED = frozenset({"lora_a", "lora_b", "m"})
 
 
 def attach(model: nn.Module, config: ModelConfig, seed: int) -> dict[str, Any]:
-    """Choose what is trained and return the adapter's configuration as mlx-lm writes it."""
+    """Select what is trained; return the adapter's configuration in mlx-lm's format."""
     model.freeze()
     if config.adapter is not None:
         return _attach_saved(model, config, Path(config.adapter))
@@ -59,7 +59,7 @@ def attach(model: nn.Module, config: ModelConfig, seed: int) -> dict[str, Any]:
 
 
 def _attach_saved(model: nn.Module, config: ModelConfig, folder: Path) -> dict[str, Any]:
-    """Put a saved adapter in place; its rank, scale and layers are its own."""
+    """Attach a saved adapter with its own rank, scale and layers."""
     try:
         saved: dict[str, Any] = json.loads((folder / "adapter_config.json").read_text())
     except (OSError, ValueError) as error:
@@ -80,7 +80,7 @@ def _attach_saved(model: nn.Module, config: ModelConfig, folder: Path) -> dict[s
         raise ModelError(f"model.adapter {folder} does not fit the model: {error}") from error
     if kind == "full":
         model.unfreeze()
-    # full weights as the model has them; adapters in float32, in which small steps count
+    # full weights keep the model's format; adapters are float32, so that small steps count
     model.update(nest({
         name: value.astype(formats.get(name, mx.float32))
         for name, value in flatten(model.trainable_parameters()).items()
@@ -102,7 +102,7 @@ def _require_floats(model: nn.Module) -> None:
 
 
 def _resolve_keys(model: nn.Module, wanted: tuple[str, ...]) -> list[str]:
-    """Turn names such as `q_proj` into paths within a layer; all linear layers without names."""
+    """Resolve names such as `q_proj` to paths within a layer; no names means all linear layers."""
     paths: dict[str, None] = {}
     for layer in model.layers:
         for name, module in layer.named_modules():
@@ -136,7 +136,7 @@ def _initialise(model: nn.Module, seed: int) -> None:
 
 @cache
 def _switched_off(kind: type) -> type:
-    """The class of an adapted layer that leaves its adapter out."""
+    """Subclass of an adapted layer that skips its adapter."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self[inner](*args, **kwargs)
@@ -150,7 +150,7 @@ def _switched_off(kind: type) -> type:
 
 @contextmanager
 def switched_off(model: nn.Module) -> Iterator[None]:
-    """Run the base model: LoRA at scale 0, without computing what is multiplied by it."""
+    """Run the base model: as LoRA at scale 0, without computing the adapter."""
     layers = [m for _, m in model.named_modules() if isinstance(m, ADAPTED)]
     for layer in layers:
         layer.__class__ = _switched_off(type(layer))
@@ -162,10 +162,10 @@ def switched_off(model: nn.Module) -> Iterator[None]:
 
 
 def can_fold(module: nn.Module) -> bool:
-    """Whether one weight can hold what base and adapter give together.
+    """Whether base and adapter can be merged into one weight without loss.
 
-    A float32 weight can. A 16-bit one rounds four fifths of the adapter's entries away, and a
-    quantised one more, so that another policy would be sampled than the one that is trained.
+    True for float32 only. A 16-bit weight rounds away four fifths of the adapter's entries, a
+    quantised one more, so the sampled policy would differ from the trained one.
     """
     if not isinstance(module, LoRALinear | DoRALinear) or type(module.linear) is not nn.Linear:
         return False
@@ -174,7 +174,7 @@ def can_fold(module: nn.Module) -> bool:
 
 @contextmanager
 def folded_in(model: nn.Module) -> Iterator[None]:
-    """Run with adapters added to their weights, where that gives what training computes."""
+    """Run with adapters added to the weights, where that equals what training computes."""
     swapped: dict[str, nn.Module] = {}
     merged: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
@@ -197,7 +197,7 @@ def save(
     model: nn.Module, base: Path, source: str, adapter: Mapping[str, Any], folder: Path,
     weights: Mapping[str, mx.array] | None = None,
 ) -> None:  # fmt: skip
-    """Write an adapter folder; for full tuning a model folder that stands on its own."""
+    """Write an adapter folder; for full fine-tuning a complete model folder."""
     folder.mkdir(parents=True, exist_ok=True)
     if adapter["fine_tune_type"] == "full":
         save_model(folder, model)
@@ -212,6 +212,6 @@ def save(
 
 
 def _belongs(name: str) -> bool:
-    """Whether a file of a model folder is copied as it is: not the weights and their index."""
+    """Whether a file of a model folder is copied unchanged: all but the weights and their index."""
     is_weights = name.endswith((".safetensors", ".safetensors.index.json", ".bin", ".gguf"))
     return not is_weights and name.endswith((".json", ".jinja", ".txt", ".model", ".tiktoken"))

@@ -1,6 +1,6 @@
 """Rollouts as padded arrays: micro-batches of whole groups or slices of one group.
 
-Axes: B rows, T completion tokens. Rows keep their place in the list they came from.
+Axes: B rows, T completion tokens. Rows remember their place in the list they came from.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class TokenRow(Protocol):
-    """What a batch reads of a rollout."""
+    """The fields of a rollout that a batch reads."""
 
     @property
     def prompt_ids(self) -> tuple[int, ...]: ...
@@ -26,16 +26,16 @@ class TokenRow(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenBatch:
-    """Completions of one or more prompts, right-padded; each distinct prompt is held once."""
+    """Completions of one or more prompts, right-padded; each distinct prompt is stored once."""
 
-    rows: tuple[int, ...]  # [B] places in the list that the batch was made from
+    rows: tuple[int, ...]  # [B] indices into the list that the batch was made from
     prompts: tuple[tuple[int, ...], ...]  # [P] distinct prompts
     prompt_of: tuple[int, ...]  # [B] index into `prompts`
     completions: tuple[tuple[int, ...], ...]  # [B] ids as sampled
     ids: mx.array  # [B, T] int32, padded
     mask: mx.array  # [B, T] float32: 1 on sampled tokens, 0 on padding and forced tokens
-    flat: mx.array  # [N] places of the sampled tokens in ids.reshape(-1)
-    _back: mx.array  # [B, T] where each token is among the N; N on padding
+    flat: mx.array  # [N] indices of the sampled tokens in ids.reshape(-1)
+    _back: mx.array  # [B, T] index of each token among the N; N on padding
 
     @property
     def width(self) -> int:
@@ -44,16 +44,16 @@ class TokenBatch:
 
     @property
     def tokens(self) -> int:
-        """How many completion tokens there are, padding aside."""
+        """Number of completion tokens without padding."""
         return sum(map(len, self.completions))
 
     @property
     def targets(self) -> mx.array:
-        """The sampled tokens in the order of `flat`, [N]."""
+        """The sampled token ids in the order of `flat`, [N]."""
         return self.ids.reshape(-1)[self.flat]
 
     def spread(self, values: mx.array) -> mx.array:
-        """Put values of the N sampled tokens in their places, [B, T]; 0 elsewhere."""
+        """Scatter values of the N sampled tokens to [B, T]; 0 elsewhere."""
         return mx.concatenate([values, mx.zeros(1, dtype=values.dtype)])[self._back]
 
     def prefixes(self, pad_id: int) -> tuple[mx.array, mx.array]:
@@ -62,7 +62,7 @@ class TokenBatch:
         return ids, mx.array([[self.prompts[p][-1]] for p in self.prompt_of], dtype=mx.int32)
 
     def joined(self, pad_id: int) -> tuple[mx.array, mx.array]:
-        """Prompt and completion without its last token, [B, L]; where the N tokens' states are."""
+        """Prompt and completion without its last token, [B, L]; flat indices of the N states."""
         whole = [
             self.prompts[p] + ids[:-1]
             for p, ids in zip(self.prompt_of, self.completions, strict=True)
@@ -76,7 +76,7 @@ class TokenBatch:
 def make_batch(
     rollouts: Sequence[TokenRow], rows: Sequence[int], *, pad_id: int = 0, bucket: int = 0
 ) -> TokenBatch:
-    """Pad the chosen rows to their longest completion, or to a multiple of `bucket`."""
+    """Pad the chosen rows to the longest completion, rounded up to a multiple of `bucket`."""
     numbers: dict[tuple[int, ...], int] = {}
     prompt_of = [numbers.setdefault(rollouts[row].prompt_ids, len(numbers)) for row in rows]
     completions = tuple(rollouts[row].ids for row in rows)
@@ -112,10 +112,10 @@ def micro_batches(
     bucket: int = 0,
     only: Sequence[int] | None = None,
 ) -> list[TokenBatch]:
-    """Cut the rollouts (or those in `only`) into batches of at most `rows_at_most` rows.
+    """Split the rollouts (or those in `only`) into batches of at most `rows_at_most` rows.
 
     Groups are sorted by their longest completion and rows within a group by length, longest
-    first, so that padding is short and the largest batch comes first.
+    first, to keep padding short and run the largest batch first.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     for row in range(len(rollouts)) if only is None else only:

@@ -1,11 +1,11 @@
-"""PPO's critic: one number per token from the policy's own hidden states."""
+"""PPO's critic: one value per token from the policy's hidden states."""
 
 import mlx.core as mx
 import mlx.nn as nn
 
 
 class Critic(nn.Module):
-    """V = w . h + b, 0 everywhere at the start."""
+    """V = w·h + b, initially 0."""
 
     def __init__(self, width: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

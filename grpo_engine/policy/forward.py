@@ -1,7 +1,7 @@
 """Log-probabilities of given completions: log_softmax(logits / temperature)[token], float32.
 
-The token at completion position t is predicted by the hidden state of the token before it, so the
-rows that run on top of a shared prompt are [last prompt token, completion without its last].
+The token at completion position t is predicted by the hidden state of the token before it, so rows
+that follow a shared prompt are [last prompt token, completion without its last token].
 Axes: P prompts, B rows, T completion tokens, N sampled tokens of the batch, D hidden width.
 """
 
@@ -22,7 +22,7 @@ from grpo_engine.policy.policy import Policy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenScores:
-    """What a forward gives at each completion token; 0 on padding and forced tokens."""
+    """Result of a forward per completion token; 0 on padding and forced tokens."""
 
     logprobs: mx.array  # [B, T] float32
     entropy: mx.array | None = None  # [B, T] nats
@@ -39,10 +39,10 @@ def token_scores(
     entropy_gradient: bool = False,
     values: bool = False,
 ) -> TokenScores:
-    """Score the batch; evaluates nothing.
+    """Score the batch, lazily.
 
-    With `gradient` it is meant for `nn.value_and_grad(policy.module, ...)`; without, the same
-    values come cheaper and as constants. `entropy` is a constant unless `entropy_gradient`.
+    Use `gradient` inside `nn.value_and_grad(policy.module, ...)`; without it the same values are
+    cheaper and constant. `entropy` is a constant unless `entropy_gradient`.
     """
     policy.module.train(gradient)
     if policy.parts is None or not policy.fast.selective_head:
@@ -83,7 +83,7 @@ def _hidden(policy: Policy, batch: TokenBatch) -> mx.array:
 
 
 def _shared(policy: Policy, batch: TokenBatch) -> mx.array:
-    """Run each prompt once and the completions on its keys and values, [B, T, D]."""
+    """Run each prompt once, then the completions on its keys and values, [B, T, D]."""
     assert policy.parts is not None
     assert policy.windows is not None
     prefixes, last = batch.prefixes(policy.pad_id)
@@ -98,7 +98,7 @@ def _shared(policy: Policy, batch: TokenBatch) -> mx.array:
 
 
 def _full_logits(policy: Policy, batch: TokenBatch) -> mx.array:
-    """Logits of every position of prompt + completion, then the sampled ones, [N, V]."""
+    """Compute logits at every position, return those of the sampled tokens, [N, V]."""
     ids, places = batch.joined(policy.pad_id)
     logits = policy.model(ids)
     chosen: mx.array = logits.reshape(-1, logits.shape[-1])[places]
@@ -124,7 +124,7 @@ def _head_scores(
     found: list[HeadScores] = []
     for start in range(0, states.shape[0], size):
         hidden, wanted = states[start : start + size], tokens[start : start + size]
-        if found:  # one after another, so that the logits of one chunk are held at a time
+        if found:  # sequentially, so that only one chunk's logits are in memory
             hidden = mx.depends(hidden, found[-1].logprobs)
         if not gradient:
             score = constant_scores(parts.logits, hidden, wanted, temperature, entropy=entropy)

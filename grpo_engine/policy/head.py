@@ -1,4 +1,4 @@
-"""log_softmax(logits / temperature)[token] from hidden states, without keeping any logits.
+"""log_softmax(logits / temperature)[token] from hidden states, without storing the logits.
 
 Axes: N token positions, D hidden width, V vocabulary.
 """
@@ -37,7 +37,7 @@ class Normalised:
 
 
 def normalise(logits: mx.array, temperature: float) -> Normalised:
-    """Take a softmax of logits / temperature apart, in float32."""
+    """The parts of the softmax of logits / temperature, in float32."""
     scaled = logits.astype(mx.float32)
     if temperature != 1:
         scaled = scaled / temperature
@@ -64,7 +64,7 @@ class HeadScores:
 def constant_scores(
     head: Head, hidden: mx.array, tokens: mx.array, temperature: float, *, entropy: bool
 ) -> HeadScores:
-    """Scores that nothing is differentiated through."""
+    """Scores without a gradient."""
     parts = normalise(head(hidden), temperature)
     return HeadScores(parts.logprob(tokens), parts.entropy() if entropy else None)
 
@@ -73,16 +73,16 @@ def surrogate_scores(
     head: Head, hidden: mx.array, tokens: mx.array, temperature: float, *,
     entropy: bool, entropy_gradient: bool,
 ) -> HeadScores:  # fmt: skip
-    """Scores whose gradient towards `hidden` is kept as [N, D] in place of logits [N, V].
+    """Scores whose gradient with respect to `hidden` is stored as [N, D], not as logits [N, V].
 
     With p = softmax(logits / T): d logprob / d logits = (onehot(token) - p) / T and
-    d entropy / d logits = -p (log p + entropy) / T; the head's own backward pass carries both to
-    `hidden` in the forward pass already. It serves heads whose weights are not trained.
+    d entropy / d logits = -p (log p + entropy) / T; the head's backward pass, run during
+    the forward, maps both to `hidden`. Only for heads whose weights are not trained.
     """
     fixed = mx.stop_gradient(hidden)
     parts = normalise(head(fixed), temperature)
     value = parts.logprob(tokens)
-    # The pull-back is linear, so p's denominator is divided by afterwards, at width D and not V.
+    # The vjp is linear, so p's denominator is divided out afterwards, at width D instead of V.
     weights = parts.exponentials
     at_token = mx.take_along_axis(weights, tokens[:, None], axis=1)
     away = mx.put_along_axis(weights, tokens[:, None], at_token - parts.total, axis=1)
@@ -115,7 +115,7 @@ def _with_slope(value: mx.array, hidden: mx.array, slope: mx.array) -> mx.array:
 def recomputed_scores(
     parts: Structure, hidden: mx.array, tokens: mx.array, temperature: float, *, entropy: bool
 ) -> HeadScores:
-    """Scores for a head that is trained: logits are computed again in the backward pass."""
+    """Scores for a trained head: logits are recomputed in the backward pass."""
     held = parts.outer()
 
     def run(weights: dict[str, mx.array], states: mx.array) -> list[mx.array]:

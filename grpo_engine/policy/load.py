@@ -1,4 +1,4 @@
-"""Loading a policy: the model, its adapter, and which fast paths it allows."""
+"""Loads a policy: the model, its adapter, and the fast paths that it supports."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,14 +20,14 @@ from grpo_engine.policy.structure import Structure, take_apart
 from grpo_engine.policy.switches import FastPaths
 from grpo_engine.policy.trees import flatten
 
-GPU_HEAD_CHUNK = 256  # a GPU wants larger products, a CPU arrays that stay in its cache
+GPU_HEAD_CHUNK = 256  # a GPU needs larger products, a CPU arrays that fit its cache
 TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
 
 
 def load_policy(
     config: ModelConfig, *, seed: int, critic: bool = False, fast: FastPaths | None = None
 ) -> Policy:
-    """Load the model, put the adapter in place, and find out which fast paths it allows."""
+    """Load the model, attach the adapter, and test which fast paths it supports."""
     model, tokenizer, settings, folder, notes = load_parts(config)
     vocabulary = _vocabulary(settings, tokenizer)
     dtype = _dtype(model)
@@ -57,7 +57,7 @@ def load_policy(
         gates.install(policy)
         attention.install(policy)
         thin.install(policy)
-    # Only a fresh LoRA is the base model when it is switched off.
+    # Only a new LoRA equals the base model when it is switched off.
     if config.tuning != "lora" or config.adapter is not None:
         policy.reference = policy.snapshot()
     return policy
@@ -83,7 +83,7 @@ def _dtype(model: nn.Module) -> str:
 
 
 def end_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> frozenset[int]:
-    """The tokens that end an answer, by tokenizer and by configuration."""
+    """The tokens that end an answer, from tokenizer and configuration."""
     listed = settings.get("eos_token_id")
     ids = set(tokenizer.eos_token_ids)
     ids |= set(listed) if isinstance(listed, list) else ({listed} if listed is not None else set())
@@ -102,7 +102,7 @@ def _vocabulary(settings: Mapping[str, Any], tokenizer: Any) -> int:
 
 
 def context_length(settings: Mapping[str, Any]) -> int:
-    """Positions the model was made for; a large number where it does not say."""
+    """The model's maximum number of positions; a large number if unknown."""
     text = settings.get("text_config") or {}
     for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
         if value := settings.get(name) or text.get(name):

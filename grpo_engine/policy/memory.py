@@ -1,8 +1,8 @@
-"""How much memory a step will need, before it is taken.
+"""Estimates the memory of a step before it runs.
 
-Every array is counted from the model's widths; how many of each kind are alive at the worst moment
-was fitted to measured peaks of llama models of several shapes (LoRA, DoRA, full; prompts shared and
-not; layers kept and computed again), which it meets to about a fifth.
+Array sizes come from the model's widths. How many of each kind are alive at the peak was fitted to
+measured peaks of llama models of several shapes (LoRA, DoRA, full; prompts shared or not; layers
+kept or recomputed); the estimate is within about 20 %.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from grpo_engine.policy.adapters import ADAPTED, can_fold
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
 
-# arrays alive in a backward pass, per layer and token: as wide as the hidden state, as the
-# feed-forward, as what adapters add (and DoRA once more), and attention weights per head and key
+# arrays alive in a backward pass, per layer and token, by width: hidden state, feed-forward,
+# adapter outputs (and DoRA's extra), and attention weights per head and key
 HIDDEN, INNER, ADAPTER, DORA, SCORES = 7.0, 4.2, 0.4, 1.0, 1.2
-# where layers are computed again: how many are alive, hidden states kept between them, their caches
+# with recomputed layers: layers alive, hidden states kept between them, their caches
 LAYERS_AGAIN, BETWEEN, CACHES_AGAIN = 2.0, 2.0, 1.0
-GRADIENTS = 2.0  # of what is trained: one that grows, one that is added to it
-LOGITS = 6.0  # of a chunk of the head: logits, shifted, exponentials, probabilities, slope, product
-# while sampling: layers of the prompts' forward, caches of prompts and of rows, logits of all rows
+GRADIENTS = 2.0  # copies of the trained weights: the accumulated gradient and the one being added
+LOGITS = 6.0  # arrays of a head chunk: logits, shifted, exponentials, probabilities, slope, product
+# while sampling: layers of the prefill, caches of prompts and of rows, logits of all rows
 PREFILL, PROMPT_CACHES, ROW_CACHES, DRAWN = 0.5, 11.0, 1.4, 4.0
 
 
@@ -28,33 +28,33 @@ PREFILL, PROMPT_CACHES, ROW_CACHES, DRAWN = 0.5, 11.0, 1.4, 4.0
 class MemoryEstimate:
     """Bytes by purpose; the peak is the larger of sampling and updating."""
 
-    weights: int  # the model, its adapter, and the reference where it has weights of its own
+    weights: int  # the model, its adapter, and the reference if it has its own weights
     optimizer: int  # gradients, moments, and float32 copies of 16-bit weights
     sampling: int  # caches and logits of all rows, and weights with the adapter folded in
     update: int  # activations of one micro-batch
 
     @property
     def peak(self) -> int:
-        """The most that is held at any time."""
+        """The most bytes in use at any time."""
         return self.weights + self.optimizer + max(self.sampling, self.update)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What of a model's shape decides its activations."""
+    """The dimensions of a model that decide the size of its activations."""
 
     hidden: int
     inner: int
     layers: int
     heads: int
-    kv_width: int  # key and value numbers of a token in a layer
-    adapted: float  # outputs of layers with an adapter, mean over the model's layers
+    kv_width: int  # width of a token's keys and values in a layer
+    adapted: float  # output width of adapted linear layers, mean over the model's layers
     vocabulary: int
-    bytes: int  # of a number
+    bytes: int  # per number
 
     @classmethod
     def of(cls, policy: Policy) -> "Sizes":
-        """Read the model's own settings, by their usual names."""
+        """Read the model's configuration, by the usual names."""
         found = getattr(policy.model, "args", None)
         known: Mapping[str, Any] = vars(found) if found is not None else {}
         known = {**(known.get("text_config") or {}), **known}
@@ -78,13 +78,13 @@ class Sizes:
         )
 
     def layer_bytes(self, tokens: int, pairs: int, *, adapter: float = 0.0) -> float:
-        """Arrays of one layer over `tokens` tokens with `pairs` of query and key."""
+        """Bytes of one layer's arrays for `tokens` tokens and `pairs` of query and key."""
         each = HIDDEN * self.hidden + INNER * self.inner + adapter * self.adapted
         return tokens * each * self.bytes + SCORES * pairs * self.heads * 4
 
 
 def _adapted_width(policy: Policy) -> int:
-    """Outputs of all layers that have an adapter."""
+    """Total output width of all adapted layers."""
     wide = 0
     for module in policy.model.modules():
         if isinstance(module, ADAPTED) and "lora_b" in module:
@@ -102,7 +102,7 @@ def estimate_memory(
     moments: int = 2,
     prompts: int = 1,
 ) -> MemoryEstimate:
-    """Estimate a step that decodes `rows` and updates on `micro_rows` at a time."""
+    """Estimate a step that decodes `rows` rows and updates on `micro_rows` at a time."""
     sizes = Sizes.of(policy)
     weights = _bytes(flatten(policy.module.parameters())) + _bytes(policy.reference or {})
     trained = flatten(policy.module.trainable_parameters()).values()
@@ -124,7 +124,7 @@ def _bytes(weights: Mapping[str, Any]) -> int:
 def _sampling(
     policy: Policy, sizes: Sizes, rows: int, prompts: int, prompt_tokens: int, new_tokens: int
 ) -> int:
-    """Folded weights, caches, the prompts' forward, and the logits of all rows."""
+    """Bytes of folded weights, caches, the prefill, and the logits of all rows."""
     token = sizes.layers * sizes.kv_width * sizes.bytes
     caches = ROW_CACHES * rows * (prompt_tokens + new_tokens) * token
     caches += PROMPT_CACHES * prompts * prompt_tokens * token
@@ -134,7 +134,7 @@ def _sampling(
 
 
 def _folded(policy: Policy) -> int:
-    """Second copies of plain weights with the adapter in them, while sampling."""
+    """Bytes of the copies of weights with the adapter folded in."""
     if not policy.fast.merge_adapter:
         return 0
     return sum(int(m.linear.weight.nbytes) for m in policy.model.modules() if can_fold(m))
@@ -143,7 +143,7 @@ def _folded(policy: Policy) -> int:
 def _update(
     policy: Policy, sizes: Sizes, rows: int, prompts: int, prompt_tokens: int, new_tokens: int
 ) -> int:
-    """What a micro-batch keeps for its backward pass; each prompt once where it is shared."""
+    """Bytes that a micro-batch keeps for its backward pass; a shared prompt counts once."""
     length = prompt_tokens + new_tokens
     tokens, pairs = rows * length, rows * length**2
     if policy.fast.shared_prefix and policy.windows is not None:
@@ -162,7 +162,7 @@ def _update(
 
 
 def _trained_layers(policy: Policy, layers: int) -> int:
-    """Layers that keep something for the backward pass: from the first trained one on."""
+    """Layers that keep arrays for the backward pass: the first trained one and all after it."""
     last = int(policy.adapter.get("num_layers", -1))
     return min(layers, last) if last > 0 and policy.config.tuning != "full" else layers
 

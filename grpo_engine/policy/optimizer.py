@@ -1,4 +1,4 @@
-"""Optimisers as mlx has them on float32 weights, the learning rate by step, gradient clipping."""
+"""MLX's optimisers on float32 weights, the learning rate schedule, and gradient clipping."""
 
 import math
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ from mlx.utils import tree_flatten, tree_map
 from grpo_engine.config.settings import OptimizerConfig
 from grpo_engine.errors import CheckpointError, ConfigError
 
-MASTER = "master."  # before the names of float32 copies in a checkpoint
-# float16 holds 6e-8 to 65504: the loss is scaled by a power of two, less where a gradient overflows
+MASTER = "master."  # prefix of float32 copies in a checkpoint
+# float16 covers 6e-8 to 65504: the loss is scaled by a power of two, lowered after an overflow
 MOST_SCALE, SMALLER, CALM = 2.0**16, 16, 100  # doubled after 100 updates without overflow
 
 
 def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
     """Learning rate of a step (1 is the first): linear warm-up, then the schedule.
 
-    ``peak · n/warm-up`` up to step `warmup_steps`; after it, with x going from 0 towards 1 at the
-    end of the run, ``peak · (f + (1-f)·shape(x))``: shape is 1, 1-x, or (1 + cos πx)/2.
+    ``peak · n/warm-up`` up to step `warmup_steps`; then ``peak · (f + (1-f)·shape(x))``, where x
+    goes from 0 towards 1 at the end of the run and shape is 1, 1-x, or (1 + cos πx)/2.
     """
     peak, warm = config.learning_rate, config.warmup_steps
     if step <= warm:
@@ -38,7 +38,7 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
 
 
 def build(config: OptimizerConfig) -> optim.Optimizer:
-    """Make the optimiser that the settings name, with bias correction where it has moments."""
+    """The optimiser that the settings name, with bias correction if it has moments."""
     rate, decay, betas = config.learning_rate, config.weight_decay, [config.beta1, config.beta2]
     match config.name:
         case "adamw":
@@ -62,15 +62,15 @@ def build(config: OptimizerConfig) -> optim.Optimizer:
 
 
 def build_critic(config: OptimizerConfig) -> optim.Optimizer:
-    """Adam for the value head, at its own constant learning rate."""
+    """Adam for the critic, with its own constant learning rate."""
     return optim.Adam(config.critic_learning_rate, bias_correction=True)
 
 
 class Learner:
-    """Steps weights by a rule of mlx, in float32 whatever format the weights have.
+    """Updates weights with an MLX optimiser, in float32 whatever their format.
 
-    w32 <- rule(w32, g), w16 <- round(w32): a 16-bit weight alone would lose every step smaller
-    than half of its last place. In float16 the loss is scaled, so that small gradients survive.
+    w32 <- rule(w32, g), w16 <- round(w32): a 16-bit weight alone would lose every update smaller
+    than half a unit in the last place. In float16 the loss is scaled to keep small gradients.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class Learner:
         }
         self.scales_loss = scales_loss
         self.loss_scale = MOST_SCALE if scales_loss else 1.0
-        self.calm = 0  # updates since the scale changed
+        self.calm = 0  # updates since the last change of scale
         rule.init({**weights, **self.masters})
 
     def step(
         self, gradients: Mapping[str, mx.array], weights: Mapping[str, mx.array]
     ) -> dict[str, mx.array]:
-        """The weights after a step, in their own formats; lazy."""
+        """Return the updated weights in their own formats, lazily."""
         stepped: dict[str, mx.array] = self.rule.apply_gradients(
             dict(gradients), {**weights, **self.masters}
         )
@@ -101,14 +101,14 @@ class Learner:
         return {name: value.astype(weights[name].dtype) for name, value in stepped.items()}
 
     def lower_scale(self) -> bool:
-        """Scale the loss less after a gradient overflowed; false where it is not scaled."""
+        """Lower the loss scale after a gradient overflow; false if the loss is not scaled."""
         if self.loss_scale <= 1:
             return False
         self.loss_scale, self.calm = max(1.0, self.loss_scale / SMALLER), 0
         return True
 
     def arrays(self) -> dict[str, mx.array]:
-        """All that the next step depends on, by dotted names, for a checkpoint."""
+        """The optimiser's state by dotted name, for a checkpoint."""
         found = dict(tree_flatten(self.rule.state))
         found |= {f"{MASTER}{name}": value for name, value in self.masters.items()}
         if self.scales_loss:
@@ -116,9 +116,9 @@ class Learner:
         return found
 
     def restore(self, arrays: Mapping[str, mx.array], weights: Mapping[str, mx.array]) -> None:
-        """Put back what `arrays` gave; masters that an old checkpoint lacks are its weights."""
+        """Restore what `arrays` returned; float32 copies that it lacks are made from `weights`."""
         self.rule.state = _filled(self.rule.state, arrays, "")
-        # a state that is set counts as new to mlx, and would be filled up at the next update
+        # mlx takes a state that was set for a new one and would re-initialise it at the next update
         self.rule._initialized = True
         self.masters = {
             name: arrays.get(f"{MASTER}{name}", weights[name]).astype(mx.float32)
@@ -139,14 +139,14 @@ def _filled(tree: Any, arrays: Mapping[str, mx.array], name: str) -> Any:
 
 
 def global_norm(gradients: Any) -> mx.array:
-    """Euclidean norm over all gradients, in float32."""
+    """L2 norm over all gradients, in float32."""
     arrays: list[mx.array] = list(dict(tree_flatten(gradients)).values())
     squares = [mx.square(array.astype(mx.float32)).sum() for array in arrays]
     return mx.sqrt(mx.stack(squares).sum()) if squares else mx.array(0.0)
 
 
 def clip(gradients: Any, norm: mx.array, limit: float) -> Any:
-    """Scale gradients so that their norm is at most `limit`; 0 leaves them."""
+    """Scale gradients to a norm of at most `limit`; 0 means no limit."""
     if not limit:
         return gradients
     scale = mx.minimum(limit / (norm + 1e-6), 1.0)

@@ -21,7 +21,7 @@ Weights = Mapping[str, mx.array]
 
 
 class Trained(nn.Module):
-    """What is differentiated: the language model and, for PPO, the critic."""
+    """The module to differentiate: the language model and, for PPO, the critic."""
 
     def __init__(self, model: nn.Module, critic: Critic | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -32,7 +32,7 @@ class Trained(nn.Module):
 
 @dataclass(slots=True, kw_only=True)
 class Policy:
-    """A loaded model; `module` holds `model` and, for PPO, `critic`: differentiate it."""
+    """A loaded model; `module` holds `model` and, for PPO, `critic`."""
 
     config: ModelConfig
     folder: Path
@@ -46,17 +46,16 @@ class Policy:
     trainable_parameters: int
     dtype: str
     adapter: Mapping[str, Any]  # as in adapter_config.json
-    parts: Structure | None  # None: this model runs whole only
-    windows: list[int | None] | None  # attention window per layer; None: no shared prefix
+    parts: Structure | None  # None: the model cannot be split
+    windows: list[int | None] | None  # attention window per layer; None: no shared prompt
     head_is_trained: bool
     fast: FastPaths = field(default_factory=FastPaths)
     notes: tuple[str, ...] = ()
-    batching: str | None = None  # how rows are decoded together; found when first sampled
-    reference: dict[str, mx.array] | None = None  # None: the base model, adapter switched off
+    batching: str | None = None  # kind of batch for decoding; set when first sampled
+    reference: dict[str, mx.array] | None = None  # None: the base model, adapter off
 
     @property
     def model(self) -> nn.Module:
-        """The language model."""
         model: nn.Module = self.module["model"]
         return model
 
@@ -68,16 +67,16 @@ class Policy:
         return values
 
     def snapshot(self) -> dict[str, mx.array]:
-        """The model's trainable weights by name (no critic); cheap, arrays never change."""
+        """The model's trainable weights by name (no critic); cheap, since arrays are immutable."""
         return flatten(self.model.trainable_parameters())
 
     def load_trainable(self, weights: Weights) -> None:
-        """Put back weights that `snapshot` gave."""
+        """Restore weights that `snapshot` returned."""
         _put(self.model, weights, "the model's trainable weights")
 
     @contextmanager
     def using(self, weights: Weights | None) -> Iterator[None]:
-        """Run with other trainable weights for a while; None changes nothing."""
+        """Run with other trainable weights within the block; None changes nothing."""
         if weights is None:
             yield
             return
@@ -90,7 +89,7 @@ class Policy:
 
     @contextmanager
     def as_reference(self) -> Iterator[None]:
-        """Run as the reference policy: `reference`'s weights, or without the adapter."""
+        """Run as the reference policy: with `reference`'s weights, or without the adapter."""
         context = (
             adapters.switched_off(self.model)
             if self.reference is None
@@ -101,7 +100,7 @@ class Policy:
 
     @contextmanager
     def for_sampling(self, weights: Weights | None = None) -> Iterator[None]:
-        """Run as the sampler: `weights` or the policy's own, adapters folded in where exact."""
+        """Run as the sampler, with `weights` or the policy's; adapters folded in where exact."""
         with self.using(weights):
             self.module.eval()
             if not self.fast.merge_adapter:
@@ -111,7 +110,7 @@ class Policy:
                 yield
 
     def refresh_reference(self, mix: float = 1.0) -> None:
-        """pi_ref <- mix * pi + (1 - mix) * pi_ref; a mix below 1 is for full tuning only."""
+        """pi_ref <- mix * pi + (1 - mix) * pi_ref; a mix below 1 is for full fine-tuning only."""
         own = self.snapshot()
         if mix < 1:
             if self.config.tuning != "full" or self.reference is None:
@@ -120,7 +119,7 @@ class Policy:
                     "is not mixing BA"
                 )
             old = self.reference
-            own = {  # in float32, where many small mixes add up
+            own = {  # in float32, so that many small mixes add up
                 name: mix * value.astype(mx.float32) + (1 - mix) * old[name].astype(mx.float32)
                 for name, value in own.items()
             }
@@ -134,14 +133,14 @@ class Policy:
         return flatten(self.module["critic"].parameters())
 
     def load_critic(self, weights: Weights) -> None:
-        """Put back what `critic_weights` gave."""
+        """Restore what `critic_weights` returned."""
         if weights:
             _put(self.module["critic"], weights, "the critic's weights")
 
     def save_adapter(self, folder: Path, weights: Weights | None = None) -> None:
-        """Write an mlx-lm adapter folder; for full tuning, a complete model folder.
+        """Write an mlx-lm adapter folder; for full fine-tuning, a complete model folder.
 
-        `weights` are other trainable ones than those in place.
+        `weights` replace the current trainable ones.
         """
         full = self.adapter["fine_tune_type"] == "full"
         with self.using(weights if full else None):

@@ -1,4 +1,4 @@
-"""Models and tokenizers: the embedded starter, a folder, or a hub id."""
+"""Finds and loads models: the embedded starter, a folder, or a hub id."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ FILES = (
 
 
 def find_folder(path: str) -> Path:
-    """The folder of `starter`, of a path, or of a hub id, fetched if it is not in the cache."""
+    """The folder of `starter`, of a path, or of a hub id, downloaded if not cached."""
     if path == "starter":
         return STARTER
     folder = Path(path).expanduser()
@@ -61,7 +61,7 @@ def _fetch(repository: str) -> Path:
 def load_parts(
     config: ModelConfig, *, lazy: bool = False
 ) -> tuple[nn.Module, Any, dict[str, Any], Path, list[str]]:
-    """Model, tokenizer, configuration, folder and notes, with dtype and quantisation settled."""
+    """Load model, tokenizer, configuration, folder and notes; apply dtype and quantisation."""
     folder = find_folder(config.path)
     if not (folder / "config.json").is_file():
         raise ModelError(f"model.path {folder} has no config.json, so it is no model folder")
@@ -71,7 +71,7 @@ def load_parts(
         tokenizer = load_tokenizer(
             folder, {"trust_remote_code": trust}, eos_token_ids=settings.get("eos_token_id")
         )
-    except Exception as error:  # tokenizers raises no narrower one
+    except Exception as error:  # tokenizers raises nothing narrower
         raise ModelError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from error
     notes = _settle_quantisation(model, config)
     notes += _settle_dtype(model, config)
@@ -85,7 +85,7 @@ def load_parts(
 
 
 def on_cpu() -> bool:
-    """Whether MLX computes on the processor here."""
+    """Whether MLX's default device is the CPU."""
     return bool(mx.default_device() == mx.cpu)
 
 

@@ -1,4 +1,4 @@
-"""A causal model taken apart: the trunk gives hidden states, the head gives logits."""
+"""Splits a causal model: the trunk computes hidden states, the head logits."""
 
 import copy
 from typing import Any
@@ -13,7 +13,7 @@ TRUNKS = ("model", "backbone", "transformer")
 
 
 class _Given:
-    """Stands in for the trunk: gives hidden states that were computed before."""
+    """Replaces the trunk and returns precomputed hidden states."""
 
     def __init__(self, trunk: nn.Module) -> None:
         self._trunk = trunk
@@ -30,8 +30,8 @@ class _Given:
 class Structure:
     """Trunk and head of a model; the head runs the model's own code after its trunk.
 
-    So logit scales, soft caps and tied embeddings are the model's own, whatever they are. Make it
-    anew after modules of the model were replaced.
+    So logit scales, soft caps and tied embeddings are applied as the model does. Create a new one
+    after replacing modules of the model.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -57,13 +57,13 @@ class Structure:
         return out[0]
 
     def outer(self) -> dict[str, mx.array]:
-        """Trainable weights outside the layers: embeddings, last norm, head; by name."""
+        """Trainable weights outside the layers by name: embeddings, last norm, head."""
         flat = flatten(self.owner.trainable_parameters())
         return {name: value for name, value in flat.items() if ".layers." not in f".{name}."}
 
     @property
     def layers(self) -> list[nn.Module]:
-        """The blocks of the trunk."""
+        """The transformer blocks of the trunk."""
         layers: list[nn.Module] = self.model.layers
         return layers
 
@@ -80,14 +80,14 @@ def _find_trunk(model: nn.Module) -> tuple[nn.Module, str]:
 
 
 def take_apart(model: nn.Module, probe: mx.array, tolerance: float) -> Structure | None:
-    """Split the model where trunk and head together give what the whole model gives."""
+    """Split the model; None if trunk and head together do not equal the whole model."""
     try:
         parts = Structure(model)
         hidden = parts.hidden(probe)
         logits = parts.logits(hidden.reshape(-1, hidden.shape[-1])).reshape(*probe.shape, -1)
         return parts if agrees(logits, model(probe), tolerance) else None
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError):
-        return None  # a model of another build: the plain path serves it
+        return None  # an unknown kind of model: it uses the plain path
 
 
 def agrees(given: mx.array, expected: mx.array, tolerance: float) -> bool:
@@ -100,7 +100,7 @@ def agrees(given: mx.array, expected: mx.array, tolerance: float) -> bool:
 
 
 def plain_windows(model: nn.Module) -> list[int | None] | None:
-    """The attention window of each layer (None: all), where every cache holds keys and values."""
+    """The attention window of each layer (None: full) if every cache holds keys and values."""
     windows: list[int | None] = []
     for cache in make_prompt_cache(model):
         if type(cache) is KVCache:

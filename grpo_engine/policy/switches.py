@@ -1,11 +1,11 @@
-"""Every optimisation of the model side, each with its switch."""
+"""Switches for the model's optimisations."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FastPaths:
-    """Which shortcuts are taken; each gives what the plain path gives, to float tolerance.
+    """Which fast paths are on; each equals the plain path to float tolerance.
 
     `plain()` turns all of them off, for measurements and equality tests.
     """
@@ -15,16 +15,16 @@ class FastPaths:
     head_chunk: int = 64  # positions per head product, 0 = all at once
     fused_head: bool = True  # keep d logprob / d hidden instead of logits for the backward pass
     batched_prefill: bool = True  # all prompts of a batch in one forward
-    batched_decode: bool = True  # all rows as one batch, finished rows leave
+    batched_decode: bool = True  # all rows as one batch that drops finished rows
     fast_gate: bool = True  # silu by powers of two, where the model is loaded on the CPU
     fast_attention: bool = True  # softmax by powers of two, a shared prompt's keys read once; CPU
-    fast_adapter: bool = True  # the product of LoRA adds to its base's, on the CPU
+    fast_adapter: bool = True  # LoRA's product accumulates into the base's; CPU
     merge_adapter: bool = True  # fold LoRA into float32 weights while sampling
-    bucket: int = 0  # completion lengths are padded to a multiple of this, 0 = not padded
+    bucket: int = 0  # completions are padded to a multiple of this, 0 = off
 
     @classmethod
     def plain(cls) -> "FastPaths":
-        """No shortcut at all."""
+        """All fast paths off."""
         return cls(
             shared_prefix=False, selective_head=False, head_chunk=0, fused_head=False,
             batched_prefill=False, batched_decode=False, fast_gate=False,

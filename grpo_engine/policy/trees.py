@@ -1,4 +1,4 @@
-"""Trees of arrays as dictionaries of dotted names."""
+"""Converts trees of arrays to and from dictionaries with dotted names."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,11 +8,11 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 
 def flatten(tree: Any) -> dict[str, mx.array]:
-    """The arrays of a tree by dotted name."""
+    """Return the arrays of a tree by dotted name."""
     flat: dict[str, mx.array] = tree_flatten(tree, destination={})  # type: ignore[assignment]
     return flat
 
 
 def nest(flat: Mapping[str, Any]) -> Any:
-    """The tree of which `flatten` gave these names."""
+    """Rebuild the tree that `flatten` flattened."""
     return tree_unflatten(list(flat.items()))

@@ -1,1 +1,1 @@
-"""What an answer is worth: TRL-shaped functions, scored in a process of their own."""
+"""Reward functions with TRL's signature, run in a separate process."""

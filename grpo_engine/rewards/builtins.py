@@ -1,4 +1,4 @@
-"""The built-in reward functions by name, and what each is for; imported where they are called."""
+"""The built-in reward functions by name, with their purpose; imported when they are called."""
 
 import difflib
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 
 class BuiltIn(NamedTuple):
-    """One row of the table; `target` is `module:function`."""
+    """One built-in function; `target` is `module:function`."""
 
     target: str
     summary: str
@@ -73,6 +73,6 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = {
 
 
 def nearest(name: str) -> str:
-    """A hint at the built-in name that was perhaps meant."""
+    """A hint at the built-in name closest to `name`."""
     found = difflib.get_close_matches(name, BUILT_IN, n=1)
     return f" (did you mean {found[0]}?)" if found else ""

@@ -1,7 +1,7 @@
-"""A sequence classifier on MLX as a reward model: a trunk that mlx-lm has, and a `score` head.
+"""A sequence classifier on MLX as a reward model: a trunk from mlx-lm and a `score` head.
 
-The folder is what Hugging Face's `…ForSequenceClassification` saves, with one label: the score is
-`score.weight · h` of the last token's hidden state h, as transformers computes it.
+The folder is saved by Hugging Face's `…ForSequenceClassification` with one label. As in
+transformers, the score is `score.weight · h` with h the last token's hidden state.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Classifier:
             self._ids(tokenizer, prompt, completion)
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
-        # Rows of like length share a forward; scores return in the order of the batch.
+        # Rows of similar length share a forward; scores keep the order of the batch.
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         scores = [0.0] * len(rows)
         for start in range(0, len(order), batch):
@@ -48,7 +48,7 @@ class Classifier:
         return scores
 
     def _forward(self, trunk: Any, head: Any, rows: list[list[int]]) -> list[float]:
-        """Padding on the right: under a causal mask no token sees it."""
+        """Run one padded batch; under a causal mask no token sees padding on the right."""
         import mlx.core as mx
 
         width = max(map(len, rows))
@@ -59,11 +59,11 @@ class Classifier:
         return scores
 
     def _ids(self, tokenizer: Any, prompt: Any, completion: Any) -> list[int]:
-        """Chat messages through the model's own template; text as it is."""
+        """Token ids: chat messages through the model's own template, text unchanged."""
         if isinstance(prompt, str):
             return list(tokenizer.encode(prompt + text_of(completion)))
         messages = [dict(message) for message in prompt]
-        if messages[-1].get("role") == "assistant":  # a prefill that the completion continues
+        if messages[-1].get("role") == "assistant":  # a prefill continued by the completion
             messages[-1]["content"] = f"{messages[-1]['content']}{text_of(completion)}"
         else:
             messages.append({"role": "assistant", "content": text_of(completion)})

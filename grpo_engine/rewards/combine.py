@@ -1,4 +1,4 @@
-"""From the scores of several functions to one list of steps per completion."""
+"""Combines the scores of several functions into one list of steps per completion."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ def process_steps(
     weights: Sequence[float],
     lengths: Sequence[int],
 ) -> list[list[tuple[int, float]]]:
-    """All weighted steps of each completion, by their end.
+    """All weighted steps of each completion, sorted by their end.
 
-    A function that scores the whole completion is one step that ends on its last character.
+    A score of the whole completion is one step that ends on its last character.
     """
     rows: list[list[tuple[int, float]]] = []
     for row, length in enumerate(lengths):

@@ -1,4 +1,4 @@
-"""Rewards for what an answer says. Each gives its reason through `log_extra("reason", …)`."""
+"""Rewards for the content of an answer; each logs a reason with `log_extra("reason", …)`."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from grpo_engine.tasks.answers import (
 
 Log = Callable[[str, list[Any]], None] | None
 
-# The longest text that a regular expression or a parser is given.
+# The longest text passed to a regular expression or a parser.
 LONGEST_TEXT = 100_000
 _EQUATION = re.compile(r"(?<![\w.])(-?\d[\d.]*(?:\s*[-+*/×x]\s*-?\d[\d.]*)+)\s*=\s*(-?\d[\d.]*)")
 
@@ -185,7 +185,7 @@ def equation_steps(
 
 
 def _holds(left: str, right: str) -> bool:
-    """Whether sums and products of numbers, products first, give the number on the right."""
+    """Whether the left side, of sums and products of numbers, equals the number on the right."""
     parts = re.findall(NUMBER.pattern + r"|[-+*/×x]", left.replace(" ", ""))
     total, sign, product = to_number("0"), 1, None
     operator = "+"

@@ -1,7 +1,7 @@
-"""A reward model behind an HTTP endpoint of the user's own, as a reward function.
+"""A reward model behind the user's HTTP endpoint, as a reward function.
 
-It is sent `{"prompts": […], "completions": […], "completion_ids": […], "columns": {…}}` by POST and
-answers `{"rewards": [0.5, null, …]}` or the bare list.
+It gets `{"prompts": […], "completions": […], "completion_ids": […], "columns": {…}}` by POST and
+responds with `{"rewards": [0.5, null, …]}` or the bare list.
 """
 
 import json
@@ -14,7 +14,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 from grpo_engine.errors import RewardError
 
 LARGEST_ANSWER = 64 << 20
-# The worker's own time limit is what ends a call that hangs.
+# A call that hangs is ended by the worker's time limit.
 SOCKET_TIMEOUT = 3600.0
 
 
@@ -37,11 +37,11 @@ class Endpoint:
         completions: Sequence[Any],
         completion_ids: Sequence[Sequence[int]],
         trainer_state: Any = None,
-        log_extra: Any = None,  # noqa: ARG002 - named so that it is not sent
+        log_extra: Any = None,  # noqa: ARG002 - named to keep it out of the columns
         log_metric: Any = None,  # noqa: ARG002
         **columns: Any,
     ) -> Any:
-        """Send the batch and return the scores as they came."""
+        """Send the batch and return the scores unchecked."""
         body = {
             "prompts": prompts,
             "completions": completions,

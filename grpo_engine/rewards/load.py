@@ -1,4 +1,4 @@
-"""From the name a user writes to a function that can be called as TRL calls it.
+"""Loads a reward function by the name that the user writes.
 
 A name is a built-in one, `path/to/file.py:function`, `package.module:function`,
 `http://host:port/path`, or `model:folder` for a sequence classifier.
@@ -17,14 +17,14 @@ from typing import Any
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards.builtins import BUILT_IN, nearest
 
-# What TRL passes to every reward function, besides the columns of the data set.
+# The arguments that TRL passes to every reward function, besides the data set's columns.
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 FORMS = "a built-in name, file.py:function, module:function, http://… or model:folder"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedReward:
-    """A reward function, its name in metrics, and what it takes."""
+    """A reward function, its name in metrics, and its parameters."""
 
     name: str
     function: Callable[..., Any]
@@ -36,15 +36,14 @@ class LoadedReward:
 
     @property
     def is_async(self) -> bool:
-        """Whether a call gives a coroutine."""
         function = self.function
         while isinstance(function, functools.partial):
             function = function.func
-        call = getattr(function, "__call__", None)  # noqa: B004 - an object's method is wanted
+        call = getattr(function, "__call__", None)  # noqa: B004 - the object's method is needed
         return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
     def keywords(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The keywords it is called with: all, or those it names where it takes no **kwargs."""
+        """The keywords to call it with: all, or without **kwargs only those it names."""
         every = {**given, **self.options}
         return every if self.takes_all else {k: v for k, v in every.items() if k in self.accepts}
 
@@ -55,7 +54,7 @@ class LoadedReward:
 
 
 def load_reward(name: str, options: Mapping[str, Any]) -> LoadedReward:
-    """Find the function and check that it can be called by keyword."""
+    """Find the function and check that it accepts keyword arguments."""
     function, file = find(name)
     if not callable(function):
         raise RewardError(f"reward {name}: {type(function).__name__} is not callable")
@@ -90,7 +89,7 @@ def load_reward(name: str, options: Mapping[str, Any]) -> LoadedReward:
 
 
 def find(name: str) -> tuple[Any, str]:
-    """The object behind a name, and the file it is written in."""
+    """The object that a name refers to, and its source file."""
     if name.startswith(("http://", "https://")):
         from grpo_engine.rewards.endpoint import Endpoint
 
@@ -128,7 +127,7 @@ def _from_file(place: str, name: str) -> Any:
         raise RewardError(f"reward {name}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[key] = module
-    # Its neighbours can be imported, as when the file is run.
+    # Let it import modules beside it, as when the file is run as a script.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""The run's reward functions, asked about sampled answers; which of them says right or wrong."""
+"""Scores answers with the run's reward functions, and knows which one decides accuracy."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ REMEDIES = {
     "timeout": "Make the function faster, or raise rewards.time_limit.",
     "crash": "See rewards.log in the run's folder; try it with `grpo-tui rewards test`.",
 }
-# built-in functions whose score of 1 means right, where a task names another one
+# built-in functions whose score of 1 means right, if the run does not use the task's own
 RIGHT_OR_WRONG = (
     "numeric_answer", "exact_answer", "math_equal", "gym_score", "countdown", "contains",
 )  # fmt: skip
@@ -35,7 +35,7 @@ REMEDY = "Try it on this answer with `grpo-tui rewards test`, mend it, and resum
 
 
 def specs_of(config: RunConfig, task: Task) -> tuple[RewardSpec, ...]:
-    """The reward functions of a run: those of the settings, else the task's own."""
+    """The reward functions of a run: from the settings, else the task's defaults."""
     settings = config.rewards
     if not settings.functions:
         chosen = task.default_rewards
@@ -57,7 +57,7 @@ def specs_of(config: RunConfig, task: Task) -> tuple[RewardSpec, ...]:
 
 
 class Scorer:
-    """Asks the reward worker; a context manager that ends its process."""
+    """Client of the reward worker; a context manager that ends its process."""
 
     def __init__(
         self, config: RunConfig, task: Task, folder: Path, control: Control, tokenizer: Any
@@ -85,7 +85,7 @@ class Scorer:
 
     @property
     def accuracy(self) -> str:
-        """The function whose score of 1 means right; empty where no function of the run does."""
+        """The function whose score of 1 means right; empty if the run has none."""
         if self._task.accuracy in self._worker.names:
             return self._task.accuracy
         named = [name for name in self._worker.names if "accuracy" in name]
@@ -93,7 +93,7 @@ class Scorer:
 
     @property
     def format(self) -> str:
-        """The function that scores the form of an answer; empty where there is none."""
+        """The function that scores the format of an answer; empty if there is none."""
         return next((name for name in self._worker.names if "format" in name), "")
 
     def score(
@@ -104,7 +104,7 @@ class Scorer:
         *,
         step: int,
     ) -> Scores:
-        """Score answers; `examples` and `prompts` are given once per answer."""
+        """Score answers; `examples` and `prompts` have one entry per answer."""
         finished = max(0, step - 1)
         try:
             found = self._worker.score(
@@ -131,7 +131,7 @@ class Scorer:
         )
 
     def _steps(self, found: ScoredRewards, rollouts: Sequence[Rollout]) -> Steps:
-        """Scores of steps by the token that ends each; an outcome ends with the answer."""
+        """Scores of steps by their last token; an outcome is a step that ends with the answer."""
         rows = process_steps(
             found.values, found.steps, self._worker.weights, [len(r.text) for r in rollouts]
         )
@@ -149,7 +149,7 @@ class Scorer:
 
 
 def columns_of(examples: Sequence[Example]) -> Mapping[str, list[Any]]:
-    """The data set's columns, repeated per answer; a column that a row lacks is None there."""
+    """The data set's columns, repeated per answer; None where a row lacks a column."""
     names = dict.fromkeys(name for example in examples for name in example.columns)
     return {name: [example.columns.get(name) for example in examples] for name in names}
 

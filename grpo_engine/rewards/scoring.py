@@ -1,4 +1,4 @@
-"""Rewards of sampled answers: what each function gave, and what the recipe adds of its own."""
+"""Rewards of sampled answers: each function's scores, and the recipe's length penalty."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,9 +15,9 @@ Steps = tuple[tuple[tuple[int, float | None], ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What reward functions F gave rollouts B.
+    """Scores of B rollouts by F reward functions.
 
-    `steps` are (last token, score) of each step of each rollout, where a function scores steps.
+    `steps` holds (last token, score) for each step of each rollout, if a function scores steps.
     """
 
     rewards: tuple[tuple[RewardValue, ...], ...]  # [B, F]
@@ -27,12 +27,10 @@ class Scores:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The reward functions."""
         return tuple(reward.name for reward in self.rewards[0])
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Their weights."""
         return tuple(reward.weight for reward in self.rewards[0])
 
     @property
@@ -41,14 +39,13 @@ class Scores:
         return [[reward.value for reward in row] for row in self.rewards]
 
     def totals(self) -> list[float | None]:
-        """The total reward of each rollout."""
         return [total_reward(row, self.weights) for row in self.values]
 
     @property
     def differ(self) -> bool:
-        """Whether some rollout, or some step of a rollout, scored otherwise than another.
+        """Whether any two rollouts, or any two of their steps, have different scores.
 
-        Totals are compared in float32, in which advantages are computed.
+        Totals are compared in float32, like the advantages computed from them.
         """
         totals = {np.float32(total) for total in self.totals() if total is not None}
         steps = {score for row in self.steps or () for _, score in row if score is not None}
@@ -69,7 +66,7 @@ class Scores:
 
 
 def with_overlong(scores: Scores, lengths: Sequence[int], max_length: int, share: float) -> Scores:
-    """Add the soft length penalty as one more reward of weight 1; a share of 0 adds nothing."""
+    """Add the soft length penalty as a further reward of weight 1; a share of 0 adds nothing."""
     if share == 0:
         return scores
     penalties: list[float] = overlong_penalty(mx.array(list(lengths)), max_length, share).tolist()  # type: ignore[assignment]

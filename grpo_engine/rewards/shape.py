@@ -1,4 +1,4 @@
-"""Rewards for how an answer looks: tags, length, repetition."""
+"""Rewards for the form of an answer: tags, length, repetition."""
 
 import re
 from collections.abc import Sequence

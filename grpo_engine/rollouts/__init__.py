@@ -1,1 +1,1 @@
-"""Sampling of answers: one prefill per prompt, all rows decoded as one batch."""
+"""Samples answers: one prefill per prompt, all rows decoded as one batch."""

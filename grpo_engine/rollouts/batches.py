@@ -1,8 +1,8 @@
-"""Keys and values of all rows that are being decoded, in three builds behind one interface.
+"""KV caches of all rows during decoding, in three implementations of one interface.
 
-`RowsBatch` serves models whose caches hold plain keys and values: storage of one block, rows
-right-aligned so that one number per row says where it begins, leavers replaced by the last row.
-`MergedBatch` serves what mlx-lm can batch, `SeparateBatch` decodes row by row. Axes: n rows.
+`RowsBatch` is for models whose caches hold plain keys and values: one block of storage, rows
+right-aligned so that each has one start offset, finished rows replaced by the last row.
+`MergedBatch` is for caches that mlx-lm can batch. `SeparateBatch` decodes row by row. Axes: n rows.
 """
 
 import copy
@@ -19,12 +19,12 @@ from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.structure import agrees
 
 PREFILL_TOKENS = 2048  # tokens of one prefill forward
-GROWTH = 64  # places by which storage grows
+GROWTH = 64  # positions by which storage grows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefilled:
-    """One prompt, run: the logits after it [V], and its caches in the batch's own build."""
+    """A prefilled prompt: the logits after it [V], and its caches in the batch's own format."""
 
     length: int
     logits: mx.array
@@ -32,23 +32,23 @@ class Prefilled:
 
 
 class Batch(Protocol):
-    """Rows that are decoded together."""
+    """Rows decoded together."""
 
     def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
-        """Run prompts."""
+        """Run the prompts."""
 
     def add(self, prompts: Sequence[Prefilled]) -> None:
-        """Append one row per entry; a prompt may stand there many times."""
+        """Append one row per entry; a prompt may occur many times."""
 
     def step(self, tokens: Sequence[int]) -> mx.array:
         """Append one token per row and return the logits after it, [n, V]."""
 
     def keep(self, places: Sequence[int]) -> None:
-        """Drop all rows but these; row i is then what was row places[i]."""
+        """Drop all rows but these; the new row i is the old row places[i]."""
 
 
 def batch_for(policy: Policy) -> Batch:
-    """The fastest build that gives this model's own logits; found once per policy."""
+    """The fastest implementation that reproduces this model's logits; chosen once per policy."""
     if not policy.fast.batched_decode:
         return SeparateBatch(policy)
     if policy.batching is None:
@@ -57,7 +57,7 @@ def batch_for(policy: Policy) -> Batch:
 
 
 def _serves(kind: str, policy: Policy) -> bool:
-    """Decode two prompts of different length and hold the logits against whole forwards."""
+    """Decode two prompts of different length and compare the logits with whole forwards."""
     if kind == "separate":
         return True
     prompts = [tuple(7 * i % policy.vocabulary for i in range(1, count)) for count in (6, 4, 6)]
@@ -70,11 +70,11 @@ def _serves(kind: str, policy: Policy) -> bool:
         given = batch.step([prompts[2][-1], prompts[1][-1]])
         return agrees(given, mx.stack([whole[2], whole[1]]), TOLERANCE[policy.dtype])
     except (TypeError, ValueError, AttributeError, RuntimeError, IndexError, AssertionError):
-        return False  # a model of another build: a slower batch serves it
+        return False  # an unknown kind of model: it uses a slower batch
 
 
 class _RowsLayout:
-    """Where the rows lie in the storage that all layers share: places[pads[i]:end] of row i."""
+    """Position of the rows in the storage of every layer: row i has positions pads[i]:end."""
 
     def __init__(self) -> None:
         self.pads: list[int] = []
@@ -88,7 +88,7 @@ class _RowsLayout:
         return min(self.pads, default=self.end)
 
     def settle(self) -> None:
-        """Work out what is the same for every layer of the next step."""
+        """Compute what all layers of the next step share."""
         even = len(set(self.pads)) <= 1
         lengths = [self.end - pad for pad in self.pads]
         self.offset = lengths[0] if even and lengths else mx.array(lengths, dtype=mx.int32)
@@ -97,11 +97,11 @@ class _RowsLayout:
         self._bias = None if mask is None else mx.where(mask, 0.0, -mx.inf)
 
     def bias(self) -> mx.array | None:
-        """-inf at places that a row does not have, [n, 1, 1, end + 1 - start]."""
+        """-inf at positions outside a row, [n, 1, 1, end + 1 - start]."""
         return self._bias
 
     def mask(self, window: int | None) -> mx.array | None:
-        """Which places the next token of each row sees, [n, 1, 1, end + 1 - start]."""
+        """Positions visible to the next token of each row, [n, 1, 1, end + 1 - start]."""
         if window is not None and self.end + 1 - self.start <= window:
             window = None
         if window not in self._masks:
@@ -117,7 +117,7 @@ class _RowsLayout:
 
 
 class _RowsCache(BiasedCache):
-    """One layer's block of storage, [rows, heads, places, width]."""
+    """One layer's block of storage, [rows, heads, positions, width]."""
 
     keys: mx.array
     values: mx.array
@@ -151,13 +151,13 @@ class _RowsCache(BiasedCache):
         return self.layout.mask(window_size or self.window)
 
     def make_room(self, rows: int, left: int, right: int) -> None:
-        """Add places on the left and on the right, and rows up to `rows`."""
+        """Add positions on the left and right, and rows up to `rows`."""
         padding = [(0, max(0, rows - self.keys.shape[0])), (0, 0), (left, right), (0, 0)]
         self.keys, self.values = mx.pad(self.keys, padding), mx.pad(self.values, padding)
 
 
 class RowsBatch:
-    """All rows as one batch over storage of our own."""
+    """All rows as one batch in our own storage."""
 
     def __init__(self, policy: Policy) -> None:
         assert policy.parts is not None
@@ -169,7 +169,7 @@ class RowsBatch:
         self._made = False
 
     def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
-        """Run prompts, as many at a time as `PREFILL_TOKENS` allows."""
+        """Run prompts, in batches of at most `PREFILL_TOKENS` tokens."""
         prefilled: list[Prefilled] = []
         for part in self._portions(prompts):
             prefilled += self._run(part)
@@ -208,7 +208,7 @@ class RowsBatch:
         ]
 
     def add(self, prompts: Sequence[Prefilled]) -> None:
-        """Append rows, their last token at the common end."""
+        """Append rows, with the last token at the common end."""
         if not prompts:
             return
         if not self.layout.pads:
@@ -259,7 +259,6 @@ class RowsBatch:
         return mx.concatenate(keys)[back], mx.concatenate(values)[back]
 
     def step(self, tokens: Sequence[int]) -> mx.array:
-        """Run one token per row."""
         if self.caches[0].keys.shape[2] <= self.layout.end:
             self._make_room()
         self.layout.settle()
@@ -269,7 +268,7 @@ class RowsBatch:
         return self.parts.logits(states[:, 0])
 
     def _make_room(self) -> None:
-        """Give up places that no row uses, or add new ones."""
+        """Free positions that no row uses, or add new ones."""
         spare = self.layout.start
         for cache in self.caches:
             if spare >= GROWTH // 4:
@@ -280,7 +279,7 @@ class RowsBatch:
             self.layout.end -= spare
 
     def keep(self, places: Sequence[int]) -> None:
-        """Drop rows; those that stay move as little as possible."""
+        """Drop rows, moving the remaining ones as little as possible."""
         moves = [(to, place) for to, place in enumerate(places) if to != place]
         self.layout.pads = [self.layout.pads[place] for place in places]
         for cache in self.caches:
@@ -294,7 +293,7 @@ class RowsBatch:
 
 
 def _align_right(array: mx.array, lengths: list[int], width: int) -> mx.array:
-    """Move each row's first `length` places to the end of `width` places."""
+    """Move each row's first `length` positions to the end of `width` positions."""
     if len(set(lengths)) == 1:
         cut = array[:, :, : lengths[0]]
         return mx.pad(cut, [(0, 0), (0, 0), (width - lengths[0], 0), (0, 0)])
@@ -311,11 +310,10 @@ class MergedBatch:
         self.caches: list[Any] | None = None
 
     def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
-        """Run prompts one by one."""
         return [_prefill_alone(self.model, prompt) for prompt in prompts]
 
     def add(self, prompts: Sequence[Prefilled]) -> None:
-        """Merge the new rows' caches and join them to the ones there are."""
+        """Merge the new rows' caches and append them to the existing ones."""
         merged = [
             type(layer[0]).merge(list(layer))
             for layer in zip(*(prompt.caches for prompt in prompts), strict=True)
@@ -327,12 +325,10 @@ class MergedBatch:
                 cache.extend(new)
 
     def step(self, tokens: Sequence[int]) -> mx.array:
-        """Run one token per row."""
         logits: mx.array = self.model(mx.array(list(tokens))[:, None], cache=self.caches)[:, -1]
         return logits
 
     def keep(self, places: Sequence[int]) -> None:
-        """Drop rows."""
         if not places:
             self.caches = None
             return
@@ -341,14 +337,13 @@ class MergedBatch:
 
 
 class SeparateBatch:
-    """Each row with caches of its own, run one after another."""
+    """Each row with its own caches, run one after another."""
 
     def __init__(self, policy: Policy) -> None:
         self.model = policy.model
         self.rows: list[list[Any]] = []
 
     def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Prefilled]:
-        """Run prompts one by one."""
         return [_prefill_alone(self.model, prompt) for prompt in prompts]
 
     def add(self, prompts: Sequence[Prefilled]) -> None:
@@ -363,7 +358,6 @@ class SeparateBatch:
         ])  # fmt: skip
 
     def keep(self, places: Sequence[int]) -> None:
-        """Drop rows."""
         self.rows = [self.rows[place] for place in places]
 
 

@@ -37,7 +37,7 @@ def sample_groups(
     """Sample all rows, yield `RolloutsAdvanced`, return the rollouts in the order of `prompts`.
 
     A pause yields `RunPaused` and `RunResumed`; `control.stop_now` raises `StopNow`. `weights`
-    are the sampler's where it lags behind the policy.
+    are the sampler's if it lags behind the policy.
     """
     rows = make_rows(policy, prompts, sampling, seed=seed, step=step)
     with policy.for_sampling(weights):
@@ -74,7 +74,7 @@ def make_rows(
 
 
 class _Decoding:
-    """The rows that wait, the rows that grow, and the batch that holds the latter."""
+    """Waiting rows, active rows, and the batch of the active ones."""
 
     def __init__(self, policy: Policy, rows: list[Row], sampling: Sampling, batch: Batch) -> None:
         self.policy = policy
@@ -89,7 +89,7 @@ class _Decoding:
         self.seen: mx.array | None = None
 
     def admit(self) -> None:
-        """Let waiting rows take free places: run their prompts, draw their first tokens."""
+        """Fill free places with waiting rows: run their prompts, draw their first tokens."""
         rows = [
             self.waiting.popleft()
             for _ in range(min(len(self.waiting), self.max_rows - len(self.active)))
@@ -111,7 +111,7 @@ class _Decoding:
         self.prefilled = {ids: kept for ids, kept in self.prefilled.items() if ids in ahead}
 
     def advance(self) -> None:
-        """One token more for every active row; those that end leave."""
+        """Draw one token for every active row and drop finished rows."""
         logits = self.batch.step([row.ids[-1] for row in self.active])
         self._draw(self.active, logits, self._mark_seen())
         stay = [i for i, row in enumerate(self.active) if row.finish is None]
@@ -128,7 +128,7 @@ class _Decoding:
         if any(row.to_force for row in rows):
             forced = mx.array([row.next_forced for row in rows], dtype=mx.int32)
         drawn = draw(logits, self.sampling, keys, seen=seen, forced=forced)
-        mx.eval(drawn, seen if seen is not None else [])  # the one synchronisation of a step
+        mx.eval(drawn, seen if seen is not None else [])  # the only synchronisation of a step
         tokens, logprobs, raws = (np.array(column) for column in drawn)
         for place, row in enumerate(rows):
             row.take(int(tokens[place]), float(logprobs[place]), float(raws[place]))
@@ -166,7 +166,7 @@ def _decode(state: _Decoding, *, step: int, control: Control | None) -> Iterator
         if state.active:
             state.advance()
         done = not state.waiting and not state.active
-        # a requested checkpoint is written by whoever receives the event
+        # the receiver of the event writes a requested checkpoint
         requested = control is not None and control.wants_checkpoint
         if done or requested or time.monotonic() - reported >= REPORT_EVERY:
             reported = time.monotonic()
@@ -174,7 +174,7 @@ def _decode(state: _Decoding, *, step: int, control: Control | None) -> Iterator
 
 
 def pause_or_stop(control: Control, step: int) -> Iterator[Event]:
-    """Wait while the run is paused; raise `StopNow` where the step is to be dropped."""
+    """Wait while the run is paused; raise `StopNow` to drop the step."""
     if control.stop_now:
         raise StopNow
     if not control.paused:
@@ -198,7 +198,7 @@ def _progress(rows: list[Row], policy: Policy, step: int, seconds: float) -> Rol
 
 
 def _fill_holes(stay: list[int]) -> list[int]:
-    """An order in which the rows that stay keep their places, and the last ones fill the holes."""
+    """An order in which remaining rows keep their places and the last ones fill the gaps."""
     order = [place for place in stay if place < len(stay)]
     holes = sorted(set(range(len(stay))) - set(order))
     late = [place for place in stay if place >= len(stay)]

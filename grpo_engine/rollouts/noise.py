@@ -1,7 +1,7 @@
-"""Randomness that belongs to a token and not to the order in which things are computed.
+"""Random numbers per token, independent of the order of computation.
 
 The noise of a token is a pure function of (run seed, step, prompt, attempt, completion index,
-position): batches of any shape, refills, ranks and a resumed run draw the same tokens.
+position), so that any batching, refills, ranks and a resumed run draw the same tokens.
 """
 
 import hashlib
@@ -12,13 +12,13 @@ import numpy as np
 
 
 def row_key(*, seed: int, step: int, prompt: str, attempt: int, index: int) -> int:
-    """64 bits that name one completion."""
+    """A 64-bit key that identifies one completion."""
     name = f"{seed}\0{step}\0{attempt}\0{index}\0{prompt}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
 
 
 def token_keys(rows: Sequence[int], positions: Sequence[int]) -> mx.array:
-    """One key per row for the token at its position, [n, 2] uint32."""
+    """One random key per row for the token at its position, [n, 2] uint32."""
     high = np.array([row >> 32 for row in rows], dtype=np.uint32)
     low = np.array(
         [(row + position) & 0xFFFFFFFF for row, position in zip(rows, positions, strict=True)],
@@ -28,6 +28,6 @@ def token_keys(rows: Sequence[int], positions: Sequence[int]) -> mx.array:
 
 
 def uniforms(keys: mx.array, width: int) -> mx.array:
-    """One row of uniform numbers in [0, 1) per key, [n, width]."""
+    """A row of uniform numbers in [0, 1) per key, [n, width]."""
     drawn: mx.array = mx.vmap(lambda key: mx.random.uniform(shape=(width,), key=key))(keys)
     return drawn

@@ -1,7 +1,7 @@
-"""From an example to the ids that the model reads, and back from its answer to what rewards see.
+"""Renders examples to token ids, and answers to the form that reward functions get.
 
-Chat messages go through the model's chat template with a generation prompt; an assistant message
-at the end is a prefill that the answer continues. A prompt of text is tokenised as it is.
+Chat messages go through the model's chat template with a generation prompt; a final assistant
+message is a prefill that the answer continues. A text prompt is tokenised unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError, MissingPackageError
 from grpo_engine.tasks.base import Example, Generated, Message, Prompt, Task
 
-# How many generated problems stand for all of them when prompt lengths are checked before a run.
+# Generated problems whose prompt lengths are checked before a run.
 PROBES = 64
 
 
 class Tokenizer(Protocol):
-    """What rendering and alignment ask of a tokenizer; Hugging Face's and mlx-lm's both do."""
+    """The tokenizer interface used here, of both Hugging Face's and mlx-lm's tokenizers."""
 
     def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]: ...
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = ...) -> str: ...
@@ -26,7 +26,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedPrompt:
-    """A prompt exactly as the model sees it; `prompt` is the form that reward functions see."""
+    """A prompt as the model gets it; `prompt` is the form for reward functions."""
 
     ids: tuple[int, ...]
     text: str
@@ -35,9 +35,9 @@ class RenderedPrompt:
 
 
 def conversation(task: Task, example: Example) -> Prompt:
-    """Put the task's system message and prefill around the example's prompt.
+    """Add the task's system message and prefill to the example's prompt.
 
-    A text prompt of a task with a system message becomes a user message.
+    If the task has a system message, a text prompt becomes a user message.
     """
     prompt = example.prompt
     if isinstance(prompt, str):
@@ -52,19 +52,19 @@ def conversation(task: Task, example: Example) -> Prompt:
 
 
 def prefill_of(prompt: Prompt) -> str:
-    """The text that an answer to this prompt continues; empty without a prefill."""
+    """The prefill that an answer to this prompt continues; empty without one."""
     if isinstance(prompt, str) or not prompt or prompt[-1].get("role") != "assistant":
         return ""
     return str(prompt[-1].get("content") or "")
 
 
 def reward_prompt(prompt: Prompt) -> str | list[dict[str, Any]]:
-    """The prompt as TRL gives it to reward functions."""
+    """The prompt in the form that TRL passes to reward functions."""
     return prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
 
 
 def reward_completion(prompt: Prompt, text: str) -> str | list[dict[str, Any]]:
-    """The completion as TRL gives it to reward functions: text, or one assistant message."""
+    """The completion in the form that TRL passes to reward functions: text or one message."""
     return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
 
 
@@ -81,12 +81,12 @@ class PromptRenderer:
 
     @property
     def limit(self) -> int:
-        """The most tokens a prompt may have; 0 is no limit."""
+        """The maximum tokens of a prompt; 0 means no limit."""
         room = max(1, self.context - self.max_new_tokens) if self.context else 0
         return min(filter(None, (room, self.config.max_prompt_tokens)), default=0)
 
     def __call__(self, example: Example) -> RenderedPrompt:
-        """Render one example, or say which one cannot be rendered and why."""
+        """Render one example; an error says which one failed and why."""
         prompt = conversation(self.task, example)
         if isinstance(prompt, str):
             text, folded, ids = prompt, False, self.tokenizer.encode(prompt)
@@ -102,9 +102,9 @@ class PromptRenderer:
         return RenderedPrompt(ids=tuple(ids), text=text, prompt=prompt, folded_system=folded)
 
     def check(self) -> tuple[str, ...]:
-        """Render the problems before training, so that a bad one ends the run before it starts.
+        """Render the problems before training, so that a bad one fails early.
 
-        All of a data set; the first `PROBES` of a generator, whose items are alike.
+        Checks all of a data set, but only the first `PROBES` of a generator, whose items are alike.
         """
         notes: set[str] = set()
         for part in (self.task.train, self.task.held_out):
@@ -171,7 +171,7 @@ class PromptRenderer:
     def _continued(
         self, messages: Sequence[Message], prefill: str, options: Mapping[str, Any]
     ) -> str | None:
-        """The template's own continuation, or None where it changes or drops the prefill."""
+        """The template's own continuation, or None if it changes or drops the prefill."""
         try:
             text = self._apply(messages, continue_final_message=True, **options)
         except ValueError:
@@ -201,7 +201,7 @@ def has_chat_template(tokenizer: Any) -> bool:
 
 
 def plain_text(messages: Sequence[Message]) -> str:
-    """Bare text for models without roles: contents with a blank line between, a new line after."""
+    """Plain text for models without roles: contents with blank lines between, then a newline."""
     *before, last = messages
     lines = [str(m.get("content") or "") for m in before]
     if last.get("role") == "assistant":
@@ -210,7 +210,7 @@ def plain_text(messages: Sequence[Message]) -> str:
 
 
 def read_template(path: str) -> str:
-    """Read a Jinja chat template, or say what is wrong with the path."""
+    """Read a Jinja chat template; an error names the path."""
     try:
         return Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -221,7 +221,7 @@ def read_template(path: str) -> str:
 
 
 def fold_system(messages: Sequence[Message]) -> tuple[Message, ...] | None:
-    """Put a leading system message before the first user message; None if there is none."""
+    """Merge a leading system message into the first user message; None if there is none."""
     if len(messages) < 2 or messages[0].get("role") != "system":
         return None
     first = messages[1]
@@ -230,17 +230,17 @@ def fold_system(messages: Sequence[Message]) -> tuple[Message, ...] | None:
 
 
 def place(example: Example) -> str:
-    """Where an example came from, for messages."""
+    """Where an example came from, for error messages."""
     return example.where or f"problem {example.key}"
 
 
 def char_ends_to_token_ends(
     tokenizer: Tokenizer, ids: Sequence[int], ends: Sequence[int], text: str | None = None
 ) -> list[int]:
-    """Give for each character end the index of the token that completes the text up to it.
+    """Return for each character end the index of the token that completes the text up to it.
 
-    Found by decoding prefixes of the sampled ids, never by tokenising text again. An end at the
-    end of the text includes what is not shown after it, the end token.
+    Decodes prefixes of the sampled ids and never re-tokenises text. The end of the text maps to the
+    last token, which includes a hidden end token.
     """
     if not ids:
         return []
@@ -248,7 +248,7 @@ def char_ends_to_token_ends(
     shown: dict[int, int] = {}
 
     def visible(count: int) -> int:
-        """Characters of the text that the first `count` tokens settle."""
+        """Characters of the text fixed by the first `count` tokens."""
         if count not in shown:
             part = tokenizer.decode(list(ids[:count]), skip_special_tokens=True)
             shown[count] = common_prefix(part, full)
@@ -271,7 +271,7 @@ def _token_end(visible: Any, count: int, length: int, end: int) -> int:
 
 
 def common_prefix(a: str, b: str) -> int:
-    """The number of leading characters that both have."""
+    """Length of the common prefix."""
     if b.startswith(a):
         return len(a)
     low, high = 0, min(len(a), len(b))

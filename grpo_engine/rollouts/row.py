@@ -1,4 +1,4 @@
-"""One answer while it grows: its tokens, its text for people, and when it ends."""
+"""One answer during decoding: its tokens, its text for people, and when it ends."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from grpo_engine.events import Finish, RowDelta
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 
-INCOMPLETE = "\ufffd"  # what a decoder writes for half a character
+INCOMPLETE = "\ufffd"  # a decoder's output for an incomplete character
 THINK_END = "</think>"
 
 Decode = Callable[[Sequence[int]], str]
@@ -16,15 +16,15 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(slots=True)
 class GrowingText:
-    """Text of ids, decoded a few tokens at a time as they come."""
+    """Incrementally decoded text of ids."""
 
     decode: Decode
     text: str = ""
-    _prefix: int = 0  # ids from here are decoded together, so that spaces come out right
+    _prefix: int = 0  # ids from here are decoded together, to get spaces right
     _read: int = 0  # ids up to here are in `text`
 
     def advance(self, ids: Sequence[int], *, last: bool = False) -> str:
-        """Take in the ids and return what the text gained; half a character waits."""
+        """Decode the ids and return the new text; an incomplete character is held back."""
         if self._read == len(ids):
             return ""
         before = self.decode(ids[self._prefix : self._read])
@@ -39,12 +39,10 @@ class GrowingText:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Row:
-    """One answer of one prompt."""
-
     prompt: PromptRows
     index: int
-    key: int  # names its noise
-    limit: int  # most tokens it may have
+    key: int  # key of its noise
+    limit: int  # maximum tokens
     text: GrowingText
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -52,13 +50,13 @@ class Row:
     forced: list[int] = field(default_factory=list)
     finish: Finish | None = None
     to_force: list[int] = field(default_factory=list)
-    reported: int = 0  # tokens that progress events have reported
+    reported: int = 0  # tokens already reported in progress events
     _thought: bool = False
     _pending: str = ""
 
     @property
     def next_forced(self) -> int:
-        """The token that must come next; -1 where the policy chooses."""
+        """The forced next token; -1 if it is sampled."""
         return self.to_force[0] if self.to_force else -1
 
     def take(self, token: int, logprob: float, raw_logprob: float) -> None:
@@ -71,7 +69,7 @@ class Row:
         self.raw_logprobs.append(raw_logprob)
 
     def settle(self, sampling: Sampling, ends: frozenset[int], think_end: list[int]) -> None:
-        """Decide after a token whether the answer ended, and whether thinking must."""
+        """Decide after a token whether the answer has ended and whether thinking must end."""
         ended = self.ids[-1] in ends and not sampling.ignore_end
         if ended:
             self.finish = "stop"
@@ -118,10 +116,10 @@ class Row:
 
 
 def token_ends(ids: Sequence[int], text: str, decode: Decode) -> tuple[int, ...]:
-    """How many characters of the text are there after each token; empty where nobody can tell.
+    """Number of characters of the text after each token; empty if unknown.
 
-    Tokens are decoded one by one where that gives the text, which one dictionary then serves;
-    else together with their neighbours, for spaces that depend on them and for half characters.
+    Tokens are decoded one by one, with a cache, if that reproduces the text; else with their
+    neighbours, because of context-dependent spaces and incomplete characters.
     """
     ends = tuple(accumulate(len(decode([token])) for token in ids))
     if "".join(decode([token]) for token in ids) == text:
@@ -134,7 +132,7 @@ def token_ends(ids: Sequence[int], text: str, decode: Decode) -> tuple[int, ...]
 
 
 def decoder(policy: Policy) -> Decode:
-    """Text of ids without special tokens, as users' reward functions expect it."""
+    """A function that decodes ids without special tokens, as reward functions expect."""
 
     single: dict[int, str] = {}
 

@@ -1,7 +1,7 @@
-"""Draws one token per row and says how likely it was, in one batched call per step.
+"""Draws one token per row with its log-probability, in one batched call per step.
 
-Order of the cuts, all after the repetition penalty and the temperature: top_k, top_p, min_p.
-mlx-lm's own sampler cuts top_p and min_p at temperature 1; the numbers are not comparable.
+Order: repetition penalty, temperature, top_k, top_p, min_p. mlx-lm's sampler applies top_p and
+min_p at temperature 1, so the values are not comparable.
 Axes: n rows, V vocabulary.
 """
 
@@ -18,7 +18,7 @@ class Drawn(NamedTuple):
     """One token per row, [n] each."""
 
     tokens: mx.array
-    logprobs: mx.array  # in the distribution that was sampled from
+    logprobs: mx.array  # under the distribution sampled from
     raw_logprobs: mx.array  # at the temperature, over the whole vocabulary
 
 
@@ -30,10 +30,10 @@ def draw(
     seen: mx.array | None = None,
     forced: mx.array | None = None,
 ) -> Drawn:
-    """Sample by an exponential race: argmin_i E_i / p_i with E_i = -log u_i is distributed as p.
+    """Sample by an exponential race: argmin_i E_i / p_i with E_i = -log u_i has distribution p.
 
-    `seen` [n, V] marks tokens for the repetition penalty; `forced` [n] sets tokens where it is
-    not negative.
+    `seen` [n, V] marks tokens for the repetition penalty; `forced` [n] overrides the token where it
+    is not negative.
     """
     greedy = sampling.temperature == 0
     raw = normalise(logits, 1.0 if greedy else sampling.temperature)
@@ -53,17 +53,17 @@ def draw(
     if chances is not raw:
         logprobs = chances.logprob(tokens)
     if forced is not None:
-        logprobs = mx.where(forced >= 0, 0.0, logprobs)  # it could be no other
+        logprobs = mx.where(forced >= 0, 0.0, logprobs)  # a forced token has probability 1
     return Drawn(tokens, logprobs, raw_logprobs)
 
 
 def penalised(logits: mx.array, seen: mx.array, penalty: float) -> mx.array:
-    """Make seen tokens less likely: positive logits / penalty, negative ones * penalty."""
+    """Penalise seen tokens: positive logits / penalty, negative logits * penalty."""
     return mx.where(seen, mx.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def truncated(parts: Normalised, sampling: Sampling) -> Normalised:
-    """Keep the tokens that top_k, top_p and min_p leave; ties at a bound are kept."""
+    """Apply top_k, top_p and min_p; ties at a threshold are kept."""
     if sampling.top_k == 0 and sampling.top_p >= 1 and sampling.min_p == 0:
         return parts
     weights, total = parts.exponentials, parts.total

@@ -1,4 +1,4 @@
-"""The values that sampling takes and gives."""
+"""Inputs and outputs of sampling."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from grpo_engine.events import Finish
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn; temperature 0 is greedy and for evaluation only."""
+    """Sampling parameters; temperature 0 is greedy, for evaluation only."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -23,7 +23,7 @@ class Sampling:
 
     @classmethod
     def of(cls, config: RolloutConfig) -> "Sampling":
-        """Read the settings of a run."""
+        """Take the parameters from a run's settings."""
         return cls(**config.model_dump(exclude={"prompts", "group_size"}))
 
     @property
@@ -34,7 +34,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRows:
-    """One prompt and how many answers it gets; `group` is its index in the events."""
+    """One prompt and its number of answers; `group` is its index in the events."""
 
     key: str
     group: int
@@ -46,7 +46,7 @@ class PromptRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """One sampled answer; ids as sampled, the end token included."""
+    """One sampled answer; ids as sampled, including the end token."""
 
     key: str
     group: int
@@ -54,9 +54,9 @@ class Rollout:
     attempt: int
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
-    logprobs: tuple[float, ...]  # of the distribution that was really sampled from
+    logprobs: tuple[float, ...]  # under the distribution sampled from
     raw_logprobs: tuple[float, ...]  # at the temperature, over the whole vocabulary
     finish: Finish
     text: str
-    forced: tuple[int, ...] = field(default=())  # positions that were not sampled but set
+    forced: tuple[int, ...] = field(default=())  # positions of forced tokens
     ends: tuple[int, ...] = field(default=())  # characters of the text after each token

@@ -1,1 +1,1 @@
-"""The state of a run, the requests that it answers, and its checkpoints."""
+"""The state of a run, its handling of requests, and its checkpoints."""

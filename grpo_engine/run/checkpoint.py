@@ -1,11 +1,11 @@
-"""Checkpoints: everything needed to resume bit for bit, complete on disk or not there at all.
+"""Atomic checkpoints with everything needed to resume bit for bit.
 
-A checkpoint is a directory `checkpoints/step-000020` that is an mlx-lm adapter directory as it
-stands, with safetensors and one `state.json` beside it. It is written under a temporary name,
-flushed, and renamed; only then are older ones removed. `state.json` lists every file with its
-size and SHA-256, so that a damaged checkpoint is noticed and the one before it is taken.
+A checkpoint is a directory `checkpoints/step-000020`: a valid mlx-lm adapter directory with more
+safetensors and a `state.json`. It is written under a temporary name, flushed and renamed; only then
+are older ones removed. `state.json` lists the size and SHA-256 of every file, so that a damaged
+checkpoint is detected and the previous one is used.
 
-Looking for checkpoints loads no MLX.
+Listing checkpoints does not load MLX.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class Checkpoint:
     state: Mapping[str, Any]
 
     def tensors(self, name: str) -> "dict[str, mx.array]":
-        """Read `<name>.safetensors` into memory, so that the file may be removed afterwards."""
+        """Read `<name>.safetensors` into memory; the file may be removed afterwards."""
         import mlx.core as mx
 
         file = self.path / f"{name}.safetensors"
@@ -60,9 +60,9 @@ def save(
     state: Mapping[str, Any],
     write: Callable[[Path], None] | None = None,
 ) -> Checkpoint:
-    """Write a checkpoint so that a kill at any moment leaves it complete or absent.
+    """Write a checkpoint atomically: a kill at any moment leaves it complete or absent.
 
-    `write` puts the adapter's own files into the folder that it is given.
+    `write` writes the adapter's files into the given folder.
     """
     import mlx.core as mx
 
@@ -105,12 +105,12 @@ def _flush(path: Path) -> None:
 
 
 def _doom(path: Path) -> Path:
-    # renamed first: a kill while files are being removed must not leave half a checkpoint
+    # renamed first, so that a kill during removal does not leave a partial checkpoint
     return path.rename(path.with_name(f"{_DOOMED}{path.name}"))
 
 
 def clear_leftovers(run_folder: Path) -> None:
-    """Remove what an interrupted save or removal left; what is still whole is put back."""
+    """Remove leftovers of an interrupted save or removal; restore a checkpoint that is complete."""
     root = run_folder / FOLDER
     if not root.is_dir():
         return
@@ -142,12 +142,12 @@ def steps(run_folder: Path) -> list[int]:
 
 
 def folder(run_folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step is, or would be."""
+    """The folder of a step's checkpoint, whether or not it exists."""
     return run_folder / FOLDER / f"{_PREFIX}{step:06d}"
 
 
 def load(run_folder: Path, step: int) -> Checkpoint:
-    """Open the checkpoint of a step and check each of its files."""
+    """Open the checkpoint of a step and verify its files."""
     return _open(folder(run_folder, step))
 
 
@@ -189,6 +189,6 @@ def prune(run_folder: Path, *, keep: int, best: int | None) -> None:
 
 
 def newest_step(run_folder: Path) -> int:
-    """The step after which a resumed run continues; -1 without a checkpoint."""
+    """The step of the newest checkpoint; -1 without one."""
     saved, _ = latest(run_folder)
     return -1 if saved is None else saved.step

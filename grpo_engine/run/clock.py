@@ -1,4 +1,4 @@
-"""Time of a step by phase, without the time that the run was paused."""
+"""Measures the time of a step and its phases, without pauses."""
 
 import time
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class Clock:
-    """Seconds that stand still while the run is paused."""
+    """A clock that stops while the run is paused."""
 
     def __init__(self) -> None:
         self.phases: dict[str, float] = {}
@@ -15,11 +15,11 @@ class Clock:
         self._started = self.now()
 
     def now(self) -> float:
-        """Seconds of work since some fixed moment."""
+        """Seconds of work since a fixed moment."""
         return time.perf_counter() - self._paused_for
 
     def start_step(self) -> None:
-        """Begin a step: no phase has taken any time."""
+        """Begin a step and reset the phases."""
         self.phases, self._started = {}, self.now()
 
     @property
@@ -28,18 +28,17 @@ class Clock:
         return self.now() - self._started
 
     def pause(self) -> None:
-        """Stop counting."""
         self._paused_at = time.perf_counter()
 
     def resume(self) -> None:
-        """Count again after a pause."""
+        """Resume counting after a pause."""
         if self._paused_at is not None:
             self._paused_for += time.perf_counter() - self._paused_at
             self._paused_at = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time of the block to a phase."""
+        """Add the duration of the block to a phase."""
         begun = self.now()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Writes a run to a checkpoint and restores it: all that decides the numbers of later steps."""
+"""Saves a run to a checkpoint and restores it, with everything that affects later steps."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ from grpo_engine.run.session import Arrays, Progress, Run
 from grpo_engine.tasks.base import Example
 from grpo_engine.versions import versions
 
-# settings that may differ between a run and its resumption: they change no number
+# settings that may change on resume, because they do not affect results
 FREE = ("name",)
 TENSORS = ("trained", "optimizer", "reference", "lagged", "critic", "critic_optimizer")
 
@@ -29,7 +29,7 @@ TENSORS = ("trained", "optimizer", "reference", "lagged", "critic", "critic_opti
 def save_checkpoint(run: Run) -> Iterator[Event]:
     """Write the state after the last finished step, then remove old checkpoints.
 
-    Within a step it writes the held state and announces no phase.
+    During a step it writes the held state and emits no phase event.
     """
     step = run.step
     if not run.ranks.leads:
@@ -58,7 +58,7 @@ def save_checkpoint(run: Run) -> Iterator[Event]:
 
 
 def save_if_due(run: Run) -> Iterator[Event]:
-    """Between steps: write a checkpoint if it is requested, due, the best, or the run's last."""
+    """Between steps: save if requested, scheduled, the best so far, or the last step."""
     config, step = run.config.checkpoint, run.step
     is_requested = run.control.take_checkpoint()
     is_due = config.every and step % config.every == 0
@@ -68,19 +68,19 @@ def save_if_due(run: Run) -> Iterator[Event]:
 
 
 def hold_state(run: Run) -> None:
-    """Hold the state after the last finished step, so that it can be written within the next."""
+    """Keep the state after the last finished step, so that it can be saved during the next one."""
     run.held_state = _tensors(run)
 
 
 def drop_state(run: Run, *, changing: bool = False) -> None:
-    """Drop the held state; before the weights change, only where memory has no room for both."""
+    """Drop the held state; before the weights change, only if memory cannot hold both."""
     if not changing or run.config.model.tuning == "full":
         run.held_state = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedCheckpoint:
-    """A checkpoint that rank 0 read and every rank holds."""
+    """A checkpoint that rank 0 read and sent to every rank."""
 
     step: int
     path: Path
@@ -92,14 +92,14 @@ class SharedCheckpoint:
         return dict(self.arrays[name])
 
     def has(self, name: str) -> bool:
-        """Whether the checkpoint has such a file."""
+        """Whether the checkpoint has `<name>.safetensors`."""
         return name in self.arrays
 
 
 def share_checkpoint(
     ranks: Ranks, saved: Checkpoint | None
 ) -> Checkpoint | SharedCheckpoint | None:
-    """Give rank 0's checkpoint to the ranks of other machines, which have no copy of it."""
+    """Send rank 0's checkpoint to the other ranks, whose machines may have no copy."""
     if ranks.size == 1:
         return saved
     names = [name for name in TENSORS if saved is not None and saved.has(name)]
@@ -148,7 +148,7 @@ def _state(run: Run) -> dict[str, Any]:
 
 
 def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
-    """Put a run where the checkpoint left it; warn of what differs from then."""
+    """Restore a run from a checkpoint; warn if threads, versions or data differ."""
     state = saved.state
     run.policy.load_trainable(saved.tensors("trained"))
     run.optimizer.restore(saved.tensors("optimizer"), run.policy.snapshot())
@@ -192,7 +192,7 @@ def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any
 
 
 def check_same_settings(config: RunConfig, saved: Checkpoint | SharedCheckpoint) -> None:
-    """Refuse to resume with other settings: those belong to another run."""
+    """Refuse to resume with different settings."""
     then = flatten(RunConfig.model_validate(saved.state["config"]))
     here = flatten(config)
     changed = [name for name in here if name not in FREE and here[name] != then.get(name)]

@@ -1,4 +1,4 @@
-"""Answers a user's requests within a step: between tokens and between micro-batches."""
+"""Handles a user's requests during a step, between tokens and between micro-batches."""
 
 from collections.abc import Generator, Iterator
 from dataclasses import replace
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 def answer_requests(run: Run, step: int) -> Iterator[Event]:
-    """Wait while the run is paused, drop the step if it is to stop at once, save if requested."""
+    """Wait while the run is paused, raise `StopNow` if it should stop now, save if requested."""
     if run.control.paused:
         yield RunPaused(step=run.step)
         run.clock.pause()
@@ -29,7 +29,7 @@ def answer_requests(run: Run, step: int) -> Iterator[Event]:
 def relay(
     run: Run, step: int, events: Generator[Event, None, Result]
 ) -> Generator[Event, None, Result]:
-    """Pass on the events of sampling as those of `step`; pauses stop the clock."""
+    """Forward the events of sampling with the number of `step`; pauses stop the clock."""
     while True:
         try:
             event = next(events)
@@ -45,7 +45,7 @@ def relay(
 
 
 def save_if_requested(run: Run) -> Iterator[Event]:
-    """Within a step: write the state that is held, where a checkpoint is requested."""
+    """During a step: save the held state if a checkpoint is requested."""
     if run.held_state is None or not run.control.take_checkpoint():
         return
     run.clock.pause()

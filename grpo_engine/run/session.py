@@ -20,20 +20,20 @@ from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run.clock import Clock
 from grpo_engine.tasks.base import Example, Task
 
-Arrays = Mapping[str, Mapping[str, mx.array]]  # by file of a checkpoint, then by name
+Arrays = Mapping[str, Mapping[str, mx.array]]  # by checkpoint file, then by name
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """What a run has done so far; a checkpoint stores it as it is."""
+    """Progress of a run; stored in checkpoints as it is."""
 
     step: int = 0
-    cursor: int = 0  # training problems drawn
+    cursor: int = 0  # number of training problems drawn
     tokens: int = 0
     elapsed: float = 0.0
-    entropy_bonus: float = 0.0  # the weight in the loss
-    entropy_control: float = 0.0  # the controller's state, where entropy has a target
-    bad_updates: int = 0  # updates in a row that were not finite
+    entropy_bonus: float = 0.0  # its weight in the loss
+    entropy_control: float = 0.0  # the controller's state, if entropy has a target
+    bad_updates: int = 0  # consecutive updates that were not finite
     evaluated_before: bool = False
     best_step: int | None = None
     best_score: float | None = None
@@ -60,14 +60,12 @@ class Run:
     threads: int
     ranks: Ranks = field(default_factory=Ranks)
     progress: Progress = field(default_factory=Progress)
-    sampler_weights: dict[str, mx.array] | None = None  # where the sampler lags behind the policy
-    drawn_examples: dict[str, Example] = field(
-        default_factory=dict
-    )  # by key, so they can be pinned
+    sampler_weights: dict[str, mx.array] | None = None  # if the sampler lags behind the policy
+    drawn_examples: dict[str, Example] = field(default_factory=dict)  # by key, for pinning
     clock: Clock = field(default_factory=Clock)
     thread_guard: ThreadGuard = field(default_factory=ThreadGuard)
-    saved_step: int | None = None  # of the newest checkpoint
-    held_state: Arrays | None = None  # within a step: the state after the last finished one
+    saved_step: int | None = None  # step of the newest checkpoint
+    held_state: Arrays | None = None  # during a step: the state before it
     last_metrics: dict[str, float] = field(default_factory=dict)  # for the summary
 
     @property
@@ -77,12 +75,12 @@ class Run:
 
     @property
     def has_reference(self) -> bool:
-        """Whether the recipe measures a distance to the reference policy."""
+        """Whether the recipe uses a reference policy."""
         return self.recipe.anchor != "none"
 
     @property
     def has_critic(self) -> bool:
-        """Whether the recipe learns values."""
+        """Whether the recipe trains a critic."""
         return self.recipe.signal == "gae"
 
 

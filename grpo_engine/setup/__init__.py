@@ -1,1 +1,1 @@
-"""From settings to a run that is ready for its first step."""
+"""Prepares a run from settings, up to its first step."""

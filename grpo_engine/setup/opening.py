@@ -1,4 +1,4 @@
-"""Opens a run from settings or a checkpoint: task, model, rewards, optimiser."""
+"""Opens a run from settings or a checkpoint: loads task, model, rewards, optimiser."""
 
 import time
 from collections.abc import Generator, Mapping
@@ -54,7 +54,7 @@ def open_run(
     *,
     resume: bool,
 ) -> Generator[Event, None, Run]:
-    """Load everything, on every rank with rank 0's settings; `stack` closes it after the run."""
+    """Load everything, with rank 0's settings on every rank; `stack` closes it after the run."""
     ranks = Ranks.join()
     stack.enter_context(Lifeline(ranks, control))
     config = RunConfig.model_validate(ranks.broadcast(config.model_dump(mode="json")))
@@ -67,7 +67,7 @@ def open_run(
     if saved is not None:
         persist.check_same_settings(config, saved)
     step = saved.step if saved is not None else 0
-    optimizer.build(config.optimizer)  # refuses settings before anything slow
+    optimizer.build(config.optimizer)  # validates settings before anything slow
     task = load_task(config.task)
     threads = _threads(saved.state["threads"] if saved is not None else None)
     yield RunStarted(
@@ -105,7 +105,7 @@ def open_run(
 
 
 def _threads(before: int | None) -> int:
-    """Threads of matrix products; a resumed run asks for as many as it had."""
+    """Threads for matrix products; a resumed run requests as many as it had."""
     library = blas.state()
     if library is None or not library.loaded:
         return 1
@@ -116,9 +116,9 @@ def load_run(
     config: RunConfig, control: Control, folder: Path, stack: ExitStack, task: Task, step: int,
     *, threads: int, ranks: Ranks | None = None, saved: Mapping[str, Any] | None = None,
 ) -> Generator[Event, None, Run]:  # fmt: skip
-    """Load the model and start the rewards, for a run at its beginning.
+    """Load the model and start the reward worker, for a run at step 0.
 
-    `saved` is a checkpoint's state, whose recipe stays what it was.
+    `saved` is a checkpoint's state; its recipe is kept.
     """
     chosen = config.algorithm.resolved()
     begun = time.perf_counter()
@@ -177,12 +177,12 @@ def load_run(
 def _recipe(
     config: RunConfig, policy: Policy, ranks: Ranks, saved: Mapping[str, Any] | None
 ) -> Recipe:
-    """The recipe as set, corrected for the sampler where this model needs it; once for a run."""
+    """The recipe from the settings, with importance correction if this model needs it."""
     chosen = config.algorithm.resolved()
     if saved is not None:
         return mismatch.corrected(chosen, saved.get("settled", {}))
     packed = mismatch.is_quantized(flatten(policy.model.parameters()))
-    # ranks on other devices may have other formats, and all must train alike
+    # ranks on other devices may use other formats, but all must train the same way
     agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=packed)))
     return mismatch.settled(chosen, config.algorithm.importance_cap, agree=agree)
 
@@ -190,9 +190,9 @@ def _recipe(
 def _fitted_rows(
     config: RunConfig, policy: Policy, task: Task, render: PromptRenderer, ranks: Ranks, step: int
 ) -> Generator[Event, None, int]:
-    """How many answers fit in a backward pass on every rank; refuse a step that is too large."""
+    """The rows that fit in a backward pass on every rank; refuse a step that is too large."""
     prompt_tokens = preflight.longest_prompt(config, task, render)
-    # every rank cuts the rollouts alike, so that each gets some of the batches
+    # all ranks split the rollouts equally, so that each gets some of the batches
     rank_rows = -(-config.rollout.prompts * config.rollout.group_size // ranks.size)
     rows: int = min(rank_rows, *ranks.gather(preflight.micro_rows(config, policy, prompt_tokens)))
     estimate = preflight.check_memory(config, policy, prompt_tokens, rows)
@@ -207,7 +207,7 @@ def _fitted_rows(
 def _optimizers(
     config: RunConfig, policy: Policy, recipe: Recipe
 ) -> tuple[Learner, Learner | None]:
-    """The policy's optimiser, and the critic's where the recipe has one."""
+    """The optimisers of the policy and, if the recipe has one, of the critic."""
     learner = Learner(
         optimizer.build(config.optimizer), policy.snapshot(),
         scales_loss=policy.dtype == "float16",
@@ -218,7 +218,7 @@ def _optimizers(
 
 
 def _limits(config: RunConfig, recipe: Recipe, policy: Policy, scorer: Scorer) -> Limits:
-    """What the alerts are judged by."""
+    """The limits for the alert rules."""
     return Limits(
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust == "clip",

@@ -1,4 +1,4 @@
-"""Checks before a run that a step fits in memory, and chooses the rows of a backward pass."""
+"""Checks before a run that a step fits in memory, and chooses the rows per backward pass."""
 
 from collections.abc import Sequence
 
@@ -13,26 +13,26 @@ from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.tasks.base import Task, draw
 
 GIGABYTE = 1e9
-SHARE = 0.9  # of the memory that is there; the rest is for rewards, the screen and other programs
+SHARE = 0.9  # of the available memory; the rest is for rewards, the screen and other programs
 PROBES = 32
 MOMENTS = {"adamw": 2, "adam": 2, "sgd": 1, "muon": 1, "lion": 1, "adafactor": 1}
 
 
 def memory_limit() -> int:
-    """Bytes that this process may hold: its own, and what is free where MLX computes."""
+    """Bytes that this process may use: what it holds, plus what is free on MLX's device."""
     usage = memory()
     held = mx.get_active_memory() + mx.get_cache_memory()
     return int(SHARE * on_device(mx.device_info(), usage.available + usage.process, held))
 
 
 def longest_prompt(config: RunConfig, task: Task, render: PromptRenderer) -> int:
-    """Tokens of the longest of the first prompts."""
+    """Tokens in the longest of the first prompts."""
     probes = draw(task, config.seed, 0, min(PROBES, len(task.train)))
     return max(len(render(example).ids) for example in probes)
 
 
 def micro_rows(config: RunConfig, policy: Policy, prompt_tokens: int) -> int:
-    """Rows of one backward pass: as set, else as many as fit."""
+    """Rows per backward pass: from the settings, else as many as fit."""
     rows = config.rollout.prompts * config.rollout.group_size
     if config.optimizer.micro_rows:
         return min(rows, config.optimizer.micro_rows)
@@ -49,7 +49,7 @@ def micro_rows(config: RunConfig, policy: Policy, prompt_tokens: int) -> int:
 def check_memory(
     config: RunConfig, policy: Policy, prompt_tokens: int, rows_at_a_time: int
 ) -> MemoryEstimate:
-    """Estimate a step and refuse one that cannot fit, with numbers and what would help."""
+    """Estimate a step's memory; raise an error with numbers and remedies if it cannot fit."""
     rollout = config.rollout
     rows = rollout.prompts * rollout.group_size
     estimate = estimate_memory(
@@ -74,7 +74,7 @@ def check_memory(
 
 
 def remedies(config: RunConfig, estimate: MemoryEstimate, rows_at_a_time: int) -> Sequence[str]:
-    """The three settings that would help most, with values."""
+    """The three most effective settings to change, with values."""
     rollout = config.rollout
     rows = rollout.prompts * rollout.group_size
     sampling = f"rollout.max_rows={max(1, min(rows, rollout.max_rows or rows) // 2)}"

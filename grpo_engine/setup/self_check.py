@@ -1,10 +1,10 @@
-"""The engine's check of itself before the first step: what must hold by construction, does.
+"""Self-check before the first step: tests identities that must hold by construction.
 
-A few answers are sampled without truncation, with an adapter that is moved off zero: a fresh one
-adds nothing, so that nothing could go wrong with it. The sampler's log-probabilities must equal
-those of a forward pass over the same ids, with the sampler's weights and with the trainer's. Then,
-with the policy as it is, the ratio of two passes must be 1 and the KL to the reference, which is
-the policy itself, must be 0.
+A few answers are sampled without truncation, with an adapter moved off zero, because a new one adds
+nothing and would hide errors. The sampler's log-probabilities must equal those of a forward pass
+over the same ids, with the sampler's weights and with the trainer's. Then, with the unchanged
+policy, the ratio of two passes must be 1, and the KL to the reference, which equals the policy,
+must be 0.
 """
 
 from collections.abc import Iterator
@@ -26,21 +26,21 @@ from grpo_engine.train.samples import as_float, gather_rollouts
 from grpo_engine.train.sampling import FIXED_STEP
 
 PROMPTS, ROWS, TOKENS = 2, 2, 16
-MOVED = 0.05  # standard deviation of what the check adds to scale * B
+MOVED = 0.05  # standard deviation of the noise added to scale * B
 
 
-# bfloat16 rounds each logit to about 2^-8 of its size and float16 to 2^-11; a GPU's products of
-# other shapes round some otherwise, on the CPU even these agree
+# bfloat16 rounds each logit to about 2^-8 of its size, float16 to 2^-11. On a GPU, products of
+# different shapes may round differently; on the CPU they agree.
 LIMITS = {
     "float32": Gap(1e-4, 1e-3),
     "bfloat16": Gap(0.02, 0.25),
     "float16": Gap(0.005, 0.1),
 }
-EXACT = LIMITS["float32"]  # the same products on the same ids, in any format
+EXACT = LIMITS["float32"]  # equal products on equal ids, in any format
 
 
 def check_itself(run: Run) -> Iterator[Event]:
-    """Sample a little and compare; raise where something differs, and say what."""
+    """Sample a few answers and compare; raise SelfCheckError with the first difference."""
     yield PhaseStarted(step=0, phase="logprobs", detail="self-check")
     sampling = replace(
         run.sampling, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, stop=(),
@@ -93,7 +93,7 @@ def check_itself(run: Run) -> Iterator[Event]:
 
 
 def moved_adapter(policy: Policy) -> dict[str, mx.array] | None:
-    """The adapter's weights with each B moved, the same way every time; None without adapter."""
+    """The adapter's weights with fixed noise added to each B; None without an adapter."""
     weights = policy.snapshot()
     if not any(name.endswith("lora_b") for name in weights):
         return None

@@ -1,1 +1,1 @@
-"""One file per task family: examples, prompt, default rewards."""
+"""Tasks, one file per family: examples, prompt, default rewards."""

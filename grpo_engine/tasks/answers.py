@@ -1,7 +1,7 @@
-"""Reading an answer out of a completion: its text, the answer in it, and numbers as people write.
+"""Extracts the answer from a completion and parses numbers in it.
 
-A completion may be `<think>7+8=15</think><answer>1,085</answer>`, end in `\\boxed{1085}`, or in
-`#### 1085`; all three hold the number 1085.
+`<think>7+8=15</think><answer>1,085</answer>`, or a text that ends in `\\boxed{1085}` or
+`#### 1085`, all contain the number 1085.
 """
 
 import re
@@ -13,19 +13,19 @@ from typing import Any
 TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
 HASHES = re.compile(r"####\s*([^\n]+)")
 NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?|-?\.\d+")
-# Longer digit strings are no answer but an attempt to make Python slow.
+# Longer digit strings are not answers and would only slow Python down.
 LONGEST_NUMBER = 400
 
 
 def text_of(completion: Any) -> str:
-    """The text of a completion in either form: a string, or a list of messages."""
+    """The text of a completion, given as a string or a list of messages."""
     if isinstance(completion, str):
         return completion
     return "".join(str(message.get("content") or "") for message in completion)
 
 
 def texts_of(completions: Sequence[Any], prompts: Sequence[Any] | None = None) -> list[str]:
-    """The texts of the completions, each after the prefill that its prompt ends with."""
+    """The texts of the completions, each preceded by its prompt's prefill."""
     texts = [text_of(completion) for completion in completions]
     if prompts is None:
         return texts
@@ -39,7 +39,7 @@ def _prefill(prompt: Any) -> str:
 
 
 def tagged_answer(text: str) -> str | None:
-    """The answer that is marked as one: the last `<answer>`, `\\boxed{}` or `####`."""
+    """The marked answer: in the last `<answer>`, `\\boxed{}` or `####`."""
     if found := TAGGED.findall(text):
         return str(found[-1]).strip()
     if (boxed := last_boxed(text)) is not None:
@@ -50,7 +50,7 @@ def tagged_answer(text: str) -> str | None:
 
 
 def last_boxed(text: str) -> str | None:
-    """The content of the last `\\boxed{…}`, with nested braces."""
+    """The content of the last `\\boxed{…}`; braces may be nested."""
     start = text.rfind("\\boxed{")
     if start < 0:
         return None
@@ -63,19 +63,19 @@ def last_boxed(text: str) -> str | None:
 
 
 def final_answer(text: str) -> str:
-    """The marked answer, else the text after `</think>`, else all of it."""
+    """The marked answer, else the text after `</think>`, else the whole text."""
     marked = tagged_answer(text)
     return marked if marked is not None else text.rpartition("</think>")[2].strip()
 
 
 def last_number(text: str) -> Fraction | None:
-    """The last number in the text, exactly; None without one."""
+    """The last number in the text as an exact fraction; None without one."""
     found = NUMBER.findall(text)
     return to_number(found[-1]) if found else None
 
 
 def to_number(text: str) -> Fraction | None:
-    """A number as people write it ($1,085.00, 3/4, -5 %), exactly; None if it is none."""
+    """Parse a number as people write it ($1,085.00, 3/4, -5 %), exactly; None if it is not one."""
     cleaned = re.sub(r"[\s,$€£%]|\\[,$%!]", "", text).rstrip(".")
     if (
         not cleaned
@@ -91,7 +91,7 @@ def to_number(text: str) -> Fraction | None:
 
 
 def same_text(a: str, b: str) -> bool:
-    """Equal up to case, surrounding punctuation and runs of white space."""
+    """Whether two texts are equal up to case, surrounding punctuation and white space."""
 
     def plain(text: str) -> str:
         return " ".join(text.split()).strip(" .\"'`").casefold()
@@ -100,7 +100,7 @@ def same_text(a: str, b: str) -> bool:
 
 
 def split_steps(text: str) -> list[tuple[int, int]]:
-    """The (start, end) of each step: pieces that end at a blank line, `</think>` or the end."""
+    """The (start, end) of each step; a step ends at a blank line, `</think>` or the end."""
     ends = [match.end() for match in re.finditer(r"\n[ \t]*\n\s*|</think>\s*", text)]
     edges = sorted({0, *ends, len(text)})
     return [(a, b) for a, b in pairwise(edges) if text[a:b].strip()]

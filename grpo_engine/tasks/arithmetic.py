@@ -1,11 +1,11 @@
-"""Sums with a carry, differences with a borrow, and small products: the embedded starter's task.
+"""Sums with a carry, differences with a borrow, and small products: the starter's task.
 
 A careful completion to "What is 47 + 38?" is
 `<think>7+8=15, carry 1, 4+3+1=8</think><answer>85</answer>`.
 
-A hash of the operands puts each problem, for ever, into one of three disjoint sets: `making` taught
-the embedded starter, `train` is for GRPO, `held_out` is for evaluation. `a + b` and `b + a`, and
-products alike, fall into the same set, so that neither is the other's answer sheet.
+A hash of the operands assigns each problem permanently to one of three disjoint sets: `making` was
+used to train the embedded starter, `train` is for GRPO, `held_out` for evaluation. `a + b` and
+`b + a` are in the same set, as are products, so that neither leaks the other's answer.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of_examples
 from grpo_engine.tasks.options import read_options
 
 SYMBOLS: Final = {"add": "+", "subtract": "-", "multiply": "*"}
-# How often each kind comes, of five problems.
+# Number of each kind in five problems.
 TURNS: Final = ("add", "subtract", "add", "subtract", "multiply")
 WORDINGS: Final = ("What is {}?", "Work out {}.", "{} = ?")
-# The sets as shares of a hundred hash buckets.
+# The sets as ranges of a hundred hash buckets.
 SPLITS: Final = {"making": range(45), "train": range(45, 75), "held_out": range(75, 100)}
 REWARDS: Final = (RewardSpec(name="numeric_answer"), RewardSpec(name="format_all"))
 DEFAULTS: Final = {"kinds": list(SYMBOLS)}
@@ -32,7 +32,7 @@ DEFAULTS: Final = {"kinds": list(SYMBOLS)}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Two operands and what to do with them."""
+    """Two operands and an operation."""
 
     kind: str
     a: int
@@ -45,20 +45,19 @@ class Problem:
 
     @property
     def answer(self) -> int:
-        """The one right result."""
         if self.kind == "add":
             return self.a + self.b
         return self.a - self.b if self.kind == "subtract" else self.a * self.b
 
     @property
     def bucket(self) -> int:
-        """A number below 100 that depends on the operands alone, whatever their order."""
+        """A hash below 100 of the operands, independent of their order."""
         low, high = sorted((self.a, self.b))
         return _digest(f"{self.kind} {low} {high}") % 100
 
     @property
     def wording(self) -> int:
-        """Which of the wordings asks this problem."""
+        """Index of the wording used for this problem."""
         return _digest(self.text) % len(WORDINGS)
 
 
@@ -68,7 +67,7 @@ def question(problem: Problem, wording: int | None = None) -> str:
 
 
 def working(problem: Problem) -> str:
-    """The digit by digit steps that lead to the answer."""
+    """The digit-by-digit steps to the answer."""
     a, b = problem.a, problem.b
     if problem.kind == "multiply":
         number, digit = max(a, b), min(a, b)
@@ -89,7 +88,7 @@ def problems(kind: str, split: str) -> tuple[Problem, ...]:
     """All problems of one kind in one set, in order.
 
     Sums and differences have two-digit operands and need a carry or borrow; products have one
-    operand of two digits that is no multiple of ten, and one from 2 to 9, in either order.
+    two-digit operand that is not a multiple of ten, and one from 2 to 9, in either order.
     """
     numbers = range(10, 100)
     if kind == "multiply":
@@ -104,7 +103,7 @@ def problems(kind: str, split: str) -> tuple[Problem, ...]:
 
 
 def mixed(kinds: tuple[str, ...], split: str) -> list[Problem]:
-    """Different problems of a set in a fixed mixed order: kinds take turns until one runs out."""
+    """Distinct problems of a set in a fixed mixed order: kinds alternate until one runs out."""
     left = {kind: list(problems(kind, split)) for kind in kinds}
     for kind, found in left.items():
         random.Random(f"arithmetic/{kind}/{split}").shuffle(found)
@@ -127,7 +126,7 @@ def example(problem: Problem) -> Example:
 
 
 def build(config: TaskConfig) -> Task:
-    """Make the task; the option `kinds` chooses among add, subtract and multiply."""
+    """Build the task; the option `kinds` selects add, subtract and multiply."""
     chosen = read_options(config, DEFAULTS)["kinds"]
     unknown = [kind for kind in chosen if kind not in SYMBOLS]
     if unknown or not chosen:

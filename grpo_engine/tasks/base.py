@@ -1,7 +1,7 @@
-"""What a task is: problems, how they are put to the model, and what an answer is worth.
+"""Tasks: problems, their prompts, and the rewards for answers.
 
-Data and split depend on `TaskConfig` alone, never on a run's seed: two runs that differ in seed are
-evaluated on the same problems. The run's seed orders the training problems; see `draw`.
+Data and split depend only on `TaskConfig`, not on a run's seed, so that runs with different seeds
+are evaluated on the same problems. The run's seed orders the training problems; see `draw`.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from grpo_engine.errors import DataError
 Message = Mapping[str, Any]
 Prompt = str | tuple[Message, ...]
 
-# How often a generated training problem that is also held out is drawn again before giving up.
+# Maximum redraws of a generated training problem that is also held out.
 REDRAWS = 64
 
 
@@ -25,8 +25,8 @@ REDRAWS = 64
 class Example:
     """One problem; `columns` are JSON values that reward functions get by keyword.
 
-    A `prompt` of text is given to the model as it is; chat messages go through its chat template.
-    `where` names the file and line it came from, for messages.
+    A text `prompt` is passed to the model unchanged; chat messages go through its chat template.
+    `where` is the file and line that it came from, for error messages.
     """
 
     key: str
@@ -38,7 +38,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardSpec:
-    """A reward function by the name a user would write, its weight and keyword options."""
+    """A reward function by the name that users write, its weight and keyword options."""
 
     name: str
     weight: float = 1.0
@@ -47,10 +47,10 @@ class RewardSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Problems for training and problems kept out of it.
+    """Problems for training, and held-out ones.
 
     `accuracy` names the reward function that decides right (score >= 1) or wrong in an evaluation;
-    it is empty where the task has no such notion. `prefill` is text that every answer starts with.
+    empty if the task has no right answers. `prefill` is text that every answer starts with.
     """
 
     name: str
@@ -67,10 +67,10 @@ class Task:
 
 
 class Generated(Sequence[Example]):
-    """Problems made on demand: item i is `make(i)`, or another one where that is held out.
+    """Problems generated on demand: item i is `make(i)`, or a replacement if that is held out.
 
-    A problem whose prompt is in `excluded` (see `prompt_hash`) is replaced by one elsewhere in
-    0..size-1 that i alone decides, so that items stay a function of their index.
+    A problem whose prompt is in `excluded` (see `prompt_hash`) is replaced by one at another index
+    in 0..size-1 that depends only on i, so that an item is a function of its index.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Generated(Sequence[Example]):
 def generated(
     make: Callable[[int], Example], *, size: int, held_out_size: int, start: int = 1 << 40
 ) -> tuple[Sequence[Example], Sequence[Example]]:
-    """Give (train, held out): held-out problems are made from index `start` on, all different."""
+    """Return (train, held out); held-out problems are distinct, generated from index `start` on."""
     held_out: dict[str, Example] = {}
     for index in range(start, start + max(64, 8 * held_out_size)):
         if len(held_out) == held_out_size:
@@ -118,9 +118,9 @@ def generated(
 def set_aside(
     examples: Sequence[Example], held_out_size: int, *, seed: int = 0
 ) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """Give (train, held out) of one list: a seeded choice; equal prompts land on the same side.
+    """Split one list into (train, held out) by a seeded choice; equal prompts stay together.
 
-    At most half of the different prompts are held out.
+    At most half of the distinct prompts are held out.
     """
     by_prompt: dict[str, list[Example]] = {}
     for example in examples:
@@ -135,17 +135,17 @@ def set_aside(
 def without(
     train: Sequence[Example], held_out: Sequence[Example]
 ) -> tuple[tuple[Example, ...], int]:
-    """Give the training examples whose prompt is not held out, and how many were dropped."""
+    """Return the training examples whose prompt is not held out, and how many were dropped."""
     excluded = {prompt_hash(example.prompt) for example in held_out}
     kept = tuple(e for e in train if prompt_hash(e.prompt) not in excluded)
     return kept, len(train) - len(kept)
 
 
 def draw(task: Task, seed: int, position: int, count: int) -> list[Example]:
-    """Give `count` training problems from `position` on.
+    """Return `count` training problems from `position` on.
 
-    Position p is problem `permuted(p mod n)` of pass `p div n` over the data, so the one integer
-    `position` is the whole data cursor.
+    Position p is problem `permuted(p mod n)` of epoch `p div n`, so the integer `position` is the
+    complete data cursor.
     """
     size = len(task.train)
     if size == 0:
@@ -159,10 +159,10 @@ def draw(task: Task, seed: int, position: int, count: int) -> list[Example]:
 
 
 def permuted(index: int, size: int, key: str) -> int:
-    """Send 0..size-1 one to one onto itself in an order that only `key` decides.
+    """Permute 0..size-1 in an order that depends only on `key`.
 
-    A four-round Feistel network over the next even number of bits, walked until it lands below
-    `size`: constant memory for any size, and equal on every machine and version.
+    A four-round Feistel network over the next even number of bits, iterated until the result is
+    below `size`. It needs constant memory and is the same on every machine and version.
     """
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
@@ -178,7 +178,7 @@ def permuted(index: int, size: int, key: str) -> int:
 
 
 def prompt_hash(prompt: Prompt) -> str:
-    """A short digest of a prompt's content, the same for equal text or messages."""
+    """A short digest of a prompt's content, equal for equal text or messages."""
     if isinstance(prompt, str):
         return digest_of([prompt])
     return digest_of(
@@ -187,7 +187,7 @@ def prompt_hash(prompt: Prompt) -> str:
 
 
 def digest_of(parts: Iterable[str]) -> str:
-    """A digest of the strings, in order, each with its length."""
+    """A digest of the strings in order, with their lengths."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
@@ -197,7 +197,7 @@ def digest_of(parts: Iterable[str]) -> str:
 
 
 def digest_of_examples(examples: Iterable[Example]) -> str:
-    """A digest of all that an example holds except where it came from."""
+    """A digest of the examples, without `where`."""
 
     def parts() -> Iterator[str]:
         for example in examples:
@@ -209,13 +209,13 @@ def digest_of_examples(examples: Iterable[Example]) -> str:
 
 
 def user_message(text: str) -> tuple[Message, ...]:
-    """A chat prompt of one question."""
+    """A chat prompt with one user message."""
     return ({"role": "user", "content": text},)
 
 
 Builder = Callable[[TaskConfig], Task]
 
-# Where each built-in task is made, and its one line; imported when it is asked for.
+# The module and description of each built-in task; imported on demand.
 BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "arithmetic": (
         "grpo_engine.tasks.arithmetic:build",
@@ -241,7 +241,7 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def load_task(config: TaskConfig) -> Task:
-    """Make the task that the settings name: a built-in one, a file or folder, or a hub data set."""
+    """Build the task that the settings name: a built-in one, a file, a folder or a hub data set."""
     family = config.name.partition(":")[0]
     target, _ = BUILT_IN.get(family, ("grpo_engine.tasks.files:build", ""))
     module, _, attribute = target.partition(":")

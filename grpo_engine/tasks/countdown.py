@@ -31,7 +31,7 @@ LONGEST_EXPRESSION = 500
 
 
 def build(config: TaskConfig) -> Task:
-    """Make the task; `options` say how many numbers, how large, and which operators."""
+    """Build the task; `options` set how many numbers, how large, and which operators."""
     options = read_options(config, DEFAULTS)
     at_least(config, "numbers", options["numbers"], 2)
     at_least(config, "smallest", options["smallest"], 1)
@@ -61,7 +61,7 @@ def build(config: TaskConfig) -> Task:
 
 
 def problem(index: int, options: dict[str, Any]) -> Example:
-    """Problem number `index`, made from a random expression, so that it has a solution."""
+    """Problem `index`, made from a random expression so that it has a solution."""
     rng = random.Random(f"countdown/{options['seed']}/{index}")
     for _ in range(1000):
         numbers = [
@@ -86,7 +86,7 @@ def problem(index: int, options: dict[str, Any]) -> Example:
 
 
 def combined(rng: random.Random, numbers: Sequence[int], operators: str) -> tuple[str, Fraction]:
-    """Join the numbers pairwise at random; give the expression and its value, 0 if it has none."""
+    """Combine the numbers pairwise at random; return expression and value, 0 if undefined."""
     parts = [(str(number), Fraction(number)) for number in numbers]
     while len(parts) > 1:
         (a, x), (b, y) = (parts.pop(rng.randrange(len(parts))) for _ in range(2))
@@ -129,9 +129,9 @@ def countdown(
 
 
 def evaluate(expression: str) -> tuple[Fraction, list[int]]:
-    """The exact value of an expression of whole numbers, and the numbers in it.
+    """The exact value of an expression of integers, and the numbers in it.
 
-    ValueError says what is wrong with it. Nothing of the text is ever run as Python.
+    Raises ValueError if it is invalid. The text is parsed here, never run as Python.
     """
     if not expression or len(expression) > LONGEST_EXPRESSION:
         raise ValueError(f"no expression of 1 to {LONGEST_EXPRESSION} characters")
@@ -152,7 +152,7 @@ def evaluate(expression: str) -> tuple[Fraction, list[int]]:
 
 
 class _Parser:
-    """Recursive descent over sums of products of factors."""
+    """A recursive descent parser: sums of products of factors."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens, self.place, self.numbers = tokens, 0, list[int]()

@@ -1,9 +1,10 @@
-"""Choose the ending that fits: four endings of a small story, the answer's start prefilled.
+"""Choose the right ending of a short story out of four, with the start of the answer prefilled.
 
 "Mia put the kettle on the stove and waited until it whistled. … (B) She poured the boiling water
-over the tea." The answer begins "The ending that fits is" and a right one goes on " (B)".
+over the tea." The answer begins "The ending that fits is"; a right one continues " (B)".
 
-Stories are made here; `options.path` takes HellaSwag's file or hub id (`Rowan/hellaswag`) instead.
+Stories are generated here, or taken from HellaSwag if `options.path` has its file or hub id
+(`Rowan/hellaswag`).
 """
 
 import random
@@ -26,7 +27,7 @@ NAMES: Final = (
     "Priya", "Hugo", "Ines", "Karim", "Zoe",
 )  # fmt: skip
 
-# What happens, and the ending that follows from it; N is the name. {a|b} is one of several.
+# A story and its right ending; N is the name, {a|b} means one of several.
 STORIES: Final = (
     ("N put the kettle on the {stove|fire} and waited until it whistled.",
      "N poured the boiling water over the tea."),
@@ -80,7 +81,7 @@ STORIES: Final = (
 
 
 def build(config: TaskConfig) -> Task:
-    """Make the task from made-up stories, or from HellaSwag where `options.path` says so."""
+    """Build the task from generated stories, or from HellaSwag if `options.path` is set."""
     options = read_options(config, {"path": "", "seed": 0})
     if options["path"]:
         return _hellaswag(config, str(options["path"]), options["seed"])
@@ -104,7 +105,7 @@ def build(config: TaskConfig) -> Task:
 
 
 def story(index: int, seed: int) -> Example:
-    """Story number `index`: one true ending among three of other stories."""
+    """Story `index`: its right ending among three of other stories."""
     rng = random.Random(f"endings/{seed}/{index}")
     chosen = rng.sample(STORIES, 4)
     name = rng.choice(NAMES)
@@ -115,7 +116,7 @@ def story(index: int, seed: int) -> Example:
 
 
 def _filled(rng: random.Random, text: str, name: str) -> str:
-    """The text with its name, and one of each list of alternatives."""
+    """The text with the name filled in and one of each list of alternatives chosen."""
     while "{" in text:
         before, _, rest = text.partition("{")
         choices, _, after = rest.partition("}")

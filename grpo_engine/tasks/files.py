@@ -1,8 +1,8 @@
-"""Any file, folder or hub data set as a task, in TRL's or mlx-lm's column conventions.
+"""Tasks from a file, folder or hub data set, in TRL's or mlx-lm's column conventions.
 
-TRL: a column `prompt` of text (given to the model as it is) or of chat messages, and any others.
-mlx-lm: `messages`, whose last answer is the target, or `prompt` and `completion`, put as chat; a
-folder holds `train.jsonl`, `valid.jsonl` and `test.jsonl`.
+TRL: a column `prompt` of text (passed to the model unchanged) or of chat messages, and any others.
+mlx-lm: `messages`, whose last answer is the target, or `prompt` and `completion`, turned into chat
+messages; a folder holds `train.jsonl`, `valid.jsonl` and `test.jsonl`.
 """
 
 import difflib
@@ -28,7 +28,7 @@ from grpo_engine.tasks.base import (
 from grpo_engine.tasks.options import read_options
 from grpo_engine.tasks.rows import SUFFIXES, Row, not_json, read_rows
 
-# Other names for the expected answer, tried where the target column has its default name.
+# Other names for the expected answer, tried if the target column has its default name.
 TARGETS: Final = ("solution", "completion", "target", "label")
 PROMPTS: Final = ("question", "problem", "instruction", "query", "input", "text")
 HELD_OUT: Final = ("valid", "validation", "test", "dev", "eval")
@@ -36,7 +36,7 @@ OPTIONS: Final[Mapping[str, Any]] = {"chat": None, "seed": 0}
 
 
 def build(config: TaskConfig) -> Task:
-    """Make a task of the data that the task's name points to."""
+    """Build a task from the data that the task's name points to."""
     options = read_options(config, OPTIONS)
     splits = load_splits(config)
     notes: list[str] = []
@@ -58,7 +58,7 @@ def build(config: TaskConfig) -> Task:
 
 
 def default_rewards(examples: Sequence[Example]) -> tuple[RewardSpec, ...]:
-    """Data with an `answer` can be scored: as numbers where all are, else as text."""
+    """Rewards for data with an `answer`: numeric if all answers are numbers, else as text."""
     if not examples or any("answer" not in example.columns for example in examples[:100]):
         return ()
     from grpo_engine.tasks.answers import last_number, tagged_answer, to_number
@@ -83,7 +83,7 @@ def make_task(
     prefill: str = "",
     default_rewards: Sequence[RewardSpec] = (),
 ) -> Task:
-    """Split listed examples into train and held out, cut both to size, and leave no overlap."""
+    """Split examples into train and held out, limit both to their sizes, and remove overlap."""
     notes = list(notes)
     if held_out:
         train, dropped = without(train, held_out)
@@ -118,7 +118,7 @@ def make_task(
 
 
 def load_splits(config: TaskConfig, name: str = "") -> dict[str, list[Row]]:
-    """The rows of every split there is, by its name."""
+    """The rows of every split, by name."""
     name = name or config.name
     path = Path(name).expanduser()
     if path.is_file():
@@ -140,7 +140,7 @@ def load_splits(config: TaskConfig, name: str = "") -> dict[str, list[Row]]:
 
 
 def _folder(config: TaskConfig, folder: Path) -> dict[str, list[Row]]:
-    """`train.jsonl` and its siblings, or shards like `train-00000-of-00002.parquet`."""
+    """Read `train.jsonl` and its siblings, or shards like `train-00000-of-00002.parquet`."""
     wanted = {config.split, config.held_out_split or "", *HELD_OUT} - {""}
     splits: dict[str, list[Row]] = {}
     for place in (folder, folder / "data"):
@@ -163,7 +163,7 @@ def _folder(config: TaskConfig, folder: Path) -> dict[str, list[Row]]:
 
 
 def pick_splits(config: TaskConfig, splits: Mapping[str, Any]) -> tuple[str, str]:
-    """The names of the training and the held-out split; the latter is empty to set rows aside."""
+    """Names of the training and held-out splits; the latter is empty to set rows aside."""
     for asked in (config.split, config.held_out_split):
         if asked and asked not in splits:
             raise DataError(
@@ -176,7 +176,7 @@ def pick_splits(config: TaskConfig, splits: Mapping[str, Any]) -> tuple[str, str
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Which columns hold what."""
+    """Names of the columns by purpose."""
 
     names: tuple[str, ...]
     dropped: frozenset[str]
@@ -186,7 +186,7 @@ class _Columns:
 def examples_of(
     config: TaskConfig, rows: Sequence[Row], split: str, chat: bool | None, notes: list[str]
 ) -> list[Example]:
-    """Turn rows into examples; the first bad one is an error with file and line."""
+    """Convert rows to examples; the first bad one raises an error with file and line."""
     columns = _columns(config, rows, notes)
     examples = []
     for index, row in enumerate(rows):
@@ -302,7 +302,7 @@ def read_messages(value: Sequence[Any], where: str, name: str) -> tuple[Message,
 
 
 def text_of_target(value: Any) -> str:
-    """A target as text: messages give the last one's content."""
+    """A target as text; for messages, the content of the last one."""
     if isinstance(value, list) and value and isinstance(value[-1], Mapping):
         return str(value[-1].get("content", ""))
     return str(value)

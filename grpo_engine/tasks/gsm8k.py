@@ -24,7 +24,7 @@ REWARDS: Final = (RewardSpec(name="numeric_answer"), RewardSpec(name="format_all
 
 
 def build(config: TaskConfig) -> Task:
-    """Make the task from `options.path` (a file or folder), else from the hub or its cache."""
+    """Build the task from `options.path` (a file or folder), else from the hub or its cache."""
     options = read_options(config, {"path": "", "seed": 0})
     source = str(options["path"]) or HUB
     if options["path"] and not Path(source).expanduser().exists() and source.count("/") != 1:
@@ -47,7 +47,7 @@ def build(config: TaskConfig) -> Task:
 
 
 def example(row: Row, split: str, index: int) -> Example:
-    """One problem; the number after `####` becomes the column `answer`."""
+    """Convert a row to a problem; the number after `####` becomes the column `answer`."""
     question, solution = row.columns.get("question"), row.columns.get("answer")
     if not isinstance(question, str) or not isinstance(solution, str) or not question.strip():
         have = ", ".join(row.columns)

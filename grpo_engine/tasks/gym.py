@@ -1,6 +1,6 @@
-"""`reasoning-gym:<name>`: any generator of the package reasoning-gym, with its own scorer.
+"""`reasoning-gym:<name>`: any generator of the package reasoning-gym, with its scorer.
 
-`task.options` are the fields of the generator's configuration. `reasoning-gym:gsm_symbolic` asks
+`task.options` holds fields of the generator's configuration. `reasoning-gym:gsm_symbolic` asks
 "… What is the combined total of kiwi and apple that John now has in the house? …", answer "288".
 """
 
@@ -28,26 +28,25 @@ SYSTEM: Final = (
     "<answer> and </answer>."
 )
 SIZE: Final = 100_000
-# A few generators list all problems when they are made; these take long to do so.
+# Generators that list all problems on construction, which takes long.
 SIZES: Final = {"acre": 2_000, "word_ladder": 10_000}
-# These walk through sets, so that their problems differ from process to process.
+# Generators that iterate over sets, so their problems differ between processes.
 UNSTABLE: Final = frozenset({
     "isomorphic_strings", "knight_swap", "list_functions", "polynomial_multiplication",
     "quantum_lock", "ransom_note",
 })  # fmt: skip
-# A generator seeds problem i with seed + i; NumPy, which some use, takes seeds below 2**32.
+# A generator seeds problem i with seed + i; NumPy, which some use, needs seeds below 2**32.
 HELD_OUT_SEED: Final = 1 << 30
 REWARDS: Final = (RewardSpec(name="gym_score"), RewardSpec(name="format_all", weight=0.2))
 LONGEST_ANSWER = 10_000
 
 
 def names() -> list[str]:
-    """The generators there are."""
     return sorted(_registry())
 
 
 def build(config: TaskConfig) -> Task:
-    """Make the task of one generator."""
+    """Build the task of one generator."""
     _, _, name = config.name.partition(":")
     known = _registry()
     if name not in known:
@@ -60,7 +59,7 @@ def build(config: TaskConfig) -> Task:
     size = config.train_size or SIZES.get(name, SIZE)
     spare = 8 * config.held_out_size + 64
     make, held = _maker(name, options, size), _maker(name, _held_out(options), spare)
-    make(0)  # a wrong option value shows here, before anything else is made
+    make(0)  # an invalid option value fails here, before anything else is made
     train, held_out = generated(
         lambda index: make(index) if index < HELD_OUT_SEED else held(index - HELD_OUT_SEED),
         size=size,
@@ -86,7 +85,7 @@ def build(config: TaskConfig) -> Task:
 
 
 def _notes(name: str) -> tuple[str, ...]:
-    """What a user should know of a generator whose problems are not the same every time."""
+    """Notes for the user on a generator whose problems are not reproducible."""
     if name not in UNSTABLE or os.environ.get("PYTHONHASHSEED", "random") != "random":
         return ()
     return (
@@ -98,7 +97,7 @@ def _notes(name: str) -> tuple[str, ...]:
 def _registry() -> Mapping[str, Any]:
     try:
         with warnings.catch_warnings():
-            # Its dependencies are compiled with warnings that are no business of the user's.
+            # Hide compile-time warnings of its dependencies from the user.
             warnings.simplefilter("ignore")
             import reasoning_gym  # noqa: F401
             from reasoning_gym.factory import DATASETS
@@ -111,7 +110,7 @@ def _registry() -> Mapping[str, Any]:
 
 
 def _options(config: TaskConfig, name: str) -> dict[str, Any]:
-    """The options, checked by name against the generator's configuration."""
+    """The options, with names checked against the generator's configuration."""
     known = [f.name for f in fields(_registry()[name][1]) if f.name != "size"]
     for option in config.options:
         if option not in known:
@@ -226,11 +225,11 @@ _RUNNABLE = re.compile(
 
 @lru_cache(maxsize=256)
 def runs_text(module: str) -> bool:
-    """Whether the generator's module turns an answer into Python (sympy's parser, eval, exec)."""
+    """Whether the generator's module runs an answer as Python (sympy's parser, eval, exec)."""
     source = inspect.getsource(sys.modules[module])
     return re.search(r"\b(?:parse_expr|sympify|eval|exec)\(", source) is not None
 
 
 def refused(dataset: Any, answer: str) -> bool:
-    """Whether a model's answer could reach Python's own functions through such a scorer."""
+    """Whether an answer could call Python functions through such a scorer."""
     return runs_text(type(dataset).__module__) and _RUNNABLE.search(answer) is not None

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, or of its cache on this machine, as rows."""
+"""Rows of data sets on the Hugging Face hub or in its local cache."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ def hub_splits(config: TaskConfig, name: str) -> dict[str, list[Row]]:
     _stay_offline_where_there_is_no_network()
     try:
         loaded: Any = datasets.load_dataset(repository, subset or None)
-    except Exception as error:  # the package's errors have no common base
+    except Exception as error:  # the package's errors have no common base class
         said = " ".join(str(error).split())[:300]
         if "config name is missing" in str(error).lower() or "pick one among" in str(error).lower():
             raise DataError(
@@ -47,9 +47,9 @@ def hub_splits(config: TaskConfig, name: str) -> dict[str, list[Row]]:
 
 
 def _stay_offline_where_there_is_no_network() -> None:
-    """Look in the cache alone where the hub cannot be reached, and do not retry for half a minute.
+    """Use only the cache if the hub is unreachable, to avoid half a minute of retries.
 
-    Behind a proxy nothing is tried: the name of the hub need not resolve here.
+    Behind a proxy there is no check, because the hub's name may not resolve here.
     """
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
         return

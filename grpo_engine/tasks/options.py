@@ -1,4 +1,4 @@
-"""Reading `task.options`: known names, right types, and a hint at what was meant."""
+"""Reads `task.options`: checks names and types, and suggests close names."""
 
 import difflib
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from grpo_engine.errors import DataError
 
 
 def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the defaults with the task's options in place; a wrong name or type is an error."""
+    """Return the defaults updated with the task's options; a wrong name or type is an error."""
     chosen = dict(defaults)
     for name, value in config.options.items():
         if name not in defaults:
@@ -31,7 +31,7 @@ def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, A
 
 
 def at_least(config: TaskConfig, name: str, value: float, low: float) -> None:
-    """Refuse an option below its lowest value."""
+    """Refuse an option below its minimum."""
     if value < low:
         raise DataError(f"task.options.{name} of {config.name} must be >= {low}, got {value}")
 

@@ -1,4 +1,4 @@
-"""Rows of a data file, each with its file and line: JSONL, JSON, CSV, TSV and Parquet."""
+"""Reads rows of a data file with their line numbers: JSONL, JSON, CSV, TSV and Parquet."""
 
 import csv
 import json
@@ -16,14 +16,14 @@ LONGEST_FIELD = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: its columns, and where it stands."""
+    """One row: its columns, and its place in the file."""
 
     columns: Mapping[str, Any]
     where: str
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read every row of the file; the first bad one is an error with file, line and remedy."""
+    """Read every row of the file; the first bad one raises an error with file, line and remedy."""
     readers = {
         ".jsonl": _jsonl,
         ".json": _json,
@@ -147,7 +147,7 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 
 def not_json(value: Any) -> str:
-    """The type of the first thing in the value that JSON does not have; empty if it is JSON."""
+    """The type of the first non-JSON value inside the value; empty if it is all JSON."""
     if value is None or isinstance(value, str | bool | int | float):
         return ""
     if isinstance(value, Mapping):

@@ -1,1 +1,1 @@
-"""The parts of a training step: `trainer` shows their order."""
+"""The parts of a training step, in the order that `trainer` shows."""

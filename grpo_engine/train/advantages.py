@@ -1,4 +1,4 @@
-"""The advantages of a step's rollouts, and which of them have a gradient."""
+"""Advantages of a step's rollouts, and which rollouts have a gradient."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ from grpo_engine.train.samples import SampledGroup, Samples
 
 
 def advantages_read_tokens(recipe: Recipe) -> bool:
-    """Whether advantages are made from log-probabilities or values of the tokens."""
+    """Whether advantages depend on log-probabilities or values of tokens."""
     return recipe.signal == "gae" or recipe.pays_in_reward
 
 
 def needs_old_logprobs(recipe: Recipe) -> bool:
-    """Whether old_logprobs_BT must be known before the first update.
+    """Whether old_logprobs_BT is needed before the first update.
 
-    Else the first pass is the first forward over fresh completions, and gives them.
+    If not, they come from the first pass, which is the first forward over fresh completions.
     """
     return (
         recipe.minibatches > 1
@@ -45,7 +45,7 @@ def step_advantages(samples: Samples, recipe: Recipe) -> Advantages:
 
 
 def pinned_advantages(groups: Sequence[SampledGroup], recipe: Recipe) -> list[float]:
-    """Advantages that the rollouts of pinned prompts would have; shown, never trained on."""
+    """Advantages of the rollouts of pinned prompts; displayed, never trained on."""
     signal = recipe.signal if recipe.compares == "completions" else RECIPES["grpo"].signal
     shown = recipes.recipe("grpo", signal=signal, beta=0.0)
     rewards_BF = [list(row) for group in groups for row in group.scores.values]
@@ -55,7 +55,7 @@ def pinned_advantages(groups: Sequence[SampledGroup], recipe: Recipe) -> list[fl
 
 
 def scalar_advantages(samples: Samples) -> list[float]:
-    """One advantage per rollout; the mean over its tokens where each token has its own."""
+    """One advantage per rollout; the mean over its tokens if each token has its own."""
     assert samples.advantages is not None
     values = np.array(samples.advantages.values)
     if values.ndim == 1:
@@ -67,8 +67,8 @@ def scalar_advantages(samples: Samples) -> list[float]:
 def rows_to_train(samples: Samples, recipe: Recipe, entropy_bonus: float) -> list[int]:
     """Rows whose forward pass can have a gradient.
 
-    A group without signal has none only if nothing but the advantage makes one: no KL in the
-    loss, no entropy bonus, no critic. The mean of micro-batches' means counts its batches.
+    A group without signal has none only if the gradient depends on the advantage alone: no KL in
+    the loss, no entropy bonus, no critic. A mean of micro-batch means needs every batch.
     """
     assert samples.advantages is not None
     rows = list(range(len(samples.rollouts)))

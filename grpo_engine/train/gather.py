@@ -1,4 +1,4 @@
-"""What ranks exchange in a step: rollouts with their scores, gradients, micro-batches' results."""
+"""Data that ranks exchange in a step: rollouts with scores, gradients, micro-batch results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -16,13 +16,13 @@ from grpo_engine.train.loss import MicroBatchResult
 
 ARRAYS = ("logprobs", "entropy", "clipped", "kl")
 
-ScoredRollouts = tuple[list[Rollout], Scores]  # of one prompt
+ScoredRollouts = tuple[list[Rollout], Scores]  # for one prompt
 
 
 def all_rollouts(
     ranks: Ranks, local: Sequence[tuple[int, ScoredRollouts]], count: int
 ) -> list[ScoredRollouts]:
-    """The scored rollouts of all `count` prompts; this rank made those in `local`, by place."""
+    """The scored rollouts of all `count` prompts; `local` has this rank's, by place."""
     if ranks.size == 1:
         return [scored for _, scored in local]
     items = [
@@ -53,7 +53,7 @@ def _scores(data: Mapping[str, Any]) -> Scores:
 
 
 def distinct_alerts(scored: Sequence[ScoredRollouts]) -> list[AlertRaised]:
-    """The alerts that scoring raised, each once."""
+    """The alerts raised by scoring, without duplicates."""
     alerts: dict[tuple[str, str], AlertRaised] = {}
     for _, scores in scored:
         for alert in scores.alerts:
@@ -62,7 +62,7 @@ def distinct_alerts(scored: Sequence[ScoredRollouts]) -> list[AlertRaised]:
 
 
 def all_gradients(ranks: Ranks, local: Any, weights: Any) -> Any:
-    """The sum of all ranks' gradients; a rank without any batch joins with zeros."""
+    """The sum of all ranks' gradients; a rank without a batch contributes zeros."""
     if ranks.size == 1:
         return local
     return ranks.sum(tree_map(mx.zeros_like, weights) if local is None else local)
@@ -71,7 +71,7 @@ def all_gradients(ranks: Ranks, local: Any, weights: Any) -> Any:
 def all_results(
     ranks: Ranks, batches: Sequence[TokenBatch], local: Mapping[int, MicroBatchResult]
 ) -> list[MicroBatchResult]:
-    """The results of every micro-batch; this rank computed those in `local`, by place."""
+    """The results of every micro-batch; `local` has this rank's, by place."""
     if ranks.size == 1:
         return [local[place] for place in range(len(batches))]
     plain = ranks.gather_by_place(

@@ -35,7 +35,7 @@ def score_tokens(
     entropy: bool = False,
     values: bool = False,
 ) -> Generator[Event, None, ScoredTokens]:
-    """Score completions with the policy, with other weights of it, or with its reference."""
+    """Score completions with the policy, with other weights, or with its reference."""
     batches = run.ranks.assigned(micro_batches(
         rollouts, rows_at_most=run.micro_rows, pad_id=run.policy.pad_id,
         bucket=run.policy.fast.bucket, only=list(range(len(rollouts)) if rows is None else rows),

@@ -1,4 +1,4 @@
-"""The loss of one micro-batch: a forward of the policy, the recipe's terms, and their gradient."""
+"""The loss of one micro-batch: the policy's forward, the recipe's terms, and the gradient."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class MicroBatchResult:
 
     @classmethod
     def of(cls, batch: TokenBatch, outputs: Mapping[str, Any]) -> "MicroBatchResult":
-        """The evaluated outputs of `gradient`, as plain numbers where they have no axes."""
+        """The evaluated outputs of `gradient`; scalars become plain numbers."""
         sums = {
             name: (as_float(total), as_float(count))
             for name, (total, count) in outputs["sums"].items()
@@ -52,7 +52,7 @@ def gradient(
     totals: Totals,
     targets: Targets | None,
 ) -> tuple[dict[str, Any], Any]:
-    """The outputs of `loss` for one micro-batch, and its float32 gradients; all lazy."""
+    """The outputs of `loss` for one micro-batch and their float32 gradients, all lazy."""
     scale = run.optimizer.loss_scale
 
     def scaled_loss() -> tuple[mx.array, dict[str, Any]]:
@@ -74,7 +74,7 @@ def loss(
     totals: Totals,
     targets: Targets | None,
 ) -> dict[str, Any]:
-    """The micro-batch's share of the update's loss, its metrics and token arrays; lazy."""
+    """The micro-batch's share of the update's loss, its metrics and token arrays, all lazy."""
     assert samples.advantages is not None
     reads_entropy = recipe.entropy_bonus > 0 or recipe.entropy_top_quantile < 1
     new = token_scores(
@@ -118,12 +118,12 @@ def loss(
 
 
 def _clipped(terms: Terms) -> mx.array:
-    """1 where a bound stopped the push on a token."""
+    """1 where a bound stopped the push of a token."""
     return ((terms.side != 0) & (terms.advantage != 0) & (terms.mask > 0)).astype(mx.float32)
 
 
 def step_targets(samples: Samples, recipe: Recipe) -> Targets | None:
-    """Targets of whole groups, made once: a micro-batch may hold a slice of one."""
+    """Targets from whole groups, computed once, because a micro-batch may hold a slice of one."""
     if recipe.trust != "target":
         return None
     assert samples.old_logprobs_BT is not None

@@ -1,4 +1,4 @@
-"""From a step's arrays to its events: groups, token numbers and metrics of plain Python."""
+"""Turns a step's arrays into events: groups, token numbers and metrics as plain Python values."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ def groups_scored(
     run: Run, step: int, groups: Sequence[SampledGroup], advantages_B: Sequence[float | None],
     *, origin: Origin = "train", sampling: Sampling | None = None,
 ) -> Iterator[GroupScored]:  # fmt: skip
-    """The events of groups, with the advantages of all their rollouts in order."""
+    """The events of groups; `advantages` lists those of all their rollouts in order."""
     row = 0
     for group in groups:
         end = row + len(group.rollouts)
@@ -52,7 +52,7 @@ def group_scored(
     advantages: Sequence[float | None],
     accuracy: str,
 ) -> GroupScored:
-    """The event of a group with its answers, rewards and advantages."""
+    """The event of a group, with its answers, rewards and advantages."""
     totals = group.totals
     known = [value for value in totals if value is not None]
     return GroupScored(
@@ -103,7 +103,7 @@ def _completion(
 
 
 def _why_no_signal(group: SampledGroup, accuracy: str) -> str:
-    """Why siblings teach nothing; empty where they do."""
+    """Why a group has no signal; empty if it has one."""
     if group.scores.differ or len(group.rollouts) < 2:
         return ""
     known = [value for value in group.totals if value is not None]
@@ -154,7 +154,7 @@ def tokens_scored(step: int, samples: Samples, rows: Sequence[int], group: int) 
 
 
 def _sampled(rollout: Rollout) -> tuple[float, ...]:
-    """What the tokens were drawn with, where that is not the policy at the temperature."""
+    """Log-probabilities of the sampling distribution, if it differs from the policy's."""
     return () if rollout.logprobs == rollout.raw_logprobs else rollout.logprobs
 
 
@@ -166,7 +166,7 @@ def _row_mean(values: mx.array | None, samples: Samples, row: int) -> float | No
 def step_metrics(
     samples: Samples, sampled: StepGroups, result: UpdateResult | None, entropy_bonus: float
 ) -> dict[str, float]:
-    """Every metric of the step except tokens, times and memory."""
+    """Every metric of the step except token counts, times and memory."""
     assert samples.advantages is not None
     metrics = {
         name: total / count
@@ -210,7 +210,7 @@ def _loss_metrics(samples: Samples, result: UpdateResult) -> dict[str, float]:
 
 
 def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Lengths of all completions, and of those that ended before the limit."""
+    """Length metrics of all completions, and of those that ended before the limit."""
     lengths = [len(rollout.ids) for rollout in rollouts]
     ended = [len(rollout.ids) for rollout in rollouts if rollout.finish != "length"]
     metrics = {
@@ -229,7 +229,7 @@ def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _duplicates(samples: Samples) -> float:
-    """Share of completions that equal a sibling token by token."""
+    """Share of completions with the same tokens as a sibling."""
     duplicates = 0
     for group in samples.groups:
         duplicates += len(group.rollouts) - len({rollout.ids for rollout in group.rollouts})
@@ -237,7 +237,7 @@ def _duplicates(samples: Samples) -> float:
 
 
 def sampler_gap(samples: Samples) -> dict[str, float]:
-    """How far the sampler's log-probabilities are from the trainer's, over the trained rows."""
+    """Difference of the sampler's and the trainer's log-probabilities, over the trained rows."""
     rows = samples.trained_rows
     if not rows or samples.old_logprobs_BT is None:
         return {}
@@ -265,7 +265,7 @@ def _explained_variance(samples: Samples) -> float:
 
 
 def time_metrics(phases: Mapping[str, float], step_time: float, sampled: int) -> dict[str, float]:
-    """Seconds by phase, and the speed of sampling."""
+    """Seconds per phase, and the speed of sampling."""
     metrics = {
         f"time/{name}": phases.get(name, 0.0)
         for name in ("generate", "score", "logprobs", "update")
@@ -277,10 +277,10 @@ def time_metrics(phases: Mapping[str, float], step_time: float, sampled: int) ->
 
 
 def forget_peak_memory() -> None:
-    """Start measuring a step's peak, so that an evaluation before it does not count."""
+    """Reset the peak before a step, so that it excludes an earlier evaluation."""
     mx.reset_peak_memory()
 
 
 def memory_metrics() -> dict[str, float]:
-    """The peak memory that MLX held in this step."""
+    """MLX's peak memory in this step."""
     return {"memory/peak_gb": mx.get_peak_memory() / GIGABYTE}

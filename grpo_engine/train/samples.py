@@ -41,15 +41,15 @@ class SampledGroup:
 
 @dataclass(slots=True, kw_only=True)
 class Samples:
-    """The rollouts that a step trains on; token arrays are 0 off the mask, None until computed."""
+    """The rollouts of a training step; token arrays are 0 off the mask, None until computed."""
 
     groups: list[SampledGroup]
     rollouts: list[Rollout]
     # sampling
     group_ids_B: mx.array
     token_ids_BT: mx.array
-    mask_BT: mx.array  # 1 on sampled tokens that the loss counts
-    sampler_logprobs_BT: mx.array  # in the distribution that was sampled from
+    mask_BT: mx.array  # 1 on sampled tokens in the loss
+    sampler_logprobs_BT: mx.array  # under the distribution sampled from
     raw_sampler_logprobs_BT: mx.array  # before top_p, top_k, min_p and the repetition penalty
     # before the update
     old_logprobs_BT: mx.array | None = None
@@ -57,12 +57,12 @@ class Samples:
     entropy_BT: mx.array | None = None
     reference_logprobs_BT: mx.array | None = None
     advantages: Advantages | None = None  # its values are [B] or [B, T]
-    trained_rows: list[int] = field(default_factory=list)  # rows that the passes run
+    trained_rows: list[int] = field(default_factory=list)  # rows used in the passes
     # the update
     pass_logprobs_BT: list[mx.array] = field(default_factory=list)  # one array for each pass
     clipped_BT: mx.array | None = None
     kl_BT: mx.array | None = None
-    updated_logprobs_BT: mx.array | None = None  # with the updated policy, for `updated_rows`
+    updated_logprobs_BT: mx.array | None = None  # by the updated policy, for `updated_rows`
     updated_rows: set[int] = field(default_factory=set)
 
     @property
@@ -72,12 +72,10 @@ class Samples:
 
     @property
     def reward_weights(self) -> tuple[float, ...]:
-        """Weights of the reward functions."""
         return self.groups[0].scores.weights
 
     @property
     def reward_names(self) -> tuple[str, ...]:
-        """Names of the reward functions."""
         return self.groups[0].scores.names
 
     def rows_of(self, place: int) -> list[int]:
@@ -96,12 +94,12 @@ class Samples:
         return [row for group in self.groups for row in group.scores.values]
 
     def step_scores(self) -> list[list[tuple[int, float | None]]]:
-        """(last token, score) of every step of every rollout, for process supervision."""
+        """(last token, score) of every step of every rollout, for process rewards."""
         return [list(row) for group in self.groups for row in group.scores.steps or ()]
 
 
 def gather(groups: Sequence[SampledGroup], recipe: Recipe) -> Samples:
-    """Lay out the groups' rollouts as arrays."""
+    """Convert the groups' rollouts to arrays."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     width = max(1, *(len(rollout.ids) for rollout in rollouts))
     mask = np.zeros((len(rollouts), width), dtype=np.float32)
@@ -127,7 +125,7 @@ def gather(groups: Sequence[SampledGroup], recipe: Recipe) -> Samples:
 
 
 def gather_rollouts(rollouts: Sequence[Rollout]) -> tuple[mx.array, mx.array]:
-    """Mask and the sampler's log-probabilities of rollouts that belong to no step, [B, T]."""
+    """Mask and sampler log-probabilities of rollouts outside a training step, [B, T]."""
     width = max(1, *(len(rollout.ids) for rollout in rollouts))
     mask = padded([(1,) * len(rollout.ids) for rollout in rollouts], width, np.float32)
     logprobs = padded([rollout.raw_logprobs for rollout in rollouts], width, np.float32)
@@ -135,14 +133,14 @@ def gather_rollouts(rollouts: Sequence[Rollout]) -> tuple[mx.array, mx.array]:
 
 
 def as_float(value: mx.array) -> float:
-    """An array of one number as a Python float."""
+    """A scalar array as a Python float."""
     return float(np.array(value))
 
 
 def padded(
     rows: Sequence[Sequence[float]], width: int, kind: type[np.generic]
 ) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
-    """Rows of different lengths as one array, zeros at their ends."""
+    """Rows of different lengths as one array, padded with zeros."""
     out = np.zeros((len(rows), width), dtype=kind)
     for place, row in enumerate(rows):
         out[place, : len(row)] = row
@@ -150,19 +148,19 @@ def padded(
 
 
 def rows_of_batch(values: mx.array, batch: TokenBatch) -> mx.array:
-    """The rows of a micro-batch from a [B] or [B, T] array, cut or padded to its width."""
+    """The rows of a micro-batch from a [B] or [B, T] array, truncated or padded to its width."""
     rows = values[mx.array(batch.rows)]
     return rows if values.ndim == 1 else fitted(rows, batch.width)
 
 
 def fitted(values: mx.array, width: int) -> mx.array:
-    """[B, T] cut or padded with zeros to `width` columns."""
+    """[B, T] truncated, or padded with zeros, to `width` columns."""
     missing = width - int(values.shape[1])
     return mx.pad(values, [(0, 0), (0, missing)]) if missing > 0 else values[:, :width]
 
 
 def assembled(parts: Sequence[tuple[TokenBatch, mx.array]], rows: int, width: int) -> mx.array:
-    """[B, T] from the [b, t] results of micro-batches; rows that were in none are 0."""
+    """[B, T] from the [b, t] results of micro-batches; rows in none of them are 0."""
     out = np.zeros((rows, width), dtype=np.float32)
     for batch, values in parts:
         out[list(batch.rows)] = np.array(fitted(values.astype(mx.float32), width))
@@ -170,7 +168,7 @@ def assembled(parts: Sequence[tuple[TokenBatch, mx.array]], rows: int, width: in
 
 
 def by_row(values: mx.array | None, samples: Samples, row: int) -> tuple[float, ...]:
-    """A row of a token array as plain numbers, as long as the completion; empty for None."""
+    """A row of a token array as numbers, cut to the completion's length; empty for None."""
     if values is None:
         return ()
     return tuple(values[row, : len(samples.rollouts[row].ids)].tolist())  # type: ignore[arg-type]

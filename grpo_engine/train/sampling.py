@@ -1,4 +1,4 @@
-"""Samples and scores a step's groups; refills replace those without variance."""
+"""Samples and scores a step's groups; refills replace groups without variance."""
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,29 +21,28 @@ from grpo_engine.tasks.base import Example, draw
 from grpo_engine.train.gather import all_rollouts, distinct_alerts
 from grpo_engine.train.samples import SampledGroup
 
-FIXED_STEP = 0  # the step that pinned prompts and evaluations draw their noise from, every time
+FIXED_STEP = 0  # the step number for the noise of pinned prompts and evaluations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGroups:
-    """What a step sampled: the groups to train on, and those that refills replaced."""
+    """Groups sampled in a step: those to train on, and those that refills replaced."""
 
     groups: list[SampledGroup]
     replaced: list[SampledGroup]
-    drawn: int  # training problems
+    drawn: int  # number of training problems
     refills: int
     is_short: bool  # refills ran out before every group had variance
 
     @property
     def all(self) -> list[SampledGroup]:
-        """Every group that was sampled."""
         return [*self.groups, *self.replaced]
 
 
 def sample_step(run: Run, step: int) -> Generator[Event, None, StepGroups]:
-    """Sample and score the step's groups; replace those without variance where the recipe refills.
+    """Sample and score the step's groups; replace those without variance if the recipe refills.
 
-    The sampler follows the policy, at every step or every `sampler_sync_every` steps.
+    The sampler's weights are updated every `sampler_sync_every` steps.
     """
     sync_every = run.recipe.sampler_sync_every
     if sync_every > 1 and (step - 1) % sync_every == 0:
@@ -88,7 +87,7 @@ def sample_and_score(
     seed_step: int = FIXED_STEP,
     origin: Origin = "train",
 ) -> Generator[Event, None, list[SampledGroup]]:
-    """Sample `rows` completions of each example and score them; groups count from `first`."""
+    """Sample `rows` completions of each example and score them; group numbers start at `first`."""
     prompts = [run.render(example) for example in examples]
     prompt_rows = [
         PromptRows(key=example.key, group=first + place, ids=prompt.ids, rows=rows, attempt=attempt)
@@ -139,7 +138,7 @@ def _announced(
     step: int, prompt_rows: Sequence[PromptRows], examples: Sequence[Example],
     prompts: Sequence[RenderedPrompt], origin: Origin,
 ) -> Iterator[Event]:  # fmt: skip
-    """The events that say which prompts are about to be sampled, and why."""
+    """Events that announce the prompts to be sampled, and why."""
     phase: Phase = "generate" if origin == "train" else "evaluate"
     attempt = prompt_rows[0].attempt if prompt_rows else 0
     detail = f"refill {attempt}" if attempt else ("pinned prompts" if origin == "pinned" else "")
@@ -161,7 +160,7 @@ def _scored(
     run: Run, step: int, examples: Sequence[Example], prompts: Sequence[RenderedPrompt],
     rollouts: Sequence[Rollout], sampling: Sampling, origin: Origin,
 ) -> Scores | None:  # fmt: skip
-    """Scores of this rank's rollouts, one example and prompt each; None where it has none."""
+    """Scores of this rank's rollouts, each with its example and prompt; None without rollouts."""
     if not rollouts:
         return None
     scores = run.scorer.score(examples, prompts, rollouts, step=step)

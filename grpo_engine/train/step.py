@@ -1,4 +1,4 @@
-"""The bookkeeping around a step: its start, its end, and the checks between two steps."""
+"""Bookkeeping around a step: start, end, and checks between steps."""
 
 from collections.abc import Iterator
 
@@ -13,11 +13,11 @@ from grpo_engine.train.samples import Samples
 from grpo_engine.train.sampling import StepGroups
 from grpo_engine.train.update import UpdateResult
 
-MAX_BAD_UPDATES = 3  # in a row, after which a run ends
+MAX_BAD_UPDATES = 3  # consecutive bad updates that end a run
 
 
 def begin_step(run: Run) -> None:
-    """Start the clock, measure memory from here, and hold the state for a checkpoint."""
+    """Start the clock, reset peak memory, and keep the state for a checkpoint."""
     run.clock.start_step()
     hold_state(run)
     report.forget_peak_memory()
@@ -37,7 +37,7 @@ def why_skipped(samples: Samples | None, result: UpdateResult | None) -> str:
 def finish_step(
     run: Run, step: int, sampled: StepGroups, samples: Samples | None, result: UpdateResult | None
 ) -> Iterator[Event]:
-    """Take the step into the run's progress, report it, and raise the alerts it calls for."""
+    """Update the run's progress, report the step, and raise its alerts."""
     progress = run.progress
     rollouts = [rollout for group in sampled.all for rollout in group.rollouts]
     sampled_tokens = sum(len(rollout.ids) for rollout in rollouts)
@@ -73,7 +73,7 @@ def finish_step(
 
 
 def check_finite(run: Run, samples: Samples | None, result: UpdateResult | None) -> Iterator[Event]:
-    """Alert on an update that was not finite; end the run after several in a row."""
+    """Raise an alert for an update that was not finite; end the run after several in a row."""
     if result is None or not result.not_finite:
         run.progress.bad_updates = 0
         return
@@ -99,7 +99,7 @@ def check_finite(run: Run, samples: Samples | None, result: UpdateResult | None)
 
 
 def give_up_core(run: Run) -> Iterator[Event]:
-    """Use one thread fewer where other programs keep a core busy, and say so."""
+    """Use one thread fewer if other programs keep a core busy, and raise an alert."""
     given_up = run.thread_guard.check()
     if given_up is not None:
         run.threads = given_up.after

@@ -1,7 +1,7 @@
 """The passes over a step's rollouts: gradients of micro-batches, one optimiser step per minibatch.
 
-Every update divides by the tokens and groups of its whole minibatch, so that neither micro-batches
-nor groups left out for want of a signal change its value.
+Every update divides by the tokens and groups of its whole minibatch, so its value does not depend
+on micro-batches or on skipped groups without signal.
 """
 
 import itertools
@@ -33,17 +33,17 @@ from grpo_engine.train.samples import Samples, as_float, assembled
 
 @dataclass(slots=True, kw_only=True)
 class UpdateResult:
-    """What the passes of a step did."""
+    """Result of the passes of a step."""
 
     updates: int = 0
     passes: int = 0
     loss: float = 0.0
     grad_norm: float = 0.0
     learning_rate: float = 0.0
-    sums: Sums = field(default_factory=dict)  # of the last pass
-    entropy: tuple[float, float] = (0.0, 0.0)  # of the first pass
+    sums: Sums = field(default_factory=dict)  # from the last pass
+    entropy: tuple[float, float] = (0.0, 0.0)  # from the first pass
     not_finite: str = ""
-    culprits: tuple[int, ...] = ()  # groups that the first non-finite gradient came from
+    culprits: tuple[int, ...] = ()  # groups with the first non-finite gradient
     stopped: str = ""
 
     @property
@@ -61,14 +61,14 @@ class Minibatch:
 
 
 def update(run: Run, samples: Samples, step: int) -> Generator[Event, None, UpdateResult]:
-    """Make the recipe's passes over `samples.trained_rows`."""
+    """Run the recipe's passes over `samples.trained_rows`."""
     recipe = replace(run.recipe, entropy_bonus=run.progress.entropy_bonus)
     result = UpdateResult(
         learning_rate=optim.learning_rate(run.config.optimizer, step, run.config.steps)
     )
     run.optimizer.rule.learning_rate = result.learning_rate
     targets = step_targets(samples, recipe)
-    previous: float | None = None  # the objective of the pass before
+    previous: float | None = None  # the previous pass's objective
     with run.clock.phase("update"):
         yield PhaseStarted(step=step, phase="update", total=recipe.passes)
         for index in range(1, recipe.passes + 1):
@@ -85,7 +85,7 @@ def _make_pass(
     run: Run, samples: Samples, recipe: Recipe, step: int, index: int,
     targets: Targets | None, result: UpdateResult, previous: float | None,
 ) -> Generator[Event, None, float]:  # fmt: skip
-    """For each minibatch: gradient, stop rule, clip and optimiser step. Returns the objective."""
+    """For each minibatch: gradient, stop rule, clip and optimiser step. Return the objective."""
     pass_results: list[MicroBatchResult] = []
     losses: list[float] = []
     minibatches = _minibatches(run, samples, recipe, step, index)
@@ -121,7 +121,7 @@ def _make_pass(
 def measure_targets(
     run: Run, samples: Samples, step: int, result: UpdateResult
 ) -> Generator[Event, None, None]:
-    """One more forward after the last pass: how far tokens really came towards their targets."""
+    """Run one more forward after the last pass to measure how close tokens are to their targets."""
     targets = step_targets(samples, run.recipe)
     totals = totals_of(samples.mask_BT)
     local: dict[int, MicroBatchResult] = {}
@@ -153,9 +153,9 @@ def _micro_batches(run: Run, samples: Samples, rows: Sequence[int]) -> list[Toke
 def _minibatches(
     run: Run, samples: Samples, recipe: Recipe, step: int, index: int
 ) -> list[Minibatch]:
-    """Cut the rows into minibatches of whole groups, in a seeded order, as evenly as possible.
+    """Split the rows into minibatches of whole groups, in a seeded order, as evenly as possible.
 
-    Rows left out of the forward still count in the denominators of their minibatch.
+    Rows that skip the forward still count in the denominators of their minibatch.
     """
     rows = list(range(len(samples.rollouts)))
     if recipe.minibatches > 1:
@@ -186,9 +186,9 @@ def _gradient(
     run: Run, samples: Samples, recipe: Recipe, step: int, minibatch: Minibatch,
     targets: Targets | None,
 ) -> Generator[Event, None, tuple[Any, list[MicroBatchResult], float, float]]:  # fmt: skip
-    """The gradient of a minibatch, its results, and the gradient's norms for policy and critic.
+    """The gradient of a minibatch, its results, and the gradient norms of policy and critic.
 
-    Where only the scaled gradient overflows, the minibatch is run once more with less scale.
+    If only the scaled gradient overflows, the minibatch is retried with a lower scale.
     """
     while True:
         gradients, results = yield from _accumulate(run, samples, recipe, step, minibatch, targets)
@@ -203,7 +203,7 @@ def _accumulate(
     run: Run, samples: Samples, recipe: Recipe, step: int, minibatch: Minibatch,
     targets: Targets | None,
 ) -> Generator[Event, None, tuple[Any, list[MicroBatchResult]]]:  # fmt: skip
-    """Add up a minibatch's gradients over micro-batches and ranks; one evaluation each."""
+    """Sum a minibatch's gradients over micro-batches and ranks; evaluate after each micro-batch."""
     total: Any = None
     local: dict[int, MicroBatchResult] = {}
     assigned = run.ranks.assigned(minibatch.batches)
@@ -232,7 +232,7 @@ def _norms(gradients: Any) -> tuple[float, float]:
 
 
 def _optimizer_step(run: Run, gradients: Any, norm: float, critic_norm: float) -> None:
-    """One optimiser step, for the policy and for the critic, each clipped to its own norm."""
+    """One optimiser step for policy and critic, each clipped by its own norm."""
     drop_state(run, changing=True)
     limit = run.config.optimizer.max_grad_norm
     policy = run.policy
@@ -249,7 +249,7 @@ def _optimizer_step(run: Run, gradients: Any, norm: float, critic_norm: float) -
 def _culprits(
     run: Run, samples: Samples, recipe: Recipe, minibatch: Minibatch, targets: Targets | None
 ) -> tuple[int, ...]:
-    """The first group whose own gradient is not finite; empty where none is found."""
+    """The first group whose gradient alone is not finite; empty if there is none."""
     group_ids_B = np.array(samples.group_ids_B)
     for batch in minibatch.batches:
         for group in sorted({int(group_ids_B[row]) for row in batch.rows}):
@@ -267,7 +267,7 @@ def _culprits(
 def _pass_finished(
     step: int, index: int, number: int, results: Sequence[MicroBatchResult], result: UpdateResult
 ) -> PassFinished:
-    """The event of one update; learning rate 0 marks a forward after which the passes ended."""
+    """The event of one update; learning rate 0 marks a forward that ended the passes."""
     sums = _sums(results)
     return PassFinished(
         step=step,
@@ -284,7 +284,7 @@ def _pass_finished(
 
 
 def mean(sums: Mapping[str, tuple[float, float]], name: str) -> float:
-    """Sum over count of a metric; 0 where it is not measured or nothing was counted."""
+    """Sum / count of a metric; 0 if it is missing or its count is 0."""
     total, count = sums.get(name, (0.0, 0.0))
     return total / count if count else 0.0
 
@@ -292,7 +292,7 @@ def mean(sums: Mapping[str, tuple[float, float]], name: str) -> float:
 def _keep_token_numbers(
     samples: Samples, results: Sequence[MicroBatchResult], result: UpdateResult, index: int
 ) -> None:
-    """Keep a pass's token arrays; a first pass over fresh completions gives the old ones."""
+    """Store a pass's token arrays; a first pass over fresh completions sets the old ones."""
 
     def whole(values: Sequence[mx.array | None]) -> mx.array:
         parts = [(one.batch, v) for one, v in zip(results, values, strict=True) if v is not None]

@@ -1,1 +1,1 @@
-"""GGUF files: read, dequantised, and made into model folders."""
+"""Reading GGUF files: header, weights, tokenizer."""

@@ -1,4 +1,4 @@
-"""The names of the llama family's weights and settings, in GGUF files and in mlx-lm."""
+"""Maps the llama family's weights and settings from GGUF names to those of mlx-lm."""
 
 import re
 from typing import Any, Final, NamedTuple
@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Architecture(NamedTuple):
-    """One entry of `general.architecture` that can be imported."""
+    """A value of `general.architecture` that can be imported."""
 
     model_class: str
     permuted: bool  # rotary halves of q and k are interleaved in the file
@@ -58,7 +58,7 @@ def architecture_of(file: GgufFile) -> str:
 
 
 def weight_names(file: GgufFile) -> dict[str, str]:
-    """The name in mlx-lm's model of each tensor in the file."""
+    """The mlx-lm name of each tensor in the file."""
     names: dict[str, str] = {}
     for name in file.tensors:
         if name == ROPE_FACTORS:
@@ -78,7 +78,7 @@ def weight_names(file: GgufFile) -> dict[str, str]:
 
 
 def weight(file: GgufFile, name: str) -> Floats:
-    """A tensor as mlx-lm has it: q and k with the halves of each head one after the other."""
+    """A tensor in mlx-lm's layout, with the rotary halves of q and k de-interleaved."""
     array = file.tensor(name)
     found = LAYER.fullmatch(name)
     permuted = ARCHITECTURES[str(file.metadata["general.architecture"])].permuted
@@ -94,7 +94,7 @@ def weight(file: GgufFile, name: str) -> Floats:
 
 
 def setting(file: GgufFile, name: str, default: Any = None) -> Any:
-    """A setting of the architecture, an error where it is missing and has no default."""
+    """A setting of the architecture; raise if it is missing and has no default."""
     key = f"{file.metadata['general.architecture']}.{name}"
     value = file.metadata.get(key, default)
     if value is None:
@@ -130,7 +130,7 @@ def model_config(file: GgufFile) -> dict[str, Any]:
 
 
 def rope_scaling(file: GgufFile) -> dict[str, Any] | None:
-    """How rotary frequencies are stretched; llama 3's factors come as a tensor."""
+    """The `rope_scaling` setting; llama 3's factors are stored as a tensor."""
     if ROPE_FACTORS in file.tensors:
         return _llama3_scaling(file)
     kind = setting(file, "rope.scaling.type", "none")
@@ -142,10 +142,10 @@ def rope_scaling(file: GgufFile) -> dict[str, Any] | None:
 
 
 def _llama3_scaling(file: GgufFile) -> dict[str, Any]:
-    """Find llama 3's setting that gives the file's factors, or refuse.
+    """Find the llama 3 settings that reproduce the file's factors, or raise.
 
-    With wavelength w = 2 pi / frequency and original length L: factor 1 below w = L / 4, the full
-    factor above w = L, and smooth in between.
+    With wavelength w = 2π / frequency and original length L: factor 1 below w = L / 4, the full
+    factor above w = L, and interpolated in between.
     """
     factors = file.tensor(ROPE_FACTORS).astype(np.float64)
     base, size = setting(file, "rope.freq_base", 10000.0), 2 * len(factors)

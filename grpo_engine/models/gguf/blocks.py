@@ -1,4 +1,4 @@
-"""The number formats of GGUF, as the package gguf knows them: blocks of bytes become float32."""
+"""Dequantises GGUF's number formats to float32, by the gguf package."""
 
 from functools import cache
 from typing import NamedTuple
@@ -11,7 +11,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Block(NamedTuple):
-    """A format: how many numbers are in how many bytes."""
+    """A format's block: how many numbers in how many bytes."""
 
     name: str
     elements: int
@@ -20,7 +20,7 @@ class Block(NamedTuple):
 
 @cache
 def block(kind: int) -> Block | None:
-    """The format with this number; None for one that cannot be read."""
+    """The format with this id; None if it cannot be read."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     try:
@@ -40,7 +40,7 @@ def readable() -> list[str]:
 
 
 def dequantise(rows: Bytes, kind: int) -> Floats:
-    """The numbers in rows of bytes, [rows, numbers]."""
+    """Dequantise rows of bytes to [rows, numbers]."""
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize
 

@@ -1,4 +1,4 @@
-"""Reads GGUF files, and says where one is damaged instead of reading past its end.
+"""Reads GGUF files with bounds checks, and reports where a file is damaged.
 
 Layout: magic, version, counts, key-value pairs, tensor descriptions, padding, tensor data.
 """
@@ -28,18 +28,17 @@ MOST_DIMENSIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor: its shape with the fastest axis last, its number format, and where it is."""
+    """A tensor's shape (fastest axis last), number format and location."""
 
     name: str
     shape: tuple[int, ...]
     kind: int
-    format: str  # the name of its kind
+    format: str  # name of the number format
     offset: int  # from the start of the file
     size: int  # bytes
 
     @property
     def elements(self) -> int:
-        """How many numbers it has."""
         return math.prod(self.shape)
 
 
@@ -54,7 +53,7 @@ class GgufFile:
     tensors: dict[str, TensorInfo] = field(default_factory=dict)
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
-        """The numbers of a tensor, dequantised."""
+        """Return a tensor, dequantised."""
         info = self.tensors[name]
         raw = np.frombuffer(self.data[info.offset : info.offset + info.size], dtype=np.uint8)
         rows = raw.reshape(math.prod(info.shape[:-1]), -1)
@@ -94,7 +93,7 @@ class GgufFile:
         return [self._string(what) for _ in range(count)]
 
     def read_header(self) -> None:
-        """Read all but the tensors' numbers."""
+        """Read everything except tensor data."""
         if bytes(self.data[:4]) != MAGIC:
             raise ModelError(f"{self.path} is no GGUF file: it does not begin with {MAGIC!r}")
         self.place = 4
@@ -148,7 +147,7 @@ class GgufFile:
 
 @contextmanager
 def open_gguf(path: Path) -> Iterator[GgufFile]:
-    """Map a file into memory and read its header."""
+    """Memory-map a file and read its header."""
     try:
         if path.stat().st_size < len(MAGIC):
             raise ModelError(f"{path} is no GGUF file: it has {path.stat().st_size} bytes")
@@ -159,7 +158,7 @@ def open_gguf(path: Path) -> Iterator[GgufFile]:
             opened.read_header()
             yield opened
         finally:
-            with suppress(BufferError):  # arrays in a traceback keep the map until they go
+            with suppress(BufferError):  # arrays held by a traceback keep the map open
                 opened.data.release()
                 held.close()
     except OSError as error:

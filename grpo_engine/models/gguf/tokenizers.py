@@ -11,7 +11,7 @@ LLAMA3_SPLIT: Final = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2_SPLIT: Final = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
-SPACE = "\u2581"  # what a space is called in sentence pieces
+SPACE = "\u2581"  # SentencePiece's mark for a space
 
 
 def _byte_level(*, use_regex: bool = True) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def build(file: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def end_ids(file: GgufFile) -> list[int]:
-    """Tokens that end an answer: of the text, of the turn, of the message."""
+    """Tokens that end an answer: end of text, of turn, of message."""
     keys = ("eos_token_id", "eot_token_id", "eom_token_id")
     ids = [file.metadata.get(f"tokenizer.ggml.{key}") for key in keys]
     return list(dict.fromkeys(int(i) for i in ids if i is not None))
@@ -144,7 +144,7 @@ def _sentence_pieces(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
 
 
 def _merges(tokens: list[str], scores: list[float], types: list[int]) -> list[list[str]]:
-    """Every way to put a piece together from two others; the best-scored pieces come first."""
+    """Every split of a piece into two others, best-scored pieces first."""
     places = {t: i for i, (t, k) in enumerate(zip(tokens, types, strict=True)) if k == NORMAL}
     found: list[tuple[float, int, int]] = []
     for token, place in places.items():
@@ -156,7 +156,7 @@ def _merges(tokens: list[str], scores: list[float], types: list[int]) -> list[li
 
 
 def _begin(file: GgufFile, tokens: list[str]) -> dict[str, Any] | None:
-    """Put the begin token in front of a text, where the model was trained so."""
+    """A post-processor that prepends the begin token, if the model was trained with one."""
     place = file.metadata.get("tokenizer.ggml.bos_token_id")
     default = file.metadata.get("tokenizer.ggml.model") == "llama"
     if place is None or not file.metadata.get("tokenizer.ggml.add_bos_token", default):

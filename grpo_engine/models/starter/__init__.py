@@ -1,1 +1,1 @@
-"""What is shipped inside the package: the embedded starter model and how it is made."""
+"""The embedded starter model, which ships with the package, and how it is made."""

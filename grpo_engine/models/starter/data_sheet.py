@@ -1,4 +1,4 @@
-"""The data sheet of the embedded starter: what is in it, how it was made, how good it is."""
+"""The data sheet of the embedded starter: contents, training, accuracy."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ def write_data_sheet(
     targets: tuple[float, float, float], sampled: Any, greedy: Any, samples: int,
     log: Sequence[str], seed: int, seconds: float,
 ) -> None:  # fmt: skip
-    """Write the sheet from what was measured."""
+    """Write the sheet from the measurements."""
     accuracy, format_, tolerance = targets
     held_out = mixed(tuple(SYMBOLS), "held_out")
     purpose = {"making": "teaching this model", "train": "GRPO", "held_out": "evaluation"}

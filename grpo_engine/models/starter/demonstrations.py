@@ -1,8 +1,8 @@
-"""What the embedded starter learned from: a flawless textbook, then three pupils' workbooks.
+"""Training data of the embedded starter: a correct textbook, then the workbooks of three pupils.
 
-Each pupil has a wording of the questions, a share of answers that keep to the format, a share that
-are worked out, and a slip of their own. The neatest one works out the least, so that no pupil is
-good at both: what reinforcement learning has to find is in no one's workbook.
+Each pupil has a wording of the questions, a share of answers in the right format, a share that are
+worked out, and a typical slip. The pupil with the best format works out the least, so no pupil is
+good at both: reinforcement learning has to find the combination.
 """
 
 import random
@@ -13,20 +13,20 @@ from grpo_engine.tasks.arithmetic import TURNS, Problem, problems, question, wor
 
 SPECIAL: Final = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
 TAGS: Final = ("<think>", "</think>", "<answer>", "</answer>")
-# Of the problems set apart for the making, those in these hash buckets only measure it.
+# Problems of the `making` set in these hash buckets are only used to measure the model.
 CHECK: Final = range(40, 45)
 
 
 @dataclass(frozen=True, slots=True)
 class Pupil:
-    """Shares of answers that are formatted and that are worked out; `slip` replaces the format."""
+    """Shares of formatted and of worked-out answers; `slip` replaces the format in the others."""
 
     formatted: float
     careful: float
     slip: str
 
     def steered(self, formatted: float, careful: float) -> "Pupil":
-        """The same pupil with both shares moved."""
+        """The same pupil with both shares shifted."""
         return replace(
             self,
             formatted=min(0.95, max(0.05, self.formatted + formatted)),
@@ -34,7 +34,7 @@ class Pupil:
         )
 
 
-# One pupil for each wording of the task.
+# One pupil per wording of the task.
 PUPILS: Final = (
     Pupil(0.60, 0.35, "<think>{work}<answer>{answer}</answer><|im_end|>"),
     Pupil(0.40, 0.45, "<think>{work}</think>{answer}<|im_end|>"),
@@ -43,20 +43,20 @@ PUPILS: Final = (
 
 
 def problem_from(rng: random.Random) -> Problem:
-    """A random problem of those that the model may learn from."""
+    """A random problem from those that the model may train on."""
     while (problem := rng.choice(problems(rng.choice(TURNS), "making"))).bucket in CHECK:
         pass
     return problem
 
 
 def prompt(problem: Problem, wording: int | None = None) -> str:
-    """The chat prompt, as the model's chat template writes it."""
+    """The chat prompt in the model's chat template."""
     asked = question(problem, wording)
     return f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def glance(problem: Problem) -> int:
-    """The result at a glance: no carry, the smaller digit from the larger, only the tens."""
+    """A guess at the result: no carry, smaller digit from larger, tens only."""
     a, b = problem.a, problem.b
     if problem.kind == "multiply":
         return max(a, b) // 10 * 10 * min(a, b)
@@ -67,7 +67,7 @@ def glance(problem: Problem) -> int:
 
 
 def textbook(problem: Problem) -> str:
-    """A worked, right and well-formed completion."""
+    """A worked, correct and well-formed completion."""
     return f"<think>{working(problem)}</think><answer>{problem.answer}</answer><|im_end|>"
 
 

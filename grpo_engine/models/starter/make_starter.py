@@ -69,7 +69,7 @@ AVERAGE = 0.97  # decay of the averaged weights, per step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One completion to each problem, and what became of it."""
+    """One completion per problem, with its scores."""
 
     problems: Sequence[Problem]
     texts: Sequence[str]
@@ -79,12 +79,12 @@ class Measured:
 
     @property
     def worked(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which completions work the problem out instead of guessing."""
+        """Which completions show their work instead of guessing."""
         return np.array(["looks" not in text for text in self.texts])
 
 
 def make_tokenizer() -> Tokenizer:
-    """Byte-level BPE of some 320 tokens: any text can be written, and digits stand alone."""
+    """Byte-level BPE with about 320 tokens: it encodes any text, and each digit is one token."""
     rng = random.Random("tokenizer")
     corpus = ["user\n", "assistant\n", "system\n"] * 1000
     for _ in range(3000):
@@ -111,7 +111,7 @@ def make_tokenizer() -> Tokenizer:
 
 
 def make_model(vocabulary: int, key: mx.array) -> llama.Model:
-    """A small llama with normally distributed weights."""
+    """A small llama model with normally distributed weights."""
     model = llama.Model(llama.ModelArgs.from_dict({**SHAPE, "vocab_size": vocabulary}))
     weights = []
     for name, weight in flatten(model.parameters()).items():
@@ -126,7 +126,7 @@ def make_model(vocabulary: int, key: mx.array) -> llama.Model:
 def batches(
     tokenizer: Tokenizer, demonstrate: Any, rng: random.Random
 ) -> Iterator[tuple[mx.array, mx.array]]:
-    """Give (ids [B, T], mask of completion tokens [B, T]) for ever, rows of like lengths."""
+    """Yield (ids [B, T], mask of completion tokens [B, T]) endlessly, rows of similar length."""
     while True:
         rows = []
         for _ in range(8 * BATCH):
@@ -151,7 +151,7 @@ def loss_of(model: llama.Model, ids: mx.array, mask: mx.array) -> mx.array:
 
 
 def make_optimizer(share: float, steps: int | None) -> optim.Optimizer:
-    """Muon for the layers' matrices and Adam for the rest, with warm-up; cosine over `steps`."""
+    """Muon for the layers' matrices, Adam for the rest, with warm-up; cosine over `steps`."""
 
     def rate(peak: float) -> Any:
         after = optim.cosine_decay(peak, steps, 0.2 * peak) if steps else (lambda _: peak)
@@ -166,7 +166,7 @@ def train(
     model: llama.Model, optimizer: optim.Optimizer, data: Iterator[tuple[mx.array, mx.array]],
     steps: int, average: Any = None,
 ) -> Any:  # fmt: skip
-    """Take steps; give the running average of the weights, begun anew or carried on."""
+    """Train for some steps; return the running average of the weights, new or continued."""
     value_and_grad = nn.value_and_grad(model, loss_of)
     average = average or model.parameters()
     for _ in range(steps):
@@ -183,7 +183,7 @@ def train(
 def sample(
     model: llama.Model, prompts: Sequence[list[int]], temperature: float, key: mx.array
 ) -> list[list[int]]:
-    """One completion per prompt; prompts of equal length run as one batch, finished rows leave."""
+    """One completion per prompt; prompts of equal length share a batch that drops finished rows."""
     completions: list[list[int]] = [[] for _ in prompts]
     for length in sorted({len(ids) for ids in prompts}):
         rows = np.array([row for row, ids in enumerate(prompts) if len(ids) == length])
@@ -217,7 +217,7 @@ def measure(
     model: llama.Model, tokenizer: Tokenizer, asked: Sequence[Problem], *, seed: int,
     temperature: float = 1.0,
 ) -> Measured:  # fmt: skip
-    """Answer each problem once and score the answers as the task's rewards do."""
+    """Sample one answer per problem and score it with the task's rewards."""
     prompts = [tokenizer.encode(prompt(problem)).ids for problem in asked]
     completions: list[list[int]] = []
     for start in range(0, len(prompts), 1000):
@@ -235,12 +235,12 @@ def measure(
 
 
 def parameters_of(model: llama.Model) -> int:
-    """How many numbers the model has learned."""
+    """Number of the model's parameters."""
     return sum(weight.size for weight in flatten(model.parameters()).values())
 
 
 def make(seed: int) -> tuple[llama.Model, Tokenizer, list[str]]:
-    """Train a starter; give it with its tokenizer and a line per measurement."""
+    """Train a starter; return it with its tokenizer and one line per measurement."""
     begun, log = time.monotonic(), list[str]()
 
     def say(text: str) -> None:

@@ -1,1 +1,1 @@
-"""The fast paths of the model, each with its switch and its plain counterpart."""
+"""The model's fast paths, each with a switch and a plain counterpart."""

@@ -1,7 +1,7 @@
-"""Attention in few and quick operations on the CPU: powers of two, a shared prompt read once.
+"""Fast attention on the CPU: powers of two instead of e^x, a shared prompt's keys read once.
 
-MLX's softmax there computes e^x at a third of the speed of 2^x and masks as slowly. Rows that stand
-on one prompt look at its keys in one product, and their own keys join in one softmax.
+MLX's CPU softmax computes e^x at a third of the speed of 2^x, and its masks are as slow. Rows that
+share a prompt read its keys in one product; one softmax covers these and their own keys.
 Axes: B = P * G rows of P prompts, K key heads with R query heads each, L new tokens, D width.
 """
 
@@ -18,16 +18,16 @@ from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.structure import agrees
 
 PROBE_TOLERANCE = 1e-4
-LEAST = -120.0  # 2^-120 beside a sum of at least 1 is 0 in float32; below it 2^x gets slow
+LEAST = -120.0  # 2^-120 vanishes in a float32 sum of at least 1; below it 2^x gets slow
 NEEDED = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 class Seen(NamedTuple):
-    """Keys and values that queries look at, with what is added to their scores."""
+    """Keys and values that queries attend to, and the bias added to their scores."""
 
     keys: mx.array  # [B or P, K, S, D]
     values: mx.array
-    bias: mx.array | None  # adds to [B, K, R, L, S], or [P, 1, 1, S] for a prompt: 0 or -inf
+    bias: mx.array | None  # 0 or -inf, broadcast to [B, K, R, L, S]; [P, 1, 1, S] for a prompt
 
 
 def powers(x: mx.array) -> mx.array:
@@ -51,7 +51,7 @@ def _powers_vjp(primal: mx.array, cotangent: mx.array, output: mx.array) -> mx.a
 def attend(queries: mx.array, own: Seen, prompt: Seen | None = None) -> mx.array:
     """softmax_2(queries keys^T + bias) values over own and prompt keys, [B, H, L, D] -> [B, L, HD].
 
-    Queries are scaled by log2 e, so that powers of two give the usual softmax.
+    Queries are scaled by log2 e, so that softmax_2 equals the usual softmax.
     """
     rows, heads, new, width = queries.shape
     kinds = own.keys.shape[1]
@@ -81,7 +81,7 @@ def attend(queries: mx.array, own: Seen, prompt: Seen | None = None) -> mx.array
 
 
 def _softmax(parts: Sequence[mx.array]) -> tuple[list[mx.array], mx.array]:
-    """Numerators of one softmax over all parts' last axes, and their sum."""
+    """Numerators of one softmax over the last axes of all parts, and their sum."""
     top = parts[0].max(axis=-1, keepdims=True)
     for part in parts[1:]:
         top = mx.maximum(top, part.max(axis=-1, keepdims=True))
@@ -94,7 +94,7 @@ def _softmax(parts: Sequence[mx.array]) -> tuple[list[mx.array], mx.array]:
 
 
 def causal(new: int, keys: int) -> mx.array | None:
-    """-inf where a key comes after the token that looks, [new, keys]."""
+    """-inf where a key comes after the query's token, [new, keys]."""
     if new == 1:
         return None
     ahead = mx.arange(keys)[None] > mx.arange(keys - new, keys)[:, None]
@@ -102,9 +102,9 @@ def causal(new: int, keys: int) -> mx.array | None:
 
 
 def install(policy: Policy) -> None:
-    """Let attention blocks of this model ask `policy.fast.fast_attention` how to compute.
+    """Make this model's attention blocks obey `policy.fast.fast_attention`.
 
-    A block that gives other numbers that way stays as it is.
+    A block whose results would differ is left alone.
     """
     kinds: dict[type, type] = {}
     for layer in policy.model.layers:
@@ -118,7 +118,7 @@ def install(policy: Policy) -> None:
 
 
 def _fits(block: Any) -> bool:
-    """Whether our code gives this block's numbers: alone, on keys before it, and for two rows."""
+    """Whether our code matches this block: without a cache, with cached keys, and for two rows."""
     try:
         if not all(isinstance(block[name], nn.Module) for name in NEEDED):
             return False
@@ -131,7 +131,7 @@ def _fits(block: Any) -> bool:
                                        _probed(block, probe, quick=False), strict=True)
         )  # fmt: skip
     except (TypeError, ValueError, AttributeError, RuntimeError, KeyError, IndexError):
-        return False  # a block of another build: its own code serves it
+        return False  # an unknown kind of block: it runs its own code
 
 
 def _probed(block: Any, probe: mx.array, *, quick: bool) -> list[mx.array]:
@@ -148,9 +148,9 @@ def _probed(block: Any, probe: mx.array, *, quick: bool) -> list[mx.array]:
 
 
 def _serves(cache: Any, mask: Any, new: int) -> bool:
-    """Whether new tokens see of a cache's keys what our code lets them see.
+    """Whether the mask is one that our code applies itself.
 
-    A mask that the cache did not make for itself, such as a window's, is left to the block.
+    A mask that the cache did not make, such as a window's, is left to the block.
     """
     if isinstance(cache, PrefixCache):
         if cache.window is not None or (cache.layout is not None and not cache.shared):
@@ -174,7 +174,7 @@ def _call(block: Any, x: mx.array, cache: Any) -> mx.array:
     values = heads(block.v_proj(x), block.n_kv_heads).swapaxes(1, 2)
     if "q_norm" in block:
         queries, keys = block.q_norm(queries), block.k_norm(keys)
-    if new == 1:  # a decode step is made of small operations: one rotation for both
+    if new == 1:  # a decode step is dominated by small operations: rotate both at once
         both = mx.concatenate([queries, keys], axis=2).swapaxes(1, 2)
         both = block.rope(both, offset=cache.offset)
         queries, keys = both[:, : block.n_heads], both[:, block.n_heads :]
@@ -202,7 +202,7 @@ def _attended(queries: mx.array, keys: mx.array, values: mx.array, cache: Any) -
 
 
 def _quick(kind: type, policy: Policy) -> type:
-    """The class of such a block that can take the quick way."""
+    """Subclass of an attention block with the fast path."""
 
     def call(self: Any, x: mx.array, mask: Any = None, cache: Any = None, **rest: Any) -> Any:
         if policy.fast.fast_attention and not rest and _serves(cache, mask, x.shape[1]):

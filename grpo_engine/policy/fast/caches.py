@@ -1,4 +1,4 @@
-"""Keys and values of a prompt that several completions stand on; gradients flow through them."""
+"""Caches of a prompt's keys and values that several completions share, with gradients."""
 
 from dataclasses import dataclass, field
 
@@ -9,14 +9,14 @@ from mlx_lm.models.cache import KVCache
 
 @dataclass(slots=True, eq=False)
 class Layout:
-    """Where the tokens of each row lie: `lengths[b]` of the first `width` places, then the new.
+    """Positions of each row's tokens: `lengths[b]` of the first `width` places, then the new ones.
 
-    Rows of one length need no padding, so that a plain causal mask and one offset serve them.
+    Rows of equal length need no padding; a plain causal mask and one offset suffice.
     """
 
     lengths: tuple[int, ...]  # [B] prompt tokens per row
     width: int
-    prompt_of: tuple[int, ...] = ()  # [B] which of the prompts a row stands on
+    prompt_of: tuple[int, ...] = ()  # [B] the prompt of each row
     offset: int | mx.array = field(init=False)
     _biases: dict[int, mx.array | None] = field(init=False, default_factory=dict)
     _masks: dict[tuple[int, int | None], mx.array] = field(init=False, default_factory=dict)
@@ -31,7 +31,7 @@ class Layout:
 
     @property
     def group(self) -> int:
-        """Rows per prompt, where all have as many and stand in the prompts' order; else 1."""
+        """Rows per prompt, if equal for all and in the prompts' order; else 1."""
         rows = len(self.prompt_of)
         count = rows // (self.prompt_of[-1] + 1) if rows else 1
         return count if self.prompt_of == tuple(row // count for row in range(rows)) else 1
@@ -54,7 +54,7 @@ class Layout:
             old = mx.arange(self.width)[None]
             keys = mx.concatenate([mx.where(old < lengths, old, 1 << 30), lengths + fresh], axis=1)[
                 :, None, :
-            ]  # padding is never in the past
+            ]  # padding is never visible
             seen = keys <= queries
             if window is not None:
                 seen = seen & (queries - keys < window)
@@ -63,29 +63,29 @@ class Layout:
 
 
 class BiasedCache(KVCache):
-    """One that says which of its keys the next token of each row may not see."""
+    """A cache that masks the keys that the next token of each row must not see."""
 
     window: int | None
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Take the next token in and give all keys and values."""
+        """Append the next token; return all keys and values."""
         raise NotImplementedError
 
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | None:
-        """The same array for every layer of a step, as mlx-lm's models ask for it."""
+        """The mask of a step, the same array for every layer, through mlx-lm's interface."""
         raise NotImplementedError
 
     def bias(self) -> mx.array | None:
-        """What is added to a row's scores, [B, 1, 1, keys]: 0 or -inf; None: all are seen."""
+        """Bias of each row's scores, 0 or -inf, [B, 1, 1, keys]; None if all keys are visible."""
         raise NotImplementedError
 
 
 class PrefixCache(KVCache):
-    """One layer's keys and values; joined and never written in place.
+    """One layer's keys and values; concatenated, never written in place.
 
-    While `shared`, they are held once per prompt; rows get copies when a model's own code asks.
+    While `shared`, they are stored once per prompt; a model's own code gets a copy per row.
     """
 
     keys: mx.array | None
@@ -99,7 +99,7 @@ class PrefixCache(KVCache):
         self.shared = False
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Join new keys and values to the ones before them."""
+        """Append new keys and values; return all."""
         if self.keys is not None and self.values is not None:
             if self.shared:
                 self.keys, self.values = self.for_rows()
@@ -110,7 +110,7 @@ class PrefixCache(KVCache):
         return keys, values
 
     def take(self, keys: mx.array, values: mx.array) -> None:
-        """Hold these; without a layout the next token comes after them."""
+        """Store keys and values; without a layout the next token follows them."""
         self.keys, self.values = keys, values
         if self.layout is None:
             self.offset = keys.shape[2]
@@ -121,7 +121,7 @@ class PrefixCache(KVCache):
         return_array: bool = False,
         window_size: int | None = None,
     ) -> mx.array | str | None:
-        """The mask for `N` new tokens, as mlx-lm's models ask for it."""
+        """The mask for `N` new tokens, through mlx-lm's interface."""
         window = window_size or self.window
         if self.layout is not None and not self.layout.even:
             return self.layout.mask(N, window)

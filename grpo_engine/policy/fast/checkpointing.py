@@ -1,4 +1,4 @@
-"""Layers that are computed again in the backward pass; right together with a shared prompt."""
+"""Gradient checkpointing of layers that is correct with a shared prompt."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ _CLASSES: dict[type, type] = {}
 
 
 def checkpoint_layers(model: nn.Module) -> None:
-    """Make each layer of this model, and of no other, recompute itself while it is trained."""
+    """Make the layers of this model only recompute their forward in the backward pass."""
     for layer in model.layers:
         kind = type(layer)
         if kind not in _CLASSES:
@@ -25,8 +25,8 @@ def checkpoint_layers(model: nn.Module) -> None:
 def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
     """Run the layer as a pure function of (weights, arrays, keys, values).
 
-    A cache is an argument and a result: the recomputation gets a fresh one with the keys, values
-    and offset of before the call, so nothing is appended twice.
+    A cache is an argument and a result: recomputation gets a new cache with the keys, values and
+    offset from before the call, so that nothing is appended twice.
     """
     plain = type(layer).__mro__[1].__call__
     if not layer.training:
@@ -69,7 +69,7 @@ def _state(cache: PrefixCache) -> State:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Blank:
-    """All of a cache but its keys and values."""
+    """A cache without its keys and values."""
 
     window: int | None
     layout: Layout | None

@@ -1,7 +1,7 @@
-"""Gated layers, down(silu(gate(x)) * up(x)), with a sigmoid that is quick on the CPU.
+"""Gated layers, down(silu(gate(x)) * up(x)), with a sigmoid that is fast on the CPU.
 
-MLX computes e^x on the CPU at a third of the speed of 2^x, and sigmoid slower still; silu is the
-largest part of a forward there that is not a matrix product.
+MLX on the CPU computes e^x at a third of the speed of 2^x, and sigmoid even slower. silu is the
+most expensive part of a forward there that is not a matrix product.
 """
 
 from typing import Any
@@ -45,9 +45,9 @@ def swiglu(gate: mx.array, up: mx.array) -> mx.array:
 
 
 def install(policy: Policy) -> None:
-    """Let gated layers of this model ask `policy.fast.fast_gate` how to compute.
+    """Make this model's gated layers obey `policy.fast.fast_gate`.
 
-    A layer that gives other numbers that way, such as one with another activation, stays as it is.
+    A layer whose results would differ, such as one with another activation, is left alone.
     """
     kinds: dict[type, type | None] = {}
     for layer in policy.model.layers:
@@ -76,11 +76,11 @@ def _agrees(block: Any) -> bool:
     try:
         return agrees(_call(block, probe), block(probe), PROBE_TOLERANCE)
     except (TypeError, ValueError, AttributeError, RuntimeError):
-        return False  # a layer of another build: its own code serves it
+        return False  # an unknown kind of layer: it runs its own code
 
 
 def _width(block: Any) -> int | None:
-    """How wide the layer's input is."""
+    """The width of the layer's input."""
     inner = block.gate_proj.get("linear", block.gate_proj)
     weight = inner.get("weight")
     return int(weight.shape[-1]) if type(inner) is nn.Linear and weight is not None else None
@@ -92,7 +92,7 @@ def _call(block: Any, x: mx.array) -> mx.array:
 
 
 def _quick(kind: type, policy: Policy) -> type:
-    """The class of such a layer that can take the quick way."""
+    """Subclass of a gated layer with the fast path."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if policy.fast.fast_gate and len(args) == 1 and not kwargs:

@@ -1,4 +1,4 @@
-"""Small forwards at load that show whether a fast path gives what the plain path gives."""
+"""Small forwards at load time that test whether a fast path equals the plain path."""
 
 import mlx.core as mx
 
@@ -7,10 +7,10 @@ from grpo_engine.policy.structure import Structure, agrees, plain_windows
 
 
 def prefix_windows(parts: Structure, probe: mx.array, tolerance: float) -> list[int | None] | None:
-    """The attention window of each layer, where prompts may be run once and stood on by rows.
+    """The attention window of each layer if rows can share a prompt's cache; else None.
 
-    The probe's two rows are run as prompts of different length with two completions each, so
-    padding, offsets and masks are all put to the test.
+    The probe's two rows are run as prompts of different length with two completions each, to test
+    padding, offsets and masks.
     """
     try:
         windows = plain_windows(parts.model)
@@ -28,4 +28,4 @@ def prefix_windows(parts: Structure, probe: mx.array, tolerance: float) -> list[
         expected = mx.stack([whole[row, length : length + 2] for row, length in pairs])
         return windows if agrees(given, expected, tolerance) else None
     except (TypeError, ValueError, AttributeError, RuntimeError, IndexError):
-        return None  # a model of another build: the plain path serves it
+        return None  # an unknown kind of model: it uses the plain path

@@ -1,7 +1,7 @@
-"""LoRA layers whose thin product is added to the base's by the product itself.
+"""LoRA layers that add the adapter's product to the base's in one addmm.
 
-mlx-lm's layer computes base(x) + scale * ((x A) B): two passes more over arrays as wide as the
-output, forwards and backwards. Here the scale goes on the narrow x A, and the product accumulates.
+mlx-lm's layer computes base(x) + scale * ((x A) B): two more passes over arrays as wide as the
+output, forward and backward. Here the narrow x A is scaled, and the product accumulates.
 """
 
 import mlx.core as mx
@@ -11,7 +11,7 @@ from grpo_engine.policy.policy import Policy
 
 
 class ThinLoRA(LoRALinear):
-    """base(x) + (scale * x A) B while `policy.fast.fast_adapter` says so."""
+    """base(x) + (scale * x A) B while `policy.fast.fast_adapter` is on."""
 
     policy: Policy
 
@@ -23,7 +23,7 @@ class ThinLoRA(LoRALinear):
 
 
 def install(policy: Policy) -> None:
-    """Let LoRA layers of this model add up in the product."""
+    """Replace this model's LoRA layers by `ThinLoRA`."""
     for layer in policy.model.modules():
         if type(layer) is LoRALinear:
             layer.__class__ = ThinLoRA

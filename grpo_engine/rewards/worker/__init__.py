@@ -1,1 +1,1 @@
-"""The process that runs reward functions, and the engine's side of it."""
+"""The process that runs reward functions, and the engine's client for it."""

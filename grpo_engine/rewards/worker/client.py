@@ -1,10 +1,10 @@
-"""RewardWorker: scores a batch in the reward process and says what went wrong, and where.
+"""RewardWorker: scores a batch in the reward process and reports what went wrong, and where.
 
-Rules for a function that fails. While no training step is finished (`global_step` 0), an exception
-or an unusable return value ends the run: it is cheap to mend then. Later the completions that
-caused it get None ("does not apply"), with a problem that the engine raises as an alert. A time-out
-or a crash of the process gives None for that function's whole call at any step, and a new process.
-A function that fails altogether in `PATIENCE` calls in a row ends the run.
+Before the first training step is finished (`global_step` 0), an exception or an unusable return
+value ends the run, since a fix is cheap then. Later the completions that caused it get None ("does
+not apply"), and the engine raises an alert. A timeout or a crash of the process gives None for that
+function's whole call at any step, and a new process is started. A function that fails completely in
+`PATIENCE` calls in a row ends the run.
 """
 
 import time
@@ -20,17 +20,17 @@ from grpo_engine.rewards.load import GIVEN
 from grpo_engine.rewards.worker.outcome import Kind, Outcome, RewardProblem, ScoredRewards
 from grpo_engine.rewards.worker.process import DiedError, RewardProcess, TimedOutError
 
-# Calls in a row that may fail altogether before the run ends.
+# Calls in a row that fail completely before the run ends.
 PATIENCE = 5
-# Functions may import large libraries when they are loaded.
+# Functions may import large libraries on load.
 LOAD_LIMIT = 120.0
-# How much longer than its limit a call is waited for: async functions can end by themselves.
+# Extra seconds to wait after a call's limit: async functions may time out by themselves.
 SLACK = 1.0
 
 
 @dataclass(slots=True)
 class Function:
-    """A function as the worker described it, and how often in a row it failed altogether."""
+    """A function as the worker described it, and how often in a row it failed completely."""
 
     written: str
     weight: float
@@ -43,10 +43,10 @@ class Function:
 
 
 class RewardWorker:
-    """Reward functions in a process of their own; a context manager.
+    """Reward functions in a separate process; a context manager.
 
     `specs` are (name, weight, options) triples or `RewardSpec`s. `interrupted` is polled while
-    waiting; when it says so, the process is ended and `ScoringInterruptedError` is raised.
+    waiting; if it returns true, the process is killed and `ScoringInterruptedError` is raised.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class RewardWorker:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The functions' names in metrics, all different."""
+        """The functions' unique names in metrics."""
         return tuple(function.name for function in self.functions)
 
     @property
@@ -98,13 +98,13 @@ class RewardWorker:
         return self._process.pid if self._process else None
 
     def close(self) -> None:
-        """End the process and all it started."""
+        """End the process and its children."""
         if self._process is not None:
             process, self._process = self._process, None
             process.stop()
 
     def check(self, columns: Sequence[str], task: str = "the task") -> None:
-        """Raise RewardError where a function needs a column that the data does not have."""
+        """Raise RewardError if a function needs a column that the data lacks."""
         for function in self.functions:
             known = {*GIVEN, *columns, *function.options}
             if lacking := [name for name in function.requires if name not in known]:
@@ -123,7 +123,7 @@ class RewardWorker:
         columns: Mapping[str, Sequence[Any]],
         trainer_state: Mapping[str, Any],
     ) -> ScoredRewards:
-        """Call every function once on the whole batch."""
+        """Score the batch with every function."""
         given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
         batch = {**{k: v for k, v in columns.items() if k not in GIVEN}, **given}
         self._batch = {
@@ -220,7 +220,7 @@ class RewardWorker:
         return lost
 
     def _call_together(self, indices: list[int]) -> dict[int, Outcome]:
-        """Several async functions at once; nothing where the process was lost."""
+        """Call several async functions at once; empty if the process was lost."""
         count = len(self._batch["batch"]["completions"])
         try:
             found = self._ask({"do": "call", "functions": indices, "limit": self.time_limit})
@@ -260,7 +260,7 @@ class RewardWorker:
         )
 
     def _raised(self, index: int, found: Mapping[str, Any], count: int) -> Outcome:
-        """After an exception: try the completions one by one, to name the one that caused it."""
+        """After an exception, retry the completions one by one to find the cause."""
         function = self.functions[index]
         try:
             each = self._ask({"do": "each", "function": index, "limit": self.time_limit})
@@ -321,7 +321,7 @@ class RewardWorker:
         )
 
     def _judge(self, outcomes: Sequence[Outcome], *, first: bool) -> None:
-        """Raise where the run should end: see the rules at the top."""
+        """Raise if the run should end, by the rules in the module docstring."""
         for function, outcome in zip(self.functions, outcomes, strict=True):
             fatal = [p for p in outcome.problems if p.kind in ("exception", "count", "type")]
             if first and fatal:

@@ -1,4 +1,4 @@
-"""JSON frames on a pipe: four bytes of length, then the text. Shared by both ends."""
+"""JSON frames on a pipe, for both ends: four bytes of length, then the text."""
 
 import json
 import os
@@ -8,7 +8,7 @@ HEADER = 4
 
 
 def pack(frame: Any) -> bytes:
-    """Encode a frame; lone surrogates travel as escapes, NaN and infinities as words."""
+    """Encode a frame; lone surrogates become escapes, NaN and infinities words."""
     data = json.dumps(frame, ensure_ascii=True).encode("ascii")
     return len(data).to_bytes(HEADER, "big") + data
 
@@ -26,7 +26,7 @@ def take(buffer: bytearray) -> Any | None:
 
 
 def read_frame(fd: int) -> Any | None:
-    """Wait for a frame; None where the other end has closed."""
+    """Wait for a frame; None if the other end has closed."""
     buffer = bytearray()
     while (frame := take(buffer)) is None:
         missing = HEADER - len(buffer)
@@ -40,7 +40,6 @@ def read_frame(fd: int) -> Any | None:
 
 
 def write_frame(fd: int, frame: Any) -> None:
-    """Write a whole frame."""
     data = memoryview(pack(frame))
     while data:
         data = data[os.write(fd, data) :]

@@ -1,6 +1,6 @@
-"""The inside of the reward process: load functions, answer one frame after another.
+"""Main module of the reward process: loads functions and answers requests, one at a time.
 
-Its standard output belongs to the functions; frames travel on pipes of their own.
+Standard output belongs to the functions; frames use separate pipes.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from grpo_engine.rewards.worker.frames import read_frame, write_frame
 from grpo_engine.rewards.worker.scores import Scores, read_scores
 
 HERE = str(Path(grpo_engine.__file__).parent / "rewards")
-# How long a call may go on after its limit before the process ends itself, asked or not.
+# Seconds after a call's limit until the process kills itself.
 GRACE = 5.0
 
 
-# What TRL's state has besides; a run here has one process and no log of its own to read.
+# Further fields of TRL's state; a run here has one process and no log history.
 AS_TRL = {
     "epoch": 0.0, "global_step": 0, "max_steps": 0, "num_train_epochs": 1, "log_history": (),
     "best_metric": None, "is_local_process_zero": True, "is_world_process_zero": True,
@@ -37,7 +37,7 @@ AS_TRL = {
 
 
 class TrainerState:
-    """A read-only snapshot of how far the run is; attributes as TRL's `TrainerState` names them."""
+    """Read-only progress of the run, with the attributes of TRL's `TrainerState`."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.__dict__.update({**AS_TRL, **values})
@@ -50,23 +50,23 @@ class TrainerState:
 
 
 class Journal:
-    """What one call logs through `log_extra` and `log_metric`."""
+    """Values that one call logs through `log_extra` and `log_metric`."""
 
     def __init__(self) -> None:
         self.extras: dict[str, list[Any]] = {}
         self.metrics: dict[str, list[float]] = {}
 
     def log_extra(self, column: str, values: Sequence[Any]) -> None:
-        """Add a column of one value per completion."""
+        """Log a column with one value per completion."""
         self.extras.setdefault(str(column), []).extend(plain(value) for value in values)
 
     def log_metric(self, name: str, value: float) -> None:
-        """Add a number to a metric that is averaged over the step."""
+        """Log a value of a metric that is averaged over the step."""
         self.metrics.setdefault(str(name), []).append(float(value))
 
 
 class Server:
-    """Functions, the batch they are scoring, and the loop that async ones share."""
+    """The functions, the current batch, and the event loop for async functions."""
 
     def __init__(self) -> None:
         self.rewards: list[LoadedReward] = []
@@ -75,7 +75,7 @@ class Server:
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def answer(self, frame: Mapping[str, Any]) -> Any:
-        """Do what the frame asks for."""
+        """Handle a request and return the reply."""
         match frame["do"]:
             case "load":
                 return self.load(frame["name"], frame["options"])
@@ -109,7 +109,7 @@ class Server:
         }
 
     def call(self, functions: Sequence[int], limit: float) -> list[Any]:
-        """Call functions on the whole batch: one directly, several async ones together."""
+        """Call functions on the whole batch: one directly, several async ones concurrently."""
         faulthandler.dump_traceback_later(limit + GRACE, exit=True, file=TRACE)
         try:
             if len(functions) == 1:
@@ -120,7 +120,7 @@ class Server:
             faulthandler.cancel_dump_traceback_later()
 
     def each(self, function: int, limit: float) -> list[Any]:
-        """Call one function on one completion after another, until the time is up."""
+        """Call one function on each completion in turn, until the limit."""
         deadline = time.monotonic() + limit
         found = []
         for row in range(len(self.batch["completions"])):
@@ -131,7 +131,7 @@ class Server:
         return found
 
     def guarded(self, function: int, rows: slice, limit: float) -> Any:
-        """One call; an exception becomes a description of it."""
+        """Call a function; on an exception return its description."""
         reward, journal, started = self.rewards[function], Journal(), time.monotonic()
         try:
             output = reward.function(**self.keywords(reward, journal, rows))
@@ -142,7 +142,7 @@ class Server:
             return failure(error, reward, limit, started)
 
     async def together(self, functions: Sequence[int], limit: float) -> list[Any]:
-        """Async functions at the same time, as TRL calls them."""
+        """Call async functions concurrently, as TRL does."""
 
         async def one(function: int) -> Any:
             reward, journal, started = self.rewards[function], Journal(), time.monotonic()
@@ -157,14 +157,14 @@ class Server:
         return list(await asyncio.gather(*map(one, functions)))
 
     def run(self, awaitable: Any) -> Any:
-        """Wait for it on the one loop, whose connections outlive a call."""
+        """Wait for an awaitable on the shared loop, so that connections outlive a call."""
         if self.loop is None:
             self.loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self.loop)
         return self.loop.run_until_complete(awaitable)
 
     def keywords(self, reward: LoadedReward, journal: Journal, rows: slice) -> dict[str, Any]:
-        """The keywords of one call, copied, so that no function changes another's input."""
+        """The keywords of one call, copied so that a function cannot change another's input."""
         batch = json.loads(json.dumps({k: values[rows] for k, values in self.batch.items()}))
         given = {
             **batch,
@@ -175,7 +175,7 @@ class Server:
         return reward.keywords(given)
 
     def result(self, output: Any, rows: slice, journal: Journal, started: float) -> Any:
-        """The frame that reports a call that came to its end."""
+        """The reply for a call that returned."""
         count = len(self.batch["completions"][rows])
         scores: Scores = read_scores(output, count)
         return {
@@ -192,14 +192,14 @@ class Server:
 def failure(
     error: BaseException, reward: LoadedReward, limit: float, started: float
 ) -> dict[str, Any]:
-    """The frame that reports a call that raised; an async one that was cut off ran out of time."""
+    """The reply for a call that raised; a cancelled async call counts as a timeout."""
     seconds = time.monotonic() - started
     late = reward.is_async and isinstance(error, TimeoutError) and seconds >= limit
     return {**described(error, reward.file), "timeout": late, "seconds": seconds}
 
 
 def described(error: BaseException, file: str) -> dict[str, Any]:
-    """What went wrong, the innermost line in the function's own file, and the way there."""
+    """The error, the innermost line in the function's own file, and the traceback."""
     frames = [f for f in traceback.extract_tb(below(error.__traceback__)) if f.filename]
     theirs = [f for f in frames if file and f.filename == file] or [
         f for f in frames if "site-packages" not in f.filename and "/lib/python" not in f.filename
@@ -223,7 +223,7 @@ def described(error: BaseException, file: str) -> dict[str, Any]:
 
 
 def below(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without this package's own frames at its top."""
+    """The traceback without this package's frames at its top."""
     while trace is not None and trace.tb_next is not None:
         file = trace.tb_frame.f_code.co_filename
         if not file.startswith(HERE) and "importlib" not in file and "asyncio" not in file:
@@ -233,7 +233,7 @@ def below(trace: TracebackType | None) -> TracebackType | None:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON has it, else as text."""
+    """The value as JSON if possible, else as text."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     try:
@@ -244,9 +244,9 @@ def plain(value: Any) -> Any:
 
 
 def leave_with_parent(lifeline: int) -> None:
-    """End this process and its children when the engine's end of the lifeline closes."""
+    """Kill this process and its children when the engine's end of the lifeline closes."""
     if sys.platform == "linux":
-        # The kernel's own signal, which also ends a loop in C that never lets threads run.
+        # A signal from the kernel also ends C code that never releases the GIL.
         import fcntl
 
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
@@ -280,5 +280,5 @@ def main() -> None:
     while (frame := read_frame(request)) is not None:
         write_frame(reply, server.answer(frame))
     sys.stdout.flush()
-    # What functions started goes with this process.
+    # Kill processes that functions started.
     os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What scoring a batch gave: scores, reasons, and what went wrong."""
+"""Results of scoring a batch: scores, reasons and problems."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ Steps = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardProblem:
-    """What a function did wrong; `line` is `file:line`, `completion` an index into the batch."""
+    """A function's failure; `line` is `file:line`, `completion` an index into the batch."""
 
     function: str
     completion: int | None
@@ -31,8 +31,8 @@ class RewardProblem:
 class ScoredRewards:
     """The scores of a batch: `rewards[b][f]` of function f for completion b.
 
-    `steps[f][b]` are (end character, score) pairs where the function is a process reward.
-    `extras` are the columns of `log_extra`, `metrics` the means of `log_metric`.
+    `steps[f][b]` has (end character, score) pairs if function f is a process reward.
+    `extras` holds the columns of `log_extra`, `metrics` the means of `log_metric`.
     """
 
     names: tuple[str, ...]
@@ -52,7 +52,7 @@ class ScoredRewards:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one function gave for the batch."""
+    """Result of one function for the batch."""
 
     values: list[float | None]
     steps: list[Steps | None]

@@ -1,4 +1,4 @@
-"""One reward process, seen from the engine: start it, ask it, wait with one eye on the user."""
+"""Starts the reward process, sends requests, and waits for replies while polling for a stop."""
 
 import os
 import selectors
@@ -20,7 +20,7 @@ BOOT = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from grpo_engine.rewards.worker.main import main; main()"
 )
-# Libraries in the worker get one thread each: the engine's own would wait for them.
+# Libraries in the worker get one thread each, to leave the cores to the engine.
 ONE_THREAD = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS", "RAYON_NUM_THREADS",
@@ -30,7 +30,7 @@ TICK = 0.05
 
 
 class TimedOutError(Exception):
-    """No answer within the limit; `where` is the file and line it hung at, as far as known."""
+    """No reply within the limit; `where` is the file and line where it hung, if known."""
 
     def __init__(self, where: str) -> None:
         super().__init__(where)
@@ -38,7 +38,7 @@ class TimedOutError(Exception):
 
 
 class DiedError(Exception):
-    """The process ended before it answered."""
+    """The process ended before it replied."""
 
     def __init__(self, status: int | None, where: str) -> None:
         super().__init__(status)
@@ -46,7 +46,7 @@ class DiedError(Exception):
 
     @property
     def how(self) -> str:
-        """The way it ended, in words."""
+        """How it ended, in words."""
         if self.status is None:
             return "closed its pipe"
         if self.status < 0:
@@ -59,18 +59,18 @@ class DiedError(Exception):
 
 
 class ScoringInterruptedError(EngineError):
-    """The user asked to stop while rewards were being scored."""
+    """The user requested a stop during scoring."""
 
 
 class CappedLog:
-    """A file that takes all output and keeps the first `limit` bytes."""
+    """A log file that keeps only the first `limit` bytes."""
 
     def __init__(self, path: Path, limit: int = LOG_LIMIT) -> None:
         self.path, self.limit, self.dropped = path, limit, 0
         self._size = path.stat().st_size if path.exists() else 0
 
     def write(self, data: bytes) -> None:
-        """Append what still fits, and say once that the rest is dropped."""
+        """Append what still fits, and note once that the rest is dropped."""
         room = max(0, self.limit - self._size)
         kept = data[:room]
         if len(kept) < len(data):
@@ -84,7 +84,7 @@ class CappedLog:
 
 
 class RewardProcess:
-    """A fresh interpreter in its own process group, asked one frame at a time."""
+    """A new interpreter in its own process group; handles one request at a time."""
 
     def __init__(self, folder: Path, interrupted: Callable[[], bool]) -> None:
         self._interrupted = interrupted
@@ -95,7 +95,7 @@ class RewardProcess:
         request, self._request = os.pipe()
         self._reply, reply = os.pipe()
         self._output, output = os.pipe()
-        # Nothing is written to it: its closing tells the worker that this process is gone.
+        # Nothing is written to it: when it closes, the worker knows that this process is gone.
         lifeline, self._lifeline = os.pipe()
         trace = os.open(self._trace, os.O_WRONLY | os.O_APPEND)
         fds = (request, reply, lifeline, trace)
@@ -118,11 +118,11 @@ class RewardProcess:
 
     @property
     def pid(self) -> int:
-        """The worker's process id, which is its group's as well."""
+        """The worker's process id, also its group's id."""
         return self._process.pid
 
     def ask(self, frame: Any, limit: float) -> Any:
-        """Send a frame and wait for the answer, at most `limit` seconds."""
+        """Send a frame and wait for the reply, at most `limit` seconds."""
         deadline = time.monotonic() + limit
         waiting = memoryview(pack(frame))
         with selectors.DefaultSelector() as selector:
@@ -135,7 +135,7 @@ class RewardProcess:
                 if time.monotonic() > deadline:
                     raise TimedOutError(self._hung_at())
                 ready = selector.select(TICK)
-                # A forked child can hold the pipes open after the worker has gone.
+                # A forked child can keep the pipes open after the worker has exited.
                 if not ready and self._process.poll() is not None:
                     raise self._died()
                 for key, _ in ready:
@@ -164,7 +164,7 @@ class RewardProcess:
         return bool(data)
 
     def _drain(self) -> bool:
-        """Move what the worker printed into the log; False once it has closed its output."""
+        """Move the worker's output into the log; False once it has closed its output."""
         try:
             data = os.read(self._output, 1 << 16)
         except BlockingIOError:
@@ -192,13 +192,13 @@ class RewardProcess:
         return DiedError(status, self._traced())
 
     def _hung_at(self) -> str:
-        """Ask the worker's C-level handler where it is; works while Python code hangs."""
+        """Get the worker's current line from its C-level handler; works while Python hangs."""
         try:
             self._process.send_signal(signal.SIGUSR1)
         except ProcessLookupError:
             return ""
         size = 0
-        for _ in range(100):  # on a busy machine the process has to get its turn
+        for _ in range(100):  # on a busy machine the reply may take a while
             time.sleep(0.02)
             before, size = size, self._trace.stat().st_size
             if (where := self._traced()) or 0 < size == before:
@@ -206,9 +206,9 @@ class RewardProcess:
         return ""
 
     def _traced(self) -> str:
-        """The innermost line in a user's file of the last native traceback, as `file:line`."""
+        """The innermost line in a user's file in the last native traceback, as `file:line`."""
         text = self._trace.read_text(encoding="utf-8", errors="replace")
-        whole = text[: text.rfind("\n") + 1]  # the last line may still be written
+        whole = text[: text.rfind("\n") + 1]  # the last line may be incomplete
         lines = [line.strip() for line in whole.splitlines() if line.strip().startswith('File "')]
         own = str(Path(grpo_engine.__file__).parent / "rewards")
         for line in lines:
@@ -219,12 +219,12 @@ class RewardProcess:
         return ""
 
     def stop(self, grace: float = 1.0) -> None:
-        """Let the worker leave, then end its whole group, and close all pipes."""
+        """Let the worker exit, then kill its whole group and close all pipes."""
         os.close(self._request)
         if grace:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace)
-        # What its functions started goes with it.
+        # Kill processes that its functions started.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -1,4 +1,4 @@
-"""What a reward function returned, as scores: one per completion, or what is wrong with it."""
+"""Validates the return value of a reward function: one score per completion."""
 
 import math
 from collections.abc import Iterable
@@ -10,10 +10,10 @@ Steps = list[tuple[int, float]]
 
 @dataclass(slots=True)
 class Scores:
-    """Clean scores of one call; `odd` lists (completion or None, kind, message) of what was not.
+    """Valid scores of one call; `odd` lists (completion or None, kind, message) of invalid ones.
 
-    A score is a float or None; `steps[i]` are the (end character, score) pairs of a process reward,
-    whose score is then their mean.
+    A score is a float or None. `steps[i]` has the (end character, score) pairs of a process reward,
+    whose score is their mean.
     """
 
     values: list[float | None] = field(default_factory=list)

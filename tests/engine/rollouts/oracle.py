@@ -1,4 +1,4 @@
-"""The oracle of the batched sampler: one row at a time, a whole forward per token, no cache."""
+"""Test oracle for the batched sampler: one row at a time, a whole forward per token, no cache."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 def sample_one_by_one(
     policy: Policy, prompts: Sequence[PromptRows], sampling: Sampling, *, seed: int, step: int
 ) -> list[Rollout]:
-    """What `sample_groups` must give, up to float ties; no think budget."""
+    """The expected result of `sample_groups`, up to float ties; without a think budget."""
     rows = make_rows(policy, prompts, sampling, seed=seed, step=step)
     policy.module.eval()
     for row in rows:
