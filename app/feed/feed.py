@@ -9,7 +9,7 @@ import time
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from app.feed.run_state import Asked, Head, Status
+from app.feed.snapshot import Asked, Head, Status
 from experiments.board import Board
 from experiments.values import BoardView
 from grpo_engine import events as ev

@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Empty, Full, Queue
 
 from app.feed.feed import NOTHING_MUTED, Fact
-from app.feed.run_state import Asked, Head, Status
+from app.feed.snapshot import Asked, Head, Status
 from experiments.board import Board
 from experiments.errors import StoreError
 from experiments.reader import StoreReader

@@ -12,14 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.feed.series import SMOOTHING, Series
-from app.feed.snapshot import PHASES, Asked, Head, LogLine, ShownGroup, Snapshot, Status
+from app.feed.snapshot import Asked, Head, LogLine, ShownGroup, Snapshot, Status
 from experiments.values import AlertView, BoardView
 from grpo_engine import events as ev
 
 LOG_LINES = 500
 SIGNAL_STEPS = 64
-
-__all__ = ["PHASES", "Asked", "Head", "LogLine", "RunState", "Snapshot", "Status", "clock"]
 
 
 class RunState:

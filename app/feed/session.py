@@ -1,7 +1,8 @@
 """Session: the run on screen and its feed, folded into snapshots; uses no Textual."""
 
 from app.feed.feed import Feed
-from app.feed.run_state import Asked, RunState, Snapshot
+from app.feed.run_state import RunState
+from app.feed.snapshot import Asked, Snapshot
 
 
 class Session:

@@ -17,7 +17,7 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from app.feed.feed import Feed
-from app.feed.run_state import Snapshot
+from app.feed.snapshot import Snapshot
 from app.guardian import guarded
 from app.text.safe_text import safe
 from app.tui import messages as msg

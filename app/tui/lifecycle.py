@@ -12,8 +12,8 @@ from textual import events, on
 from textual.message import Message
 
 from app.feed.feed import Feed
-from app.feed.run_state import Asked, Snapshot
 from app.feed.session import Session
+from app.feed.snapshot import Asked, Snapshot
 from app.text.numbers import short
 from app.tui import messages as msg
 from app.tui import terminal

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from app.feed.feed import NOTHING_MUTED, Fact
-from app.feed.run_state import Asked, Head, Status
+from app.feed.snapshot import Asked, Head, Status
 from experiments.board import Board
 from experiments.values import BoardView
 from grpo_engine import events as ev

@@ -8,7 +8,8 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from app.feed.run_state import Snapshot, clock
+from app.feed.run_state import clock
+from app.feed.snapshot import Snapshot
 from app.text.safe_text import safe
 from app.tui.textual_private.screens import Dialog
 

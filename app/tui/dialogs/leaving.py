@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from app.feed.run_state import Snapshot
+from app.feed.snapshot import Snapshot
 from app.tui.dialogs.choices import Choice
 
 Plan = Literal["", "stay", "hand_over", "stop", "now", "leave"]

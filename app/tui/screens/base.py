@@ -21,7 +21,7 @@ from textual.reactive import reactive
 from textual.screen import Screen
 from textual.widgets import Input, TextArea
 
-from app.feed.run_state import Snapshot
+from app.feed.snapshot import Snapshot
 from app.tui.lifecycle import RunKeeper
 from app.tui.messages import ExplainRequested
 from app.tui.textual_private.screens import DrawnOnce

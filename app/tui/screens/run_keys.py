@@ -5,7 +5,7 @@ from typing import Final
 
 from textual.binding import Binding
 
-from app.feed.run_state import Asked, Snapshot
+from app.feed.snapshot import Asked, Snapshot
 from app.tui.dialogs.choices import StopDialog
 from app.tui.screens.base import WorkbenchScreen
 

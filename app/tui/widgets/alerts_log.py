@@ -6,7 +6,8 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from app.feed.run_state import LogLine, Snapshot, clock
+from app.feed.run_state import clock
+from app.feed.snapshot import LogLine, Snapshot
 from app.text.safe_text import safe
 from app.tui.looks.colours import Palette, style
 from app.tui.messages import ExplainRequested, MuteRequested

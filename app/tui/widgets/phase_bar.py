@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from textual.reactive import reactive
 
-from app.feed.run_state import PHASES, Snapshot
+from app.feed.snapshot import PHASES, Snapshot
 from app.text.numbers import seconds, short, with_unit
 from app.text.safe_text import cell_len, clip
 from app.tui.looks.colours import Palette, style

@@ -5,7 +5,7 @@ from typing import ClassVar
 from textual import events
 from textual.reactive import reactive
 
-from app.feed.run_state import Snapshot
+from app.feed.snapshot import Snapshot
 from app.text.safe_text import cell_len, clip
 from app.tui.looks.colours import Palette, style
 from app.tui.widgets.panel import Line, Panel

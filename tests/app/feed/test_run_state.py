@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from app.feed.narrator import narrate
-from app.feed.run_state import Head, RunState, Snapshot
+from app.feed.run_state import RunState
 from app.feed.series import MOST_BUCKETS, Series
+from app.feed.snapshot import Head, Snapshot
 from experiments.board import Board
 from grpo_engine import events as ev
 from tests.app.script import Script, evaluation, started

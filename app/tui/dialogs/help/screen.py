@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
-from app.feed.run_state import Snapshot
+from app.feed.snapshot import Snapshot
 from app.text.safe_text import cell_len, safe
 from app.tui.dialogs.help.topics import (
     Part,

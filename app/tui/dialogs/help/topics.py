@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from app.feed.run_state import Snapshot
+from app.feed.snapshot import Snapshot
 from app.text.numbers import with_unit
 from grpo_engine.metrics import METRICS, MetricSpec, spec
 

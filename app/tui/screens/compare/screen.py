@@ -14,7 +14,7 @@ from textual.containers import Container, Vertical
 from textual.message import Message
 from textual.reactive import reactive
 
-from app.feed.run_state import Snapshot
+from app.feed.snapshot import Snapshot
 from app.tui import messages as msg
 from app.tui.dialogs.ask import Ask
 from app.tui.screens.base import WorkbenchScreen

@@ -12,7 +12,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.reactive import reactive
 
-from app.feed.run_state import Snapshot
+from app.feed.snapshot import Snapshot
 from app.inspector.groups import SORT_KEYS
 from app.tui.messages import RolloutOpened
 from app.tui.screens.base import WorkbenchScreen

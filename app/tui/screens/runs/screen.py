@@ -13,8 +13,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.reactive import reactive
 
-from app.feed.run_state import Asked, Snapshot
 from app.feed.session import Session
+from app.feed.snapshot import Asked, Snapshot
 from app.tui import messages as msg
 from app.tui.dialogs.ask import Ask
 from app.tui.screens.run_keys import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen

@@ -10,7 +10,7 @@ from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 
 from app.feed.narrator import narrate
-from app.feed.run_state import Snapshot
+from app.feed.snapshot import Snapshot
 from app.tui.dialogs.export import Maker
 from app.tui.messages import PromptFocused
 from app.tui.screens.run_keys import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from app.feed.run_state import Snapshot
 from app.feed.series import SeriesView
+from app.feed.snapshot import Snapshot
 from app.text.numbers import MINUS, change, short, with_unit
 from app.text.safe_text import cell_len, clip
 from app.tui.looks.colours import Palette, style

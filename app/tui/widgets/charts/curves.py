@@ -6,7 +6,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
-from app.feed.run_state import Snapshot
+from app.feed.snapshot import Snapshot
 from app.text.safe_text import cell_len
 from app.tui.looks.colours import Palette, style
 from app.tui.messages import ExplainRequested

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from textual.pilot import Pilot
 
-from app.feed.run_state import Snapshot
+from app.feed.snapshot import Snapshot
 from app.inspector.lab import KNOBS
 from app.tui.app import Workbench
 from app.tui.messages import RolloutOpened
