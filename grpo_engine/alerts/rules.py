@@ -337,7 +337,7 @@ def step_time_doubled(facts: Facts) -> Finding | None:
         return None
     return Finding(
         severity="warning",
-        explanation=f"A step takes {statistics.median(now):.1f} s; it took "
+        explanation=f"A step takes {statistics.median(now):.1f} s, up from "
         f"{statistics.median(before):.1f} s.",
         remedy="Check whether answers got longer or another program uses the CPU.",
         value=statistics.median(now),

@@ -198,7 +198,7 @@ def _batch(values: Tree, put: Put, notes: list[str]) -> None:
     batch = rows * generated
     if batch % group:
         raise ConfigError(
-            f"a generation batch of {batch} is not whole groups of num_generations {group}; "
+            f"a generation batch of {batch} is not a multiple of num_generations {group}; "
             "TRL refuses it as well"
         )
     put("rollout.prompts", batch // group)

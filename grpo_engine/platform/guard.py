@@ -27,7 +27,7 @@ class CoreGivenUp:
         return (
             f"Other programs use this machine's cores: a small matrix product took "
             f"{self.milliseconds:.1f} ms instead of {self.usual:.2f}. From here on matrix products "
-            f"use {self.after} instead of {self.before} threads; numbers may differ in their last "
+            f"use {self.after} of {self.before} threads; numbers may differ in their last "
             "digits."
         )
 

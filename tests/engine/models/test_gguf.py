@@ -98,7 +98,7 @@ def test_a_file_cut_anywhere_is_refused_and_leaves_nothing(
     (tmp_path / "out").mkdir()
     for size in [*range(0, 24), *range(24, len(whole) - 1, 997), len(whole) - 1]:
         cut.write_bytes(whole[:size])
-        refused(cut, tmp_path / "out" / "made", "is cut off" if size >= 4 else "is no GGUF file")
+        refused(cut, tmp_path / "out" / "made", "is cut off" if size >= 4 else "is not a GGUF file")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_wrong_tensors_are_refused_by_name(tiny: tuple[Path, Path], tmp_path: Pa
 def test_what_is_no_file_or_no_gguf_is_named(tmp_path: Path) -> None:
     refused(tmp_path / "none.gguf", tmp_path / "made", "cannot be read: No such file")
     (tmp_path / "text.gguf").write_text("hello, this is text")
-    refused(tmp_path / "text.gguf", tmp_path / "made", "is no GGUF file: it does not begin with")
+    refused(tmp_path / "text.gguf", tmp_path / "made", "is not a GGUF file: it does not begin with")
 
 
 def test_a_folder_that_exists_is_kept(tiny: tuple[Path, Path], tmp_path: Path) -> None:
