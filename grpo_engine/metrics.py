@@ -32,14 +32,14 @@ def _spec(
 
 _SPECS = (
     _spec("reward", "reward", "Mean of the weighted rewards of this step's answers. "
-          "It is noisy because each step has other prompts; look at the smoothed line.", "up"),
+          "It is noisy because each step has different prompts; look at the smoothed line.", "up"),
     _spec("reward_std", "reward spread", "Standard deviation of the weighted rewards over this "
           "step's answers. At 0 all score alike and there is nothing to learn from."),
     _spec("frac_reward_zero_std", "groups without signal", "Share of groups whose answers all "
           "scored the same. They teach nothing: the prompts are too easy or too hard.", "down",
           "share", (0.5,)),
     _spec("groups/skipped", "groups skipped", "Groups that took no part in the update. Without a "
-          "KL leash a group without signal has no gradient, so its forward pass is saved.",
+          "KL penalty a group without signal has no gradient, so its forward pass is saved.",
           "down", "groups", reduction="sum"),
     _spec("groups/refilled", "groups refilled", "Groups without signal that dynamic sampling "
           "replaced by other prompts. Each costs the time of a whole group.", "down", "groups",
@@ -67,9 +67,9 @@ _SPECS = (
     _spec("clip_ratio/high_max", "clipped high, most", "Largest share of tokens clipped high "
           "among the answers. It shows how uneven the answers are.", reduction="max", unit="share"),
     _spec("cispo_clip_ratio", "weights capped", "Share of tokens pushed up whose weight CISPO "
-          "capped. Their gradient goes on; only its size is bounded.", "none", "share"),
+          "capped. They keep their gradient; only its size is bounded.", "none", "share"),
     _spec("at_bound", "pushes stopped", "Share of pushed tokens whose push has stopped at a bound. "
-          "Near 1 another pass over the same rollouts would teach nothing.", "none", "share"),
+          "Near 1 another pass over the same rollouts would change nothing.", "none", "share"),
     _spec("completions/mean_length", "answer length", "Mean number of tokens of an answer, its "
           "end token included. Growth without reward is padding.", "none", "tokens"),
     _spec("completions/min_length", "shortest answer", "Tokens of the shortest answer. Answers of "
@@ -77,7 +77,7 @@ _SPECS = (
     _spec("completions/max_length", "longest answer", "Tokens of the longest answer. At the limit "
           "it was cut.", "none", "tokens", reduction="max"),
     _spec("completions/clipped_ratio", "answers cut", "Share of answers that hit the length limit "
-          "before an end token. They cannot earn what stands at their end.", "down", "share",
+          "before an end token. They get no reward for the result at their end.", "down", "share",
           (0.5,)),
     _spec("completions/mean_terminated_length", "finished length", "Mean tokens of the answers "
           "that ended by themselves. Compare it with the limit.", "none", "tokens"),
@@ -100,7 +100,7 @@ _SPECS = (
     _spec("ratio/mean", "ratio", "Mean ratio of new to old probability in the last pass. Far from "
           "1 the rollouts are stale."),
     _spec("ratio/clamped", "ratios clamped", "Tokens whose log-ratio was beyond 60 and was cut "
-          "off. Anything but 0 means that the policies have nothing in common.", "down", "tokens",
+          "off. Anything above 0 means that the policies differ completely.", "down", "tokens",
           reduction="sum"),
     _spec("sampling/sampling_logp_difference/mean", "sampler gap", "Mean difference between the "
           "sampler's log-probability and the trainer's for the same token. It should be tiny.",
@@ -108,16 +108,15 @@ _SPECS = (
     _spec("sampling/sampling_logp_difference/max", "sampler gap, largest", "Largest difference "
           "between the sampler's log-probability and the trainer's. Above 0.001 in float32 "
           "something differs between the two.", "down", "nats", (0.001,), "max"),
-    _spec("sampling/importance_sampling_ratio/min", "sampler weight, least", "Smallest weight of "
-          "a token, or of an answer, for what the sampler gave it. It is 0 where some are left "
-          "out.", reduction="min"),
-    _spec("sampling/importance_sampling_ratio/mean", "sampler weight", "Mean weight of tokens, or "
-          "of answers, for what the sampler gave them. It is near 1 where sampler and trainer "
-          "agree."),
-    _spec("sampling/importance_sampling_ratio/max", "sampler weight, most", "Largest weight of a "
-          "token, or of an answer, for what the sampler gave it. It is at most the cap.",
+    _spec("sampling/importance_sampling_ratio/min", "sampler weight, least", "Smallest "
+          "importance weight of a token or an answer. It is 0 where some are left out.",
+          reduction="min"),
+    _spec("sampling/importance_sampling_ratio/mean", "sampler weight", "Mean "
+          "importance weight of tokens or answers. It is near 1 where sampler and trainer agree."),
+    _spec("sampling/importance_sampling_ratio/max", "sampler weight, most", "Largest "
+          "importance weight of a token or an answer. It is at most the cap.",
           reduction="max"),
-    _spec("sampling/masked_ratio", "left out for the gap", "Share of answer tokens left out of "
+    _spec("sampling/masked_ratio", "masked for the gap", "Share of answer tokens left out of "
           "the loss because sampler and policy differ too much about them. They still count in "
           "every average.", "down", "share"),
     _spec("target/reached", "targets reached", "Share of pushed tokens within tolerance of their "
@@ -130,8 +129,8 @@ _SPECS = (
           "should fall while the critic learns what to expect.", "down"),
     _spec("value/explained_variance", "critic explains", "Share of the returns' variance that the "
           "critic explains. At 0 it is no better than a constant baseline.", "up", "share"),
-    _spec("entropy_bonus", "entropy bonus", "Weight of the entropy bonus in this step. With a "
-          "target it is steered.", "none"),
+    _spec("entropy_bonus", "entropy bonus", "Weight of the entropy bonus in this step. With an "
+          "entropy target it is adjusted.", "none"),
     _spec("passes", "passes", "Passes over the rollouts that were made in this step. Early "
           "stopping makes it smaller than the setting.", "none", "passes", reduction="last"),
     _spec("time/generate", "time: generate", "Seconds spent sampling answers. Usually the largest "
@@ -142,18 +141,18 @@ _SPECS = (
           "log-probabilities. It is 0 when neither is needed.", "down", "s"),
     _spec("time/update", "time: update", "Seconds spent in forward, backward and optimiser. It "
           "grows with passes.", "down", "s"),
-    _spec("step_time", "step time", "Seconds of the whole step without pauses. A doubling means "
-          "the machine is busy or answers grew.", "down", "s"),
+    _spec("step_time", "step time", "Seconds of the whole step without pauses. If it doubles, "
+          "the machine is busy or answers got longer.", "down", "s"),
     _spec("tokens_per_second", "tokens per second", "Answer tokens sampled per second of "
           "sampling. It tells how well decoding is batched.", "up", "tok/s"),
-    _spec("memory/peak_gb", "peak memory", "Most memory that MLX held in this step. It should stay "
+    _spec("memory/peak_gb", "peak memory", "Most memory that MLX used in this step. It should stay "
           "flat over a run.", "down", "GB", reduction="max"),
-    _spec("eval/accuracy", "held-out accuracy", "Share of held-out problems answered right. It is "
-          "the honest measure of progress.", "up", "share"),
+    _spec("eval/accuracy", "held-out accuracy", "Share of held-out problems answered correctly. It "
+          "is the honest measure of progress.", "up", "share"),
     _spec("eval/reward", "held-out reward", "Mean reward on held-out problems. Compare it with the "
           "training reward to see overfitting.", "up"),
-    _spec("eval/format", "held-out format", "Share of held-out answers in the asked format. A rise "
-          "of format alone is not reasoning.", "up", "share"),
+    _spec("eval/format", "held-out format", "Share of held-out answers in the requested format. A "
+          "rise of format alone is not reasoning.", "up", "share"),
 )  # fmt: skip
 
 METRICS: dict[str, MetricSpec] = {spec.name: spec for spec in _SPECS}
@@ -179,7 +178,7 @@ def spec(name: str) -> MetricSpec:
 def _held_out_length(name: str, leaf: str) -> MetricSpec:
     if leaf == "truncated":
         return _spec(name, "held-out truncated", "Share of held-out answers that were cut at the "
-                     "longest length. A cut answer rarely holds its result.", "down",
+                     "longest length. A cut answer rarely contains its result.", "down",
                      "share")  # fmt: skip
     return _spec(name, "held-out length", "Mean length of held-out answers. Longer is neither "
                  "better nor worse by itself.", "none", "tokens")  # fmt: skip
@@ -190,7 +189,7 @@ def _reward_spec(name: str, rest: str) -> MetricSpec:
     if part == "std":
         text = (
             f"Standard deviation of {function} over this step's answers. "
-            "At 0 this function tells no answer from another."
+            "At 0 the function scores all answers the same."
         )
         return _spec(name, f"{function} spread", text)
     text = (

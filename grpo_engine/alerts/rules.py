@@ -71,8 +71,8 @@ def no_signal(facts: Facts) -> Finding | None:
         return None
     return Finding(
         severity="warning",
-        explanation=f"{share:.0%} of the prompts of the last 5 steps gave no signal: all their "
-        "answers scored the same, so there is nothing to prefer.",
+        explanation=f"{share:.0%} of the prompts in the last 5 steps had no signal: all their "
+        "answers scored the same.",
         remedy="Use harder tasks if all are right and easier ones if all are wrong, larger groups, "
         "or dynamic sampling (algorithm.refill_rounds).",
         value=share,
@@ -91,9 +91,9 @@ def format_hacking(facts: Facts) -> Finding | None:
     return Finding(
         severity="warning",
         explanation=f"Reward rose by {reward:.3f} over the last 20 steps while {facts.accuracy} "
-        "did not: the model earns by form and not by being right.",
+        "did not: the model is rewarded for its format, not for right answers.",
         remedy=f"Give {facts.accuracy} more weight (rewards.weights) or drop a reward that is "
-        "already earned.",
+        "already at its maximum.",
         value=right,
         limit=0.0,
     )
@@ -106,7 +106,7 @@ def kl_above_limit(facts: Facts) -> Finding | None:
     return Finding(
         severity="warning",
         explanation=f"The policy is {_mean(values):.3f} nats per token away from its reference: "
-        "it may be losing what the base model could do.",
+        "it may be losing abilities of the base model.",
         remedy="Raise algorithm.beta, lower optimizer.learning_rate, or stop here and evaluate.",
         value=_mean(values),
         limit=limit,
@@ -123,7 +123,7 @@ def kl_exploding(facts: Facts) -> Finding | None:
     return Finding(
         severity="error",
         explanation=f"KL jumped to {now[0]:.3g} from a median of {statistics.median(before):.3g}: "
-        "one update moved the policy far.",
+        "one update moved the policy too far.",
         remedy="Lower optimizer.learning_rate or optimizer.max_grad_norm; go back to a checkpoint.",
         value=now[0],
         limit=limit,
@@ -139,7 +139,7 @@ def entropy_collapse(facts: Facts) -> Finding | None:
     return Finding(
         severity="warning",
         explanation=f"Entropy fell to {_mean(now):.3f} from {_mean(first):.3f} at the start: the "
-        "answers to a prompt are all alike and groups lose their signal.",
+        "answers to a prompt become the same, and groups lose their signal.",
         remedy="Raise rollout.temperature, algorithm.clip_high or algorithm.entropy_bonus, or "
         "lower optimizer.learning_rate.",
         value=_mean(now),
@@ -172,7 +172,7 @@ def most_truncated(facts: Facts) -> Finding | None:
         return None
     return Finding(
         severity="warning",
-        explanation=f"{share:.0%} of the answers of the last 3 steps were cut at the length limit "
+        explanation=f"{share:.0%} of the answers in the last 3 steps were cut at the length limit "
         "and could not finish.",
         remedy="Raise rollout.max_new_tokens, or ask for shorter answers in task.system_prompt.",
         value=share,
@@ -188,7 +188,7 @@ def clip_too_much(facts: Facts) -> Finding | None:
     return Finding(
         severity="warning",
         explanation=f"{share:.0%} of the tokens were at their bound over the last 5 steps: later "
-        "passes push tokens that no longer count.",
+        "passes have little effect.",
         remedy="Lower optimizer.learning_rate or algorithm.passes.",
         value=share,
         limit=limit,
@@ -202,7 +202,7 @@ def clip_never(facts: Facts) -> Finding | None:
         return None
     return Finding(
         severity="info",
-        explanation="No token reached its bound in 10 steps, though each batch is used for "
+        explanation="No token was clipped in 10 steps although each batch is used for "
         f"{facts.updates_per_step} updates: the bounds have no effect.",
         remedy="The learning rate may be raised, or passes lowered to save time.",
         value=max(shares),
@@ -219,7 +219,7 @@ def gradient_spike(facts: Facts) -> Finding | None:
         severity="warning",
         explanation=f"The gradient norm was {now[0]:.3g}, more than "
         f"{facts.limits.grad_norm:g} times the usual {usual:.3g}.",
-        remedy="Look at this step's groups; lower optimizer.max_grad_norm if it comes again.",
+        remedy="Look at this step's groups; lower optimizer.max_grad_norm if it happens again.",
         value=now[0],
         limit=facts.limits.grad_norm * usual,
     )
@@ -241,10 +241,10 @@ def sampler_disagrees(facts: Facts) -> Finding | None:
     sizes = f"{now.get(MEAN_GAP, 0.0):.2g} nats per token on average, {now[MAX_GAP]:.2g} at most"
     problem = f"Sampler and trainer give the same tokens different log-probabilities: {sizes}. "
     if facts.corrected:
-        why = "Importance correction weighs answers for it, but rounding alone is not so large."
+        why = "Importance correction compensates for it, but rounding does not explain so much."
         remedy = "Set model.shared_prefix false, and if that does not help model.dtype float32."
     else:
-        why = "The policy is updated as if it had sampled what another policy did."
+        why = "The policy is updated on answers that a different policy sampled."
         remedy = "Set algorithm.importance_cap 3 to correct for it, or model.dtype float32."
     return Finding(
         severity="warning" if facts.corrected else "error", explanation=problem + why,
@@ -258,10 +258,10 @@ def many_masked(facts: Facts) -> Finding | None:
         return None
     return Finding(
         severity="warning",
-        explanation=f"{share:.0%} of the tokens of the last 5 steps were left out of the loss, "
+        explanation=f"{share:.0%} of the tokens in the last 5 steps were left out of the loss, "
         "because sampler and policy differ too much about their answers.",
-        remedy="Set algorithm.importance_mode token_truncate, which leaves nothing out; with "
-        "algorithm.off_policy_mask raise it, or lower algorithm.passes or "
+        remedy="Set algorithm.importance_mode token_truncate, which masks nothing; if "
+        "algorithm.off_policy_mask is set, raise it; or lower algorithm.passes or "
         "optimizer.learning_rate.",
         value=share,
         limit=MASKED,
@@ -290,9 +290,10 @@ def reward_constant(facts: Facts) -> Finding | None:
                 name = key.removeprefix("rewards/").removesuffix("/std")
                 return Finding(
                     severity="warning",
-                    explanation=f"Reward function {name} gave every answer of 10 steps the same "
-                    "score: it teaches nothing.",
-                    remedy=f"Try {name} with `grpo-tui rewards test`; drop it if it is mastered.",
+                    explanation=f"Reward function {name} gave every answer in 10 steps the same "
+                    "score, so it has no effect.",
+                    remedy=f"Try {name} with `grpo-tui rewards test`; drop it if it is always at "
+                    "its maximum.",
                     value=0.0,
                     limit=0.0,
                 )
@@ -305,7 +306,7 @@ def duplicates(facts: Facts) -> Finding | None:
         return None
     return Finding(
         severity="warning",
-        explanation=f"{share:.0%} of the answers of the last 3 steps equal a sibling token by "
+        explanation=f"{share:.0%} of the answers in the last 3 steps equal a sibling token by "
         "token: there is little exploration.",
         remedy="Raise rollout.temperature or use harder tasks.",
         value=share,
@@ -319,7 +320,7 @@ def memory_near_limit(facts: Facts) -> Finding | None:
         return None
     return Finding(
         severity="error",
-        explanation=f"The step held {peak[0]:.1f} GB of {facts.memory_gb:.1f} GB.",
+        explanation=f"The step used {peak[0]:.1f} of {facts.memory_gb:.1f} GB of memory.",
         remedy="Lower optimizer.micro_rows or rollout.max_new_tokens, or set "
         "model.grad_checkpoint.",
         value=peak[0],
@@ -336,9 +337,9 @@ def step_time_doubled(facts: Facts) -> Finding | None:
         return None
     return Finding(
         severity="warning",
-        explanation=f"A step takes {statistics.median(now):.1f} s; it took "
+        explanation=f"A step takes {statistics.median(now):.1f} s, up from "
         f"{statistics.median(before):.1f} s.",
-        remedy="See whether answers grew, or another program took the processor.",
+        remedy="Check whether answers got longer or another program uses the CPU.",
         value=statistics.median(now),
         limit=limit,
     )
@@ -358,7 +359,8 @@ def held_out_flat(facts: Facts) -> Finding | None:
     return Finding(
         severity="warning",
         explanation=f"Training reward rose from {_mean(early):.2f} to {_mean(late):.2f} while "
-        f"held-out accuracy went from {first:.2f} to {last:.2f}: nothing carries over.",
+        f"held-out accuracy went from {first:.2f} to {last:.2f}: the gain does not "
+        "generalise.",
         remedy="Use more or more varied training problems, or a higher algorithm.beta.",
         value=last,
         limit=first,

@@ -105,7 +105,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path} must hold sections like `rollout:`, got {type(tree).__name__}")
+        raise ConfigError(
+            f"{path} must contain sections like `rollout:`, got {type(tree).__name__}"
+        )
     return tree
 
 

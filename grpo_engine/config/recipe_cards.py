@@ -19,16 +19,16 @@ CARDS: dict[str, RecipeCard] = {
         title="REINFORCE",
         paper="Williams 1992, doi:10.1007/BF00992696",
         summary="Raise the log-probability of every answer by its reward.",
-        good="The whole idea in one line; the yardstick for all others.",
-        bad="Very noisy: with rewards of 0 and 1 it only ever pushes up, so that what is likely "
-        "wins by being sampled more.",
+        good="The basic idea in one line; a baseline for the others.",
+        bad="Very noisy: with rewards of 0 and 1 it only pushes up, so likely answers win "
+        "because they are sampled more often.",
     ),
     "reinforce-baseline": RecipeCard(
         title="REINFORCE with a baseline",
         paper="Williams 1992, doi:10.1007/BF00992696",
         summary="Compare each reward with the mean of the batch, then push up or down.",
-        good="Much less noise at no cost; long answers count in full.",
-        bad="An easy prompt looks good and a hard one bad, whatever was answered.",
+        good="Much less noise at no cost; long answers keep their full weight.",
+        bad="Answers to easy prompts look good and to hard ones bad, whatever they are.",
     ),
     "off-policy": RecipeCard(
         title="Off-policy policy gradient",
@@ -44,7 +44,7 @@ CARDS: dict[str, RecipeCard] = {
         "near the reference.",
         good="No critic; sound defaults; hard and easy prompts count alike.",
         bad="Wrong long answers are punished less per token than short ones, and prompts with "
-        "little spread are blown up.",
+        "a small spread are amplified.",
     ),
     "grpo-iterative": RecipeCard(
         title="Iterative GRPO",
@@ -58,8 +58,8 @@ CARDS: dict[str, RecipeCard] = {
         paper="DeepSeekMath, arXiv:2402.03300, section 4.1.3",
         summary="Score the steps of an answer; a token's advantage is the sum of those that end at "
         "or after it.",
-        good="Says where an answer went wrong; learns from fewer rollouts.",
-        bad="Needs scores of steps; more steps can mean more reward, whatever they say.",
+        good="Shows where an answer went wrong; learns from fewer rollouts.",
+        bad="Needs scores of steps; more steps can mean more reward, whatever their content.",
     ),
     "grpo-sequence": RecipeCard(
         title="GRPO with ratios of whole answers",
@@ -67,20 +67,21 @@ CARDS: dict[str, RecipeCard] = {
         summary="One probability ratio and one KL for the whole answer; rollouts come from a "
         "policy copied every few steps.",
         good="Small enough to follow by hand, answer by answer.",
-        bad="The ratio of a long answer leaves any bounds at once: for short answers only.",
+        bad="For short answers only: the ratio of a long answer exceeds any bound at once.",
     ),
     "dr-grpo": RecipeCard(
         title="Dr. GRPO",
         paper="Understanding R1-Zero-like training, arXiv:2503.20783",
-        summary="GRPO without the two divisors that bias it: the spread and the own length.",
-        good="Answers do not grow long for being wrong; an unbiased gradient.",
+        summary="GRPO without the two divisors that bias it: the group's spread and the answer's "
+        "length.",
+        good="Wrong answers are not driven to be longer; the gradient is unbiased.",
         bad="Prompts with small rewards move little; the step size depends on the maximum length.",
     ),
     "dapo": RecipeCard(
         title="DAPO",
         paper="arXiv:2503.14476",
-        summary="More room upwards, every token of the update alike, groups without signal "
-        "replaced, a soft penalty for length.",
+        summary="A higher upper bound, equal weight for every token of the update, groups without "
+        "signal replaced, a soft penalty for length.",
         good="Keeps exploring; no rollout is wasted; strong on long reasoning.",
         bad="Refilling costs sampling time when most prompts are too easy or too hard.",
     ),
@@ -96,14 +97,15 @@ CARDS: dict[str, RecipeCard] = {
         title="CISPO",
         paper="MiniMax-M1, arXiv:2506.13585",
         summary="Bound the weight of a token and never its gradient.",
-        good="Rare tokens that turn an argument keep learning where clipping would drop them.",
-        bad="Nothing stops a push, so that many passes over the same rollouts can go too far.",
+        good="Rare but decisive tokens keep their gradient where clipping would drop them.",
+        bad="Nothing stops a push, so many passes over the same rollouts can go too far.",
     ),
     "sapo": RecipeCard(
         title="SAPO",
         paper="arXiv:2511.20347",
         summary="A smooth gate in place of the clip: the push fades as the ratio leaves 1.",
-        good="No sudden silence at a bound; a little more caution downwards.",
+        good="The gradient does not vanish abruptly at a bound; pushes down are a little more "
+        "careful.",
         bad="Two temperatures to choose; the value of the loss says little.",
     ),
     "bnpo": RecipeCard(
@@ -116,24 +118,26 @@ CARDS: dict[str, RecipeCard] = {
     "rloo": RecipeCard(
         title="RLOO",
         paper="Back to basics, arXiv:2402.14740",
-        summary="Compare each answer with the mean of its siblings, KL taken from the reward.",
-        good="An unbiased baseline without a critic; KL counts for the answer that earned it.",
-        bad="Noisy for small groups; ratios of whole answers leave the clip when answers are long.",
+        summary="Compare each answer with the mean of its siblings, KL subtracted from the reward.",
+        good="An unbiased baseline without a critic; the KL penalty applies to the answer that "
+        "caused it.",
+        bad="Noisy for small groups; the ratios of long answers exceed the clip bounds.",
     ),
     "how-much": RecipeCard(
         title="How much, not how fast",
-        paper="The article that asks how much to push a token and not how fast",
+        paper='The article "How much, not how fast"',
         summary="Give every distinct token after a shared prefix a target probability, and push "
         "until it is there.",
-        good="Rare and likely tokens are moved by comparable amounts; siblings never fight over a "
-        "prefix they share.",
+        good="Rare and likely tokens are moved by comparable amounts; siblings are never pushed "
+        "against each other on a shared prefix.",
         bad="Only the sign of a reward counts; several passes for each batch.",
     ),
     "ppo": RecipeCard(
         title="PPO with a critic",
         paper="arXiv:1707.06347 and, for language models, arXiv:2203.02155",
-        summary="A critic says what to expect at every token; advantages are what came on top.",
+        summary="A critic predicts the return at every token; the advantage is the return above "
+        "that.",
         good="Credit token by token; needs no groups.",
-        bad="A second thing to train and to tune; poor until the critic is good.",
+        bad="A critic to train and tune as well; poor until the critic is good.",
     ),
 }

@@ -96,7 +96,7 @@ def values_of(recipe: Recipe) -> dict[str, object]:
         "low": f"{1 - recipe.clip_low:g}",
         "high": f"{1 + recipe.clip_high:g}",
         "payer": "token" if recipe.anchor_level == "token" else "answer",
-        "paid": "out of the reward" if recipe.pays_in_reward else "in the loss",
+        "paid": "subtracted from the reward" if recipe.pays_in_reward else "in the loss",
         "w": "wᵢ" if recipe.importance_mode.startswith("sequence") else "wᵢₜ",
         "corrected": correction_words(recipe),
         "often": often(recipe).format(**settings),
@@ -108,9 +108,11 @@ def correction_words(recipe: Recipe) -> str:
     level, _, beyond = recipe.importance_mode.partition("_")
     whose = "token" if level == "token" else "answer"
     low, high = f"{recipe.importance_floor:g}", f"{recipe.importance_cap:g}"
-    inside = f"at most {high}" if recipe.importance_floor == 0 else f"from {low} to {high}"
-    done = f"held {inside}" if beyond == "truncate" else f"left out unless it is {inside}"
-    return f"each {whose} weighs what the trainer gives it over what the sampler gave it, {done}"
+    inside = f"at most {high}" if recipe.importance_floor == 0 else f"between {low} and {high}"
+    done = f"limited to {inside}" if beyond == "truncate" else f"left out unless that is {inside}"
+    return (
+        f"each {whose} is weighted by its trainer probability over its sampler probability, {done}"
+    )
 
 
 def reuse_choice(recipe: Recipe) -> str:

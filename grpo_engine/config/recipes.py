@@ -64,7 +64,7 @@ SIGNALS: dict[str, Meaning] = {
         per_token=True,
     ),
     "gae": Meaning(
-        "the advantage of a token is what came on top of what a critic expected",
+        "the advantage of a token is the return above the critic's prediction",
         (
             "δᵢₜ = sᵢₜ + {gamma:g}·Vᵢₜ₊₁ − Vᵢₜ",
             "Aᵢₜ = δᵢₜ + {gamma:g}·{lam:g}·Aᵢₜ₊₁{whitened}",
@@ -94,7 +94,7 @@ TRUSTS = {
         ("Jᵢₜ = min( {raw}·{A}, clip({rho}, {low}, {high})·{A} )",),
     ),
     "cispo": Meaning(
-        "the push never stops, but no token weighs more than {cispo_cap:g}",
+        "the push never stops, but no token has a weight above {cispo_cap:g}",
         ("Jᵢₜ = [min({rho}, {cispo_cap:g})]·{A}·log π(oᵢₜ)   [.] held constant",),
     ),
     "sapo": Meaning(
@@ -113,9 +113,9 @@ TRUSTS = {
         ),
     ),
 }
-_PENALTY = "each {payer} pays {beta:g} times {anchor} to the reference, {paid}"
+_PENALTY = "a penalty of {beta:g} times {anchor} to the reference per {payer}, {paid}"
 ANCHORS = {
-    "none": Meaning("the policy may go anywhere"),
+    "none": Meaning("nothing holds the policy near the reference"),
     "k1": Meaning(_PENALTY, ("x",)),
     "k2": Meaning(_PENALTY, ("x²/2",)),
     "k3": Meaning(_PENALTY, ("e⁻ˣ + x − 1",)),
@@ -129,7 +129,7 @@ WEIGHTS = {
     ),
     "per_token": Meaning("every token of the update counts the same", ("1/Σᵢ|oᵢ| Σᵢ Σₜ",)),
     "per_batch_token": Meaning(
-        "every token of a micro-batch counts the same, then micro-batches do",
+        "every token of a micro-batch counts the same, and every micro-batch does",
         ("mean over micro-batches of 1/Σᵢ|oᵢ| Σᵢ Σₜ",),
     ),
     "constant": Meaning(
@@ -222,7 +222,7 @@ class Recipe:
         when=chosen("trust", "sapo"),
     )  # fmt: skip
     target_tolerance: float = number(
-        0.02, "Near enough to the target.", above=True, high=1, belongs="trust",
+        0.02, "Relative tolerance around the target.", above=True, high=1, belongs="trust",
         when=chosen("trust", "target"),
     )  # fmt: skip
 
@@ -244,7 +244,7 @@ class Recipe:
     ref_refresh_every: int = number(
         0, "Refresh the reference every N steps; 0 is never.", off=0, unit="steps",
         belongs="anchor", when=ANCHORED,
-        said=", and the reference is renewed every {ref_refresh_every} steps",
+        said=", and the reference is refreshed every {ref_refresh_every} steps",
     )  # fmt: skip
     ref_mix: float = number(
         1.0, "Share of the policy in a refresh.", above=True, high=1, belongs="anchor",
@@ -270,7 +270,7 @@ class Recipe:
         meanings=STOPS,
     )  # fmt: skip
     stop_share: float = number(
-        0.99, "Share of tokens that must be there.", above=True, high=1, belongs="reuse",
+        0.99, "Share of tokens at their bound or target.", above=True, high=1, belongs="reuse",
         when=chosen("stop", "all_at_bound", "target"),
     )  # fmt: skip
     stop_kl: float = number(
@@ -278,8 +278,9 @@ class Recipe:
         when=chosen("stop", "kl"),
     )  # fmt: skip
     stop_plateau: float = number(
-        1e-3, "Least relative improvement.", belongs="reuse", when=chosen("stop", "plateau")
-    )
+        1e-3, "Smallest relative improvement to continue.", belongs="reuse",
+        when=chosen("stop", "plateau"),
+    )  # fmt: skip
     drop_at_bound: bool = setting(
         False, "Tokens at their bound leave the loss.", belongs="reuse",
         when=chosen("trust", "clip", "target"),
@@ -287,9 +288,9 @@ class Recipe:
 
     # Beside the six choices
     sampler_sync_every: int = number(
-        1, "Sample from a policy that is renewed every N steps.", low=1, off=1, unit="steps",
+        1, "Sample from a copy of the policy, updated every N steps.", low=1, off=1, unit="steps",
         belongs="ratio",
-        said=", and samples come from a copy of the policy, renewed every {sampler_sync_every} "
+        said=", and samples come from a copy of the policy, updated every {sampler_sync_every} "
         "steps",
     )  # fmt: skip
     refill_rounds: int = number(0, "Rounds that replace groups without signal; 0 is off.", off=0)
@@ -300,7 +301,9 @@ class Recipe:
     entropy_bonus: float = number(
         0.0, "Weight of the entropy bonus.", off=0, outside=" − {entropy_bonus:g}·mean(H)"
     )
-    entropy_target: float | None = number(None, "Entropy that the bonus is steered to.", off=None)
+    entropy_target: float | None = number(
+        None, "Entropy that the bonus is adjusted to reach.", off=None
+    )
     entropy_top_quantile: float = number(
         1.0, "Only this share of tokens, by entropy, is trained.", above=True, high=1, off=1,
         factor="[Hᵢₜ in the top {entropy_top_quantile:.0%}]·",
@@ -421,7 +424,7 @@ EXCLUSIONS = (
     Exclusion(
         ("anchor", "beta"),
         lambda r: r.anchor == "none" and r.beta > 0,
-        "beta={beta:g} weighs a distance to the reference, but anchor=none measures none: choose "
+        "beta={beta:g} weights the distance to the reference, but anchor=none has none: choose "
         "anchor=k1, k2 or k3, or beta=0",
     ),
     Exclusion(

@@ -157,7 +157,7 @@ class OptimizerConfig(Section):
     learning_rate: float = setting(1e-5, "Peak learning rate.", ge=0, le=10, main=True)
     schedule: Literal["constant", "linear", "cosine"] = setting("constant", "After the warm-up.")
     warmup_steps: int = setting(0, "Steps of linear warm-up.", ge=0, unit="steps")
-    final_share: float = setting(0.0, "Share of the peak that is left at the end.", ge=0, le=1)
+    final_share: float = setting(0.0, "Final value as a share of the peak.", ge=0, le=1)
     weight_decay: float = setting(0.0, "Decoupled weight decay.", ge=0, le=1)
     beta1: float = setting(0.9, "Decay of the first moment.", ge=0, lt=1)
     beta2: float = setting(0.999, "Decay of the second moment.", ge=0, lt=1)
@@ -179,7 +179,7 @@ class EvaluationConfig(Section):
     temperature: float = setting(1.0, "Temperature of the sampled answers.", gt=0, le=10)
     top_p: float = setting(1.0, "Top-p of the sampled answers.", gt=0, le=1)
     top_k: int = setting(0, "Top-k of the sampled answers; 0 for all.", ge=0)
-    pinned: int = setting(4, "Held-out prompts that are followed through the run.", ge=0, le=1024)
+    pinned: int = setting(4, "Held-out prompts sampled throughout the run.", ge=0, le=1024)
     pinned_every: int = setting(10, "Sample the pinned prompts every N steps.", ge=1, unit="steps")
 
 
@@ -197,7 +197,7 @@ class RecordConfig(Section):
     tokens: Literal["all", "every", "pinned", "none"] = setting(
         "all", "Whose token numbers are recorded: all groups, every N steps, pinned ones, none."
     )
-    tokens_every: int = setting(10, "N of `every`.", ge=1, unit="steps")
+    tokens_every: int = setting(10, "N for `every`.", ge=1, unit="steps")
     rollouts: bool = setting(True, "Record the answers themselves.")
     after_groups: int = setting(
         1, "Training groups per step that are scored again after the update.", ge=0, le=1024
@@ -210,7 +210,7 @@ class AlertsConfig(Section):
     no_signal: float = setting(0.5, "Share of prompts without signal over 5 steps.", gt=0, le=1)
     kl: float = setting(0.1, "KL to the reference over 5 steps.", gt=0, unit="nats/token")
     kl_jump: float = setting(10.0, "A step's KL as a multiple of the usual.", gt=1)
-    entropy: float = setting(0.1, "What is left of the first steps' entropy.", gt=0, lt=1)
+    entropy: float = setting(0.1, "Entropy as a share of that in the first steps.", gt=0, lt=1)
     length: float = setting(1.25, "Growth of answers in 20 steps, as a factor.", gt=1)
     cut: float = setting(0.5, "Share of answers cut at the length limit over 3 steps.", gt=0, le=1)
     clip: float = setting(0.3, "Share of tokens at their bound over 5 steps.", gt=0, le=1)
@@ -218,14 +218,14 @@ class AlertsConfig(Section):
     grad_norm: float = setting(10.0, "A step's gradient norm as a multiple of the usual.", gt=1)
     reward_time: float = setting(0.5, "Share of a step that rewards may take.", gt=0, le=1)
     duplicates: float = setting(0.5, "Share of answers that equal a sibling.", gt=0, le=1)
-    memory: float = setting(0.9, "Share of the memory limit that a step may hold.", gt=0, le=1)
+    memory: float = setting(0.9, "Share of the memory limit that a step may use.", gt=0, le=1)
     step_time: float = setting(2.0, "A step's time as a multiple of the usual.", gt=1)
 
 
 class RunConfig(Section):
     """All settings of a run."""
 
-    name: str = setting("", "Name of the run; empty for a made-up one.")
+    name: str = setting("", "Name of the run; empty for a generated one.")
     seed: int = setting(0, "Seed of everything random in the run.", ge=0, lt=2**31)
     steps: int = setting(100, "Training steps.", ge=1, le=10_000_000, unit="steps", main=True)
     model: ModelConfig = ModelConfig()

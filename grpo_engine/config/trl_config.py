@@ -34,7 +34,7 @@ def translate(given: Mapping[str, Any]) -> tuple[Tree, list[str]]:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            notes.append(f"{name}: not a setting of TRL's GRPOConfig that is known here{hint}")
+            notes.append(f"{name}: not a known setting of TRL's GRPOConfig{hint}")
         is_text = isinstance(DEFAULTS.get(name, ""), str)
         values[name] = value if is_text else _number(value)
     tree: Tree = {}
@@ -198,7 +198,7 @@ def _batch(values: Tree, put: Put, notes: list[str]) -> None:
     batch = rows * generated
     if batch % group:
         raise ConfigError(
-            f"a generation batch of {batch} is not whole groups of num_generations {group}; "
+            f"a generation batch of {batch} is not a multiple of num_generations {group}; "
             "TRL refuses it as well"
         )
     put("rollout.prompts", batch // group)

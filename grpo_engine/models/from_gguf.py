@@ -42,7 +42,7 @@ def import_gguf(source: Path, folder: Path, *, dtype: Dtype = "float32") -> Impo
         content, settings = tokenizers.build(file)
         ids = tokenizers.end_ids(file)
         if not ids:
-            raise ModelError(f"{source} names no end token, so answers could not end")
+            raise ModelError(f"{source} has no end token, so answers could not end")
         config["eos_token_id"] = ids if len(ids) > 1 else ids[0]
         for name in ("bos", "pad"):
             key = "padding" if name == "pad" else name
@@ -145,6 +145,6 @@ def _try_out(folder: Path, source: Path) -> None:
         ids = tokenizer.encode("1 + 1 =", add_special_tokens=False)[:4] or [0]
         finite = mx.isfinite(model(mx.array([ids]))).all().item()
     except Exception as error:  # tokenizers raises nothing narrower
-        raise ModelError(f"what {source} holds makes no working model: {error}") from error
+        raise ModelError(f"{source} does not give a working model: {error}") from error
     if not finite or max(ids) >= config["vocab_size"]:
         raise ModelError(f"the weights in {source} are damaged: the model gives no finite numbers")

@@ -68,7 +68,7 @@ def state() -> Blas | None:
 
 def _choose(check: bool) -> Blas:
     if sys.platform != "linux":
-        return Blas(reason="Accelerate serves MLX on macOS")
+        return Blas(reason="MLX uses Accelerate on macOS")
     if device.uses_gpu():
         return Blas(reason="MLX computes on the GPU")
     choice = os.environ.get(CHOICE, "")

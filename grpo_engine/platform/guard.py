@@ -25,15 +25,16 @@ class CoreGivenUp:
     def explanation(self) -> str:
         """What happened, for people."""
         return (
-            f"Other programs want this machine's cores: a small matrix product took "
-            f"{self.milliseconds:.1f} ms instead of {self.usual:.2f}. From here on {self.after} of "
-            f"{self.before} threads do them; numbers may differ in their last digits."
+            f"Other programs use this machine's cores: a small matrix product took "
+            f"{self.milliseconds:.1f} ms instead of {self.usual:.2f}. From here on matrix products "
+            f"use {self.after} of {self.before} threads; numbers may differ in their last "
+            "digits."
         )
 
     @property
     def remedy(self) -> str:
         """How to avoid it."""
-        return f"Close what else computes, or start with GRPO_TUI_THREADS={self.after}."
+        return f"Close other busy programs, or start with GRPO_TUI_THREADS={self.after}."
 
 
 class ThreadGuard:

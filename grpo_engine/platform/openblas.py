@@ -36,11 +36,11 @@ class OpenBlas:
         self.path = path
         names = [prefix for prefix in PREFIXES if self._has(f"{prefix}cblas_sgemm")]
         if not names or not self._has(f"{names[0]}openblas_get_config"):
-            raise BlasError("is no OpenBLAS")
+            raise BlasError("is not OpenBLAS")
         self._prefix = names[0]
         self.config = self._text("openblas_get_config")
         if "USE64BITINT" in self.config.split():
-            raise BlasError("counts in 64 bits where MLX counts in 32")
+            raise BlasError("uses 64-bit integers, MLX 32-bit ones")
         self.kernel = self._text("openblas_get_corename")
 
     def _has(self, name: str) -> bool:

@@ -35,7 +35,9 @@ def load_policy(
     adapter = adapters.attach(model, config, seed)
     parts = take_apart(model, probe, TOLERANCE[dtype])
     if parts is None:
-        notes.append("this model runs whole only: logits are computed at every position")
+        notes.append(
+            "this model cannot be split into trunk and head: logits are computed at every position"
+        )
     windows = prefix_windows(parts, probe, TOLERANCE[dtype]) if parts else None
     if windows is None:
         notes.append("this model cannot share a prompt's keys and values: prompts run per row")
@@ -88,7 +90,7 @@ def end_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> frozenset[int]:
     ids = set(tokenizer.eos_token_ids)
     ids |= set(listed) if isinstance(listed, list) else ({listed} if listed is not None else set())
     if not ids:
-        raise ModelError("the tokenizer names no end token, so answers could not end; add one")
+        raise ModelError("the tokenizer has no end token, so answers could not end; add one")
     return frozenset(int(i) for i in ids)
 
 

@@ -31,7 +31,7 @@ REMEDIES = {
 RIGHT_OR_WRONG = (
     "numeric_answer", "exact_answer", "math_equal", "gym_score", "countdown", "contains",
 )  # fmt: skip
-REMEDY = "Try it on this answer with `grpo-tui rewards test`, mend it, and resume."
+REMEDY = "Try it on this answer with `grpo-tui rewards test`, fix it, and resume."
 
 
 def specs_of(config: RunConfig, task: Task) -> tuple[RewardSpec, ...]:

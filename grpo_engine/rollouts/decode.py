@@ -18,8 +18,8 @@ from grpo_engine.rollouts.sampler import draw
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 
 SLOW = (
-    "rows are decoded one after another: batching does not give this model's own numbers, so "
-    "sampling takes as many times longer as there are rows"
+    "rows are decoded one after another: batching would change this model's results, so "
+    "sampling time grows with the number of rows"
 )
 REPORT_EVERY = 0.08  # seconds between progress events
 

@@ -35,8 +35,8 @@ from grpo_engine.tasks.base import Task, load_task
 from grpo_engine.versions import versions
 
 TRUNCATED = (
-    "top_p, top_k, min_p or repetition_penalty change what is sampled but not the ratio: rare "
-    "tokens are never tried, and the policy that is trained is the whole one"
+    "top_p, top_k, min_p or repetition_penalty change what is sampled but not the ratio: cut "
+    "tokens are never sampled, while training uses the full distribution"
 )
 
 CORRECTED = (
@@ -91,7 +91,7 @@ def open_run(
     if ranks.size > 1:
         yield NoteWritten(
             step=step,
-            text=f"{ranks.size} ranks share out the prompts; progress is shown of rank 0's prompts",
+            text=f"{ranks.size} ranks split the prompts; progress shows rank 0's prompts",
         )
     run = yield from load_run(
         config, control, folder, stack, task, step, threads=threads, ranks=ranks,

@@ -97,8 +97,8 @@ class Generated(Sequence[Example]):
             if prompt_hash(example.prompt) not in self._excluded:
                 return example
         raise DataError(
-            f"problem {index} was held out {REDRAWS} times over ({example.key}): the task makes "
-            f"too few different problems; lower task.held_out_size ({len(self._excluded)} now)"
+            f"problem {index} was held out {REDRAWS} times in a row ({example.key}): the task "
+            f"has too few distinct problems; lower task.held_out_size ({len(self._excluded)} now)"
         )
 
 

@@ -98,7 +98,7 @@ def setting(file: GgufFile, name: str, default: Any = None) -> Any:
     key = f"{file.metadata['general.architecture']}.{name}"
     value = file.metadata.get(key, default)
     if value is None:
-        raise ModelError(f"{file.path} does not say {key}; the file is incomplete")
+        raise ModelError(f"{file.path} lacks {key}; the file is incomplete")
     return value
 
 
@@ -137,7 +137,7 @@ def rope_scaling(file: GgufFile) -> dict[str, Any] | None:
     if kind == "none":
         return None
     if kind != "linear":
-        raise ModelError(f"{file.path} stretches positions by {kind!r}, which cannot be imported")
+        raise ModelError(f"{file.path} uses the rope scaling {kind!r}, which cannot be imported")
     return {"rope_type": "linear", "factor": setting(file, "rope.scaling.factor")}
 
 

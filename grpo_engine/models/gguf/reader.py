@@ -95,7 +95,7 @@ class GgufFile:
     def read_header(self) -> None:
         """Read everything except tensor data."""
         if bytes(self.data[:4]) != MAGIC:
-            raise ModelError(f"{self.path} is no GGUF file: it does not begin with {MAGIC!r}")
+            raise ModelError(f"{self.path} is not a GGUF file: it does not begin with {MAGIC!r}")
         self.place = 4
         version = self._number("I", "the header")
         if version not in (2, 3):
@@ -150,7 +150,7 @@ def open_gguf(path: Path) -> Iterator[GgufFile]:
     """Memory-map a file and read its header."""
     try:
         if path.stat().st_size < len(MAGIC):
-            raise ModelError(f"{path} is no GGUF file: it has {path.stat().st_size} bytes")
+            raise ModelError(f"{path} is not a GGUF file: it has {path.stat().st_size} bytes")
         with path.open("rb") as file:
             held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         opened = GgufFile(path, memoryview(held))

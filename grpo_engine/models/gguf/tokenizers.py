@@ -44,7 +44,7 @@ def build(file: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
     kind = file.metadata.get("tokenizer.ggml.model")
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     if not tokens:
-        raise ModelError(f"{file.path} holds no tokenizer, so no text can be put to its model")
+        raise ModelError(f"{file.path} holds no tokenizer, so its model cannot read text")
     rows = file.tensors["token_embd.weight"].shape[0]
     if len(tokens) > rows or len(set(tokens)) != len(tokens):
         raise ModelError(
@@ -92,8 +92,8 @@ def _byte_pairs(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
     pre = str(file.metadata.get("tokenizer.ggml.pre", "gpt-2"))
     if pre not in PRE_TOKENIZERS:
         raise ModelError(
-            f"{file.path} cuts text the way of {pre!r}, which is not known here; "
-            f"known: {', '.join(PRE_TOKENIZERS)}"
+            f"{file.path} uses the pre-tokenizer {pre!r}, which is not supported; "
+            f"supported: {', '.join(PRE_TOKENIZERS)}"
         )
     merges: list[str] = file.metadata.get("tokenizer.ggml.merges") or []
     if not merges or any(merge.count(" ") != 1 for merge in merges):

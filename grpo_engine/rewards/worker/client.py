@@ -333,7 +333,7 @@ class RewardWorker:
             function.failures = function.failures + 1 if failed else 0
             if function.failures >= PATIENCE:
                 raise RewardError(
-                    f"reward {function.name} failed altogether {PATIENCE} times in a row; the last "
+                    f"reward {function.name} failed completely {PATIENCE} times in a row; the last "
                     f"time: {outcome.problems[0]}"
                 )
 

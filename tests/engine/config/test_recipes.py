@@ -170,7 +170,7 @@ def test_beta_on_a_recipe_without_an_anchor_means_k3() -> None:
         ("reinforce", {"sampler_sync_every": 2}, "ratio=none is right for fresh samples only"),
         ("how-much", {"ratio": "sequence_mean"}, "every token its own target"),
         ("how-much", {"signal": "group_mean"}, "reads only the sign"),
-        ("grpo", {"anchor": "none", "beta": 0.1}, "anchor=none measures none"),
+        ("grpo", {"anchor": "none", "beta": 0.1}, "anchor=none has none"),
         ("dapo", {"anchor": "k1"}, "has no effect with beta=0"),
         ("grpo-process", {"anchor_place": "reward"}, "scores of steps"),
         ("rloo", {"combine": "normalize_then_sum"}, "normalises before it sums"),

@@ -171,7 +171,7 @@ def test_the_same_settings_are_read_from_yaml_json_and_python(tmp_path: Path) ->
         ("a.json", "{", "a.json is not JSON"),
         ("a.yaml", "a: [", "a.yaml is not YAML"),
         ("a.yaml", "scale_rewards: everything", "scale_rewards must be group, batch or none"),
-        ("a.yaml", "num_generations: 7", "is not whole groups of num_generations 7"),
+        ("a.yaml", "num_generations: 7", "is not a multiple of num_generations 7"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_an_error_with_its_place(

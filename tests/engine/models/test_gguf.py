@@ -98,7 +98,7 @@ def test_a_file_cut_anywhere_is_refused_and_leaves_nothing(
     (tmp_path / "out").mkdir()
     for size in [*range(0, 24), *range(24, len(whole) - 1, 997), len(whole) - 1]:
         cut.write_bytes(whole[:size])
-        refused(cut, tmp_path / "out" / "made", "is cut off" if size >= 4 else "is no GGUF file")
+        refused(cut, tmp_path / "out" / "made", "is cut off" if size >= 4 else "is not a GGUF file")
 
 
 @pytest.mark.parametrize(
@@ -106,21 +106,24 @@ def test_a_file_cut_anywhere_is_refused_and_leaves_nothing(
     [
         ({"general.architecture": "bert"}, "architecture bert; llama, qwen2, qwen3 can be"),
         ({"general.architecture": None}, "architecture unknown"),
-        ({"llama.embedding_length": None}, "does not say llama.embedding_length"),
-        ({"llama.embedding_length": 48}, "makes no working model"),
-        ({"llama.block_count": 3}, "makes no working model"),
+        ({"llama.embedding_length": None}, "lacks llama.embedding_length"),
+        ({"llama.embedding_length": 48}, "does not give a working model"),
+        ({"llama.block_count": 3}, "does not give a working model"),
         ({"llama.attention.head_count": 5}, "is damaged: blk.*.attn_q.weight has 32 rows, 5 heads"),
-        ({"llama.rope.scaling.type": "yarn"}, "stretches positions by 'yarn'"),
+        ({"llama.rope.scaling.type": "yarn"}, "uses the rope scaling 'yarn'"),
         ({"tokenizer.ggml.tokens": None}, "holds no tokenizer"),
         ({"tokenizer.ggml.tokens": ["a", "a"]}, "2 tokens .1 distinct. for 262 embeddings"),
         ({"tokenizer.ggml.model": "bert"}, "tokenizer of type 'bert'; gpt2 and llama are known"),
-        ({"tokenizer.ggml.pre": "odd"}, "cuts text the way of 'odd'"),
+        ({"tokenizer.ggml.pre": "odd"}, "uses the pre-tokenizer 'odd'"),
         ({"tokenizer.ggml.merges": ["ab"]}, "without proper merges"),
-        ({"tokenizer.ggml.merges": ["a c"]}, "makes no working model: Token `ac` out of vocab"),
+        (
+            {"tokenizer.ggml.merges": ["a c"]},
+            "does not give a working model: Token `ac` out of vocab",
+        ),
         ({"tokenizer.ggml.token_type": [1]}, "262 tokens but 1 types"),
         (
             {"tokenizer.ggml.eos_token_id": None, "tokenizer.ggml.eot_token_id": None},
-            "names no end token",
+            "has no end token",
         ),
     ],
 )
@@ -151,7 +154,7 @@ def test_wrong_tensors_are_refused_by_name(tiny: tuple[Path, Path], tmp_path: Pa
 def test_what_is_no_file_or_no_gguf_is_named(tmp_path: Path) -> None:
     refused(tmp_path / "none.gguf", tmp_path / "made", "cannot be read: No such file")
     (tmp_path / "text.gguf").write_text("hello, this is text")
-    refused(tmp_path / "text.gguf", tmp_path / "made", "is no GGUF file: it does not begin with")
+    refused(tmp_path / "text.gguf", tmp_path / "made", "is not a GGUF file: it does not begin with")
 
 
 def test_a_folder_that_exists_is_kept(tiny: tuple[Path, Path], tmp_path: Path) -> None:

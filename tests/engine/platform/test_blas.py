@@ -196,14 +196,14 @@ def test_a_choice_that_does_not_load_is_told_in_one_line_and_ignored(choice: str
 
 
 def test_a_library_of_another_kind_is_refused() -> None:
-    with pytest.raises(openblas.BlasError, match="is no OpenBLAS"):
+    with pytest.raises(openblas.BlasError, match="is not OpenBLAS"):
         openblas.OpenBlas("libc.so.6", threads=1)
 
 
-def test_a_library_that_counts_in_64_bits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_with_64_bit_integers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = "OpenBLAS 0.3.34 USE64BITINT DYNAMIC_ARCH"
     monkeypatch.setattr(openblas.OpenBlas, "_text", lambda _self, _name: config)
-    with pytest.raises(openblas.BlasError, match="counts in 64 bits"):
+    with pytest.raises(openblas.BlasError, match="uses 64-bit integers"):
         openblas.OpenBlas(bundled(), threads=1)
 
 

@@ -203,7 +203,7 @@ def test_a_function_that_never_works_ends_the_run(tmp_path: Path) -> None:
     with worker(tmp_path, "one_too_few") as made:
         for _ in range(PATIENCE - 1):
             score(made, "a")
-        with pytest.raises(RewardError, match=f"failed altogether {PATIENCE} times in a row"):
+        with pytest.raises(RewardError, match=f"failed completely {PATIENCE} times in a row"):
             score(made, "a")
 
 

@@ -71,7 +71,7 @@ def test_a_function_that_keeps_failing_ends_the_run_which_goes_on_once_it_is_men
     ended = faulty_run(world, tmp_path, broken, steps=8)[-1]
     assert isinstance(ended, RunFailed)
     assert (ended.error, ended.traceback) == ("RewardError", "")
-    assert f"reward odd failed altogether {PATIENCE} times in a row" in ended.message
+    assert f"reward odd failed completely {PATIENCE} times in a row" in ended.message
     events = faulty_run(world, tmp_path, "pass", steps=8, resume=True)
     assert isinstance(events[-1], RunFinished), events[-1]
     assert [e.step for e in events if isinstance(e, StepFinished)] == [6, 7, 8]
