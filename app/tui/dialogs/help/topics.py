@@ -94,7 +94,7 @@ ALERTS: Mapping[str, tuple[str, str]] = {
     "no_signal": ("Most prompts give no signal: their answers all scored the same.", "no_signal"),
     "format_hacking": ("Reward rises while accuracy does not: the model is rewarded for form.", ""),
     "kl_above_limit": ("The policy is far away from its reference.", "kl"),
-    "kl_exploding": ("One update moved the policy far.", "kl_jump"),
+    "kl_exploding": ("One update moved the policy too far.", "kl_jump"),
     "entropy_collapse": ("Answers to a prompt are nearly all alike.", "entropy"),
     "length_growth": ("Answers grow while the reward does not: padding.", "length"),
     "most_truncated": ("Most answers are cut at the length limit.", "cut"),
