@@ -116,8 +116,8 @@ class AlertsLog(Panel):
         found = f"“{safe(self.needle)}”: {len(entries)}" if self.needle else ""
         self.note = found or counted(self.snapshot)
         if not entries:
-            text = " Nothing holds this text; esc shows all." if self.needle else \
-                " Alerts and what the engine notes show up here."  # fmt: skip
+            text = " Nothing matches; esc shows all." if self.needle else \
+                " Alerts and log messages appear here."  # fmt: skip
             return [[(text, style(palette.label))]]
         cursor = min(self.cursor, len(entries) - 1)
         self._top = max(0, min(self._top, cursor, len(entries) - height))

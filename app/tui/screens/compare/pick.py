@@ -103,7 +103,7 @@ class PickList(Panel):
         picking, palette = self.picking, self.palette
         shown = picking.shown
         if not shown:
-            return [[(" nothing holds this text", style(palette.label))]]
+            return [[(" nothing matches", style(palette.label))]]
         here = min(picking.cursor, len(shown) - 1)
         self._first = max(0, min(max(min(self._first, here), here - height + 1),
                                  len(shown) - height))  # fmt: skip

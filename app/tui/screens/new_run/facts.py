@@ -46,7 +46,7 @@ def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """What a step and the run cost: answers, tokens, memory, time, disk."""
     config = view.checked.config
     if config is None:
-        words = "What it costs shows again once nothing is left to fix."
+        words = "Costs are shown once all errors are fixed."
         return [[(part, style(palette.label))] for part in wrap(words, width, 3)]
     price = cost(config, view.runs)
     per = f"{config.rollout.prompts} prompts × {config.rollout.group_size}"
@@ -234,7 +234,7 @@ def score_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """Each function's score for the typed answer, with its reason."""
     found, label = view.scores, style(palette.label)
     if not found:
-        words = "The reward functions say here what they give for it."
+        words = "The scores of the reward functions appear here."
         return [[(part, label)] for part in wrap(words, width, 3)]
     if problem := found.get("problem"):
         return [[(part, style(palette.bad))] for part in wrap(f"✗ {problem}", width, 20)]
