@@ -72,7 +72,7 @@ class AlertsLog(Panel):
         Binding("down,j", "step(1)", "line below", id="log.down", show=False,
                 tooltip="Choose the line below"),
         Binding("enter", "explain_alert", "explain", id="log.explain",
-                tooltip="Say what the alert means and what to try"),
+                tooltip="Explain the alert and what to try"),
         Binding("m", "mute", "mute", id="log.mute",
                 tooltip="Mute this kind of alert in this run, or unmute it"),
     ]  # fmt: skip

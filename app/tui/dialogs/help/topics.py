@@ -32,7 +32,7 @@ PANELS: Mapping[str, Part] = {
     )),
     "answers": Part("answers", (
         ("", "One lane per answer to the prompt in focus. Siblings are compared with each other: "
-             "an answer is rewarded for being better than the rest of its group."),
+             "an answer is pushed up if it is better than the rest of its group."),
         ("▲ +1.21", "better than its siblings by that many standard deviations: it is pushed up."),
         ("▼ −.69", "worse than its siblings: it is pushed down."),
         ("=", "as good as its siblings: no push. The next number is the reward."),
@@ -97,7 +97,7 @@ ALERTS: Mapping[str, tuple[str, str]] = {
         "Reward rises while accuracy does not: the model may be gaming the format reward.",
         "",
     ),
-    "kl_above_limit": ("The policy is far away from its reference.", "kl"),
+    "kl_above_limit": ("The policy is far from its reference.", "kl"),
     "kl_exploding": ("One update moved the policy far.", "kl_jump"),
     "entropy_collapse": ("Answers to a prompt are nearly all alike.", "entropy"),
     "length_growth": ("Answers grow while the reward does not: padding.", "length"),

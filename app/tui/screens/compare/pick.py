@@ -145,9 +145,9 @@ class Picker(Dialog[Picked | None]):
         Binding("pageup", "move(-15)", "page up", id="pick.page_up", show=False,
                 tooltip="Fifteen lines up"),
         Binding("space", "mark", "mark", id="pick.mark", tooltip="Mark or unmark"),
-        Binding("enter", "take", "take", id="pick.take", tooltip="Take what is marked"),
+        Binding("enter", "take", "take", id="pick.take", tooltip="Use the marked ones"),
         Binding("slash", "filter", "search", id="pick.search", tooltip="Search the list"),
-        Binding("escape,q", "leave", "leave it", id="pick.leave", tooltip="Change nothing"),
+        Binding("escape,q", "leave", "cancel", id="pick.leave", tooltip="Change nothing"),
     ]  # fmt: skip
 
     def __init__(self, title: str, items: Sequence[Item], marks: Sequence[str], hint: str) -> None:

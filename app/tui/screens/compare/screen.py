@@ -108,7 +108,7 @@ class CompareScreen(WorkbenchScreen):
                 tooltip="Choose the previous run"),
         Binding("space", "hide", "hide", id="compare.hide", show=False,
                 tooltip="Hide the chosen run's curves, or show them"),
-        Binding("x", "drop", "take out", id="compare.drop", show=False,
+        Binding("x", "drop", "remove", id="compare.drop", show=False,
                 tooltip="Remove the chosen run from the comparison"),
         Binding("o", "solo", "one chart", id="compare.solo", show=False,
                 tooltip="Only the chosen chart, or all"),
@@ -422,7 +422,7 @@ class CompareScreen(WorkbenchScreen):
         try:
             x = float(text.replace(",", "").replace("_", ""))
         except ValueError:
-            self.notify(f"{text!r} is no number.", severity="warning", markup=False)
+            self.notify(f"{text!r} is not a number.", severity="warning", markup=False)
             return
         self.view = self.view.put(x)
         self.read_at_crosshair()

@@ -177,7 +177,7 @@ def prompt_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """The task in numbers and its first problems, with visible line ends."""
     found, label = view.examples, style(palette.label)
     if not found:
-        words = view.busy or "The first prompts of the run show here."
+        words = view.busy or "The first prompts of the run appear here."
         return [[(part, label)] for part in wrap(words, width, 2)]
     if problem := found.get("problem"):
         return [[(part, style(palette.bad))] for part in wrap(f"✗ {problem}", width, 30)]
@@ -196,7 +196,7 @@ def prompt_lines(view: View, width: int, palette: Palette) -> list[Line]:
             lines += [[("columns ", label), (part, label)]
                       for part in wrap(example["columns"], width - 8, 1)]  # fmt: skip
         if example["folded"]:
-            words = "The template takes no system message: it stands before the user's."
+            words = "The template takes no system message: it is put before the user's."
             lines += [[(part, style(palette.warn))] for part in wrap(words, width, 2)]
     return lines
 

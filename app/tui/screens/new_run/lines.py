@@ -214,7 +214,7 @@ def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
             (
                 "was",
                 f"{shown_value(view, field)} in {view.origin.kind} {view.origin.name}; "
-                "u puts it back",
+                "u resets it",
             )
         )
     facts += _recipe_facts(view, path)

@@ -123,9 +123,9 @@ class NewRunScreen(WorkbenchScreen):
                 tooltip="Review the launch, then start here, detached or in the queue"),
         Binding("p", "preset", "preset…", id="new.preset",
                 tooltip="Start from another preset, or clone a run"),
-        Binding("u", "reset", "put back", id="new.reset",
+        Binding("u", "reset", "reset", id="new.reset",
                 tooltip="Reset the setting to the value of the preset or parent"),
-        Binding("U", "reset_all", "all back", id="new.reset_all", show=False,
+        Binding("U", "reset_all", "reset all", id="new.reset_all", show=False,
                 tooltip="Reset all settings"),
         Binding("ctrl+z", "undo", "undo", id="new.undo", show=False,
                 tooltip="Undo the last change, including a change of preset"),
@@ -587,7 +587,7 @@ class NewRunScreen(WorkbenchScreen):
                  "resets " + ", ".join(path.partition(".")[2] for path in gone)),
                 ("keep", "k", "use it and fix the conflicts by hand",
                  "nothing can be launched until then"),
-                ("", "n", "leave it", ""),
+                ("", "n", "cancel", ""),
             ],
         )  # fmt: skip
         forms = {"clear": cleared, "keep": form}
@@ -607,7 +607,7 @@ class NewRunScreen(WorkbenchScreen):
         entries += [Entry("", "clone a run"), *runs] if runs else []
         now = self.view.origin
         chosen = f"preset:{now.name}" if now.kind == "preset" else f"clone:{now.run}"
-        hint = "What is changed here can be brought back with ctrl+z."
+        hint = "ctrl+z brings back what is changed here."
         self.app.push_screen(Pick("start from", hint, entries, self._about_start, chosen),
                              self._start_with)  # fmt: skip
 
@@ -824,8 +824,8 @@ class NewRunScreen(WorkbenchScreen):
             path = Path(name.strip()).expanduser().absolute()
             if path.exists():
                 ask = Choice[str]("save as", f"{path} exists already.",
-                                  [("over", "o", "write over it", ""),
-                                   ("", "n", "leave it", "")])  # fmt: skip
+                                  [("over", "o", "overwrite it", ""),
+                                   ("", "n", "cancel", "")])  # fmt: skip
                 self.app.push_screen(ask, partial(self._write_over, config, path))
             else:
                 self._write(config, path)

@@ -222,7 +222,7 @@ class RolloutsScreen(WorkbenchScreen):
         visit = self.view.visit(by)
         if visit is None:
             self.notify(
-                "This prompt was sampled at no other step; t shows pinned prompts, which are."
+                "This prompt was sampled at no other step; t shows pinned prompts, sampled at many."
             )
             return
         self._following = False

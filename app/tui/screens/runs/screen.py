@@ -75,7 +75,7 @@ class RunsScreen(ControlScreen):
                 tooltip="Add columns of any setting or metric"),
         Binding("o", "order", "order", id="runs.order", show=False,
                 tooltip="Sort by the next column"),
-        Binding("O", "turn_round", "turn round", id="runs.turn_round", show=False,
+        Binding("O", "turn_round", "reverse", id="runs.turn_round", show=False,
                 tooltip="Reverse the order"),
         Binding("R", "running", "running only", id="runs.running", show=False,
                 tooltip="Only active runs"),
@@ -257,7 +257,7 @@ class RunsScreen(ControlScreen):
         if chosen is None:
             return
         if chosen.status in ("running", "paused"):
-            self.notify(f"{chosen.name or chosen.id} is still running; ⏎ opens it.")
+            self.notify(f"{chosen.name or chosen.id} has not ended yet; ⏎ opens it.")
         elif chosen.status == "completed":
             self.notify(f"{chosen.name or chosen.id} is complete; c clones it with more steps.")
         else:
@@ -371,7 +371,7 @@ class RunsScreen(ControlScreen):
         if not picked:
             return
         if going:
-            self.notify(f"{going[0].name or going[0].id} is still running; stop it first (s).")
+            self.notify(f"{going[0].name or going[0].id} has not ended yet; stop it first (s).")
             return
         back = all(run.archived for run in picked)
         self._archived_last = () if back else picked

@@ -109,7 +109,7 @@ class LabScreen(Dialog[None]):
                 tooltip="Show the next answer's tokens"),
         Binding("K", "answer(-1)", "previous answer", id="lab.answer_before", show=False,
                 tooltip="Show the previous answer's tokens"),
-        Binding("backspace", "reset", "as it was", id="lab.reset",
+        Binding("backspace", "reset", "reset", id="lab.reset",
                 tooltip="Reset this choice to the run's value"),
         Binding("escape,q,v", "close", "close", id="lab.close", tooltip="Back to the rollouts"),
     ]  # fmt: skip
