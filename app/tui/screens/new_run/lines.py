@@ -213,8 +213,7 @@ def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
         facts.append(
             (
                 "was",
-                f"{shown_value(view, field)} in {view.origin.kind} {view.origin.name}; "
-                "u resets it",
+                f"{shown_value(view, field)} in {view.origin.kind} {view.origin.name}; u resets it",
             )
         )
     facts += _recipe_facts(view, path)
