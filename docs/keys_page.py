@@ -20,7 +20,7 @@ HEAD = """\
 Letters never fire while a field has the focus; `esc` leaves the field and keeps its text. Arrows
 are also `h j k l`. `tab` and `shift+tab` go from panel to panel, `ctrl+o` puts a letter on each
 panel and field, `ctrl+p` finds every action by its name. The last line of each screen shows the
-keys that matter there, `?` explains what has the focus and lists all keys.
+keys that matter there, `?` explains the focused panel and lists all keys.
 
 Keys can be changed: `settings.json` in the configuration folder (Linux `~/.config/grpo-tui`, macOS
 `~/Library/Application Support/grpo-tui`) maps the names in the last column to keys, as in

@@ -62,7 +62,7 @@ class Workbench(RunKeeper):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("1", "mode('runs')", "Runs", id="mode.runs", show=False, tooltip="All runs"),
         Binding("2", "mode('new_run')", "New run", id="mode.new_run", show=False,
-                tooltip="Settings of a new run, and start"),
+                tooltip="Configure and start a new run"),
         Binding("3", "mode('watch')", "Watch", id="mode.watch", show=False,
                 tooltip="The run while it trains"),
         Binding("4", "mode('rollouts')", "Rollouts", id="mode.rollouts", show=False,
@@ -70,9 +70,9 @@ class Workbench(RunKeeper):
         Binding("5", "mode('compare')", "Compare", id="mode.compare", show=False,
                 tooltip="Runs side by side"),
         Binding("ctrl+o", "jump", "jump to a panel", id="jump", show=False,
-                tooltip="Letters on every panel and field: press one to go there"),
+                tooltip="Show a letter on every panel and field; press one to go there"),
         Binding("ctrl+c", "ask_quit", "copy, or quit", id="quit", show=False,
-                tooltip="Copy the selection; without one, ask whether to quit"),
+                tooltip="Copy the selection, or ask to quit if nothing is selected"),
     ]  # fmt: skip
 
     def get_driver_class(self) -> type[Driver]:

@@ -248,7 +248,7 @@ class RunKeeper(ThemedApp):
             else:
                 self.call_from_thread(self.exit, 0)
 
-        self.notify("Handing the run over to a process of its own.")
+        self.notify("Handing the run over to a background process.")
         self.run_worker(hand_over, thread=True, exit_on_error=False)
 
     # -- leaving ----------------------------------------------------------------------------
@@ -309,8 +309,8 @@ class RunKeeper(ThemedApp):
     def finish_run(self) -> None:
         """After the screen closes, wait for the engine or report that the run was handed over."""
         if self.plan == "hand_over" and self.handed_over:
-            sys.stderr.write(f"{self.handed_over} goes on in the background; "
-                             "grpo-tui watch shows it again\n")  # fmt: skip
+            sys.stderr.write(f"{self.handed_over} continues in the background; "
+                             "run grpo-tui watch to see it\n")  # fmt: skip
             return
         if not self.bridge.running:
             return
@@ -346,9 +346,9 @@ class BusyDialog(Choice[str]):
             "a run is training",
             f"{name} trains in this process, and one process runs one at a time.",
             [
-                ("queue", "q", "queue it", "it starts when its turn comes"),
-                ("detached", "d", "start it beside",
-                 f"in the background; this one holds {held:.1f} GB, {free:.1f} GB are free"),
+                ("queue", "q", "queue it", "it starts when the runs before it are done"),
+                ("detached", "d", "start it in parallel",
+                 f"in the background; this one uses {held:.1f} GB, {free:.1f} GB are free"),
                 ("", "n", "do not start it", ""),
             ],
         )  # fmt: skip

@@ -106,7 +106,7 @@ def test_handing_over_goes_on_in_the_background(world: Path, tmp_path: Path) -> 
         terminal.until("trains in this process")
         terminal.press("h")
         assert terminal.ended() == 0
-        assert b"goes on in the background" in terminal.raw
+        assert b"continues in the background" in terminal.raw
     found = wait_for(store, "running")
     assert found.attempts == 2
     with closing(StoreReader(store)) as reader:

@@ -2,7 +2,7 @@
 
     python -m tests.tools.mutants [--seconds N] [--workers N] [--again]
 
-Results are kept in `.mutants.jsonl`, so that a run may be stopped and gone on with; `--again` tries
+Results are kept in `.mutants.jsonl`, so that an interrupted run can be continued; `--again` tries
 the survivors once more. When every mutant has a result, `docs/mutants.md` is written, and the exit
 status says whether at least 95 % were noticed and every survivor is explained.
 """

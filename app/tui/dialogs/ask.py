@@ -27,7 +27,7 @@ class Ask(Dialog[str | None]):
     Ask Input:focus { border: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "leave it", id="ask.cancel", tooltip="Change nothing"),
+        Binding("escape", "cancel", "cancel", id="ask.cancel", tooltip="Change nothing"),
     ]
 
     def __init__(self, title: str, hint: str, text: str = "") -> None:

@@ -30,7 +30,7 @@ class Choice(Dialog[T | None], Generic[T]):
     Choice OptionList:focus { border: none; background-tint: $background 0%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "cancel", "leave it", id="choice.cancel", tooltip="Change nothing"),
+        Binding("escape,q", "cancel", "cancel", id="choice.cancel", tooltip="Change nothing"),
     ]
 
     def __init__(self, title: str, question: str, answers: list[tuple[T, str, str, str]]) -> None:

@@ -24,8 +24,8 @@ class QuitDialog(Choice[Plan]):
                 f"{snapshot.head.total_steps}."  # fmt: skip
             answers = [
                 ("stay", "n", "stay", "change nothing"),
-                ("hand_over", "h", "hand over and leave", "it goes on in the background"),
-                ("stop", "s", "checkpoint, stop and leave", "resume goes on from there"),
+                ("hand_over", "h", "hand over and leave", "it continues in the background"),
+                ("stop", "s", "checkpoint, stop and leave", "resume continues from there"),
             ]
         super().__init__("leave the workbench", question, answers)
 
@@ -36,7 +36,7 @@ class LeaveDialog(Choice[Plan]):
     def __init__(self, watching: str) -> None:
         question = "Leave the workbench?"
         if watching:
-            question += f" {watching} goes on without it; `grpo-tui watch` shows it again."
+            question += f" {watching} continues without it; run `grpo-tui watch` to see it."
         super().__init__("leave the workbench", question, [
             ("leave", "y", "leave", ""), ("stay", "n", "stay", ""),
         ])  # fmt: skip

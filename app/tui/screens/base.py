@@ -43,12 +43,12 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     ALLOW_IN_MAXIMIZED_VIEW = "TopBar, KeyBar, FindBar"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "find", "find", id="find", tooltip="Search on this screen"),
-        Binding("z", "zoom", "zoom", id="zoom", tooltip="Give the panel the whole screen, or back"),
+        Binding("z", "zoom", "zoom", id="zoom", tooltip="Zoom the panel, or unzoom it"),
         Binding("y", "copy", "copy", id="copy", show=False, tooltip="Copy what is selected"),
         Binding("e", "export", "export", id="export", show=False,
                 tooltip="Write what is shown to a file"),
         Binding("question_mark,f1", "explain", "explain", id="explain",
-                tooltip="Explain what has the focus, and the keys"),
+                tooltip="Explain the focused panel and its keys"),
         Binding("q", "back", "back", id="back", show=False, tooltip="Go back; on Runs, quit"),
         Binding("escape", "escape", "leave", id="leave", show=False,
                 tooltip="Leave the field, close the search, unzoom, go back"),

@@ -73,7 +73,7 @@ class AlertsLog(Panel):
         Binding("down,j", "step(1)", "line below", id="log.down", show=False,
                 tooltip="Choose the line below"),
         Binding("enter", "explain_alert", "explain", id="log.explain",
-                tooltip="Say what the alert means and what to try"),
+                tooltip="Explain the alert and what to try"),
         Binding("m", "mute", "mute", id="log.mute",
                 tooltip="Mute this kind of alert in this run, or unmute it"),
     ]  # fmt: skip
@@ -117,8 +117,8 @@ class AlertsLog(Panel):
         found = f"“{safe(self.needle)}”: {len(entries)}" if self.needle else ""
         self.note = found or counted(self.snapshot)
         if not entries:
-            text = " Nothing holds this text; esc shows all." if self.needle else \
-                " Alerts and what the engine notes show up here."  # fmt: skip
+            text = " Nothing matches; esc shows all." if self.needle else \
+                " Alerts and log messages appear here."  # fmt: skip
             return [[(text, style(palette.label))]]
         cursor = min(self.cursor, len(entries) - 1)
         self._top = max(0, min(self._top, cursor, len(entries) - height))

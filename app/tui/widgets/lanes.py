@@ -210,5 +210,5 @@ def _empty(snapshot: Snapshot, width: int, palette: Palette) -> list[Line]:
     dim = style(palette.label)
     text = "The first answers arrive when the model is loaded."
     if snapshot.status == "empty":
-        text = "Answers show up here while they are sampled, one lane each."
+        text = "Answers appear here while they are sampled, one lane each."
     return [[(" " + part, dim)] for part in wrap(text, width - 2, 4)]

@@ -25,7 +25,7 @@ from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.field import Field
 
 REFERENCE = ("metrics", "alerts", "settings")
-NOTHING = "Nothing holds this text."
+NOTHING = "Nothing matches this text."
 FOLLOWS_S = 0.05
 FIRST = 12  # reference entries that fill a page before scrolling
 

@@ -32,23 +32,24 @@ PANELS: Mapping[str, Part] = {
     )),
     "answers": Part("answers", (
         ("", "One lane per answer to the prompt in focus. Siblings are compared with each other: "
-             "what counts is to be better than the rest of the group."),
+             "an answer is pushed up if it is better than the rest of its group."),
         ("▲ +1.21", "better than its siblings by that many standard deviations: it is pushed up."),
         ("▼ −.69", "worse than its siblings: it is pushed down."),
         ("=", "as good as its siblings: no push. The next number is the reward."),
-        ("▪", "the answer ended by itself.  [cut]  it hit the length limit.  ▌  it still grows."),
+        ("▪", "the answer ended by itself.  [cut]  it hit the length limit.  "
+              "▌  it is still being generated."),
         ("⏎", "opens the answer token by token."),
     )),
     "groups": Part("groups", (
         ("", "A row for each prompt of the step, a cell for each answer, the mean reward at the "
              "end. The row marked ▸ is the one whose answers are shown."),
-        ("no push", "where all answers earned the same, advantages are 0: the prompt is too easy "
+        ("no push", "if all answers scored the same, advantages are 0: the prompt is too easy "
                     "or too hard, and the step learns nothing from it."),
-        ("signal", "the share of prompts that taught something, over the last steps."),
+        ("signal", "the share of prompts with a training signal over the last steps."),
     )),
     "log": Part("alerts and log", (
-        ("", "Alerts that held in the last ten steps come first. ⏎ says what an alert means "
-             "and what to try. Below is the log, the newest line first."),
+        ("", "Alerts active in the last ten steps come first. ⏎ explains what an alert "
+             "means and what to try. Below is the log, the newest line first."),
         ("m", "mutes that kind of alert in this run: it is listed below the others, dim, and is "
               "not counted as open. m on it unmutes it."),
     )),
@@ -59,10 +60,10 @@ PANELS: Mapping[str, Part] = {
         ("update", "the weights are updated, once per minibatch of each pass."),
     ), aligned=True),
     "prompts": Part("groups of a step", (
-        ("", "A row for each prompt: mean reward of its answers and their spread. Without "
-             "spread (=) no answer is better than the others: the prompt teaches nothing."),
+        ("", "A row for each prompt: mean reward of its answers and their spread. If all "
+             "scored the same (=), the prompt gives no training signal."),
         ("s", "sorts by surprise (unlikely answers with a strong push), reward, length, KL, clip."),
-        ("t", "changes to pinned prompts, which come back at many steps, and to held-out ones."),
+        ("t", "switches to pinned prompts, which are sampled at many steps, and to held-out ones."),
     )),
     "tokens": Part("tokens of an answer", (
         ("", "The bar under a token is what `m` chose: push (advantage × ratio), change of its "
@@ -80,7 +81,7 @@ PANELS: Mapping[str, Part] = {
     )),
     "lab": Part("lab", (
         ("", "The same stored answers scored by another recipe. → shows what would be different; "
-             "in the bars, a token's push as it was and as it would have been."),
+             "in the bars, each token's push before and after the change."),
     )),
 }  # fmt: skip
 
@@ -92,8 +93,11 @@ PANELS_OF: Mapping[str, tuple[str, ...]] = {
 # What each alert means, and which setting holds its threshold.
 ALERTS: Mapping[str, tuple[str, str]] = {
     "no_signal": ("Most prompts give no signal: their answers all scored the same.", "no_signal"),
-    "format_hacking": ("Reward rises while accuracy does not: the model is rewarded for form.", ""),
-    "kl_above_limit": ("The policy is far away from its reference.", "kl"),
+    "format_hacking": (
+        "Reward rises while accuracy does not: the model may be gaming the format reward.",
+        "",
+    ),
+    "kl_above_limit": ("The policy is far from its reference.", "kl"),
     "kl_exploding": ("One update moved the policy too far.", "kl_jump"),
     "entropy_collapse": ("Answers to a prompt are nearly all alike.", "entropy"),
     "length_growth": ("Answers grow while the reward does not: padding.", "length"),
@@ -106,7 +110,7 @@ ALERTS: Mapping[str, tuple[str, str]] = {
         "",
     ),
     "many_masked": ("Many tokens are masked: the trainer disagrees with the sampler on them.", ""),
-    "not_finite": ("A number was infinite or not a number: the update was skipped.", ""),
+    "not_finite": ("A value was NaN or infinite: the update was skipped.", ""),
     "refills_exhausted": ("New prompts were drawn, and too few of them gave a signal.", ""),
     "slow_products": ("Matrix products are slow here: a fast BLAS is missing.", ""),
     "busy_machine": ("Other programs use the processor; training uses one core less.", ""),
@@ -119,16 +123,16 @@ ALERTS: Mapping[str, tuple[str, str]] = {
     "reward_value": ("A reward function gave a number that is not finite.", ""),
     "reward_constant": ("A reward function gives every answer the same score.", ""),
     "duplicates": ("Many answers are identical to a sibling.", "duplicates"),
-    "memory_near_limit": ("A step needs nearly all the memory there is.", "memory"),
-    "step_time_doubled": ("Steps take much longer than they did.", "step_time"),
+    "memory_near_limit": ("A step needs nearly all available memory.", "memory"),
+    "step_time_doubled": ("Steps take much longer than before.", "step_time"),
     "held_out_flat": ("Training reward rises, held-out accuracy does not.", ""),
 }
 
 SCREENS: Mapping[str, str] = {
-    "runs": "All runs in the store. Mark some with space and press d to put them side by side.",
+    "runs": "All runs in the store. Mark some with space and press d to compare them.",
     "new_run": "The settings of a new run. What differs from the preset is marked.",
     "watch": "The run while it trains: where the step is, what its numbers are, what the model "
-             "answers, which prompts teach something, and what needs attention.",
+             "answers, which prompts give a signal, and what needs attention.",
     "rollouts": "Every recorded answer, down to the single token and its term in the loss.",
     "compare": "Runs side by side. One crosshair reads every run at the same step, tokens or "
                "time. ▲ is better and ▼ worse than the baseline ◆. The sentence on top is a paired "
@@ -174,7 +178,7 @@ def _setting_part(info: "SettingInfo") -> Part:
         apart = "" if info.off is None else f", or {info.off:g}"
         unit = " " + info.unit if info.unit else ""
         paragraphs.append(("range", f"{low}{high}".strip() + apart + unit))
-    default = "as the recipe says" if info.default is None else repr(info.default)
+    default = "set by the recipe" if info.default is None else repr(info.default)
     paragraphs.append(("default", default))
     return Part(info.path, tuple(paragraphs))
 
@@ -187,13 +191,13 @@ def alert_part(rule: str, snapshot: Snapshot) -> Part:
             if alert.value is not None and alert.limit is not None:
                 paragraphs.append(("value", f"{alert.value:.3g}, limit {alert.limit:.3g}"))
             steps = f"step {alert.first_step} to {alert.last_step}, {alert.count} times"
-            paragraphs.append(("held", steps))
+            paragraphs.append(("active", steps))
             if alert.group is not None:
                 paragraphs.append(("prompt", f"{alert.group + 1} of the step"))
             if alert.muted:
                 paragraphs.append(("muted", "in this run; m in the list unmutes it"))
             return Part(f"alert: {rule.replace('_', ' ')}", tuple(paragraphs))
-    return Part("alert", (("", "This alert no longer holds."),))
+    return Part("alert", (("", "This alert is no longer active."),))
 
 
 def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:

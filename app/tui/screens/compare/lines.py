@@ -151,7 +151,7 @@ def run_notes(view: View) -> list[str]:
         elif curve is not None and curve.line.gaps:
             notes.append(f"{name}: {curve.line.gaps} of its values are NaN or infinite: gaps")
         if curve is not None and view.log and curve.shape.lost:
-            notes.append(f"{name}: values at or below 0 have no place on a log scale")
+            notes.append(f"{name}: values at or below 0 cannot be shown on a log scale")
     short = [
         view.name(run)
         for run in view.runs
@@ -204,7 +204,7 @@ def settings_lines(view: View, width: int, height: int, palette: Palette) -> lis
     rows = view.settings()
     label = style(palette.label)
     if not rows:
-        empty = "no setting holds this text" if view.filter else "all settings are the same"
+        empty = "no setting matches" if view.filter else "all settings are the same"
         return [[(empty, label)], [("s shows them all", label)]]
     path = min(max(len(row[0]) for row in rows), max(16, width * 2 // 5))
     first, last, size = column_window(view, width - path - 1, 10)
@@ -235,7 +235,7 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
     rows = view.rows
     label = style(palette.label)
     if not rows:
-        return [[("no metric holds this text", label)]]
+        return [[("no metric matches", label)]]
     name = min(max(cell_len(row.key) for row in rows) + 2, max(18, width // 4))
     first, last, size = column_window(view, width - name - 1, 23)
     size = min(size, 34)

@@ -17,8 +17,8 @@ from experiments.values import GroupView, RolloutView, RunSummary
 from grpo_engine.metrics import spec
 
 NO_SEEDS = (
-    "No two of these runs differ in nothing but the seed. `grpo-tui sweep CONFIG --seeds 3` makes "
-    "such runs; their mean and its 95 % interval show here, and S draws them as bands."
+    "No two of these runs differ only in the seed. `grpo-tui sweep CONFIG --seeds 3` makes such "
+    "runs; their mean and its 95 % interval appear here, and S draws them as bands."
 )
 NO_PROMPTS = (
     "These runs have no recorded answers to the same prompt. Followed prompts are recorded at the "
@@ -160,7 +160,7 @@ def grid_lines(view: View, width: int, height: int, palette: Palette) -> list[Li
     label = style(palette.label)
     choices = view.grid_choices()
     if len(choices) < 2:
-        words = ", ".join(choices) or "nothing that can span one"
+        words = ", ".join(choices) or "no suitable settings"
         text = f"A grid needs two settings that differ; these runs differ in {words}."
         return [[(part, label)] for part in wrap(text, width, height)]
     grid = view.grid
@@ -288,7 +288,7 @@ def _answer_column(
     mark = (look.mark + " ", style(look.colour, bold=True))
     if group is None:
         name = clip(view.name(run), width - 2)
-        return [[mark, (name, front)], [("did not sample it up to here", label)]]
+        return [[mark, (name, front)], [("not sampled up to here", label)]]
     mean = f"  step {group.step} · mean {short(group.reward_mean)}"
     name = clip(view.name(run), max(4, width - 2 - cell_len(mean)))
     lines: list[Line] = [[mark, (name, front), (clip(mean, width - 2 - cell_len(name)), label)]]

@@ -267,7 +267,7 @@ class CardPanel(ViewPanel):
         inside = min(width - 4, 64)
         left = " " * max(0, (width - inside) // 2)
         lines: list[Line] = [[] for _ in range(max(0, (height - 11) // 2))]
-        lines += [[(left + "Nothing is compared yet.", style(palette.headline, bold=True))], []]
+        lines += [[(left + "No runs to compare yet.", style(palette.headline, bold=True))], []]
         for key, name, why in self._offers():
             lines.append([(f"{left}  {key}  ", style(palette.accent, bold=True)),
                           (clip(name, inside), style(palette.text))])  # fmt: skip
@@ -278,7 +278,7 @@ class CardPanel(ViewPanel):
         newest = self.view.newest
         if not newest:
             return [("1", "go to Runs", "there are no runs yet: ⏎ there starts the first one")]
-        offers = [("+", "pick runs here", "space marks, ⏎ puts them side by side")]
+        offers = [("+", "pick runs here", "space marks, ⏎ compares them")]
         if len(newest) > 1:
             names = " and ".join(run.name or run.id for run in newest[:2])
             offers.insert(0, ("⏎", "compare the two newest runs", names))

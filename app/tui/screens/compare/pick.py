@@ -103,7 +103,7 @@ class PickList(Panel):
         picking, palette = self.picking, self.palette
         shown = picking.shown
         if not shown:
-            return [[(" nothing holds this text", style(palette.label))]]
+            return [[(" nothing matches", style(palette.label))]]
         here = min(picking.cursor, len(shown) - 1)
         self._first = max(0, min(max(min(self._first, here), here - height + 1),
                                  len(shown) - height))  # fmt: skip
@@ -145,9 +145,9 @@ class Picker(Dialog[Picked | None]):
         Binding("pageup", "move(-15)", "page up", id="pick.page_up", show=False,
                 tooltip="Fifteen lines up"),
         Binding("space", "mark", "mark", id="pick.mark", tooltip="Mark or unmark"),
-        Binding("enter", "take", "take", id="pick.take", tooltip="Take what is marked"),
+        Binding("enter", "take", "take", id="pick.take", tooltip="Use the marked ones"),
         Binding("slash", "filter", "search", id="pick.search", tooltip="Search the list"),
-        Binding("escape,q", "leave", "leave it", id="pick.leave", tooltip="Change nothing"),
+        Binding("escape,q", "leave", "cancel", id="pick.leave", tooltip="Change nothing"),
     ]  # fmt: skip
 
     def __init__(self, title: str, items: Sequence[Item], marks: Sequence[str], hint: str) -> None:

@@ -66,11 +66,11 @@ class CompareScreen(WorkbenchScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "cross(-1)", "crosshair", id="compare.left", key_display="←→",
                 tooltip="Move the crosshair back"),
-        Binding("right,l", "cross(1)", "crosshair on", id="compare.right", show=False,
+        Binding("right,l", "cross(1)", "crosshair forward", id="compare.right", show=False,
                 tooltip="Move the crosshair forward"),
-        Binding("shift+left", "cross(-10)", "crosshair far back", id="compare.far_left",
+        Binding("shift+left", "cross(-10)", "crosshair back 10", id="compare.far_left",
                 show=False, tooltip="Move the crosshair back by ten"),
-        Binding("shift+right", "cross(10)", "crosshair far on", id="compare.far_right",
+        Binding("shift+right", "cross(10)", "crosshair forward 10", id="compare.far_right",
                 show=False, tooltip="Move the crosshair forward by ten"),
         Binding("home", "cross(-1000000)", "to the start", id="compare.home", show=False,
                 tooltip="Crosshair to the start"),
@@ -93,9 +93,9 @@ class CompareScreen(WorkbenchScreen):
         Binding("V", "page(-1)", "previous view", id="compare.page_before", show=False,
                 tooltip="Previous page"),
         Binding("b", "baseline", "baseline", id="compare.baseline",
-                tooltip="Measure the others by the chosen run"),
+                tooltip="Use the chosen run as the baseline"),
         Binding("plus", "pick", "runs", id="compare.pick", key_display="+",
-                tooltip="Add runs to the comparison, or take some out"),
+                tooltip="Add or remove runs"),
         Binding("L", "log", "log", id="compare.log", show=False,
                 tooltip="Logarithmic vertical axis, or linear"),
         Binding("minus", "smooth(-1)", "less smooth", id="compare.less", show=False,
@@ -108,8 +108,8 @@ class CompareScreen(WorkbenchScreen):
                 tooltip="Choose the previous run"),
         Binding("space", "hide", "hide", id="compare.hide", show=False,
                 tooltip="Hide the chosen run's curves, or show them"),
-        Binding("x", "drop", "take out", id="compare.drop", show=False,
-                tooltip="Take the chosen run out of the comparison"),
+        Binding("x", "drop", "remove", id="compare.drop", show=False,
+                tooltip="Remove the chosen run from the comparison"),
         Binding("o", "solo", "one chart", id="compare.solo", show=False,
                 tooltip="Only the chosen chart, or all"),
         Binding("S", "bands", "seeds as bands", id="compare.bands", show=False,
@@ -422,7 +422,7 @@ class CompareScreen(WorkbenchScreen):
         try:
             x = float(text.replace(",", "").replace("_", ""))
         except ValueError:
-            self.notify(f"{text!r} is no number.", severity="warning", markup=False)
+            self.notify(f"{text!r} is not a number.", severity="warning", markup=False)
             return
         self.view = self.view.put(x)
         self.read_at_crosshair()
@@ -453,7 +453,7 @@ class CompareScreen(WorkbenchScreen):
         """Toggle between seeds as mean with interval and one curve per run."""
         found = self.view.comparison
         if found is None or not found.seeds:
-            self.notify("No two of these runs differ in nothing but the seed.")
+            self.notify("No two of these runs differ only in the seed.")
             return
         self.view = replace(self.view, bands=not self.view.bands)
         self.draw()
@@ -504,7 +504,7 @@ class CompareScreen(WorkbenchScreen):
         if len(hidden & {run.id for run in view.runs}) < len(view.runs):
             self.view = replace(view, hidden=hidden)
         else:
-            self.notify("One run stays on the charts; x takes this one out.")
+            self.notify("At least one run must be visible; x removes this one.")
 
     def action_drop(self) -> None:
         """Remove the chosen run from the comparison."""

@@ -43,7 +43,7 @@ def test_sentence(test: PairedTest, view: View) -> str:
         size += f" (95 %: {points(ends[0], True)} to {points(ends[1], True)})"
     if test.p_value < SURE:
         return f"{better} is better than {worse}: {size} {where}; {how}."
-    return f"No sure difference: {size} for {better} over {worse} {where}; {how}."
+    return f"No significant difference: {size} for {better} over {worse} {where}; {how}."
 
 
 def verdict(view: View) -> str:
@@ -52,7 +52,7 @@ def verdict(view: View) -> str:
     if found is None:
         return ""
     if len(found.runs) == 1:
-        return f"Only {view.name(found.runs[0])} is here. + adds runs to compare it with."
+        return f"Only {view.name(found.runs[0])} is shown. + adds runs to compare it with."
     test = view.test()
     if test is not None:
         many = len(found.tests)

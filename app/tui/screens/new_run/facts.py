@@ -46,7 +46,7 @@ def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """What a step and the run cost: answers, tokens, memory, time, disk."""
     config = view.checked.config
     if config is None:
-        words = "What it costs shows again once nothing is left to fix."
+        words = "Costs are shown once all errors are fixed."
         return [[(part, style(palette.label))] for part in wrap(words, width, 3)]
     price = cost(config, view.runs)
     per = f"{config.rollout.prompts} prompts × {config.rollout.group_size}"
@@ -177,7 +177,7 @@ def prompt_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """The task in numbers and its first problems, with visible line ends."""
     found, label = view.examples, style(palette.label)
     if not found:
-        words = view.busy or "The first prompts of the run show here."
+        words = view.busy or "The first prompts of the run appear here."
         return [[(part, label)] for part in wrap(words, width, 2)]
     if problem := found.get("problem"):
         return [[(part, style(palette.bad))] for part in wrap(f"✗ {problem}", width, 30)]
@@ -196,7 +196,7 @@ def prompt_lines(view: View, width: int, palette: Palette) -> list[Line]:
             lines += [[("columns ", label), (part, label)]
                       for part in wrap(example["columns"], width - 8, 1)]  # fmt: skip
         if example["folded"]:
-            words = "The template takes no system message: it stands before the user's."
+            words = "The template takes no system message: it is put before the user's."
             lines += [[(part, style(palette.warn))] for part in wrap(words, width, 2)]
     return lines
 
@@ -234,7 +234,7 @@ def score_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """Each function's score for the typed answer, with its reason."""
     found, label = view.scores, style(palette.label)
     if not found:
-        words = "The reward functions say here what they give for it."
+        words = "The scores of the reward functions appear here."
         return [[(part, label)] for part in wrap(words, width, 3)]
     if problem := found.get("problem"):
         return [[(part, style(palette.bad))] for part in wrap(f"✗ {problem}", width, 20)]

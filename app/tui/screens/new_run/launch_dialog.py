@@ -57,7 +57,7 @@ def places(view: View, busy: str) -> list[tuple[str, str, str, str]]:
         ("here", "h", "here", "trains in this process; Watch opens")
     ]  # fmt: skip
     queue = ("queue", "q", "into the queue",
-             "waits for its turn; Q on Runs starts a worker")  # fmt: skip
+             "waits in the queue; Q on Runs starts a worker")  # fmt: skip
     aside = ("detached", "d", "detached", beside(busy))
     found += [queue] if view.lacking else [queue, aside] if busy else [aside, queue]
     return [*found, ("", "n", "not yet", "")]
@@ -70,4 +70,4 @@ def beside(busy: str) -> str:
     from experiments.db.machine import memory_now
 
     held, free = memory_now()
-    return f"beside it; this process holds {held:.1f} GB, {free:.1f} GB are free"
+    return f"in parallel; this process uses {held:.1f} GB, {free:.1f} GB are free"

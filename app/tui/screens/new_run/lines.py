@@ -105,7 +105,7 @@ def shown_value(view: View, field: FormField) -> str:
     value = shown(flatten(view.form.base)[field.info.path])
     if value:
         return value
-    return "as the recipe" if field.info.path.startswith("algorithm.") else "nothing"
+    return "set by the recipe" if field.info.path.startswith("algorithm.") else "nothing"
 
 
 def is_unread(view: View, field: FormField) -> bool:
@@ -213,8 +213,7 @@ def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
         facts.append(
             (
                 "was",
-                f"{shown_value(view, field)} in {view.origin.kind} {view.origin.name}; "
-                "u puts it back",
+                f"{shown_value(view, field)} in {view.origin.kind} {view.origin.name}; u resets it",
             )
         )
     facts += _recipe_facts(view, path)
@@ -258,11 +257,11 @@ def plain(text: str) -> str:
 
 def section_help(section: str) -> str:
     if not section:
-        return "No setting fits."
+        return "No setting matches."
     if section == FIRST:
-        return "The eight settings that decide most. All others stand below, by what they are for."
+        return "The eight most important settings. The others are below, by purpose."
     if section == "run":
-        return "Its name, and the seed of everything random in it."
+        return "The run's name and random seed."
     kind = RunConfig.model_fields[section].annotation
     return (getattr(kind, "__doc__", "") or "").strip()
 
@@ -270,5 +269,5 @@ def section_help(section: str) -> str:
 def default_words(field: FormField) -> str:
     """Format a setting's default."""
     if field.info.default is None:
-        return "as the recipe says" if field.info.path.startswith("algorithm.") else "nothing"
+        return "set by the recipe" if field.info.path.startswith("algorithm.") else "nothing"
     return shown(field.info.default) or "nothing"

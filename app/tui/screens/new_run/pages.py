@@ -188,7 +188,7 @@ class YamlPanel(TextPanel):
 
     def lines(self, view: View, width: int) -> list[Line]:
         """Errors in the text, otherwise a description of it."""
-        self.note = "✗ not taken" if view.yaml_problem else "⏎ edit   w save   y copy"
+        self.note = "✗ not applied" if view.yaml_problem else "⏎ edit   w save   y copy"
         if view.yaml_problem:
             words = wrap(f"✗ {view.yaml_problem}", width, 3)
             return [[(part, style(self.palette.bad))] for part in words]

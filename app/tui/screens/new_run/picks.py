@@ -71,7 +71,7 @@ class Pick(Dialog[str | None]):
     Pick.-narrow DetailsPanel { width: 1fr; height: 3fr; margin: 1 0 0 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "cancel", "leave it", id="new.pick_cancel", tooltip="Change nothing"),
+        Binding("escape,q", "cancel", "cancel", id="new.pick_cancel", tooltip="Change nothing"),
         Binding("j", "cursor(1)", "down", id="new.pick_down", show=False, tooltip="The next one"),
         Binding("k", "cursor(-1)", "up", id="new.pick_up", show=False, tooltip="The one above"),
     ]
@@ -86,7 +86,7 @@ class Pick(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = self._title
-            box.border_subtitle = "↑↓ browse   ⏎ take   esc close"
+            box.border_subtitle = "↑↓ browse   ⏎ choose   esc close"
             yield Static(safe(self._hint), markup=False)
             with Horizontal():
                 yield OptionList(*(self._option(entry) for entry in self._entries))

@@ -120,15 +120,15 @@ class NewRunScreen(WorkbenchScreen):
         Binding("space", "switch", "switch", id="new.toggle", show=False,
                 tooltip="Switch on or off; open or close the section"),
         Binding("L,f5", "launch", "launch…", id="new.launch", key_display="L",
-                tooltip="Say what will happen, and start here, detached or in the queue"),
+                tooltip="Review the launch, then start here, detached or in the queue"),
         Binding("p", "preset", "preset…", id="new.preset",
                 tooltip="Start from another preset, or clone a run"),
-        Binding("u", "reset", "put back", id="new.reset",
-                tooltip="Put the setting back to what the preset or the parent has"),
-        Binding("U", "reset_all", "all back", id="new.reset_all", show=False,
-                tooltip="Put all settings back"),
+        Binding("u", "reset", "reset", id="new.reset",
+                tooltip="Reset the setting to the value of the preset or parent"),
+        Binding("U", "reset_all", "reset all", id="new.reset_all", show=False,
+                tooltip="Reset all settings"),
         Binding("ctrl+z", "undo", "undo", id="new.undo", show=False,
-                tooltip="Take the last change back, a chosen preset as well"),
+                tooltip="Undo the last change, including a change of preset"),
         Binding("C", "changed", "changed only", id="new.changed", show=False,
                 tooltip="Show only what differs from the preset or the parent"),
         Binding("r", "page('recipe')", "recipe", id="new.recipe",
@@ -138,15 +138,15 @@ class NewRunScreen(WorkbenchScreen):
         Binding("t", "page('try')", "try rewards", id="new.try",
                 tooltip="Try the reward functions on an answer that you type"),
         Binding("v", "page('yaml')", "YAML", id="new.yaml",
-                tooltip="The same settings as YAML; what you edit there is taken over"),
+                tooltip="The same settings as YAML; edits there are applied"),
         Binding("o", "page('cost')", "costs", id="new.cost", show=False,
-                tooltip="What a step and the run will take"),
+                tooltip="What a step and the run will cost"),
         Binding("right_square_bracket", "example(1)", "next prompt", id="new.example",
                 show=False, tooltip="The next of the example prompts"),
         Binding("left_square_bracket", "example(-1)", "previous prompt", show=False,
                 id="new.example_before", tooltip="The previous example prompt"),
         Binding("f", "fetch", "fetch", id="new.fetch", show=False,
-                tooltip="Fetch the model and the data of the example prompts now"),
+                tooltip="Download the model and the data for the example prompts"),
         Binding("w", "save", "save YAML…", id="new.save", show=False,
                 tooltip="Write the settings to a YAML file for `grpo-tui train`"),
     ]  # fmt: skip
@@ -513,7 +513,7 @@ class NewRunScreen(WorkbenchScreen):
     def _choose_value(self, field: FormField) -> None:
         path = field.info.path
         entries = [
-            Entry(text or "-", text or "as the recipe says",
+            Entry(text or "-", text or "set by the recipe",
                   "now" if text == field.text else "", self._would_fail(path, text))
             for text in choices_of(field)
         ]  # fmt: skip
@@ -538,7 +538,7 @@ class NewRunScreen(WorkbenchScreen):
         if path.startswith("algorithm."):
             return recipe_lines(view, width, palette)
         errors = view.checked.errors
-        words = f"✗ {'; '.join(errors.values())}" if errors else "This is legal here."
+        words = f"✗ {'; '.join(errors.values())}" if errors else "This value is allowed here."
         colour = palette.bad if errors else palette.text
         return [[(part, style(colour))] for part in wrap(words, width, 8)]
 
@@ -548,7 +548,7 @@ class NewRunScreen(WorkbenchScreen):
             for name in RECIPES
         ]  # fmt: skip
         now = self.view.checked.fields[RECIPE].text
-        hint = "Six questions, answered. ✗ would be refused with the settings here."
+        hint = "The six choices. ✗ conflicts with the current settings."
         self.app.push_screen(Pick("recipe", hint, entries, self._about_recipe, now),
                              self._take_recipe)  # fmt: skip
 
@@ -583,10 +583,11 @@ class NewRunScreen(WorkbenchScreen):
         ask = Choice[str](
             f"recipe {name}", " ".join(refused),
             [
-                ("clear", "c", f"take {name}'s own answers",
-                 "leaves " + ", ".join(path.partition(".")[2] for path in gone) + " to it"),
-                ("keep", "k", "take it and fix it by hand", "nothing can be launched until then"),
-                ("", "n", "leave it", ""),
+                ("clear", "c", f"use {name}'s own choices",
+                 "resets " + ", ".join(path.partition(".")[2] for path in gone)),
+                ("keep", "k", "use it and fix the conflicts by hand",
+                 "nothing can be launched until then"),
+                ("", "n", "cancel", ""),
             ],
         )  # fmt: skip
         forms = {"clear": cleared, "keep": form}
@@ -606,7 +607,7 @@ class NewRunScreen(WorkbenchScreen):
         entries += [Entry("", "clone a run"), *runs] if runs else []
         now = self.view.origin
         chosen = f"preset:{now.name}" if now.kind == "preset" else f"clone:{now.run}"
-        hint = "What is changed here can be brought back with ctrl+z."
+        hint = "ctrl+z brings back what is changed here."
         self.app.push_screen(Pick("start from", hint, entries, self._about_start, chosen),
                              self._start_with)  # fmt: skip
 
@@ -700,10 +701,10 @@ class NewRunScreen(WorkbenchScreen):
         """Download what the example prompts need from the hub."""
         config = self.view.checked.config
         if config is None:
-            self.notify("Something is to fix first.", severity="warning")
+            self.notify("Fix the errors first.", severity="warning")
             return
         names = " and ".join(dict.fromkeys([config.model.path, config.task.name]))
-        self.notify(f"Fetching what is missing of {names}; this can take long.", markup=False)
+        self.notify(f"Downloading missing files of {names}; this may take a while.", markup=False)
         self._look(config, online=True)
 
     def action_example(self, by: int) -> None:
@@ -729,7 +730,7 @@ class NewRunScreen(WorkbenchScreen):
     def _score(self) -> None:
         config = self.view.checked.config
         if config is None:
-            problem = "Something is to fix first; see the settings marked ✗."
+            problem = "Fix the errors first; see the settings marked ✗."
             self.view = replace(self.view, scores={"problem": problem})
         elif self._answer:
             self._scored(config)
@@ -780,8 +781,10 @@ class NewRunScreen(WorkbenchScreen):
             count = f" and {view.problems - 1} more" if view.problems > 1 else ""
             words = f"{path}: {problem.removeprefix(path + ': ')}"
         else:
-            count, words = "", f"the YAML is not taken: {view.yaml_problem}"
-        self.notify(f"{words}{count}", title="to fix first", severity="warning", markup=False)
+            count, words = "", f"the YAML is not applied: {view.yaml_problem}"
+        self.notify(
+            f"{words}{count}", title="errors to fix first", severity="warning", markup=False
+        )
 
     def action_launch(self) -> None:
         """Describe the launch and ask where to run."""
@@ -821,8 +824,8 @@ class NewRunScreen(WorkbenchScreen):
             path = Path(name.strip()).expanduser().absolute()
             if path.exists():
                 ask = Choice[str]("save as", f"{path} exists already.",
-                                  [("over", "o", "write over it", ""),
-                                   ("", "n", "leave it", "")])  # fmt: skip
+                                  [("over", "o", "overwrite it", ""),
+                                   ("", "n", "cancel", "")])  # fmt: skip
                 self.app.push_screen(ask, partial(self._write_over, config, path))
             else:
                 self._write(config, path)

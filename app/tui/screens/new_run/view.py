@@ -16,7 +16,7 @@ from grpo_engine.errors import ConfigError
 
 FIRST = "first"
 SECTIONS: Mapping[str, str] = {
-    FIRST: "what matters first",
+    FIRST: "main settings",
     "run": "name and seed",
     **{
         name: name for name in RunConfig.model_fields if name not in ("name", "seed", "steps")

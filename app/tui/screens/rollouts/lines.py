@@ -136,7 +136,7 @@ def history_line(
     label = style(palette.label)
     visits = [visit for visit in history if visit.origin == group.origin]
     if len(visits) < 2:
-        text = "this prompt was met once; pinned prompts come back, * pins this one"
+        text = "this prompt was sampled once; * pins it, so that it is sampled again"
         return [(clip(" " + text, width), label)]
     rewards = [visit.reward_mean for visit in visits]
     known = [value for value in rewards if value is not None] or [0.0]

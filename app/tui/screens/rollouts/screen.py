@@ -80,7 +80,7 @@ class RolloutsScreen(WorkbenchScreen):
         Binding("s", "sort", "sort", id="rollouts.sort", show=False,
                 tooltip="Sort groups by surprise, reward, length, KL or clip"),
         Binding("t", "origin", "kind", id="rollouts.origin", show=False,
-                tooltip="Change between training, pinned and evaluation prompts"),
+                tooltip="Switch between training, pinned and evaluation prompts"),
         Binding("v", "lab", "lab", id="rollouts.lab",
                 tooltip="What would another recipe have done to this group"),
         Binding("o", "pager", "pager", id="rollouts.pager", show=False,
@@ -221,7 +221,9 @@ class RolloutsScreen(WorkbenchScreen):
         """Go to the same prompt at another step."""
         visit = self.view.visit(by)
         if visit is None:
-            self.notify("This prompt was not met at another step. Pinned prompts come back: t.")
+            self.notify(
+                "This prompt was sampled at no other step; t shows pinned prompts, sampled at many."
+            )
             return
         self._following = False
         self._load(None, visit.step, visit.origin, (visit.index, self.view.answer))
@@ -302,7 +304,7 @@ class RolloutsScreen(WorkbenchScreen):
         if hits:
             self._open_hit(0)
         else:
-            self.notify(f"No answer and no prompt of this run holds {text!r}.")
+            self.notify(f"No prompt or answer of this run contains {text!r}.")
 
     def _open_hit(self, place: int) -> None:
         hits = self.view.hits

@@ -18,7 +18,7 @@ from app.tui.widgets.panel import Line, Panel
 from experiments.errors import StoreError
 from experiments.values import QueueItemView
 
-EMPTY = "Nothing waits. New run (2) and `grpo-tui sweep` put runs into the queue."
+EMPTY = "The queue is empty. New run (2) and `grpo-tui sweep` add runs to it."
 
 
 class QueuePanel(Panel):
@@ -55,10 +55,11 @@ class QueueScreen(Dialog[None]):
     DEFAULT_CSS = "QueueScreen { background: $background; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "move(1)", "down", id="queue.down", show=False, tooltip="Next"),
-        Binding("up,k", "move(-1)", "up", id="queue.up", show=False, tooltip="Before"),
+        Binding("up,k", "move(-1)", "up", id="queue.up", show=False, tooltip="Previous"),
         Binding("enter", "work", "start a worker", id="queue.work",
-                tooltip="Train what waits, one after another, in a process of its own"),
-        Binding("x", "cancel", "take out", id="queue.cancel", tooltip="Take a waiting run out"),
+                tooltip="Train the waiting runs, one after another, in a background process"),
+        Binding("x", "cancel", "remove", id="queue.cancel",
+                tooltip="Remove a waiting run from the queue"),
         Binding("escape,q,Q", "close", "close", id="queue.close", tooltip="Back to the runs"),
     ]  # fmt: skip
 
@@ -98,7 +99,7 @@ class QueueScreen(Dialog[None]):
             self.notify("This view is read-only.", severity="warning")
             return
         start_queue_worker(self.workbench.store)
-        self.notify("A worker takes the queue, one run after another.")
+        self.notify("A worker trains the waiting runs, one after another.")
 
     def action_cancel(self) -> None:
         """Remove the run under the cursor from the queue."""
@@ -107,7 +108,7 @@ class QueueScreen(Dialog[None]):
             return
         item = panel.items[min(panel.cursor, len(panel.items) - 1)]
         if item.state != "queued":
-            self.notify(f"Only a waiting run can be taken out; this one is {item.state}.")
+            self.notify(f"Only a waiting run can be removed; this one is {item.state}.")
             return
         path = self.workbench.store
 

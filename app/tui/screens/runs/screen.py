@@ -32,8 +32,8 @@ from experiments.values import RunSummary
 POLL_S = 0.5
 PREVIEW_DELAY_S = 0.12
 WORDS: Final = {
-    "pause": "a pause", "continue": "going on", "checkpoint": "a checkpoint",
-    "stop_after_step": "a stop after this step", "stop_now": "a stop now",
+    "pause": "pause", "continue": "continue", "checkpoint": "save a checkpoint",
+    "stop_after_step": "stop after this step", "stop_now": "stop now",
 }  # fmt: skip
 
 
@@ -63,7 +63,7 @@ class RunsScreen(ControlScreen):
                 tooltip="The marked runs side by side"),
         *CONTROL_BINDINGS,
         Binding("b", "baseline", "baseline", id="runs.baseline", show=False,
-                tooltip="Keep this run on top and show distances to it"),
+                tooltip="Pin this run as the baseline"),
         Binding("t", "tags", "tags", id="runs.tags", show=False, tooltip="Add and remove tags"),
         Binding("N", "rename", "name", id="runs.rename", show=False, tooltip="Rename"),
         Binding("i", "note", "note", id="runs.note", show=False, tooltip="Write a note"),
@@ -75,7 +75,7 @@ class RunsScreen(ControlScreen):
                 tooltip="Add columns of any setting or metric"),
         Binding("o", "order", "order", id="runs.order", show=False,
                 tooltip="Sort by the next column"),
-        Binding("O", "turn_round", "turn round", id="runs.turn_round", show=False,
+        Binding("O", "turn_round", "reverse", id="runs.turn_round", show=False,
                 tooltip="Reverse the order"),
         Binding("R", "running", "running only", id="runs.running", show=False,
                 tooltip="Only active runs"),
@@ -86,7 +86,7 @@ class RunsScreen(ControlScreen):
         Binding("u", "undo", "undo", id="runs.undo", show=False,
                 tooltip="Bring back what was archived last"),
         Binding("Q", "queue", "queue", id="runs.queue", show=False,
-                tooltip="Runs that wait for their turn"),
+                tooltip="The queue of waiting runs"),
         Binding("p", "demo", "demo", id="runs.demo", show=False,
                 tooltip="Play the bundled recorded run"),
     ]  # fmt: skip
@@ -257,7 +257,7 @@ class RunsScreen(ControlScreen):
         if chosen is None:
             return
         if chosen.status in ("running", "paused"):
-            self.notify(f"{chosen.name or chosen.id} is going on; ⏎ opens it.")
+            self.notify(f"{chosen.name or chosen.id} has not ended yet; ⏎ opens it.")
         elif chosen.status == "completed":
             self.notify(f"{chosen.name or chosen.id} is complete; c clones it with more steps.")
         else:
@@ -323,7 +323,7 @@ class RunsScreen(ControlScreen):
         elif not found.active:
             self.notify(f"{found.name} has ended.", severity="warning", markup=False)
         else:
-            self.notify(f"{found.name} is asked for {WORDS[verb]}.", markup=False)
+            self.notify(f"Asked {found.name} to {WORDS[verb]}.", markup=False)
             session = self._session(run)
             if session is not None and session.feed.may_control:
                 session.ask(verb)
@@ -371,7 +371,7 @@ class RunsScreen(ControlScreen):
         if not picked:
             return
         if going:
-            self.notify(f"{going[0].name or going[0].id} is going on; stop it first (s).")
+            self.notify(f"{going[0].name or going[0].id} has not ended yet; stop it first (s).")
             return
         back = all(run.archived for run in picked)
         self._archived_last = () if back else picked

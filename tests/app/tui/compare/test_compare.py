@@ -192,7 +192,7 @@ async def test_an_empty_screen_helps_and_picks_runs(store: Path) -> None:
         assert isinstance(screen, CompareScreen)
         await settled(pilot, screen)
         text = frames.text(app)
-        assert "Nothing is compared yet" in text
+        assert "No runs to compare yet" in text
         assert "brave-fox and calm-otter" in text
         frames.check(app)
         await pilot.press("plus")
@@ -202,11 +202,11 @@ async def test_an_empty_screen_helps_and_picks_runs(store: Path) -> None:
         await pilot.press("slash", *"otter", "enter", "space", "enter")
         await settled(pilot, screen)
         assert [run.name for run in screen.view.runs] == ["calm-otter"]
-        assert "Only calm-otter is here. + adds runs" in frames.text(app)
+        assert "Only calm-otter is shown. + adds runs" in frames.text(app)
         frames.check(app)
         await pilot.press("x")
         await settled(pilot, screen)
-        assert "Nothing is compared yet" in frames.text(app)
+        assert "No runs to compare yet" in frames.text(app)
         await pilot.press("enter")
         await settled(pilot, screen)
         assert [run.name for run in screen.view.runs] == ["calm-otter", "brave-fox"]

@@ -105,7 +105,7 @@ async def test_a_grid_says_what_it_needs(store: Path) -> None:
         assert "A grid needs two settings that differ" in frames.text(app)
         await pilot.press("V")
         await settled(pilot, screen)
-        assert "No two of these runs differ in nothing but the seed" in frames.text(app)
+        assert "No two of these runs differ only in the seed" in frames.text(app)
 
 
 async def test_answers_to_the_same_prompt_stand_side_by_side(store: Path) -> None:
@@ -159,8 +159,8 @@ def judged(path: Path, first: float, second: float, fingerprint: str = "a1b2c3")
     [
         (0.75, "run-1 is better than run-0: +25 points (95 %: +17.4 to +32.6) on the same 128 "
                "held-out problems; p < .001, McNemar's exact test."),
-        (0.51, "No sure difference: +1.6 points (95 %: −0.6 to +3.7) for run-1 over run-0 on the "
-               "same 128 held-out problems; p = .500, McNemar's exact test."),
+        (0.51, "No significant difference: +1.6 points (95 %: −0.6 to +3.7) for run-1 over run-0 "
+               "on the same 128 held-out problems; p = .500, McNemar's exact test."),
         (0.5, "run-1 and run-0 get as many right on the same 128 held-out problems; p = 1.000, "
               "McNemar's exact test."),
     ],
