@@ -43,7 +43,7 @@ def compile_filter(text: str, known: Known) -> Sql:
     condition = parser.any_of()
     if parser.tokens:
         raise QueryError(
-            f"the filter {text!r} has {parser.tokens[0].mark!r} too much "
+            f"the filter {text!r} has an extra {parser.tokens[0].mark!r} "
             f"at character {parser.tokens[0].at + 1}"
         )
     return condition
@@ -70,7 +70,7 @@ class _Parser:
         while self.tokens and self.tokens[0].mark not in ("|", ")"):
             parts.append(self.term())
         if not parts:
-            raise QueryError(f"the filter {self.text!r} has nothing beside a `|` or in brackets")
+            raise QueryError(f"the filter {self.text!r} has an empty side of `|` or empty brackets")
         return _join(" AND ", parts)
 
     def term(self) -> Sql:

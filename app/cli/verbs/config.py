@@ -49,7 +49,7 @@ def init(
         typer.echo(text, nl=False)
         return
     if out.exists() and not force:
-        raise ConfigError(f"{out} is there already; give --force to overwrite it")
+        raise ConfigError(f"{out} already exists; use --force to overwrite it")
     out.write_text(text, encoding="utf-8")
     typer.echo(f"wrote {out}", err=True)
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def logs(
     run: RunRef,
     lines: Annotated[int, typer.Option("--lines", "-n", help="Last lines.", min=1)] = 100,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print on as it grows.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines.")
+    ] = False,
     as_json: Json = False,
     db: Db = None,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(invoke_without_command=True, help="List the presets there are; show one.")
+app = typer.Typer(invoke_without_command=True, help="List the presets; show one.")
 
 
 @app.callback()

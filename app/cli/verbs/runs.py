@@ -30,7 +30,9 @@ def runs(
     filter: Annotated[
         str, typer.Option("--filter", "-f", help="Words, status:running, reward>0.5, !, |.")
     ] = "",
-    sort: Annotated[str, typer.Option(help="A field, setting or metric; -KEY falls.")] = "-created",
+    sort: Annotated[
+        str, typer.Option(help="A field, setting or metric; -KEY sorts in descending order.")
+    ] = "-created",
     columns: Annotated[
         str,
         typer.Option(help="More columns: best reward, last kl, =optimizer.learning_rate as lr."),
@@ -70,7 +72,7 @@ def runs(
     if not found and filter:
         say(f"no run matches {filter!r}")
     if queued:
-        say(f"{queued} runs wait in the queue: `grpo-tui sweep --queue` works through it")
+        say(f"{queued} runs are queued; run them with `grpo-tui sweep --queue`")
 
 
 def _line(run: "RunSummary") -> dict[str, Any]:
@@ -94,7 +96,7 @@ def _line(run: "RunSummary") -> dict[str, Any]:
 def show(
     run: RunRef,
     all_settings: Annotated[
-        bool, typer.Option("--all", help="Settings that are at their defaults too.")
+        bool, typer.Option("--all", help="Include settings at their defaults.")
     ] = False,
     as_json: Json = False,
     as_csv: Csv = False,
@@ -188,15 +190,15 @@ def rename(run: RunRef, name: str, db: Db = None) -> None:
         found = reader.resolve(run)
     with writing(db) as store:
         store.rename(found.key, name)
-    say(f"{found.id} is called {name}")
+    say(f"renamed {found.id} to {name}")
 
 
 @app.command("tag")
 def tag(
     runs: Annotated[list[str], typer.Argument(help="Runs.")],
-    add: Annotated[list[str] | None, typer.Option("--add", "-a", help="Tag to put on.")] = None,
+    add: Annotated[list[str] | None, typer.Option("--add", "-a", help="Tag to add.")] = None,
     remove: Annotated[
-        list[str] | None, typer.Option("--remove", "-r", help="Tag to take off.")
+        list[str] | None, typer.Option("--remove", "-r", help="Tag to remove.")
     ] = None,
     db: Db = None,
 ) -> None:
@@ -249,7 +251,9 @@ def archive(
 def delete(
     runs: Annotated[list[str], typer.Argument(help="Archived runs.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Runs that are not archived too.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also delete runs that are not archived.")
+    ] = False,
     db: Db = None,
 ) -> None:
     """Remove archived runs for good, with their folders: checkpoints, tokens, logs.
@@ -302,4 +306,4 @@ def import_(
         for run, called in taken:
             tell(f"{run}  {called}")
     if not taken:
-        say("nothing new: these runs are all here already")
+        say("nothing to import: all these runs are already in the store")

@@ -28,7 +28,7 @@ def sweep(
     metric: Annotated[str, typer.Option(help="Metric of the table at the end.")] = "",
     add_only: Annotated[bool, typer.Option("--add-only", help="Queue, do not run.")] = False,
     queue: Annotated[
-        bool, typer.Option("--queue", help="No new sweep: work through what waits.")
+        bool, typer.Option("--queue", help="No new sweep: run what is queued.")
     ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Run failed runs again.")] = False,
     as_json: Json = False,
@@ -85,7 +85,7 @@ def _plan(
             seed = int(flat(one)["seed"]) + number if "seed" in texts else first + number
             planned.append((chosen | {"seed": seed}, one | {"seed": seed, "name": ""}))
     key, new = queue.sweep(name, axes | {"seed": list(range(first, first + seeds))}, planned)
-    say(f"{'queued' if new else 'going on with'} {len(planned)} runs")
+    say(f"{'queued' if new else 'continuing with'} {len(planned)} runs")
     return key
 
 
