@@ -411,7 +411,7 @@ def test_events_that_the_store_refuses_for_good_do_not_stop_the_rest(tmp_path: P
     handle.put(started())
     handle.put(ev.StepFinished(step=1, metrics={"reward": 0.0}, tokens=2**70, elapsed=1.0))
     assert handle.flush(PATIENCE)
-    assert "do not fit" in handle.trouble
+    assert "rejected by the store" in handle.trouble
     handle.put(finished(2))
     assert handle.close()
     recorder.close()
