@@ -54,7 +54,7 @@ def import_store(
 ) -> Taken:
     """Import every new run of another store; checkpoints are not copied."""
     if path.resolve() == store.path.resolve():
-        raise ImportRefusedError(f"{path} is this store itself")
+        raise ImportRefusedError(f"{path} is the current store")
     taken: Taken = []
     with closing(_other(path)) as other:
         for run in other.runs(archived=True, sort="created"):

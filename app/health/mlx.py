@@ -140,7 +140,7 @@ def square() -> Fact:
         remedy = "Runs will be 10 to 60 times slower than they need to be: see BLAS above."
         if blas.ensure().loaded:
             remedy = (
-                f"Slow for kernel {blas.ensure().kernel}: close what keeps the cores busy, or set "
+                f"Slow for kernel {blas.ensure().kernel}: stop other busy programs, or set "
                 "GRPO_TUI_THREADS=1; OPENBLAS_CORETYPE names another kernel."
             )
     return Fact(

@@ -95,7 +95,7 @@ def _check(conn: sqlite3.Connection, path: Path) -> None:
     tables = conn.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if mark or tables:
         conn.close()
-        raise StoreUnusableError(f"{path} is a SQLite file of another program; choose another --db")
+        raise StoreUnusableError(f"{path} is another program's SQLite file; choose another --db")
 
 
 def _words(path: Path, error: Exception | None) -> str:

@@ -62,7 +62,7 @@ class Reading:
             raise StoreUnusableError(f"cannot read {self.path}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise StoreUnusableError(
-                f"{self.path} is damaged ({error}); restore a copy, or try `sqlite3 {self.path} "
+                f"{self.path} is damaged ({error}); restore a backup, or try `sqlite3 {self.path} "
                 ".recover`"
             ) from error
 

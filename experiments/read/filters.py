@@ -170,7 +170,7 @@ def _compare(sql: str, values: list[object], token: _Token, contains: bool) -> S
         if re.match(r"\d{4}-\d\d", token.value):
             return f"{sql} {symbol} ?", [*values, token.value]
         raise QueryError(
-            f"{token.key}{op}{token.value}: {token.value!r} is no number; {op} compares numbers"
+            f"{token.key}{op}{token.value}: {token.value!r} is not a number; {op} compares numbers"
         )
     if "run_param" in sql:
         # text settings are stored as JSON, including the quotes

@@ -73,7 +73,7 @@ def test_filters(reader: StoreReader, text: str, names: list[str]) -> None:
     [
         ("rewrd>1", "did you mean reward"),
         ("cfg.optimizer.lr=1", "no setting 'optimizer.lr'"),
-        ("reward>many", "'many' is no number"),
+        ("reward>many", "'many' is not a number"),
         ("(low", "not closed"),
         ("low)", "an extra"),
         ("low |", "an empty side"),

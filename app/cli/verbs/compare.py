@@ -22,14 +22,14 @@ def compare(
     baseline: Annotated[str, typer.Option(help="Show differences from this run.")] = "",
     metric: Annotated[list[str] | None, typer.Option(help="Only these metrics.")] = None,
     at: Annotated[
-        str, typer.Option(help="Equal work too: step, tokens or wall, or e.g. tokens=50000.")
+        str, typer.Option(help="Compare at equal step, tokens or wall, or e.g. tokens=50000.")
     ] = "",
     example: Annotated[str, typer.Option(help="Answers of each run to this example key.")] = "",
     grid: Annotated[
         list[str] | None,
         typer.Option(help="Given twice: tabulate the metric over these two settings."),
     ] = None,
-    all_settings: Annotated[bool, typer.Option("--all", help="Equal settings too.")] = False,
+    all_settings: Annotated[bool, typer.Option("--all", help="Include equal settings.")] = False,
     as_json: Json = False,
     as_csv: Csv = False,
     as_md: Annotated[bool, typer.Option("--md", help="Print Markdown.")] = False,
@@ -75,7 +75,7 @@ def _equal_work(at: str) -> tuple[str, float | None]:
     try:
         return axis, float(value) if value else None
     except ValueError:
-        raise typer.BadParameter(f"--at {at}: {value!r} is no number") from None
+        raise typer.BadParameter(f"--at {at}: {value!r} is not a number") from None
 
 
 def _curves(reader: "StoreReader", runs: "list[RunSummary]", keys: list[str]) -> list[str]:

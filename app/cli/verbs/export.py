@@ -42,7 +42,7 @@ def export(
     if format not in (*FORMATS, *TRACKERS):
         every = (*FORMATS, *TRACKERS)
         raise ExportError(
-            f"there is no format {format!r}{nearest(format, every)}; choose from {', '.join(every)}"
+            f"unknown format {format!r}{nearest(format, every)}; choose from {', '.join(every)}"
         )
     if what not in WHAT:
         raise ExportError(

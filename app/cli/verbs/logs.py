@@ -44,7 +44,7 @@ def logs(
         for line in shown:
             tell(line)
         if not shown:
-            say(f"{found.name} has logged nothing")
+            say(f"{found.name} has an empty log")
         if follow:
             _follow(reader, found.id, path, end)
 

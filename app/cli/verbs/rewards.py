@@ -95,10 +95,10 @@ def try_(
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="The prompt.")] = "",
     column: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A column of the data; JSON, else text."),
+        typer.Option(metavar="NAME=VALUE", help="A column of the data, as JSON or text."),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="Take prompt and columns of this task's first problem.")
+        str | None, typer.Option(help="Use the prompt and columns of this task's first problem.")
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the function.")

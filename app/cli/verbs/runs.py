@@ -37,8 +37,8 @@ def runs(
         str,
         typer.Option(help="More columns: best reward, last kl, =optimizer.learning_rate as lr."),
     ] = "",
-    all_: Annotated[bool, typer.Option("--all", help="Archived runs too.")] = False,
-    limit: Annotated[int, typer.Option(help="How many at most; 0 for all.", min=0)] = 0,
+    all_: Annotated[bool, typer.Option("--all", help="Include archived runs.")] = False,
+    limit: Annotated[int, typer.Option(help="Maximum number; 0 for all.", min=0)] = 0,
     as_json: Json = False,
     as_csv: Csv = False,
     raw: Raw = False,
@@ -182,7 +182,7 @@ def _print_settings(settings: "Mapping[str, Any]", all_settings: bool) -> None:
 
 @app.command("rename")
 def rename(run: RunRef, name: str, db: Db = None) -> None:
-    """Give a run another name.
+    """Rename a run.
 
     Example: grpo-tui runs rename calm-otter baseline
     """
@@ -202,7 +202,7 @@ def tag(
     ] = None,
     db: Db = None,
 ) -> None:
-    """Put tags on runs or take them off.
+    """Add tags to runs or remove them.
 
     Example: grpo-tui runs tag @last --add good --remove todo
     """
@@ -218,7 +218,7 @@ def tag(
 
 @app.command("note")
 def note(run: RunRef, text: str, db: Db = None) -> None:
-    """Write a note on a run; an empty text removes it.
+    """Set a run's note; empty text removes it.
 
     Example: grpo-tui runs note @last "beta too high"
     """
@@ -226,7 +226,7 @@ def note(run: RunRef, text: str, db: Db = None) -> None:
         found = reader.resolve(run)
     with writing(db) as store:
         store.set_note(found.key, text)
-    say(f"noted on {found.name}")
+    say(f"updated the note of {found.name}")
 
 
 @app.command("archive")
@@ -256,7 +256,7 @@ def delete(
     ] = False,
     db: Db = None,
 ) -> None:
-    """Remove archived runs for good, with their folders: checkpoints, tokens, logs.
+    """Permanently delete archived runs and their folders: checkpoints, tokens, logs.
 
     Example: grpo-tui runs delete old-run --yes
     """
@@ -276,7 +276,7 @@ def delete(
     names = ", ".join(run.name for run in found)
     if not yes:
         if not sys.stdin.isatty():
-            raise QueryError(f"deleting {names} cannot be undone; say --yes")
+            raise QueryError(f"deleting {names} cannot be undone; confirm with --yes")
         if not typer.confirm(f"Delete {names} with all checkpoints?", err=True):
             raise typer.Exit(exit_codes.FAILED)
     with writing(db) as store:
@@ -292,7 +292,7 @@ def import_(
     as_json: Json = False,
     db: Db = None,
 ) -> None:
-    """Take in the runs of another store, or completions that TRL logged.
+    """Import the runs of another store, or completions that TRL logged.
 
     Example: grpo-tui runs import colleague.db
     """

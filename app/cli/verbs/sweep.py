@@ -26,7 +26,9 @@ def sweep(
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     name: Annotated[str, typer.Option(help="Name of the sweep; its runs are numbered.")] = "sweep",
     metric: Annotated[str, typer.Option(help="Metric of the table at the end.")] = "",
-    add_only: Annotated[bool, typer.Option("--add-only", help="Queue, do not run.")] = False,
+    add_only: Annotated[
+        bool, typer.Option("--add-only", help="Queue the runs without starting them.")
+    ] = False,
     queue: Annotated[
         bool, typer.Option("--queue", help="No new sweep: run what is queued.")
     ] = False,
@@ -53,7 +55,7 @@ def sweep(
             raise typer.Exit(exit_codes.FAILED if failed else exit_codes.OK)
         key = _plan(waiting, file, preset, sets or [], seeds, steps, name)
         if retry:
-            say(f"{waiting.retry_failed(key)} failed runs are queued again")
+            say(f"{waiting.retry_failed(key)} failed runs were requeued")
         failed = 0 if add_only else work(waiting, key)
         rows = _report(store.path, key, metric, as_json=as_json, as_csv=as_csv)
     if not add_only and (failed or any(row["state"] == "failed" for row in rows)):

@@ -422,7 +422,7 @@ class CompareScreen(WorkbenchScreen):
         try:
             x = float(text.replace(",", "").replace("_", ""))
         except ValueError:
-            self.notify(f"{text!r} is no number.", severity="warning", markup=False)
+            self.notify(f"{text!r} is not a number.", severity="warning", markup=False)
             return
         self.view = self.view.put(x)
         self.read_at_crosshair()
