@@ -44,7 +44,7 @@ def logs(
         for line in shown:
             tell(line)
         if not shown:
-            say(f"{found.name} has an empty log")
+            say(f"{found.name} has no log output")
         if follow:
             _follow(reader, found.id, path, end)
 

@@ -269,7 +269,7 @@ def test_logs_are_followed_until_the_run_ends(
 def test_a_run_without_a_log_can_be_followed(cli: Cli, two: tuple[str, str]) -> None:
     done = cli("logs", two[0], "--follow")
     assert (done.code, done.out) == (exit_codes.OK, "")
-    assert "has an empty log" in done.err
+    assert "has no log output" in done.err
 
 
 def test_logs_and_report_of_a_run(cli: Cli, two: tuple[str, str]) -> None:
