@@ -36,7 +36,7 @@ def guarded(work: Callable[[], int]) -> int:
     name = signal.Signals(number).name
     with contextlib.suppress(OSError):
         sys.stderr.write(
-            f"grpo-tui: the workbench was ended by {name}; everything recorded is in the store, "
+            f"grpo-tui: the workbench was killed by {name}; everything recorded is in the store, "
             "and `grpo-tui resume` resumes from the last checkpoint\n"
         )
     return 128 + number

@@ -47,7 +47,7 @@ def guard(token: str) -> Any:
             raise web.HTTPForbidden(text="Other sites may not read this page.")
         given = request.query.get(PARAMETER) or request.cookies.get(COOKIE) or ""
         if not secrets.compare_digest(given.encode(), token.encode()):
-            raise web.HTTPUnauthorized(text="The address must hold the token that was printed.")
+            raise web.HTTPUnauthorized(text="The address must contain the printed token.")
         response = await handler(request)
         if not response.prepared:
             response.set_cookie(COOKIE, token, httponly=True, samesite="Strict")

@@ -1,10 +1,10 @@
-"""What the workbench costs: python -m benchmarks.app [PART...] [--out docs/app.md].
+"""Measure what the workbench costs: python -m benchmarks.app [PART...] [--out docs/app.md].
 
 Parts: start (command to first paint with 500 runs stored), keys, training and flood (byte in to
 changed cell out in a pty, over all actions, without a run, while SmolLM2 trains at full speed, and
 while 1,000 events a second arrive), watch (step time with Watch in front over headless, ABBA),
 memory (a simulated run of 100,000 steps), runs (moving through 5,000 runs and through 1,000,000
-rollouts). The table says against which target; run it on a machine that does nothing else.
+rollouts). The table names the targets; run it on an otherwise idle machine.
 """
 
 import argparse

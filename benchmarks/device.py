@@ -1,4 +1,4 @@
-"""What a new kind of machine does with this program, as a report that can be pasted into an issue.
+"""Check this program on a new kind of machine; the report can be pasted into an issue.
 
     python -m benchmarks.device [--quick] [--out device-report.md]
 

@@ -1,4 +1,4 @@
-"""Many hands on one store: python -m benchmarks.soak [--minutes 5] [--pace 0.25].
+"""Several processes on one store: python -m benchmarks.soak [--minutes 5] [--pace 0.25].
 
 Two processes record steps of the starter's size into one file, at the pace of training, while a
 third lists runs and a fourth exports them, by the commands a user would type. Shown: how long

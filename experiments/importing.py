@@ -54,13 +54,13 @@ def import_store(
 ) -> Taken:
     """Import every new run of another store; checkpoints are not copied."""
     if path.resolve() == store.path.resolve():
-        raise ImportRefusedError(f"{path} is this store itself")
+        raise ImportRefusedError(f"{path} is the current store")
     taken: Taken = []
     with closing(_other(path)) as other:
         for run in other.runs(archived=True, sort="created"):
             if store.has_uid(run.uid):
                 continue
-            progress(f"taking in {run.name}: {run.step} steps")
+            progress(f"importing {run.name}: {run.step} steps")
             taken.append(_copy_run(store, other, run))
     return taken
 
@@ -69,7 +69,7 @@ def _other(path: Path) -> StoreReader:
     try:
         return StoreReader(path)
     except StoreError as error:
-        raise ImportRefusedError(f"{path} cannot be taken in: {error}") from error
+        raise ImportRefusedError(f"{path} cannot be imported: {error}") from error
 
 
 def _copy_run(store: ExperimentStore, other: StoreReader, run: RunSummary) -> tuple[str, str]:

@@ -263,13 +263,13 @@ class ExperimentStore:
     def request(self, run: int, verb: str, *, by: str = "", argument: str = "") -> int:
         """Send a request to the run's process; return the request's key."""
         if verb not in VERBS:
-            raise QueryError(f"{verb!r} cannot be asked of a run; choose from {', '.join(VERBS)}")
+            raise QueryError(f"unknown request {verb!r}; choose from {', '.join(VERBS)}")
         with self.session() as session:
             attempt = session.exec(
                 select(func.max(AttemptRow.n)).where(AttemptRow.run_id == run)
             ).one()
             if attempt is None:
-                raise StoreError("nothing has ever worked on this run, so nothing can be asked")
+                raise StoreError("this run was never started, so it takes no requests")
             row = ControlRow(
                 run_id=run, attempt=attempt, verb=verb, argument=escape(argument),
                 asked_at=now_iso(), asked_by=escape(by or f"pid {os.getpid()}"),

@@ -18,11 +18,11 @@ def ask(run: str, verb: str, *, as_json: bool, db: str | None, wait: float = WAI
         found = reader.resolve(run)
     if found.status in ("lost", "aborted"):
         raise QueryError(
-            f"{found.name} has no process any more ({found.status}); "
-            f"`grpo-tui resume {found.id}` resumes it"
+            f"{found.name} is not running ({found.status}); "
+            f"resume it with `grpo-tui resume {found.id}`"
         )
     if not found.active and found.status != "unknown":
-        raise QueryError(f"{found.name} is {found.status} already")
+        raise QueryError(f"{found.name} is already {found.status}")
     with writing(db) as store:
         request = store.request(found.key, verb)
     with reading(db) as reader:

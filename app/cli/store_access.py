@@ -57,7 +57,7 @@ def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]
     store = ExperimentStore(store_path(db))
     try:
         if store.copied_to is not None:
-            say(f"upgraded {store.path}; a copy from before the upgrade is {store.copied_to}")
+            say(f"upgraded {store.path}; the backup is {store.copied_to}")
         if store.read_only:
             if must:
                 raise StoreReadOnlyError(store.read_only)
@@ -65,7 +65,7 @@ def writing(db: str | None, *, must: bool = True) -> Iterator["ExperimentStore"]
         else:
             count, complaints = take_in_leftovers(store)
             if count:
-                say(f"took in {count} events that could not be written before")
+                say(f"imported {count} events that could not be written earlier")
             for text in complaints:
                 say(text)
         yield store

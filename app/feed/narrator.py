@@ -30,15 +30,15 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> str:
 def _waiting(snapshot: Snapshot) -> str:
     match snapshot.asked:
         case "pause":
-            return "Pause asked for: the engine holds at the next token or micro-batch."
+            return "Pausing at the next token or micro-batch."
         case "stop_after_step":
-            return f"Stop asked for: step {snapshot.current_step} is finished and saved first."
+            return f"Stopping after step {snapshot.current_step} and a checkpoint."
         case "stop_now":
-            return f"Stop asked for: step {snapshot.current_step} is dropped."
+            return f"Stopping now; step {snapshot.current_step} is discarded."
         case "checkpoint":
-            return "Checkpoint asked for: the last finished step is written at the next token."
+            return "Saving a checkpoint of the last finished step at the next token."
         case "continue":
-            return "Going on."
+            return "Continuing."
     return "The run is paused. Press . to continue." if snapshot.status == "paused" else ""
 
 
@@ -55,14 +55,14 @@ def _ended(snapshot: Snapshot) -> str:
         held_out = f" Held-out accuracy: {share(first)} before, {share(accuracy.last)} after."
     words = {"completed": "The run is complete", "stopped": "The run was stopped",
              "aborted": "The run was stopped in the middle of a step",
-             "lost": "The process of this run is gone; r on Runs takes it up again"}  # fmt: skip
+             "lost": "The process of this run is gone; r on Runs resumes it"}  # fmt: skip
     return f"{words[snapshot.status]} after {snapshot.step} steps.{change}{held_out}"
 
 
 def _opening(snapshot: Snapshot) -> str:
     if snapshot.status == "loading":
         return f"Loading the model {snapshot.head.model}."
-    return "The first prompts are on their way."
+    return "Loading the first prompts."
 
 
 def _sampling(snapshot: Snapshot) -> str:
@@ -72,8 +72,8 @@ def _sampling(snapshot: Snapshot) -> str:
     kinds = {"eval": "held-out problems", "pinned": "pinned prompts", "train": "prompts"}
     text = f"Sampling {rows} answers to {len(groups)} {kinds[groups[0].origin]}"
     if board.rows_total:
-        text += f": {board.finished} of {board.rows_total} have ended"
-    return f"{text}. Scores come when all are done."
+        text += f": {board.finished} of {board.rows_total} are finished"
+    return f"{text}. They are scored when all are done."
 
 
 def _group(group: Group) -> str:
@@ -105,13 +105,13 @@ def _step(snapshot: Snapshot) -> str:
     train = [group for group in scored if group.origin == "train"]
     dead = [group.index + 1 for group in train if group.no_signal]
     if len(train) > 1 and len(dead) == len(train):
-        return "No prompt of this step teaches anything."
+        return "No prompt of this step gives a learning signal."
     if dead:
         if len(dead) > 2:
-            return f"{len(dead)} of {len(train)} prompts teach nothing."
+            return f"{len(dead)} of {len(train)} prompts give no learning signal."
         numbers = " and ".join(map(str, dead))
         one = len(dead) == 1
-        return f"Prompt{'' if one else 's'} {numbers} teach{'es' if one else ''} nothing."
+        return f"Prompt{'' if one else 's'} {numbers} give{'s' if one else ''} no learning signal."
     clipped = snapshot.metrics.get("clip_ratio/region_mean")
     if clipped:
         return f"Clipping stopped the push on {share(clipped)} of the tokens."

@@ -54,7 +54,9 @@ def builds() -> list[Fact]:
         remedy += " in a fresh environment."
     elif wanted and wanted.startswith("cuda") and "cpu" in found:
         level = Level.WARNING
-        remedy = f"An NVIDIA GPU answers: pip install 'grpo-tui[{wanted}]' in a fresh environment."
+        remedy = (
+            f"An NVIDIA GPU is available: pip install 'grpo-tui[{wanted}]' in a fresh environment."
+        )
     numbers: dict[str, float | str | None] = {"wanted": wanted, **found}
     return [
         Fact(area="MLX", name="build", found=words, level=level, remedy=remedy, numbers=numbers)
@@ -89,7 +91,7 @@ def compiler() -> Fact:
     return Fact(
         area="MLX",
         name="compiler",
-        found=found or "none; runs do without",
+        found=found or "none; not required",
         numbers={"compiler": found},
     )
 
@@ -138,7 +140,7 @@ def square() -> Fact:
         remedy = "Runs will be 10 to 60 times slower than they need to be: see BLAS above."
         if blas.ensure().loaded:
             remedy = (
-                f"Slow for kernel {blas.ensure().kernel}: close what keeps the cores busy, or set "
+                f"Slow for kernel {blas.ensure().kernel}: stop other busy programs, or set "
                 "GRPO_TUI_THREADS=1; OPENBLAS_CORETYPE names another kernel."
             )
     return Fact(

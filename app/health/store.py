@@ -55,7 +55,9 @@ def folder(path: Path) -> Fact:
 def database(path: Path) -> Fact:
     """Report the database file: absent, sound, or its problem."""
     if not path.exists():
-        return Fact(area="Store", name="database", found=f"{path.name} will be made by a first run")
+        return Fact(
+            area="Store", name="database", found=f"{path.name} will be created by the first run"
+        )
     try:
         with closing(open_reader(path)) as connection:
             verdict = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
@@ -71,7 +73,7 @@ def database(path: Path) -> Fact:
         level = Level.STOPS
         remedy = too_new(number, path)
     elif number < CURRENT:
-        words += f"; the next run brings it to version {CURRENT}, after a copy"
+        words += f"; the next run upgrades it to version {CURRENT}, after a backup"
     numbers: dict[str, float | str | None] = {"path": str(path), "version": number}
     numbers |= {"journal": journal, "sound": True}
     return Fact(
@@ -86,7 +88,7 @@ def damaged(path: Path, error: str) -> Fact:
         name="database",
         found=error,
         level=Level.STOPS,
-        remedy=f"Move {path} away or restore a copy of it; choose another with --db.",
+        remedy=f"Move {path} away or restore a backup; choose another with --db.",
         numbers={"path": str(path), "sound": False},
     )
 

@@ -36,7 +36,7 @@ def size() -> Fact:
         name="size",
         found=f"{columns} columns, {rows} rows",
         level=Level.WARNING if small else Level.FINE,
-        remedy="The workbench is laid out for 80x24 and more: enlarge the window." * small,
+        remedy="The workbench needs at least 80x24: enlarge the window." * small,
         numbers={"columns": columns, "rows": rows},
     )
 
@@ -52,7 +52,7 @@ def colours() -> Fact:
         words, count, remedy = "256 and more", 256, ""
     else:
         words, count = f"16 (TERM={term or 'unset'})", 16
-        remedy = "If the terminal shows more, say so: export COLORTERM=truecolor."
+        remedy = "If the terminal supports more: export COLORTERM=truecolor."
     level = Level.WARNING if remedy else Level.FINE
     return Fact(
         area="Terminal",

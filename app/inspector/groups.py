@@ -88,7 +88,7 @@ def balance(group: GroupView) -> str:
     ups = sum((r.advantage or 0.0) > 0 for r in group.rollouts)
     downs = sum((r.advantage or 0.0) < 0 for r in group.rollouts)
     if not ups and not downs:
-        return group.no_signal or "no push: all answers are worth the same"
+        return group.no_signal or "no push: all answers scored the same"
     return f"{ups} pushed up, {downs} pushed down"
 
 

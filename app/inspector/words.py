@@ -12,7 +12,7 @@ FAR = 1e6
 def why(term: TokenTerm, recipe: Recipe, *, first_pass: bool) -> str:
     """Explain in one sentence what happens to the token and why."""
     if term.advantage == 0:
-        return "no push: its answer is worth what its siblings are"
+        return "no push: its answer scored like the others of its group"
     if not term.kept:
         return f"left out: {_too_far(term, recipe)}"
     if not term.updated:
@@ -39,23 +39,23 @@ def _too_far(term: TokenTerm, recipe: Recipe) -> str:
         whose = "its answer" if recipe.importance_mode.startswith("sequence") else "it"
         return f"trainer and sampler differ about {whose} by a ratio outside {low} to {high}"
     limit = f"{recipe.off_policy_mask:g}"
-    return f"a worse answer, more than {limit} nats per token from its sampler"
+    return f"a worse answer, more than {limit} nats per token away from the sampler"
 
 
 def _stop(recipe: Recipe) -> str:
     if recipe.trust == "cispo":
-        return "the push goes on, its weight is capped"
-    return "the push stops here"
+        return "still pushed, with capped weight"
+    return "clipped, no push"
 
 
 def _free(term: TokenTerm, who: str, better: bool) -> str:
     if better and term.ratio < 1 - ONE:
-        return f"{who} that became less likely: pushed up in full"
+        return f"{who} that became less likely: pushed up at full strength"
     if not better and term.ratio > 1 + ONE:
         bound = ", no bound on this side" if term.high < FAR else ""
-        return f"{who} that became likelier: pushed down in full{bound}"
+        return f"{who} that became likelier: pushed down at full strength{bound}"
     limit = term.high if better else term.low
-    room = f", may go to {short(limit)}" if 1 / FAR < limit < FAR else ""
+    room = f", up to ratio {short(limit)}" if 1 / FAR < limit < FAR else ""
     return f"{who}: pushed {'up' if better else 'down'}{room}"
 
 

@@ -25,8 +25,8 @@ def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool =
     while (item := queue.take(sweep)) is not None:
         assert item.id is not None
         if item.run_id is None and (known := queue.finished_run(item.config_hash)) is not None:
-            queue.finish(item.id, "skipped", run=known.id, note="the same run is there already")
-            say(f"{item.name}: already there as {known.short}")
+            queue.finish(item.id, "skipped", run=known.id, note="the same run already exists")
+            say(f"{item.name}: already done as {known.short}")
             continue
         try:
             state, note = run_item(queue, item)
@@ -87,7 +87,7 @@ def _wait_for_orphan(queue: "RunQueue", item: int, run: int) -> None:
         renewed = 0.0
         while (now := reader.runs(archived=True, keys=[run])[0]).active:
             if not renewed:
-                say(f"{now.name} is still at work without its worker: waiting for it")
+                say(f"{now.name} is still running without its worker: waiting for it")
             if time.monotonic() - renewed > RENEW_S:
                 queue.renew(item)
                 renewed = time.monotonic()

@@ -66,7 +66,7 @@ def open_writer(
 def open_reader(path: Path) -> sqlite3.Connection:
     """Open read-only; works on a read-only medium too."""
     if not path.exists():
-        raise NoStoreError(f"there is no store at {path}; a first run will make it")
+        raise NoStoreError(f"there is no store at {path}; the first run will create it")
     base = f"file:{quote(str(path))}"
     error: Exception | None = None
     for mode in ("mode=ro", "mode=ro&immutable=1"):
@@ -95,7 +95,7 @@ def _check(conn: sqlite3.Connection, path: Path) -> None:
     tables = conn.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if mark or tables:
         conn.close()
-        raise StoreUnusableError(f"{path} is a SQLite file of another program; choose another --db")
+        raise StoreUnusableError(f"{path} is another program's SQLite file; choose another --db")
 
 
 def _words(path: Path, error: Exception | None) -> str:

@@ -89,8 +89,8 @@ def backup(conn: sqlite3.Connection, path: Path, mark: str) -> Path:
     free = shutil.disk_usage(path.parent).free
     if free < 2 * pages * size:
         raise StoreReadOnlyError(
-            f"{path} needs an upgrade and {2 * pages * size / 1e9:.2f} GB for a copy before it, "
-            f"but {free / 1e9:.2f} GB are free; make room and try again"
+            f"{path} needs an upgrade and {2 * pages * size / 1e9:.2f} GB for a backup first, "
+            f"but {free / 1e9:.2f} GB are free; free some space and try again"
         )
     stamp = iso(time.time()).replace(":", "").replace("-", "")[:15]
     copy = path.with_name(f"{path.stem}.{mark}.{stamp}.db")

@@ -317,7 +317,7 @@ class Sweep(NamedTuple):
 
 
 class QueueItem(NamedTuple):
-    """A run that waits for its turn, or had it."""
+    """A queued run: waiting, active or ended."""
 
     id: int
     name: Escaped

@@ -51,7 +51,7 @@ class RunRow(SQLModel, table=True):
         unique=True, description="UUIDv7; the same in every store that the row is copied to."
     )
     short: str = Field(unique=True, description="Eight characters to type.")
-    name: Escaped = Field(description="Speakable, or chosen; unique while it can be.")
+    name: Escaped = Field(description="Generated or chosen; unique if possible.")
     status: str = Field(
         description="As last reported; stalled, lost and unknown are derived when it is read."
     )
@@ -66,15 +66,15 @@ class RunRow(SQLModel, table=True):
     config_hash: str = Field(description="Fingerprint of the configuration without its name.")
     code_version: Escaped = Field(default="", description="grpo-tui's version.")
     versions: str = Field(default="", description="Versions of the packages, JSON.")
-    device: Escaped = Field(default="", description="What computed.")
+    device: Escaped = Field(default="", description="The device used.")
     dataset_fingerprint: Escaped = Field(
-        default="", description="Of the problems; paired tests need equal ones."
+        default="", description="Fingerprint of the problems; paired tests need equal ones."
     )
-    total_steps: int = Field(default=0, description="Steps asked for.")
+    total_steps: int = Field(default=0, description="Steps requested.")
     step: int = Field(default=0, description="Last finished step.")
     tokens: int = Field(default=0, description="Tokens.")
     elapsed: float = Field(default=0.0, description="Seconds without pauses.")
-    bytes: int = Field(default=0, description="Size of what was recorded, about.")
+    bytes: int = Field(default=0, description="Approximate size of the recorded data.")
     last_seq: int = Field(default=0, description="Last stored `seq`.")
     error: Escaped = Field(default="", description="Why it failed.")
     note: Escaped = Field(default="", description="Free text.")
@@ -101,13 +101,13 @@ class AttemptRow(SQLModel, table=True):
 
     id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
     run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
-    n: int = Field(description="Its number in the run, from 1 on.")
-    from_step: int = Field(description="The last step it kept; 0 begins the run.")
+    n: int = Field(description="Its number in the run, counted from 1.")
+    from_step: int = Field(description="The last step it kept; 0 for a new run.")
     until_step: int | None = Field(
-        default=None, description="Steps beyond were done again by a later attempt."
+        default=None, description="Later steps were repeated by a later attempt."
     )
     host: str = Field(description="The machine.")
-    boot: str = Field(description="The machine's boot; a pid means nothing after the next.")
+    boot: str = Field(description="The machine's boot ID; a pid is meaningless after a reboot.")
     pid: int = Field(description="The process.")
     pid_start: str = Field(description="When the process began; pids are reused.")
     started_at: str = Field(description="ISO, UTC.")
@@ -117,7 +117,7 @@ class AttemptRow(SQLModel, table=True):
     cause: Escaped = Field(default="", description="How it ended.")
     rss_gb: float = Field(default=0.0, description="Memory at the last heartbeat.")
     free_gb: float = Field(default=0.0, description="Memory that was free then.")
-    slept_s: float = Field(default=0.0, description="Seconds that the machine slept.")
+    slept_s: float = Field(default=0.0, description="Seconds the machine was suspended.")
 
 
 class RunParamRow(SQLModel, table=True):
@@ -165,13 +165,13 @@ class EventRow(SQLModel, table=True):
 
     id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
     run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
-    attempt: int = Field(description="The attempt that did it.")
-    seq: int = Field(description="Place in the run's record, from 1 on.")
+    attempt: int = Field(description="The attempt it belongs to.")
+    seq: int = Field(description="Position in the run's record, counted from 1.")
     at: float = Field(description="Seconds since 1970.")
     step: int = Field(description="The training step.")
     kind: str = Field(description="Its class.")
     payload: str = Field(description="The event, JSON.")
-    hidden: int = Field(default=0, description="1 where a later attempt did the step again.")
+    hidden: int = Field(default=0, description="1 if a later attempt repeated the step.")
 
 
 class AlertRow(SQLModel, table=True):
@@ -184,15 +184,15 @@ class AlertRow(SQLModel, table=True):
     run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
     rule: Escaped = Field(description="The rule.")
     severity: str = Field(description="info, warning or error.")
-    first_step: int = Field(description="Where it held first.")
-    last_step: int = Field(description="Where it held last.")
+    first_step: int = Field(description="First step where it held.")
+    last_step: int = Field(description="Last step where it held.")
     count: int = Field(description="How many.")
     value: float | None = Field(default=None, description="The value.")
     limit: float | None = Field(default=None, description="The limit that the value crossed.")
     group_index: int | None = Field(default=None, description="The group, if it is one.")
     explanation: Escaped = Field(description="What it means.")
     remedy: Escaped = Field(description="What to do.")
-    muted: int = Field(default=0, description="1 where the user silenced it.")
+    muted: int = Field(default=0, description="1 if the user muted it.")
 
 
 class KeySetRow(SQLModel, table=True):
@@ -215,15 +215,15 @@ class StepRow(SQLModel, table=True):
 
     id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
     run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
-    attempt: int = Field(description="The attempt that did it.")
+    attempt: int = Field(description="The attempt it belongs to.")
     step: int = Field(description="The training step.")
-    seq: int = Field(description="Place in the run's record, from 1 on.")
+    seq: int = Field(description="Position in the run's record, counted from 1.")
     at: float = Field(description="Seconds since 1970.")
     elapsed: float | None = Field(default=None, description="Seconds without pauses.")
     tokens: int = Field(description="Tokens.")
     key_set: int = Field(foreign_key="key_set.id", description="Which metrics it reported.")
     skipped: Escaped = Field(description="Why no update was made.")
-    hidden: int = Field(default=0, description="1 where a later attempt did the step again.")
+    hidden: int = Field(default=0, description="1 if a later attempt repeated the step.")
 
 
 class UpdatePassRow(SQLModel, table=True):
@@ -237,11 +237,11 @@ class UpdatePassRow(SQLModel, table=True):
 
     id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
     run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
-    attempt: int = Field(description="The attempt that did it.")
+    attempt: int = Field(description="The attempt it belongs to.")
     step: int = Field(description="The training step.")
-    seq: int = Field(description="Place in the run's record, from 1 on.")
-    pass_: int = Field(sa_column_kwargs={"name": "pass"}, description="From 1 on.")
-    minibatch: int = Field(description="From 0 on.")
+    seq: int = Field(description="Position in the run's record, counted from 1.")
+    pass_: int = Field(sa_column_kwargs={"name": "pass"}, description="Counted from 1.")
+    minibatch: int = Field(description="Counted from 0.")
     loss: float | None = Field(default=None, description="The objective.")
     clip_low: float | None = Field(default=None, description="Share clipped low.")
     clip_high: float | None = Field(default=None, description="Share clipped high.")
@@ -249,7 +249,7 @@ class UpdatePassRow(SQLModel, table=True):
     grad_norm: float | None = Field(default=None, description="Before clipping.")
     learning_rate: float | None = Field(default=None, description="In this update.")
     stop_reason: Escaped = Field(description="Why passes ended here.")
-    hidden: int = Field(default=0, description="1 where a later attempt did the step again.")
+    hidden: int = Field(default=0, description="1 if a later attempt repeated the step.")
 
 
 class MetricKeyRow(SQLModel, table=True):
@@ -258,7 +258,7 @@ class MetricKeyRow(SQLModel, table=True):
     __tablename__: ClassVar[str] = "metric_key"
 
     id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
-    name: Escaped = Field(unique=True, description="As the trainer says.")
+    name: Escaped = Field(unique=True, description="As the trainer reports it.")
 
 
 class MetricRow(SQLModel, table=True):
@@ -284,7 +284,7 @@ class MetricHiddenRow(SQLModel, table=True):
     run_id: int = Field(
         primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
     )
-    attempt: int = Field(primary_key=True, description="The attempt that did it.")
+    attempt: int = Field(primary_key=True, description="The attempt it belongs to.")
     key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
     step: int = Field(primary_key=True, description="The training step.")
     value: float | None = Field(default=None, description="The value.")
@@ -329,9 +329,9 @@ class RolloutGroupRow(SQLModel, table=True):
 
     id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
     run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
-    attempt: int = Field(description="The attempt that did it.")
+    attempt: int = Field(description="The attempt it belongs to.")
     step: int = Field(description="The training step.")
-    seq: int = Field(description="Place in the run's record, from 1 on.")
+    seq: int = Field(description="Position in the run's record, counted from 1.")
     tokens_seq: int | None = Field(default=None, description="`seq` of the token numbers.")
     idx: int = Field(description="Place in the step.")
     origin: str = Field(description="train, eval or pinned.")
@@ -342,11 +342,11 @@ class RolloutGroupRow(SQLModel, table=True):
     sampling: str = Field(description="JSON.")
     reward_mean: float | None = Field(default=None, description="Over its rollouts.")
     reward_std: float | None = Field(default=None, description="The same.")
-    no_signal: Escaped = Field(description="Why it taught nothing.")
+    no_signal: Escaped = Field(description="Why it gave no learning signal.")
     refill: int = Field(description="Refill round.")
-    has_tokens: int = Field(description="1 where tokens.db has its numbers.")
-    nonfinite: str = Field(description="Names of the columns whose NULL is NaN and not absence.")
-    hidden: int = Field(default=0, description="1 where a later attempt did the step again.")
+    has_tokens: int = Field(description="1 if tokens.db has its numbers.")
+    nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
+    hidden: int = Field(default=0, description="1 if a later attempt repeated the step.")
 
 
 class RolloutRow(SQLModel, table=True):
@@ -368,14 +368,14 @@ class RolloutRow(SQLModel, table=True):
     idx: int = Field(description="Place in the group.")
     text: Escaped = Field(description="The completion.")
     reward: float | None = Field(default=None, description="Weighted sum of the reward functions.")
-    advantage: float | None = Field(default=None, description="What the update pushed with.")
+    advantage: float | None = Field(default=None, description="The advantage used in the update.")
     tokens: int = Field(description="Tokens.")
     finish: str = Field(description="stop, length or stop_string.")
     clip_fraction: float | None = Field(
         default=None, description="Share of its tokens that were clipped."
     )
     kl: float | None = Field(default=None, description="Mean distance to the reference.")
-    nonfinite: str = Field(description="Names of the columns whose NULL is NaN and not absence.")
+    nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
 
 
 class RolloutRewardRow(SQLModel, table=True):
@@ -394,7 +394,7 @@ class RolloutRewardRow(SQLModel, table=True):
     )
     weight: float | None = Field(default=None, description="Its weight.")
     reason: Escaped = Field(description="Why, in the function's words.")
-    nonfinite: str = Field(description="Names of the columns whose NULL is NaN and not absence.")
+    nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
 
 
 class EvaluationRow(SQLModel, table=True):
@@ -405,9 +405,9 @@ class EvaluationRow(SQLModel, table=True):
 
     id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
     run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
-    attempt: int = Field(description="The attempt that did it.")
+    attempt: int = Field(description="The attempt it belongs to.")
     step: int = Field(description="The training step.")
-    seq: int = Field(description="Place in the run's record, from 1 on.")
+    seq: int = Field(description="Position in the run's record, counted from 1.")
     at: float = Field(description="Seconds since 1970.")
     moment: str = Field(description="before, during or after.")
     mode: str = Field(description="sampled or greedy.")
@@ -415,7 +415,7 @@ class EvaluationRow(SQLModel, table=True):
     samples: int = Field(description="Samples per problem.")
     metrics: str = Field(description="JSON.")
     seconds: float | None = Field(default=None, description="How long it took.")
-    hidden: int = Field(default=0, description="1 where a later attempt did the step again.")
+    hidden: int = Field(default=0, description="1 if a later attempt repeated the step.")
 
 
 class EvaluationSampleRow(SQLModel, table=True):
@@ -445,7 +445,7 @@ class RunLiveRow(SQLModel, table=True):
     run_id: int = Field(
         primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
     )
-    lease_until: float = Field(description="Seconds since 1970; no viewer looks after that.")
+    lease_until: float = Field(description="Seconds since 1970; no viewer is watching after that.")
     version: int = Field(description="Grows with each change.")
     updated_at: float = Field(description="Seconds since 1970.")
     board: str = Field(description="JSON.")
@@ -461,12 +461,12 @@ class ControlRow(SQLModel, table=True):
 
     id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
     run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
-    attempt: int = Field(description="The attempt that did it.")
+    attempt: int = Field(description="The attempt it belongs to.")
     verb: str = Field(description="What is asked.")
     argument: Escaped = Field(default="", description="What the verb applies to.")
     asked_at: str = Field(description="ISO, UTC.")
     asked_by: Escaped = Field(description="Who.")
-    taken_at: str | None = Field(default=None, description="When the run took it.")
+    taken_at: str | None = Field(default=None, description="When the run accepted it.")
     outcome: str = Field(default="", description="Empty while it is open.")
 
 
@@ -487,7 +487,7 @@ class SweepRow(SQLModel, table=True):
 
 
 class QueueItemRow(SQLModel, table=True):
-    """A run that waits for its turn, or had it."""
+    """A queued run: waiting, active or ended."""
 
     __tablename__: ClassVar[str] = "queue_item"
     __table_args__: ClassVar[tuple[Any, ...]] = (

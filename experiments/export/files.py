@@ -46,7 +46,7 @@ def write_rows(
     raises an error, so that no value is dropped silently.
     """
     if format not in FORMATS:
-        raise ExportError(f"there is no format {format!r}; choose from {', '.join(FORMATS)}")
+        raise ExportError(f"unknown format {format!r}; choose from {', '.join(FORMATS)}")
     first = list(islice(rows, 1000))
     names = list(header or header_of(first))
     everything: Iterator[Row] = chain(first, rows)

@@ -28,7 +28,7 @@ class Reading:
         self.schema = version(self._conn)
         if self.schema == 0:
             self._conn.close()
-            raise NoStoreError(f"{path} is empty; a first run will make it a store")
+            raise NoStoreError(f"{path} is empty; the first run will create the store")
         self.note = too_new(self.schema, path) if self.schema > CURRENT else ""
         self._data_version = self._version()
         self._stops = 0
@@ -62,7 +62,7 @@ class Reading:
             raise StoreUnusableError(f"cannot read {self.path}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise StoreUnusableError(
-                f"{self.path} is damaged ({error}); restore a copy, or try `sqlite3 {self.path} "
+                f"{self.path} is damaged ({error}); restore a backup, or try `sqlite3 {self.path} "
                 ".recover`"
             ) from error
 

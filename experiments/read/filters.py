@@ -43,7 +43,7 @@ def compile_filter(text: str, known: Known) -> Sql:
     condition = parser.any_of()
     if parser.tokens:
         raise QueryError(
-            f"the filter {text!r} has {parser.tokens[0].mark!r} too much "
+            f"the filter {text!r} has an extra {parser.tokens[0].mark!r} "
             f"at character {parser.tokens[0].at + 1}"
         )
     return condition
@@ -70,7 +70,7 @@ class _Parser:
         while self.tokens and self.tokens[0].mark not in ("|", ")"):
             parts.append(self.term())
         if not parts:
-            raise QueryError(f"the filter {self.text!r} has nothing beside a `|` or in brackets")
+            raise QueryError(f"the filter {self.text!r} has an empty side of `|` or empty brackets")
         return _join(" AND ", parts)
 
     def term(self) -> Sql:
@@ -170,7 +170,7 @@ def _compare(sql: str, values: list[object], token: _Token, contains: bool) -> S
         if re.match(r"\d{4}-\d\d", token.value):
             return f"{sql} {symbol} ?", [*values, token.value]
         raise QueryError(
-            f"{token.key}{op}{token.value}: {token.value!r} is no number; {op} compares numbers"
+            f"{token.key}{op}{token.value}: {token.value!r} is not a number; {op} compares numbers"
         )
     if "run_param" in sql:
         # text settings are stored as JSON, including the quotes

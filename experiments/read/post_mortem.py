@@ -32,7 +32,7 @@ class PostMortemQuestions(MetricQuestions):
             checkpoint_path=newest.path if newest else None,
             steps_to_redo=last - (newest.step if newest else 0),
             last_seen=attempt.heartbeat if attempt else "",
-            cause=_cause(error, folder, attempt) if attempt else "nothing ever worked on it",
+            cause=_cause(error, folder, attempt) if attempt else "no process ever started it",
             log_lines=tail(log_file(folder), LINES) or self.log_lines(run),
         )
 
@@ -56,18 +56,18 @@ class PostMortemQuestions(MetricQuestions):
 def _cause(error: str, folder: Path, attempt: stored.Attempt) -> str:
     held, left = attempt.rss_gb, attempt.free_gb
     if error or attempt.cause or attempt.ended_at:
-        return error or attempt.cause or "its process ended it without a word"
+        return error or attempt.cause or "its process exited without reporting an end"
     if fault := _fault(fault_file(folder)):
         return fault
     if attempt.host != host_name():
-        return f"unknown: it ran on {attempt.host}, which this machine cannot see"
+        return f"unknown: it ran on {attempt.host}, which cannot be checked from this machine"
     if attempt.boot != boot_id():
         return "the machine restarted while it ran"
     parts = []
     if 0 < left < 0.05 * (held + left):
         parts.append(f"probably out of memory: it held {held:.1f} GB and {left:.1f} GB were left")
     if attempt.slept_s > 0:
-        parts.append(f"the machine slept for {attempt.slept_s:.0f} s while it ran")
+        parts.append(f"the machine was suspended for {attempt.slept_s:.0f} s while it ran")
     if not parts:
         parts.append(
             "its process was killed (kill -9, the terminal or the system), "

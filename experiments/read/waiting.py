@@ -79,9 +79,9 @@ def _control(row: Any) -> ControlView:
     if outcome == "done":
         state, message = "done", f"{word}: done"
     elif outcome:
-        state, message = "expired", f"{word}: not taken up, the run had ended or moved on"
+        state, message = "expired", f"{word}: not accepted, the run had ended or restarted"
     elif taken:
-        state, message = "taken", f"{word}: taken up, waiting for the next safe point"
+        state, message = "taken", f"{word}: accepted, waiting for the next safe point"
     elif waited > NO_ANSWER_S:
         state, message = "no answer", f"{word}: no answer, {sign}"
     else:

@@ -219,8 +219,8 @@ class Recording:
     def _start_spilling(self, error: Exception) -> None:
         self._spilling = True
         text = (
-            f"the store {self.store.path} does not take anything ({error}); training goes on, "
-            f"what happens is kept in {self._spill.path} and taken in later"
+            f"the store {self.store.path} cannot be written ({error}); training continues, "
+            f"events are kept in {self._spill.path} and imported later"
         )
         step = self._pending[-1].event.step
         self._add(time.time(), ev.NoteWritten(step=step, text=text, severity="warning"))
@@ -233,7 +233,7 @@ class Recording:
         except OSError as error:
             self._set_trouble(
                 f"neither {self.store.path} nor a spill file can be written ({error}); "
-                f"{len(self._pending)} events wait in memory: make room on the disk"
+                f"{len(self._pending)} events wait in memory: free some disk space"
             )
             return
         self._deliver()
@@ -241,7 +241,7 @@ class Recording:
     def _set_aside(self, error: Exception) -> None:
         """Write events that the store rejects permanently to a separate file, and continue."""
         Spill(self.store.path, f"{self.short}.refused").append(self._pending)
-        self._set_trouble(f"{len(self._pending)} events do not fit into the store: {error}")
+        self._set_trouble(f"{len(self._pending)} events were rejected by the store: {error}")
         self._deliver()
 
     def _take_in(self) -> None:
@@ -256,7 +256,7 @@ class Recording:
             self._spilling = False
             self._failing_since = 0.0
             self._set_trouble("")
-            self.note(f"the store takes what happens again; {count} spilled events were taken in")
+            self.note(f"the store can be written again; {count} spilled events were imported")
             if text := self._spill.complaint():
                 self.note(text)
 

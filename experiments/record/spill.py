@@ -102,7 +102,7 @@ class Spill:
         events = (_field(line, "event") for line in self.kept)
         kinds = {str(event.get("event")) if isinstance(event, dict) else "?" for event in events}
         return (
-            f"{len(self.kept)} spilled events cannot be taken in by this version "
+            f"{len(self.kept)} spilled events cannot be imported by this version "
             f"({', '.join(sorted(kinds))}) and stay in {self.places[0]}: "
             "upgrade grpo-tui, or delete the file to give them up"
         )

@@ -66,10 +66,10 @@ def _write_again(conn: sqlite3.Connection, path: Path) -> tuple[Path, str]:
     conn.close()
     os.replace(partial, home)  # noqa: PTH105 - atomic, and Path.replace says the same
     if home == path:
-        return home, f"{path} was deleted while a run was recorded; it was written again, complete"
+        return home, f"{path} was deleted while a run was recorded; it was restored completely"
     return home, (
         f"{path} was replaced by another file while a run was recorded; "
-        f"the run goes on in {home}: bring it back with `grpo-tui runs import {home}`"
+        f"recording continues in {home}; import it with `grpo-tui runs import {home}`"
     )
 
 

@@ -103,7 +103,7 @@ def test_a_store_locked_by_another_process_spills_and_is_caught_up(
             step += 1
             put_all(handle, *step_events(step))
             time.sleep(0.05)
-        assert "taken in later" in handle.trouble
+        assert "imported later" in handle.trouble
         until(spill_file(path, handle.id).exists)  # it is written after the announcement
         assert handle.board.snapshot().store_warning == handle.trouble
     wait_until_stored(path, step)
@@ -177,7 +177,7 @@ def test_a_full_file_system_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         _fill(ballast)
         for step in range(2, 12):
             put_all(handle, *step_events(step, groups=8))
-        until(lambda: "make room" in handle.trouble)
+        until(lambda: "free some disk space" in handle.trouble)
         ballast.unlink()
         wait_until_stored(path, 11)
         assert handle.close(), handle.trouble
@@ -411,7 +411,7 @@ def test_events_that_the_store_refuses_for_good_do_not_stop_the_rest(tmp_path: P
     handle.put(started())
     handle.put(ev.StepFinished(step=1, metrics={"reward": 0.0}, tokens=2**70, elapsed=1.0))
     assert handle.flush(PATIENCE)
-    assert "do not fit" in handle.trouble
+    assert "rejected by the store" in handle.trouble
     handle.put(finished(2))
     assert handle.close()
     recorder.close()

@@ -91,7 +91,7 @@ def test_what_is_no_run_is_refused_with_its_name(tmp_path: Path) -> None:
     text.write_text("no Parquet")
     for file, words in (
         (tmp_path / "nowhere.db", "there is no file"),
-        (tmp_path / "s.db", "is this store itself"),
+        (tmp_path / "s.db", "is the current store"),
         (text, "is not Parquet"),
         (completions(tmp_path / "other.parquet", [{"a": 1}]), "lacks the columns step, prompt"),
     ):

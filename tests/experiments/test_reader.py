@@ -73,10 +73,10 @@ def test_filters(reader: StoreReader, text: str, names: list[str]) -> None:
     [
         ("rewrd>1", "did you mean reward"),
         ("cfg.optimizer.lr=1", "no setting 'optimizer.lr'"),
-        ("reward>many", "'many' is no number"),
+        ("reward>many", "'many' is not a number"),
         ("(low", "not closed"),
-        ("low)", "too much"),
-        ("low |", "nothing beside"),
+        ("low)", "an extra"),
+        ("low |", "an empty side"),
         ("!", "ends with"),
     ],
 )
@@ -147,7 +147,7 @@ def test_two_runs_of_one_name_are_numbered(tmp_path: Path) -> None:
 
 
 def test_there_is_no_store_before_the_first_run(tmp_path: Path) -> None:
-    with pytest.raises(NoStoreError, match="a first run will make it"):
+    with pytest.raises(NoStoreError, match="the first run will create it"):
         StoreReader(tmp_path / "s.db")
 
 

@@ -19,23 +19,24 @@ if TYPE_CHECKING:
 
 def compare(
     runs: Annotated[list[str], typer.Argument(help="Two runs or more.")],
-    baseline: Annotated[str, typer.Option(help="Show distances to this run.")] = "",
+    baseline: Annotated[str, typer.Option(help="Show differences from this run.")] = "",
     metric: Annotated[list[str] | None, typer.Option(help="Only these metrics.")] = None,
     at: Annotated[
-        str, typer.Option(help="Equal work too: step, tokens or wall, or e.g. tokens=50000.")
+        str, typer.Option(help="Compare at equal step, tokens or wall, or e.g. tokens=50000.")
     ] = "",
     example: Annotated[str, typer.Option(help="Answers of each run to this example key.")] = "",
     grid: Annotated[
-        list[str] | None, typer.Option(help="Twice: two settings to lay the metric out over.")
+        list[str] | None,
+        typer.Option(help="Given twice: tabulate the metric over these two settings."),
     ] = None,
-    all_settings: Annotated[bool, typer.Option("--all", help="Equal settings too.")] = False,
+    all_settings: Annotated[bool, typer.Option("--all", help="Include equal settings.")] = False,
     as_json: Json = False,
     as_csv: Csv = False,
     as_md: Annotated[bool, typer.Option("--md", help="Print Markdown.")] = False,
     raw: Raw = False,
     db: Db = None,
 ) -> None:
-    """Put runs side by side: settings that differ, best and last metrics, seeds, paired tests.
+    """Compare runs: settings that differ, best and last metrics, seeds, paired tests.
 
     Example: grpo-tui compare calm-otter brave-fox --baseline calm-otter --at tokens
     """
@@ -74,7 +75,7 @@ def _equal_work(at: str) -> tuple[str, float | None]:
     try:
         return axis, float(value) if value else None
     except ValueError:
-        raise typer.BadParameter(f"--at {at}: {value!r} is no number") from None
+        raise typer.BadParameter(f"--at {at}: {value!r} is not a number") from None
 
 
 def _curves(reader: "StoreReader", runs: "list[RunSummary]", keys: list[str]) -> list[str]:

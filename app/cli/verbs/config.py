@@ -18,13 +18,15 @@ Sets = Annotated[
 
 @app.command("init")
 def init(
-    out: Annotated[Path | None, typer.Argument(help="File to write; printed without one.")] = None,
+    out: Annotated[Path | None, typer.Argument(help="File to write; default: stdout.")] = None,
     preset: Annotated[str | None, typer.Option(help="Start from these settings.")] = None,
     from_trl: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Translate TRL's GRPOConfig (YAML, JSON).")
     ] = None,
     sets: Sets = None,
-    full: Annotated[bool, typer.Option("--full", help="With every setting and its help.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Include every setting and its help.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Write a configuration file to start from.
@@ -49,7 +51,7 @@ def init(
         typer.echo(text, nl=False)
         return
     if out.exists() and not force:
-        raise ConfigError(f"{out} is there already; give --force to overwrite it")
+        raise ConfigError(f"{out} already exists; use --force to overwrite it")
     out.write_text(text, encoding="utf-8")
     typer.echo(f"wrote {out}", err=True)
 

@@ -7,7 +7,7 @@ import typer
 
 def demo(
     speed: Annotated[
-        float, typer.Option(min=0.1, max=1000, help="How many times as fast as it was.")
+        float, typer.Option(min=0.1, max=1000, help="Speed relative to the recording.")
     ] = 1.0,
 ) -> None:
     """Play the bundled recording of a starter run. All screens work on it; nothing is kept.

@@ -25,7 +25,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as JSON.")] = False,
     db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
 ) -> None:
-    """Score a run or a model on held-out problems, and show it beside its base model.
+    """Score a run or a model on held-out problems, and compare it with its base model.
 
     Example: grpo-tui eval @last --problems 500 --samples 4
     """

@@ -19,7 +19,7 @@ def export(
         str, typer.Option(help="csv, jsonl, parquet, md, tensorboard, wandb or trackio.")
     ] = "",
     out: Annotated[
-        Path | None, typer.Option(help="File or folder; its ending may give the format.")
+        Path | None, typer.Option(help="File or folder; the extension may set the format.")
     ] = None,
     raw: Raw = False,
     db: Db = None,
@@ -42,7 +42,7 @@ def export(
     if format not in (*FORMATS, *TRACKERS):
         every = (*FORMATS, *TRACKERS)
         raise ExportError(
-            f"there is no format {format!r}{nearest(format, every)}; choose from {', '.join(every)}"
+            f"unknown format {format!r}{nearest(format, every)}; choose from {', '.join(every)}"
         )
     if what not in WHAT:
         raise ExportError(
@@ -68,6 +68,6 @@ def _by_ending(out: Path) -> str:
     ending = out.suffix.lower()
     if ending and ending not in endings:
         raise typer.BadParameter(
-            f"--out {out}: {ending} is no known ending ({', '.join(endings)}); give --format"
+            f"--out {out}: unknown extension {ending} ({', '.join(endings)}); use --format"
         )
     return endings.get(ending, "csv")

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def logs(
     run: RunRef,
     lines: Annotated[int, typer.Option("--lines", "-n", help="Last lines.", min=1)] = 100,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print on as it grows.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines.")
+    ] = False,
     as_json: Json = False,
     db: Db = None,
 ) -> None:
@@ -42,7 +44,7 @@ def logs(
         for line in shown:
             tell(line)
         if not shown:
-            say(f"{found.name} has logged nothing")
+            say(f"{found.name} has no log output")
         if follow:
             _follow(reader, found.id, path, end)
 

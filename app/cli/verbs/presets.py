@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(invoke_without_command=True, help="List the presets there are; show one.")
+app = typer.Typer(invoke_without_command=True, help="List the presets; show one.")
 
 
 @app.callback()
@@ -34,7 +34,9 @@ def list_presets(
 @app.command("show")
 def show(
     name: Annotated[str, typer.Argument(help="Name of the preset.")],
-    full: Annotated[bool, typer.Option("--full", help="With every setting, defaults too.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Include settings at their defaults.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print a preset's settings, as a YAML file that `train` takes.

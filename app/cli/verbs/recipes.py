@@ -9,14 +9,14 @@ from grpo_engine.config.recipe_cards import CARDS
 from grpo_engine.config.recipe_words import answers, around, formula, sentence
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe, settings_read
 
-app = typer.Typer(help="List the algorithms there are; show one.", invoke_without_command=True)
+app = typer.Typer(help="List the algorithms; show one.", invoke_without_command=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.callback()
 def default(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the algorithms there are; show one.
+    """List the algorithms; show one.
 
     Example: grpo-tui recipes show grpo
     """

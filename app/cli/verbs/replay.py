@@ -9,7 +9,7 @@ import typer
 def replay(
     run: Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")] = "@last",
     speed: Annotated[
-        float, typer.Option(min=0.1, max=1000, help="How many times as fast as it was.")
+        float, typer.Option(min=0.1, max=1000, help="Speed relative to the recording.")
     ] = 1.0,
     db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
 ) -> None:

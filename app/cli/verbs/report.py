@@ -21,7 +21,7 @@ def report(
     as_json: Json = False,
     db: Db = None,
 ) -> None:
-    """Sum up a run in one page of Markdown: results, settings, alerts, answers then and now.
+    """Summarize a run on one page of Markdown: results, settings, alerts, answers then and now.
 
     Example: grpo-tui report @last --out report.md
     """

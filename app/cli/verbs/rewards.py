@@ -10,16 +10,14 @@ import typer
 
 from app import exit_codes
 
-app = typer.Typer(
-    help="List the reward functions there are; show one.", invoke_without_command=True
-)
+app = typer.Typer(help="List the reward functions; show one.", invoke_without_command=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.callback()
 def default(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the reward functions there are; show one; try one.
+    """List the reward functions; show one; try one.
 
     Example: grpo-tui rewards test numeric_answer --completion "so 7" --column answer=7
     """
@@ -45,7 +43,7 @@ def list_(as_json: AsJson = False) -> None:
         typer.echo(
             "\nYour own: file.py:function, module:function, http://host/path, model:folder.\n"
             "grpo-tui rewards show NAME: what it does and its options\n"
-            'grpo-tui rewards test NAME --completion "…": what it gives'
+            'grpo-tui rewards test NAME --completion "…": try it on a completion'
         )
 
 
@@ -97,16 +95,16 @@ def try_(
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="The prompt.")] = "",
     column: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A column of the data; JSON, else text."),
+        typer.Option(metavar="NAME=VALUE", help="A column of the data, as JSON or text."),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="Take prompt and columns of this task's first problem.")
+        str | None, typer.Option(help="Use the prompt and columns of this task's first problem.")
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the function.")
     ] = None,
     chat: Annotated[
-        bool, typer.Option("--chat", help="Give messages, as for chat prompts, and not text.")
+        bool, typer.Option("--chat", help="Pass messages instead of text, as for chat prompts.")
     ] = False,
     time_limit: Annotated[float, typer.Option(help="Longest call, in seconds.", min=0.1)] = 30.0,
     as_json: AsJson = False,

@@ -30,13 +30,15 @@ def runs(
     filter: Annotated[
         str, typer.Option("--filter", "-f", help="Words, status:running, reward>0.5, !, |.")
     ] = "",
-    sort: Annotated[str, typer.Option(help="A field, setting or metric; -KEY falls.")] = "-created",
+    sort: Annotated[
+        str, typer.Option(help="A field, setting or metric; -KEY sorts in descending order.")
+    ] = "-created",
     columns: Annotated[
         str,
         typer.Option(help="More columns: best reward, last kl, =optimizer.learning_rate as lr."),
     ] = "",
-    all_: Annotated[bool, typer.Option("--all", help="Archived runs too.")] = False,
-    limit: Annotated[int, typer.Option(help="How many at most; 0 for all.", min=0)] = 0,
+    all_: Annotated[bool, typer.Option("--all", help="Include archived runs.")] = False,
+    limit: Annotated[int, typer.Option(help="Maximum number; 0 for all.", min=0)] = 0,
     as_json: Json = False,
     as_csv: Csv = False,
     raw: Raw = False,
@@ -70,7 +72,7 @@ def runs(
     if not found and filter:
         say(f"no run matches {filter!r}")
     if queued:
-        say(f"{queued} runs wait in the queue: `grpo-tui sweep --queue` works through it")
+        say(f"{queued} runs are queued; run them with `grpo-tui sweep --queue`")
 
 
 def _line(run: "RunSummary") -> dict[str, Any]:
@@ -94,7 +96,7 @@ def _line(run: "RunSummary") -> dict[str, Any]:
 def show(
     run: RunRef,
     all_settings: Annotated[
-        bool, typer.Option("--all", help="Settings that are at their defaults too.")
+        bool, typer.Option("--all", help="Include settings at their defaults.")
     ] = False,
     as_json: Json = False,
     as_csv: Csv = False,
@@ -180,7 +182,7 @@ def _print_settings(settings: "Mapping[str, Any]", all_settings: bool) -> None:
 
 @app.command("rename")
 def rename(run: RunRef, name: str, db: Db = None) -> None:
-    """Give a run another name.
+    """Rename a run.
 
     Example: grpo-tui runs rename calm-otter baseline
     """
@@ -188,19 +190,19 @@ def rename(run: RunRef, name: str, db: Db = None) -> None:
         found = reader.resolve(run)
     with writing(db) as store:
         store.rename(found.key, name)
-    say(f"{found.id} is called {name}")
+    say(f"renamed {found.id} to {name}")
 
 
 @app.command("tag")
 def tag(
     runs: Annotated[list[str], typer.Argument(help="Runs.")],
-    add: Annotated[list[str] | None, typer.Option("--add", "-a", help="Tag to put on.")] = None,
+    add: Annotated[list[str] | None, typer.Option("--add", "-a", help="Tag to add.")] = None,
     remove: Annotated[
-        list[str] | None, typer.Option("--remove", "-r", help="Tag to take off.")
+        list[str] | None, typer.Option("--remove", "-r", help="Tag to remove.")
     ] = None,
     db: Db = None,
 ) -> None:
-    """Put tags on runs or take them off.
+    """Add tags to runs or remove them.
 
     Example: grpo-tui runs tag @last --add good --remove todo
     """
@@ -216,7 +218,7 @@ def tag(
 
 @app.command("note")
 def note(run: RunRef, text: str, db: Db = None) -> None:
-    """Write a note on a run; an empty text removes it.
+    """Set a run's note; empty text removes it.
 
     Example: grpo-tui runs note @last "beta too high"
     """
@@ -224,7 +226,7 @@ def note(run: RunRef, text: str, db: Db = None) -> None:
         found = reader.resolve(run)
     with writing(db) as store:
         store.set_note(found.key, text)
-    say(f"noted on {found.name}")
+    say(f"updated the note of {found.name}")
 
 
 @app.command("archive")
@@ -249,10 +251,12 @@ def archive(
 def delete(
     runs: Annotated[list[str], typer.Argument(help="Archived runs.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Runs that are not archived too.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also delete runs that are not archived.")
+    ] = False,
     db: Db = None,
 ) -> None:
-    """Remove archived runs for good, with their folders: checkpoints, tokens, logs.
+    """Permanently delete archived runs and their folders: checkpoints, tokens, logs.
 
     Example: grpo-tui runs delete old-run --yes
     """
@@ -272,7 +276,7 @@ def delete(
     names = ", ".join(run.name for run in found)
     if not yes:
         if not sys.stdin.isatty():
-            raise QueryError(f"deleting {names} cannot be undone; say --yes")
+            raise QueryError(f"deleting {names} cannot be undone; confirm with --yes")
         if not typer.confirm(f"Delete {names} with all checkpoints?", err=True):
             raise typer.Exit(exit_codes.FAILED)
     with writing(db) as store:
@@ -288,7 +292,7 @@ def import_(
     as_json: Json = False,
     db: Db = None,
 ) -> None:
-    """Take in the runs of another store, or completions that TRL logged.
+    """Import the runs of another store, or completions that TRL logged.
 
     Example: grpo-tui runs import colleague.db
     """
@@ -302,4 +306,4 @@ def import_(
         for run, called in taken:
             tell(f"{run}  {called}")
     if not taken:
-        say("nothing new: these runs are all here already")
+        say("nothing to import: all these runs are already in the store")

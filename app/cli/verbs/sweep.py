@@ -26,9 +26,11 @@ def sweep(
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     name: Annotated[str, typer.Option(help="Name of the sweep; its runs are numbered.")] = "sweep",
     metric: Annotated[str, typer.Option(help="Metric of the table at the end.")] = "",
-    add_only: Annotated[bool, typer.Option("--add-only", help="Queue, do not run.")] = False,
+    add_only: Annotated[
+        bool, typer.Option("--add-only", help="Queue the runs without starting them.")
+    ] = False,
     queue: Annotated[
-        bool, typer.Option("--queue", help="No new sweep: work through what waits.")
+        bool, typer.Option("--queue", help="No new sweep: run what is queued.")
     ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Run failed runs again.")] = False,
     as_json: Json = False,
@@ -53,7 +55,7 @@ def sweep(
             raise typer.Exit(exit_codes.FAILED if failed else exit_codes.OK)
         key = _plan(waiting, file, preset, sets or [], seeds, steps, name)
         if retry:
-            say(f"{waiting.retry_failed(key)} failed runs are queued again")
+            say(f"{waiting.retry_failed(key)} failed runs were requeued")
         failed = 0 if add_only else work(waiting, key)
         rows = _report(store.path, key, metric, as_json=as_json, as_csv=as_csv)
     if not add_only and (failed or any(row["state"] == "failed" for row in rows)):
@@ -85,7 +87,7 @@ def _plan(
             seed = int(flat(one)["seed"]) + number if "seed" in texts else first + number
             planned.append((chosen | {"seed": seed}, one | {"seed": seed, "name": ""}))
     key, new = queue.sweep(name, axes | {"seed": list(range(first, first + seeds))}, planned)
-    say(f"{'queued' if new else 'going on with'} {len(planned)} runs")
+    say(f"{'queued' if new else 'continuing with'} {len(planned)} runs")
     return key
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="List the tasks there are; show one.", invoke_without_command=True)
+app = typer.Typer(help="List the tasks; show one.", invoke_without_command=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Sets = Annotated[
@@ -17,7 +17,7 @@ Sets = Annotated[
 
 @app.callback()
 def default(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the tasks there are; show one.
+    """List the tasks; show one.
 
     Example: grpo-tui tasks show countdown
     """

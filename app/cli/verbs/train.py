@@ -30,7 +30,7 @@ def train(
     ] = "",
     db: Annotated[Path | None, typer.Option(help="Store to record into.")] = None,
     no_store: Annotated[
-        bool, typer.Option("--no-store", help="Record nothing but checkpoints and the log.")
+        bool, typer.Option("--no-store", help="Keep only checkpoints and the log; do not record.")
     ] = False,
     folder: Annotated[
         Path | None, typer.Option(help="With --no-store: where checkpoints and the log go.")

@@ -66,7 +66,7 @@ def test_runs_lists_filters_sorts_and_adds_columns(cli: Cli, two: tuple[str, str
 def test_an_empty_store_is_no_error_to_list(cli: Cli) -> None:
     done = cli("runs", "--json")
     assert (done.code, done.data) == (exit_codes.OK, [])
-    assert "a first run will make it" in done.err
+    assert "the first run will create it" in done.err
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_an_empty_store_is_no_error_to_list(cli: Cli) -> None:
         (("rollouts", "plain-otter", "--origin", "test"), 2, "choose train, eval or pinned"),
         (("export", "plain-otter", "--what", "metric"), 2, "did you mean metrics?"),
         (("export", "plain-otter", "--format", "parqet"), 2, "did you mean parquet?"),
-        (("export", "plain-otter", "--out", "x.xlsx"), 2, "give --format"),
+        (("export", "plain-otter", "--out", "x.xlsx"), 2, "use --format"),
         (("export", "plain-otter", "--format", "parquet"), 2, "give a file with --out"),
         (("export", "plain-otter", "--format", "tensorboard"), 2, "writes a folder"),
-        (("stop", "plain-otter"), 2, "is completed already"),
+        (("stop", "plain-otter"), 2, "is already completed"),
         (("runs", "rename", "plain-otter", "=evil"), 2, "is already called"),
         (("runs", "tag", "plain-otter"), 2, "give --add TAG or --remove TAG"),
         (("runs", "delete", "plain-otter", "--yes"), 2, "is not archived"),
@@ -208,11 +208,11 @@ def test_a_sweep_is_queued_once_and_listed(cli: Cli, store: Path) -> None:
         (0.0, 0), (0.0, 1), (0.04, 0), (0.04, 1),
     ]  # fmt: skip
     again = cli(*grid, "--csv")
-    assert "going on with 4 runs" in again.err
+    assert "continuing with 4 runs" in again.err
     assert {row["state"] for row in again.rows} == {"queued"}
     with closing(StoreReader(store)) as reader:
         assert len(reader.queue()) == 4
-    assert "4 runs wait in the queue" in cli("runs").err
+    assert "4 runs are queued" in cli("runs").err
     wrong = cli("sweep", "--set", "algorithm.betta=1,2", "--add-only")
     assert wrong.code == exit_codes.USAGE
     assert "beta" in wrong.err
@@ -269,7 +269,7 @@ def test_logs_are_followed_until_the_run_ends(
 def test_a_run_without_a_log_can_be_followed(cli: Cli, two: tuple[str, str]) -> None:
     done = cli("logs", two[0], "--follow")
     assert (done.code, done.out) == (exit_codes.OK, "")
-    assert "has logged nothing" in done.err
+    assert "has no log output" in done.err
 
 
 def test_logs_and_report_of_a_run(cli: Cli, two: tuple[str, str]) -> None:

@@ -107,7 +107,7 @@ def test_what_was_asked_shows_until_the_engine_answers() -> None:
     state.apply(started())
     state.ask("pause")
     assert state.snapshot().asked == "pause"
-    assert "Pause asked for" in narrate(state.snapshot())
+    assert "Pausing at" in narrate(state.snapshot())
     state.apply(ev.RunPaused(step=3))
     assert state.snapshot().asked == ""
     assert state.snapshot().status == "paused"
@@ -202,7 +202,7 @@ def test_the_narrator_speaks_from_the_numbers_of_the_step() -> None:
             assert f"{better} of 8 did better" in sentence
     dead = sum(bool(group.no_signal) for group in groups)
     if dead > 2:
-        assert f"{dead} of 8 prompts teach nothing" in narrate(snapshot, 0)
+        assert f"{dead} of 8 prompts give no learning signal" in narrate(snapshot, 0)
 
 
 def test_the_held_out_curve_is_of_sampled_answers_and_shows_them_as_they_are() -> None:

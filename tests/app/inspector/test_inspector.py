@@ -54,12 +54,15 @@ def test_each_weight_has_its_own_divisors(name: str, divisors: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "better answer, already beyond 1.2: the push stops here"),
+        ({}, "better answer, already beyond 1.2: clipped, no push"),
         ({"side": "low", "advantage": -0.7, "ratio": 0.5}, "worse answer, already below .8"),
         ({"side": "free", "ratio": 1.0}, "pushed up; ratio is 1 by construction"),
-        ({"side": "free", "ratio": 0.9}, "became less likely: pushed up in full"),
-        ({"side": "free", "ratio": 1.4, "advantage": -1.0}, "pushed down in full, no bound"),
-        ({"side": "free", "ratio": 1.1}, "better answer: pushed up, may go to 1.2"),
+        ({"side": "free", "ratio": 0.9}, "became less likely: pushed up at full strength"),
+        (
+            {"side": "free", "ratio": 1.4, "advantage": -1.0},
+            "pushed down at full strength, no bound",
+        ),
+        ({"side": "free", "ratio": 1.1}, "better answer: pushed up, up to ratio 1.2"),
         ({"advantage": 0.0, "side": "free"}, "no push"),
         ({"updated": False}, "left out of the loss"),
         (
@@ -68,7 +71,7 @@ def test_each_weight_has_its_own_divisors(name: str, divisors: str) -> None:
         ),
         (
             {"updated": False, "kept": False, "importance": 0.9},
-            "left out: a worse answer, more than 0.1 nats per token from its sampler",
+            "left out: a worse answer, more than 0.1 nats per token away from the sampler",
         ),
     ],
 )

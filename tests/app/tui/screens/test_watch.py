@@ -72,7 +72,7 @@ async def test_pause_shows_at_once_and_goes_to_the_engine(tmp_path: Path) -> Non
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app)
         await pilot.press("full_stop")
-        assert "Pause asked for" in frames.text(app)
+        assert "Pausing at" in frames.text(app)
         assert app.session is not None
         assert app.session.feed.asked == ["pause"]  # type: ignore[attr-defined]
 
