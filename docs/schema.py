@@ -19,6 +19,8 @@ from experiments.db.texts import Escaped
 from experiments.db.tokens import CODEC, FIELDS, TokenFile
 
 ROOT = Path(__file__).resolve().parent.parent
+# a column named like a method of tuple, which rows do not use
+IN_PLACE_OF_A_METHOD = "  # type: ignore[assignment]  # a column, not the method of tuple"
 PAGE = ROOT / "docs" / "schema.md"
 ROWS = ROOT / "experiments" / "db" / "stored.py"
 KINDS = {"int": "integer", "float": "real", "str": "text"}
@@ -143,7 +145,7 @@ def _row_type(row: type[SQLModel]) -> str:
         line = f"    {name}: {word}{' | None' if column.nullable else ''}"
         optional = not (column.primary_key or field.is_required())
         line += f" = {field.default!r}".replace("''", '""') if optional else ""
-        line += "  # type: ignore[assignment]" if hasattr(tuple, name) else ""
+        line += IN_PLACE_OF_A_METHOD if hasattr(tuple, name) else ""
         (others if optional else needed).append(line)
     name = row.__name__.removesuffix("Row")
     head = f'class {name}(NamedTuple):\n    """{row.__doc__}"""\n\n'

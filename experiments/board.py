@@ -4,12 +4,15 @@ import dataclasses
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from experiments.values import BoardGroup, BoardRollout, BoardView
 from grpo_engine import events as ev
 
-Value = TypeVar("Value")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Value = TypeVar("Value", bound="DataclassInstance")
 
 
 class Growing:
@@ -196,5 +199,5 @@ def board_from_json(data: Mapping[str, Any]) -> BoardView:
 
 
 def _of(kind: type[Value], data: Mapping[str, Any], **changes: Any) -> Value:
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    names = {field.name for field in dataclasses.fields(kind)}
     return kind(**{name: value for name, value in data.items() if name in names} | changes)

@@ -330,6 +330,9 @@ class BoardView:
     groups: tuple[BoardGroup, ...] = ()
 
 
+ControlState = Literal["asked", "taken", "done", "expired", "no answer"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlView:
     """A request to a run and its outcome, explained in `message`."""
@@ -340,7 +343,7 @@ class ControlView:
     asked_at: str
     taken_at: str | None
     outcome: Literal["", "done", "expired", "refused"]
-    state: Literal["asked", "taken", "done", "expired", "no answer"]
+    state: ControlState
     message: str
 
 

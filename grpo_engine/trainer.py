@@ -71,7 +71,7 @@ def run(
                 yield event
     except StopNow:
         yield RunFinished(step=step, reason="aborted", summary={})
-    except Exception as error:
+    except Exception as error:  # any error ends the run as an event
         yield _failed(step, error, _lost_rank(control))
 
 
@@ -232,7 +232,7 @@ def evaluate_only(
             yield from evaluate(current, step, moment)
     except StopNow:
         yield RunFinished(step=step, reason="aborted", summary={})
-    except Exception as error:
+    except Exception as error:  # any error ends the run as an event
         yield _failed(step, error)
 
 

@@ -50,6 +50,9 @@ class Series:
 
     def __init__(self, smoothing: float = SMOOTHING) -> None:
         self._smoothing = smoothing
+        self._clear()
+
+    def _clear(self) -> None:
         self._width = 1
         self._first = -1
         self._low, self._high, self._smooth = array("d"), array("d"), array("d")
@@ -84,7 +87,7 @@ class Series:
         if self._first < 0 or step >= self._last_step:
             return
         if step < self._first:
-            self.__init__(self._smoothing)  # type: ignore[misc]
+            self._clear()
             return
         self._view = None
         self._last_step = step

@@ -82,7 +82,7 @@ class Bridge:
     def _guarded(self, start: "Callable[[Control], Job]", control: Control) -> None:
         try:
             self._train(start(control))
-        except Exception as error:
+        except Exception as error:  # told on the screen; the engine thread lives on
             self.control = None
             text = " ".join(str(error).split()) or type(error).__name__
             self._tell(LaunchRefused(text))

@@ -164,7 +164,7 @@ class RunKeeper(ThemedApp):
         def guarded() -> None:
             try:
                 work()
-            except Exception as error:
+            except Exception as error:  # told on the screen, whatever it is
                 self._tell(msg.LaunchRefused(" ".join(str(error).split()) or repr(error)))
 
         self.run_worker(guarded, thread=True, exit_on_error=False)
@@ -242,7 +242,7 @@ class RunKeeper(ThemedApp):
 
             try:
                 self.handed_over = resume_detached(self.bridge.run, self.store)
-            except Exception as error:
+            except Exception as error:  # told on the screen; the workbench stays open
                 self.plan = ""
                 self._tell(msg.LaunchRefused(str(error)))
             else:

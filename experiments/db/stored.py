@@ -102,7 +102,7 @@ class Alert(NamedTuple):
     severity: str
     first_step: int
     last_step: int
-    count: int  # type: ignore[assignment]
+    count: int  # type: ignore[assignment]  # a column, not the method of tuple
     explanation: Escaped
     remedy: Escaped
     value: float | None = None
@@ -185,7 +185,7 @@ class MetricSummary(NamedTuple):
 
     run_id: int
     key_id: int
-    count: int  # type: ignore[assignment]
+    count: int  # type: ignore[assignment]  # a column, not the method of tuple
     nonfinite: int
     first: float | None = None
     first_step: int | None = None

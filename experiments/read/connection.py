@@ -121,7 +121,7 @@ def text(value: str | None) -> str:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Disable the garbage collector while thousands of rows are read: none of them is garbage."""
+    """Disable garbage collection while thousands of rows are read, all of which are kept."""
     was = gc.isenabled()
     gc.disable()
     try:

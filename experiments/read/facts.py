@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from experiments import values as v
 from experiments.db import stored
@@ -15,7 +15,10 @@ from experiments.read.rollouts import RolloutQuestions
 from experiments.read.shapes import Shape
 from grpo_engine import events as ev
 
-Value = TypeVar("Value")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Value = TypeVar("Value", bound="DataclassInstance")
 Blob = tuple[tuple[int, ...], tuple[v.TokenRow, ...]]
 
 EVALUATION = Shape(ev.EvaluationFinished, stored.Evaluation)
@@ -143,7 +146,7 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
 
 def _as(kind: type[Value], stored: Any, **changes: Any) -> Value:
     """Build the event's value from a stored value, which has the same fields and more."""
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    fields = dataclasses.fields(kind)
     return kind(**{field.name: getattr(stored, field.name) for field in fields} | changes)
 
 

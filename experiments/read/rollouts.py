@@ -36,10 +36,9 @@ class RolloutQuestions(Reading):
 
         To page, pass the last group's key as `after`.
         """
-        condition, values = "run_id = ? AND hidden = 0 AND id > ?", [run, after]
         origins = (origin,) if origin else ("train", "eval", "pinned")
-        condition += f" AND origin IN ({marks(origins)})"
-        values += origins  # type: ignore[arg-type]
+        condition = f"run_id = ? AND hidden = 0 AND id > ? AND origin IN ({marks(origins)})"
+        values: list[int | str] = [run, after, *origins]
         if step is not None:
             condition += " AND step = ?"
             values.append(step)

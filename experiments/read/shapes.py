@@ -9,12 +9,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from itertools import repeat
-from typing import Any, Generic, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin
 
 from experiments.db.numbers import loads, number
 from experiments.db.texts import Escaped, unescape
 
-V = TypeVar("V")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+V = TypeVar("V", bound="DataclassInstance")
 Columns = dict[str, Sequence[Any]]
 USUAL = {"key": "id", "run": "run_id", "group": "group_id", "index": "idx"}
 
@@ -29,7 +32,7 @@ class Shape(Generic[V]):
         self.view, self.row = view, row
         kinds: dict[str, Any] = row.__annotations__
         names = USUAL | names
-        found = {field: names.get(field.name, field.name) for field in fields(view)}  # type: ignore[arg-type]
+        found = {field: names.get(field.name, field.name) for field in fields(view)}
         self.columns = {field.name: name for field, name in found.items() if name in kinds}
         self._texts = [field for field, name in self.columns.items() if kinds[name] is Escaped]
         self._others = [
@@ -65,7 +68,7 @@ class Shape(Generic[V]):
         """
         count = len(next(iter(columns.values())))
         made = list(map(object.__new__, repeat(self.view, count)))
-        for field in fields(self.view):  # type: ignore[arg-type]
+        for field in fields(self.view):
             needed = field.default is MISSING or field.name in columns
             column = columns[field.name] if needed else repeat(field.default)
             deque(map(getattr(self.view, field.name).__set__, made, column), maxlen=0)

@@ -11,7 +11,7 @@ from experiments.errors import NothingStoredError
 from experiments.read.connection import Reading, text
 from experiments.read.post_mortem import last_sign
 from experiments.read.shapes import Shape
-from experiments.values import BoardView, ControlView, QueueItemView, SweepView
+from experiments.values import BoardView, ControlState, ControlView, QueueItemView, SweepView
 
 NO_ANSWER_S = 5.0
 ITEM = Shape(QueueItemView, stored.QueueItem, sweep="", run="")
@@ -76,6 +76,7 @@ def _control(row: Any) -> ControlView:
     waited = time.time() - seconds(asked)
     sign = last_sign(heartbeat, time.time()) if heartbeat else "it never gave a sign of life"
     word = verb.replace("_", " ")
+    state: ControlState
     if outcome == "done":
         state, message = "done", f"{word}: done"
     elif outcome:
@@ -88,5 +89,5 @@ def _control(row: Any) -> ControlView:
         state, message = "asked", f"{word}: asked"
     return ControlView(
         key=key, run=run, verb=verb, asked_at=asked, taken_at=taken, outcome=outcome,
-        state=state, message=message,  # type: ignore[arg-type]
+        state=state, message=message,
     )  # fmt: skip

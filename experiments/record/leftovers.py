@@ -33,7 +33,7 @@ def drain(spill: Spill, writer: RunWriter) -> int:
         try:
             if fresh:
                 writer.write(fresh, limit=LOCK_LIMIT_S)
-        except Exception as error:
+        except Exception as error:  # whatever the store refuses is kept in the file
             if may_pass(error):
                 raise
             spill.keep(fresh)

@@ -182,7 +182,7 @@ class Recording:
         try:
             self.writer.use(self.file.connection)
             self.lock_waits.append(self.writer.write(self._pending, limit=LOCK_LIMIT_S))
-        except Exception as error:
+        except Exception as error:  # events are kept, whatever the store's error
             if not may_pass(error):
                 self._set_aside(error)
                 return

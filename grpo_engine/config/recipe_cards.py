@@ -98,7 +98,7 @@ CARDS: dict[str, RecipeCard] = {
         paper="MiniMax-M1, arXiv:2506.13585",
         summary="Bound the weight of a token and never its gradient.",
         good="Rare but decisive tokens keep their gradient where clipping would drop them.",
-        bad="Nothing stops a push, so many passes over the same rollouts can go too far.",
+        bad="Nothing limits an update, so many passes over the same rollouts can overshoot.",
     ),
     "sapo": RecipeCard(
         title="SAPO",

@@ -160,7 +160,7 @@ def fitted(values: mx.array, width: int) -> mx.array:
 
 
 def assembled(parts: Sequence[tuple[TokenBatch, mx.array]], rows: int, width: int) -> mx.array:
-    """[B, T] from the [b, t] results of micro-batches; rows in none of them are 0."""
+    """Combine the [b, t] results of micro-batches into [B, T]; missing rows are 0."""
     out = np.zeros((rows, width), dtype=np.float32)
     for batch, values in parts:
         out[list(batch.rows)] = np.array(fitted(values.astype(mx.float32), width))

@@ -367,4 +367,4 @@ class ScriptFeed:
         self.pinned.append(example_key)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing."""

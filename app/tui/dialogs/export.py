@@ -54,7 +54,7 @@ class ExportScreen(Choice[str]):
             made = self._makers[kind]()
             text = made if isinstance(made, str) else await made
             path.write_text(text, encoding="utf-8", newline="")
-        except Exception as error:
+        except Exception as error:  # told on the screen, whatever failed to be written
             self.app.notify(f"{path.name} was not written: {error}", severity="error",
                             markup=False)  # fmt: skip
         else:

@@ -76,7 +76,7 @@ class ReaderThread:
                 if self._reader is None:
                     self._reader = self._opener(self.path)
                 outcome, value = True, job.call(self._reader)
-            except Exception as error:
+            except Exception as error:  # raised again where it was asked
                 outcome, value = False, error
             with self._lock:
                 self._running = None
