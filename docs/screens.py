@@ -119,7 +119,7 @@ def feed_of(shot: Shot, store: Path, clock: Clock) -> Feed | None:
 
 
 async def catch_up(pilot: Pilot[int], app: Workbench, feed: ReplayFeed) -> None:
-    """Take in all that is due by the replay's clock."""
+    """Feed every event whose time in the replay has come."""
     idle = 0
     while idle < 5:
         app.frame_now()

@@ -17,7 +17,7 @@ from experiments.db.texts import escape, now_iso
 from experiments.errors import ImportRefusedError, StoreError
 from experiments.purge import purge
 from experiments.reader import StoreReader
-from experiments.record.leftovers import wanted_of
+from experiments.record.leftovers import recorded_parts
 from experiments.record.rows import Item
 from experiments.record.writer import RunWriter
 from experiments.store import ExperimentStore
@@ -141,7 +141,7 @@ def _write(store: ExperimentStore, row: RunRow, attempt: int, pages: Iterable[li
     assert row.id is not None
     folder = run_folder(store.path, row.short)
     with closing(open_writer(store.path)) as conn:
-        writer = RunWriter(conn, row.id, attempt, folder, wanted_of(row.config))
+        writer = RunWriter(conn, row.id, attempt, folder, recorded_parts(row.config))
         with closing(writer):
             for page in pages:
                 writer.write(page, limit=30.0)

@@ -36,7 +36,7 @@ _SPECS = (
     _spec("reward_std", "reward spread", "Standard deviation of the weighted rewards over this "
           "step's answers. At 0 all score alike and there is nothing to learn from."),
     _spec("frac_reward_zero_std", "groups without signal", "Share of groups whose answers all "
-          "scored the same. They teach nothing: the prompts are too easy or too hard.", "down",
+          "scored the same. They do not change the model: too easy or too hard.", "down",
           "share", (0.5,)),
     _spec("groups/skipped", "groups skipped", "Groups that took no part in the update. Without a "
           "KL penalty a group without signal has no gradient, so its forward pass is saved.",

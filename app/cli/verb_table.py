@@ -18,7 +18,7 @@ class Verb(NamedTuple):
 
 
 NEEDS_ENGINE: Final = frozenset({"train", "resume", "sweep", "eval"})
-TRAIN, LOOK, KEEP, KNOW = "Train", "Watch", "Manage", "Reference"
+TRAIN, WATCH, MANAGE, REFERENCE = "Train", "Watch", "Manage", "Reference"
 
 VERBS: Final = tuple(
     Verb(name, f"app.cli.verbs.{target}", help_, section)
@@ -30,23 +30,28 @@ VERBS: Final = tuple(
         (TRAIN, "pause", "pause:pause", "Pause a run."),
         (TRAIN, "continue", "continue_:continue_", "Let a paused run continue."),
         (TRAIN, "eval", "evaluate:evaluate", "Score a run or a model on held-out problems."),
-        (LOOK, "watch", "watch:watch", "Attach the live screen to a run."),
-        (LOOK, "replay", "replay:replay", "Play back a recorded run."),
-        (LOOK, "demo", "demo:demo", "Play the bundled recording; needs no MLX."),
-        (LOOK, "logs", "logs:logs", "Print a run's log."),
-        (LOOK, "plot", "plot:plot", "Draw the curves of runs in the shell."),
-        (LOOK, "report", "report:report", "Summarize a run on one page."),
-        (LOOK, "serve", "serve:serve", "Show the workbench in a browser on this machine."),
-        (KEEP, "runs", "runs:app", "List runs; show, rename, tag, note, archive, delete, import."),
-        (KEEP, "compare", "compare:compare", "Compare runs: settings and metrics."),
-        (KEEP, "rollouts", "rollouts:rollouts", "List, search and print rollouts of a run."),
-        (KEEP, "export", "export:export", "Write runs, metrics, rollouts or tokens to a file."),
-        (KNOW, "tasks", "tasks:app", "List the tasks; show one."),
-        (KNOW, "rewards", "rewards:app", "List the reward functions; show one."),
-        (KNOW, "recipes", "recipes:app", "List the algorithms; show one."),
-        (KNOW, "presets", "presets:app", "List the presets; show one."),
-        (KNOW, "models", "models:app", "List models; show one; import a GGUF file."),
-        (KNOW, "config", "config:app", "Write, check and compare configuration files."),
-        (KNOW, "doctor", "doctor:doctor", "Check this machine and its setup."),
+        (WATCH, "watch", "watch:watch", "Attach the live screen to a run."),
+        (WATCH, "replay", "replay:replay", "Play back a recorded run."),
+        (WATCH, "demo", "demo:demo", "Play the bundled recording; needs no MLX."),
+        (WATCH, "logs", "logs:logs", "Print a run's log."),
+        (WATCH, "plot", "plot:plot", "Draw the curves of runs in the shell."),
+        (WATCH, "report", "report:report", "Summarize a run on one page."),
+        (WATCH, "serve", "serve:serve", "Show the workbench in a browser on this machine."),
+        (
+            MANAGE,
+            "runs",
+            "runs:app",
+            "List runs; show, rename, tag, note, archive, delete, import.",
+        ),
+        (MANAGE, "compare", "compare:compare", "Compare runs: settings and metrics."),
+        (MANAGE, "rollouts", "rollouts:rollouts", "List, search and print rollouts of a run."),
+        (MANAGE, "export", "export:export", "Write runs, metrics, rollouts or tokens to a file."),
+        (REFERENCE, "tasks", "tasks:app", "List the tasks; show one."),
+        (REFERENCE, "rewards", "rewards:app", "List the reward functions; show one."),
+        (REFERENCE, "recipes", "recipes:app", "List the algorithms; show one."),
+        (REFERENCE, "presets", "presets:app", "List the presets; show one."),
+        (REFERENCE, "models", "models:app", "List models; show one; import a GGUF file."),
+        (REFERENCE, "config", "config:app", "Write, check and compare configuration files."),
+        (REFERENCE, "doctor", "doctor:doctor", "Check this machine and its setup."),
     )
 )

@@ -15,7 +15,7 @@ from experiments.values import BoardView
 from grpo_engine import events as ev
 from grpo_engine.control import Control
 
-Fact = tuple[float | None, ev.Event]
+TimedEvent = tuple[float | None, ev.Event]
 NOTHING_MUTED: frozenset[str] = frozenset()
 
 
@@ -29,7 +29,7 @@ class Feed(Protocol):
     def head(self) -> Head:
         """Return the run's names and settings for the top of a screen."""
 
-    def facts(self) -> list[Fact]:
+    def facts(self) -> list[TimedEvent]:
         """Return what was recorded since the last call, with wall times where known."""
 
     def board(self) -> BoardView | None:
@@ -83,9 +83,9 @@ class LiveFeed:
     def head(self) -> Head:
         return Head(id=self._handle.id, name=self._handle.name)
 
-    def facts(self) -> list[Fact]:
+    def facts(self) -> list[TimedEvent]:
         """Drain the queue."""
-        found: list[Fact] = []
+        found: list[TimedEvent] = []
         now = time.time()
         while True:
             try:

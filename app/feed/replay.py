@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Full, Queue
 
-from app.feed.feed import NOTHING_MUTED, Fact
+from app.feed.feed import NOTHING_MUTED, TimedEvent
 from app.feed.snapshot import Asked, Head, Status
 from experiments.board import Board
 from experiments.errors import StoreError
@@ -188,9 +188,9 @@ class ReplayFeed:
     def head(self) -> Head:
         return self._head
 
-    def facts(self) -> list[Fact]:
+    def facts(self) -> list[TimedEvent]:
         """Return the facts up to the current replay time."""
-        found: list[Fact] = []
+        found: list[TimedEvent] = []
         now = self._now()
         while (item := self._peek()) is not None and item.due <= now:
             self._next = None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from app.feed.feed import NOTHING_MUTED, Fact
+from app.feed.feed import NOTHING_MUTED, TimedEvent
 from app.feed.snapshot import Asked, Head, Status
 from experiments.errors import StoreError
 from experiments.reader import StoreReader
@@ -29,7 +29,7 @@ class StoreFeed:
         self.may_control = may_control
         self._path, self._ref = path, ref
         self._head = Head(name=ref)
-        self._facts: SimpleQueue[Fact] = SimpleQueue()
+        self._facts: SimpleQueue[TimedEvent] = SimpleQueue()
         self._asks: SimpleQueue[tuple[str, str]] = SimpleQueue()
         self._board: BoardView | None = None
         self._status: Status | None = None
@@ -42,9 +42,9 @@ class StoreFeed:
     def head(self) -> Head:
         return self._head
 
-    def facts(self) -> list[Fact]:
+    def facts(self) -> list[TimedEvent]:
         """Return what was read since the last call, in slices if there is a long history."""
-        found: list[Fact] = []
+        found: list[TimedEvent] = []
         while len(found) < MOST_AT_ONCE:
             try:
                 found.append(self._facts.get_nowait())

@@ -7,7 +7,8 @@ from typing import Any
 from app.inspector.terms import group_advantages, group_terms
 from app.inspector.values import TokenTerm, UpdateTotals
 from experiments.values import GroupView, TokenView
-from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, recipe
+from grpo_engine.config import recipes
+from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe
 from grpo_engine.errors import RecipeError
 
 # Settings that can be varied, as far as recorded log-probabilities and rewards suffice.
@@ -44,23 +45,23 @@ class WhatIf:
 
 
 def what_if(
-    tokens: TokenView, groups: Sequence[GroupView], group: GroupView, how: Recipe,
+    tokens: TokenView, groups: Sequence[GroupView], group: GroupView, recipe: Recipe,
     totals: UpdateTotals, *, at: int = -1,
 ) -> WhatIf:  # fmt: skip
     """Compute the group's terms under `how`; advantages come from the whole step's rewards."""
     place = next(i for i, other in enumerate(groups) if other.key == group.key)
-    worth = {
+    by_index = {
         rollout.index: values
         for rollout, values in zip(
-            group.rollouts, group_advantages(groups, how)[place], strict=True
+            group.rollouts, group_advantages(groups, recipe)[place], strict=True
         )
     }
-    given = [worth.get(row.index, list(row.advantages)) for row in tokens.rows]
-    if how.per_token:
+    given = [by_index.get(row.index, list(row.advantages)) for row in tokens.rows]
+    if recipe.per_token:
         given = [list(row.advantages) for row in tokens.rows]
     last = max((len(row.passes) for row in tokens.rows), default=1) - 1
-    terms = group_terms(tokens, how, totals, at=last if at < 0 else at, advantages=given)
-    return WhatIf(recipe=how, answers=tuple(_effect(answer) for answer in terms), terms=terms)
+    terms = group_terms(tokens, recipe, totals, at=last if at < 0 else at, advantages=given)
+    return WhatIf(recipe=recipe, answers=tuple(_effect(answer) for answer in terms), terms=terms)
 
 
 def _effect(terms: Sequence[TokenTerm]) -> AnswerEffect:
@@ -74,32 +75,32 @@ def _effect(terms: Sequence[TokenTerm]) -> AnswerEffect:
     )
 
 
-def turn(how: Recipe, knob: str, by: int) -> Recipe:
+def turn(recipe: Recipe, knob: str, by: int) -> Recipe:
     """Move one setting by some notches, skipping values that the recipe does not allow."""
     notches = KNOBS[knob]
-    now = getattr(how, knob)
+    now = getattr(recipe, knob)
     start = notches.index(now) if now in notches else _nearest(notches, now)
     step = 1 if by > 0 else -1
     for place in range(start + by, len(notches) if step > 0 else -1, step):
         try:
-            return changed(how, knob, notches[place])
+            return changed(recipe, knob, notches[place])
         except RecipeError:
             continue
-    return how
+    return recipe
 
 
-def changed(how: Recipe, knob: str, value: Any) -> Recipe:
+def changed(recipe: Recipe, knob: str, value: Any) -> Recipe:
     """Return the recipe with one setting changed, and with it any setting that would conflict."""
     if knob == "name":
-        return recipe(value)
+        return recipes.recipe(value)
     extra: dict[str, Any] = {}
     if knob == "anchor":
-        extra["beta"] = 0.0 if value == "none" else how.beta or recipe("grpo").beta
-    if knob == "beta" and how.anchor == "none" and value:
+        extra["beta"] = 0.0 if value == "none" else recipe.beta or recipes.recipe("grpo").beta
+    if knob == "beta" and recipe.anchor == "none" and value:
         extra["anchor"] = "k3"
     if knob == "beta" and not value:
         extra["anchor"] = "none"
-    return recipe(how, **{knob: value, **extra})
+    return recipes.recipe(recipe, **{knob: value, **extra})
 
 
 def _nearest(notches: Sequence[Any], value: Any) -> int:

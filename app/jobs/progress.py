@@ -124,7 +124,7 @@ def sentence(event: ev.Event, tally: Tally) -> str:
         case ev.RunPaused():
             return f"paused after step {event.step}"
         case ev.RunResumed():
-            return "goes on"
+            return "resumed"
         case ev.RunFinished():
             return f"{event.reason} at step {event.step}"
         case ev.RunFailed():

@@ -24,7 +24,7 @@ from app.tui import messages as msg
 from app.tui.idle.garbage_collection import IdleGarbageCollection
 from app.tui.idle.preloading import Preloading
 from app.tui.key_actions import key_actions
-from app.tui.lifecycle import RunKeeper
+from app.tui.lifecycle import RunApp
 from app.tui.looks.themes import THEMES
 from app.tui.preferences import Preferences, preferences_path
 from app.tui.screens.base import WorkbenchScreen
@@ -48,7 +48,7 @@ def load(target: str) -> Screen[Any]:
     return cast(Screen[Any], getattr(import_module(module), name)())
 
 
-class Workbench(RunKeeper):
+class Workbench(RunApp):
     """grpo-tui on a terminal."""
 
     TITLE = "grpo-tui"

@@ -26,7 +26,7 @@ from app.tui.store.reader import ReaderThread
 from app.tui.textual_private.themed_app import ThemedApp
 
 
-class RunKeeper(ThemedApp):
+class RunApp(ThemedApp):
     """The app as its screens see it: the store, the run on screen, and this process's run.
 
     No thread starts before it is needed.

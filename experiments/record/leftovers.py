@@ -10,7 +10,7 @@ from experiments.db.connection import open_writer
 from experiments.db.machine import host_name, is_alive
 from experiments.db.paths import run_folder
 from experiments.errors import RunNotFoundError
-from experiments.record.rows import Wanted
+from experiments.record.rows import RecordedParts
 from experiments.record.spill import Spill
 from experiments.record.writer import RunWriter
 from experiments.store import ExperimentStore
@@ -55,7 +55,7 @@ def take_in_leftovers(store: ExperimentStore) -> tuple[int, list[str]]:
     for short in Spill.waiting(store.path):
         with contextlib.suppress(RunNotFoundError, sqlite3.Error, OSError):
             run = store.key_of(short)
-            if not _in_hand(store, run):
+            if not _being_recorded(store, run):
                 spill = Spill(store.path, short)
                 count += _take_in(store, run, spill)
                 if text := spill.complaint():
@@ -63,7 +63,7 @@ def take_in_leftovers(store: ExperimentStore) -> tuple[int, list[str]]:
     return count, complaints
 
 
-def _in_hand(store: ExperimentStore, run: int) -> bool:
+def _being_recorded(store: ExperimentStore, run: int) -> bool:
     with closing(open_writer(store.path)) as conn:
         rows = conn.execute(
             "SELECT host, pid, pid_start FROM attempt WHERE run_id = ? AND ended_at IS NULL", (run,)
@@ -75,16 +75,16 @@ def _take_in(store: ExperimentStore, run: int, spill: Spill) -> int:
     row = store.run_row(run)
     folder = run_folder(store.path, row.short)
     with closing(open_writer(store.path)) as conn:
-        writer = RunWriter(conn, run, store.last_attempt(run), folder, wanted_of(row.config))
+        writer = RunWriter(conn, run, store.last_attempt(run), folder, recorded_parts(row.config))
         with closing(writer):
             return drain(spill, writer)
 
 
-def wanted_of(config: str) -> Wanted:
+def recorded_parts(config: str) -> RecordedParts:
     """Return which parts of the rollouts a configuration records."""
     tree: Any = json.loads(config)
     record = tree.get("record") or {}
-    return Wanted(
+    return RecordedParts(
         tokens=str(record.get("tokens", "all")),
         every=int(record.get("tokens_every", 10)),
         rollouts=bool(record.get("rollouts", True)),

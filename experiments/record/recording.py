@@ -14,7 +14,7 @@ from experiments.db.paths import run_folder
 from experiments.db.texts import iso, unescape
 from experiments.errors import StoreError
 from experiments.record.heartbeat import Heartbeat
-from experiments.record.leftovers import drain, may_pass, wanted_of
+from experiments.record.leftovers import drain, may_pass, recorded_parts
 from experiments.record.live import LiveBoard, Requests
 from experiments.record.rows import PROGRESS, Item
 from experiments.record.spill import Spill
@@ -113,7 +113,7 @@ class Recording:
         self.short, self.name, self.seq = row.short, unescape(row.name), row.last_seq
         self.folder = run_folder(self.store.path, row.short)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.wanted = wanted_of(row.config)
+        self.parts = recorded_parts(row.config)
         self.board = Board()
         self.listeners: list[SimpleQueue[ev.Event | None]] = []
         self.lock_waits: deque[float] = deque(maxlen=100_000)
@@ -132,7 +132,7 @@ class Recording:
         """Open the files of the attempt."""
         self.attempt = attempt
         self.seq = self.store.run_row(self.run).last_seq
-        self.writer = RunWriter(self.file.connection, self.run, attempt, self.folder, self.wanted)
+        self.writer = RunWriter(self.file.connection, self.run, attempt, self.folder, self.parts)
         self.requests = Requests(self.run, attempt, self._control)
         self.live = LiveBoard(self.run, self.board)
         self.heart = Heartbeat(self.store, self.run, attempt)

@@ -25,7 +25,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RecordedParts:
     """Which parts of the rollouts are recorded."""
 
     tokens: str = "all"
@@ -91,13 +91,13 @@ class GroupRows:
 
     run: int
     attempt: int
-    wanted: Wanted
+    parts: RecordedParts
 
     def add(self, rows: Rows, step: int, pair: Scored, last_group: int, last_rollout: int) -> None:
         """Append a group with its completions; ids continue from the last stored ones."""
         group = pair.group
         key = last_group + len(rows.groups) + 1
-        has_tokens = self.wanted.tokens_of(step, group.origin)
+        has_tokens = self.parts.tokens_of(step, group.origin)
         prompt, target = escape(group.prompt_text), escape(group.target)
         rows.groups.append(
             stored.RolloutGroup(
@@ -121,7 +121,7 @@ class GroupRows:
         self, rows: Rows, key: int, group: int, completion: ev.Completion,
         numbers: ev.TokenNumbers | None,
     ) -> None:  # fmt: skip
-        text = escape(completion.text) if self.wanted.rollouts else ""
+        text = escape(completion.text) if self.parts.rollouts else ""
         rows.rollouts.append(
             stored.Rollout(
                 id=key, group_id=group, run_id=self.run, idx=completion.index, text=text,

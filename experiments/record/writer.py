@@ -17,7 +17,7 @@ from experiments.db.texts import escape, iso
 from experiments.db.tokens import TokenFile, encode
 from experiments.read.connection import marks
 from experiments.read.facts import SOURCES
-from experiments.record.rows import GroupRows, Item, Rows, Scored, Wanted, insert, of_numbers
+from experiments.record.rows import GroupRows, Item, RecordedParts, Rows, Scored, insert, of_numbers
 from experiments.values import TokenRow
 from grpo_engine import events as ev
 
@@ -28,10 +28,10 @@ class RunWriter:
     """Writes the events of one attempt, one transaction per call."""
 
     def __init__(
-        self, conn: sqlite3.Connection, run: int, attempt: int, folder: Path, wanted: Wanted
+        self, conn: sqlite3.Connection, run: int, attempt: int, folder: Path, parts: RecordedParts
     ) -> None:
-        self.conn, self.run, self.attempt, self.wanted = conn, run, attempt, wanted
-        self.groups = GroupRows(run, attempt, wanted)
+        self.conn, self.run, self.attempt, self.parts = conn, run, attempt, parts
+        self.groups = GroupRows(run, attempt, parts)
         self.tokens = TokenFile(tokens_file(folder))
         self._open: dict[tuple[int, str, int], Scored] = {}
         self._keys: dict[str, int] = {}
@@ -132,7 +132,7 @@ class RunWriter:
             if not isinstance(event, ev.GroupScored | ev.TokensScored):
                 continue
             origin = event.origin if isinstance(event, ev.TokensScored) else event.group.origin
-            if self.wanted.tokens_of(event.step, origin):
+            if self.parts.tokens_of(event.step, origin):
                 for pair in self._open.values():
                     if item.seq in (pair.seq, pair.numbers_seq):
                         touched[pair.seq] = pair

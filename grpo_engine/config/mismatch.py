@@ -17,7 +17,7 @@ class Gap(NamedTuple):
     """|log π_old - log π_sampler| per token, in nats: mean and maximum over a step."""
 
     mean: float
-    most: float
+    max: float
 
 
 # The gap that rounding alone causes between two equal forward passes: a logit of 16 to 32 that
@@ -39,7 +39,7 @@ def is_quantized(weights: Iterable[str]) -> bool:
     return any(name.endswith(".scales") for name in weights)
 
 
-def settled(chosen: Recipe, asked: float | None, *, agree: bool) -> Recipe:
+def with_correction(chosen: Recipe, asked: float | None, *, agree: bool) -> Recipe:
     """The recipe, with importance correction turned on if it is unset and the two cannot agree."""
     if agree or asked is not None or chosen.importance_cap > 0:
         return chosen
@@ -47,7 +47,7 @@ def settled(chosen: Recipe, asked: float | None, *, agree: bool) -> Recipe:
 
 
 def correction(chosen: Recipe, made: Recipe) -> dict[str, Any]:
-    """The settings that `settled` changed, by path."""
+    """The settings that `with_correction` changed, by path."""
     return {
         f"algorithm.{name}": getattr(made, name)
         for name in CORRECTION

@@ -226,7 +226,7 @@ class RunConfig(Section):
     """All settings of a run."""
 
     name: str = setting("", "Name of the run; empty for a generated one.")
-    seed: int = setting(0, "Seed of everything random in the run.", ge=0, lt=2**31)
+    seed: int = setting(0, "Seed of every random draw in the run.", ge=0, lt=2**31)
     steps: int = setting(100, "Training steps.", ge=1, le=10_000_000, unit="steps", main=True)
     model: ModelConfig = ModelConfig()
     task: TaskConfig = TaskConfig()

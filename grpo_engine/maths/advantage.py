@@ -53,24 +53,24 @@ def advantages(
     Equal `group_ids` [B] make siblings; `weights` [F] default to 1. `mask`, `old`, `ref` [B,T] are
     read by an anchor in the reward, `values` [B,T] by gae, `steps` by process.
     """
-    how = recipes.recipe(recipe)
+    recipe = recipes.recipe(recipe)
     r_BF, ids = as_rewards(rewards), as_array(group_ids)
     of_shape("group_ids", ids, r_BF.shape[:1])
     w_F = mx.ones(r_BF.shape[1:]) if weights is None else as_array(weights)
     of_shape("weights", w_F, r_BF.shape[1:])
     r = total_rewards(rewards, w_F if weights is None else weights)
-    penalty = token_penalty(how, mask, old, ref)
+    penalty = token_penalty(recipe, mask, old, ref)
     taken, returns = mx.zeros(r.shape) if penalty is None else penalty.sum(axis=1), None
-    if how.signal == "gae":
-        worth, returns = from_critic(how, r, penalty, values, mask)
-    elif how.signal == "process":
-        inside = needed(how, "mask", mask) > 0
-        worth = process(needed(how, "steps", steps), ids, inside, how)
-    elif how.combine == "normalize_then_sum":
-        worth = normalize_then_sum(r_BF, w_F, ids, how)
+    if recipe.signal == "gae":
+        advantage, returns = from_critic(recipe, r, penalty, values, mask)
+    elif recipe.signal == "process":
+        inside = needed(recipe, "mask", mask) > 0
+        advantage = process(needed(recipe, "steps", steps), ids, inside, recipe)
+    elif recipe.combine == "normalize_then_sum":
+        advantage = normalize_then_sum(r_BF, w_F, ids, recipe)
     else:
-        worth = signal(r - taken, ids, how)
-    return described(how, worth, r, taken, ids, returns)
+        advantage = signal(r - taken, ids, recipe)
+    return described(recipe, advantage, r, taken, ids, returns)
 
 
 def as_array(values: mx.array | Sequence[float]) -> mx.array:
@@ -100,30 +100,30 @@ def total_rewards(rewards: Rewards, weights: mx.array | Sequence[float]) -> mx.a
     return mx.array([math.nan if r is None else r for r in totals])
 
 
-def needed(how: Recipe, name: str, given: Given | None) -> Given:
+def needed(recipe: Recipe, name: str, given: Given | None) -> Given:
     """Return the argument, or raise MathsError if it is missing and the recipe reads it."""
     if given is None:
-        choice = f"signal={how.signal}"
-        if how.anchor != "none" and how.anchor_place == "reward":
-            choice += f", anchor={how.anchor} in the reward"
-        raise MathsError(f"recipe {how.name} ({choice}) reads {name}: give {name}")
+        choice = f"signal={recipe.signal}"
+        if recipe.anchor != "none" and recipe.anchor_place == "reward":
+            choice += f", anchor={recipe.anchor} in the reward"
+        raise MathsError(f"recipe {recipe.name} ({choice}) reads {name}: give {name}")
     return given
 
 
 def token_penalty(
-    how: Recipe, mask: mx.array | None, old: mx.array | None, ref: mx.array | None
+    recipe: Recipe, mask: mx.array | None, old: mx.array | None, ref: mx.array | None
 ) -> mx.array | None:
     """β·k(π_old, π_ref), [B,T] or [B,1], if the anchor is in the reward; else None."""
-    if how.anchor == "none" or how.anchor_place == "loss":
+    if recipe.anchor == "none" or recipe.anchor_place == "loss":
         return None
-    inside = needed(how, "mask", mask) > 0
-    sampled_by = on_mask(of_shape("old", needed(how, "old", old), inside.shape), inside)
-    reference = on_mask(of_shape("ref", needed(how, "ref", ref), inside.shape), inside)
-    return reward_penalty(sampled_by, reference, how.anchor, how.anchor_level, how.beta)
+    inside = needed(recipe, "mask", mask) > 0
+    sampled_by = on_mask(of_shape("old", needed(recipe, "old", old), inside.shape), inside)
+    reference = on_mask(of_shape("ref", needed(recipe, "ref", ref), inside.shape), inside)
+    return reward_penalty(sampled_by, reference, recipe.anchor, recipe.anchor_level, recipe.beta)
 
 
 def from_critic(
-    how: Recipe,
+    recipe: Recipe,
     reward: mx.array,
     penalty: mx.array | None,
     values: mx.array | None,
@@ -131,47 +131,47 @@ def from_critic(
 ) -> tuple[mx.array, mx.array]:
     """GAE of token rewards, whitened over the update if the recipe says so, and returns. [B,T]
 
-    A completion without a reward gets A = 0 and returns equal to its values, so it teaches nothing.
+    A completion without a reward gets A = 0 and returns equal to its values: it has no influence.
     """
-    inside = needed(how, "mask", mask) > 0
-    predicted = of_shape("values", needed(how, "values", values), inside.shape)
+    inside = needed(recipe, "mask", mask) > 0
+    predicted = of_shape("values", needed(recipe, "values", values), inside.shape)
     valued = mx.stop_gradient(on_mask(predicted, inside))
     scored = ~mx.isnan(reward)
     known = inside & scored[:, None]
     taken = mx.zeros(inside.shape) if penalty is None else penalty
     per_token = critic.token_rewards(reward, taken, known)
-    worth, returns = critic.gae(per_token, valued, known, how.gamma, how.lam)
-    whitened = critic.whiten(worth, known) if how.whiten else worth
+    advantage, returns = critic.gae(per_token, valued, known, recipe.gamma, recipe.lam)
+    whitened = critic.whiten(advantage, known) if recipe.whiten else advantage
     return whitened, mx.where(known, returns, valued)
 
 
 def described(
-    how: Recipe, worth: mx.array, reward: mx.array, taken: mx.array, ids: mx.array,
+    recipe: Recipe, values: mx.array, reward: mx.array, taken: mx.array, ids: mx.array,
     returns: mx.array | None,
 ) -> Advantages:  # fmt: skip
     """Add the statistics of their groups to advantages."""
     own = of_group(reward - taken, ids)
-    pushed = (worth.reshape(worth.shape[0], -1) != 0).any(axis=1)
+    pushed = (values.reshape(values.shape[0], -1) != 0).any(axis=1)
     same = ids[:, None] == ids[None, :]
     return Advantages(
-        values=worth,
+        values=values,
         rewards=reward,
         penalty=taken,
         group_mean=own.mean,
-        group_std=own.std(how.std),
+        group_std=own.std(recipe.std),
         has_signal=(same & pushed[None, :]).any(axis=1),
         returns=returns,
     )
 
 
 def reward_metrics(
-    rewards: Rewards, worth: Advantages, names: Sequence[str]
+    rewards: Rewards, computed: Advantages, names: Sequence[str]
 ) -> dict[str, tuple[float, float]]:
     """TRL's reward metrics as (sum, count); standard deviations over the batch as (std, 1).
 
     `reward`, `reward_std`, `frac_reward_zero_std`, `rewards/<name>/mean` and `/std`.
     """
-    columns = {"reward": worth.rewards}
+    columns = {"reward": computed.rewards}
     for f, name in enumerate(names):
         columns[f"rewards/{name}"] = as_rewards(rewards)[:, f]
     found: dict[str, tuple[float, float]] = {}
@@ -183,7 +183,7 @@ def reward_metrics(
         )
         found[mean] = (_number(batch.score.sum()), count)
         found[std] = (_number(batch.std("sample")[0]), float(count > 1))
-    flat = (worth.group_std == 0).astype(mx.float32)
+    flat = (computed.group_std == 0).astype(mx.float32)
     found["frac_reward_zero_std"] = (_number(flat.sum()), float(flat.size))
     return found
 

@@ -39,31 +39,33 @@ def policy_loss(
     tokens. `old=None`: first update after sampling. `totals`: denominators of the whole update,
     None if this batch is all of it. `targets`: from whole groups, if the batch has only slices.
     """
-    how = recipes.recipe(recipe)
+    recipe = recipes.recipe(recipe)
     batch = batch_of(
         new, old, advantages, mask, ref=ref, entropy=entropy, sampler=sampler,
         values=values, old_values=old_values, returns=returns,
     )  # fmt: skip
-    _refuse_missing(how, batch)
-    if how.trust == "target" and targets is None:
+    _refuse_missing(recipe, batch)
+    if recipe.trust == "target" and targets is None:
         targets = _targets(batch, token_ids, group_ids)
     whole = totals_of(batch.mask) if totals is None else totals
-    terms = _terms(batch, how, weights(batch.mask, how.weight, whole, max_length), whole, targets)
+    terms = _terms(
+        batch, recipe, weights(batch.mask, recipe.weight, whole, max_length), whole, targets
+    )
     return Loss(terms.contribution.sum(), terms)
 
 
 def _terms(
-    batch: Batch, how: Recipe, weight: mx.array, whole: Totals, targets: Targets | None
+    batch: Batch, recipe: Recipe, weight: mx.array, whole: Totals, targets: Targets | None
 ) -> Terms:
     """contribution = w·([in loss]·(β·k - [top]·importance·J) + c_V·L^V) - c_H·H/updated tokens."""
-    log_r = ratio.log_ratios(batch.new - batch.old, batch.mask, how.ratio)
-    r, push = _push(batch, how, log_r, targets)
-    in_loss = batch.mask & ((push.side == trust.FREE) | (not how.drop_at_bound))
-    top = _top_entropy(batch, how, whole)
-    importance, kept = _importance(batch, how)
-    distance, value = _distance(batch, how), _value_loss(batch, how)
-    term = in_loss * (how.beta * distance - top * kept * importance * push.objective)
-    term = term + how.value_coefficient * value
+    log_r = ratio.log_ratios(batch.new - batch.old, batch.mask, recipe.ratio)
+    r, push = _push(batch, recipe, log_r, targets)
+    in_loss = batch.mask & ((push.side == trust.FREE) | (not recipe.drop_at_bound))
+    top = _top_entropy(batch, recipe, whole)
+    importance, kept = _importance(batch, recipe)
+    distance, value = _distance(batch, recipe), _value_loss(batch, recipe)
+    term = in_loss * (recipe.beta * distance - top * kept * importance * push.objective)
+    term = term + recipe.value_coefficient * value
     return Terms(
         mask=batch.mask,
         advantage=batch.advantage if targets is None else targets.sign * batch.mask,
@@ -78,82 +80,84 @@ def _terms(
         kept=kept,
         updated=in_loss & top & kept,
         weight=weight,
-        contribution=weight * term - _entropy_bonus(batch, how, top, whole),
+        contribution=weight * term - _entropy_bonus(batch, recipe, top, whole),
         anchor=distance * batch.mask,
         kl=None if batch.ref is None else anchor.k3(batch.new - batch.ref),
         kl_to_old=anchor.k3(batch.old - batch.new),
         entropy=batch.entropy,
         value_loss=value,
         target=None if targets is None else targets.probability,
-        per_row=batch.per_row and how.ratio.startswith("sequence_"),
+        per_row=batch.per_row and recipe.ratio.startswith("sequence_"),
     )
 
 
 def _push(
-    batch: Batch, how: Recipe, log_r: mx.array, targets: Targets | None
+    batch: Batch, recipe: Recipe, log_r: mx.array, targets: Targets | None
 ) -> tuple[mx.array, trust.Push]:
     """The ratio [B,T] and the push on each token."""
     r = mx.broadcast_to(ratio.ratios(log_r), batch.mask.shape)
     if targets is not None:
         return r, push_to_target(r, targets)
-    return r, trust.push(how, r, batch.advantage, batch.new)
+    return r, trust.push(recipe, r, batch.advantage, batch.new)
 
 
-def _importance(batch: Batch, how: Recipe) -> tuple[mx.array, mx.array]:
+def _importance(batch: Batch, recipe: Recipe) -> tuple[mx.array, mx.array]:
     """The importance weight and whether the push is kept, both [B,T]; 1 without correction."""
     weight, kept = mx.ones(batch.mask.shape), batch.mask
-    if how.importance_cap > 0 and batch.sampler is not None:
-        weight = ratio.importance(batch.old - batch.sampler, batch.mask, how)
+    if recipe.importance_cap > 0 and batch.sampler is not None:
+        weight = ratio.importance(batch.old - batch.sampler, batch.mask, recipe)
         kept = kept & (weight > 0)
-    if how.off_policy_mask > 0:
+    if recipe.off_policy_mask > 0:
         sampled = batch.old if batch.sampler is None else batch.sampler
         near = ratio.near_sampler(
-            batch.new, sampled, batch.advantage, batch.mask, how.off_policy_mask
+            batch.new, sampled, batch.advantage, batch.mask, recipe.off_policy_mask
         )
         kept = kept & near
     return weight, kept
 
 
-def _distance(batch: Batch, how: Recipe) -> mx.array:
+def _distance(batch: Batch, recipe: Recipe) -> mx.array:
     """k(π, π_ref) if the anchor is in the loss, else 0. [B,T]"""
-    if how.anchor == "none" or how.anchor_place == "reward":
+    if recipe.anchor == "none" or recipe.anchor_place == "reward":
         return mx.zeros(batch.mask.shape)
     if batch.ref is None:
-        raise MathsError(f"recipe {how.name} has beta={how.beta:g} on {how.anchor}: give ref")
-    far = anchor.distance(batch.new, batch.ref, how.anchor, how.anchor_level)
+        raise MathsError(
+            f"recipe {recipe.name} has beta={recipe.beta:g} on {recipe.anchor}: give ref"
+        )
+    far = anchor.distance(batch.new, batch.ref, recipe.anchor, recipe.anchor_level)
     return mx.broadcast_to(far, batch.mask.shape)
 
 
-def _top_entropy(batch: Batch, how: Recipe, whole: Totals) -> mx.array:
+def _top_entropy(batch: Batch, recipe: Recipe, whole: Totals) -> mx.array:
     """1 on tokens in the top share by entropy, whose push is kept. [B,T]"""
-    if how.entropy_top_quantile == 1:
+    if recipe.entropy_top_quantile == 1:
         return batch.mask
     assert batch.entropy is not None
     floor = whole.entropy_floor
     if floor is None:
-        floor = entropy_floor(batch.entropy, batch.mask, how.entropy_top_quantile)
+        floor = entropy_floor(batch.entropy, batch.mask, recipe.entropy_top_quantile)
     return batch.mask & (batch.entropy >= floor)
 
 
-def _entropy_bonus(batch: Batch, how: Recipe, top: mx.array, whole: Totals) -> mx.array:
+def _entropy_bonus(batch: Batch, recipe: Recipe, top: mx.array, whole: Totals) -> mx.array:
     """c_H·H_t/n with n the update's tokens that are pushed: sums to c_H·mean(H). [B,T]"""
     if batch.entropy is None:
         return mx.zeros(batch.mask.shape)
-    if how.entropy_top_quantile == 1:
+    if recipe.entropy_top_quantile == 1:
         count = whole.tokens
     elif whole.updated_tokens is not None:
         count = whole.updated_tokens
     else:
         count = top.astype(mx.float32).sum() * whole.micro_batches
-    return how.entropy_bonus * top * batch.entropy / mx.maximum(count, 1.0)
+    return recipe.entropy_bonus * top * batch.entropy / mx.maximum(count, 1.0)
 
 
-def _value_loss(batch: Batch, how: Recipe) -> mx.array:
+def _value_loss(batch: Batch, recipe: Recipe) -> mx.array:
     """The critic's loss if signal=gae trains a critic, else 0. [B,T]"""
     values, old_values, returns = batch.values, batch.old_values, batch.returns
-    if how.signal != "gae" or values is None or old_values is None or returns is None:
+    if recipe.signal != "gae" or values is None or old_values is None or returns is None:
         return mx.zeros(batch.mask.shape)
-    return critic.value_loss(values, old_values, returns, how.value_clip)
+    return critic.value_loss(values, old_values, returns, recipe.value_clip)
 
 
 def _targets(batch: Batch, token_ids: mx.array | None, group_ids: mx.array | None) -> Targets:
@@ -166,18 +170,18 @@ def _targets(batch: Batch, token_ids: mx.array | None, group_ids: mx.array | Non
     return targets_of(batch.old, batch.advantage, batch.mask, token_ids, group_ids)
 
 
-def _refuse_missing(how: Recipe, batch: Batch) -> None:
+def _refuse_missing(recipe: Recipe, batch: Batch) -> None:
     """Raise MathsError if an array that the recipe reads is missing."""
-    if how.entropy_bonus > 0 and batch.entropy is None:
-        raise MathsError(f"entropy_bonus={how.entropy_bonus:g} reads the entropy: give entropy")
-    if how.entropy_top_quantile < 1 and batch.entropy is None:
-        share = f"{how.entropy_top_quantile:g}"
+    if recipe.entropy_bonus > 0 and batch.entropy is None:
+        raise MathsError(f"entropy_bonus={recipe.entropy_bonus:g} reads the entropy: give entropy")
+    if recipe.entropy_top_quantile < 1 and batch.entropy is None:
+        share = f"{recipe.entropy_top_quantile:g}"
         raise MathsError(f"entropy_top_quantile={share} reads the entropy: give entropy")
-    if how.importance_cap > 0 and batch.sampler is None:
+    if recipe.importance_cap > 0 and batch.sampler is None:
         raise MathsError(
-            f"importance_cap={how.importance_cap:g} corrects for the sampler: give sampler, the "
+            f"importance_cap={recipe.importance_cap:g} corrects for the sampler: give sampler, the "
             "log-probabilities that it sampled with"
         )
     given = [part is not None for part in (batch.values, batch.old_values, batch.returns)]
-    if how.signal == "gae" and any(given) and not all(given):
+    if recipe.signal == "gae" and any(given) and not all(given):
         raise MathsError("the critic's loss needs values, old_values and returns: give all or none")

@@ -17,7 +17,7 @@ Pair = tuple[mx.array, mx.array]
 
 def metrics(terms: Terms, recipe: str | Recipe) -> dict[str, Pair]:
     """Every metric of one micro-batch as (sum, count), lazy."""
-    how = recipes.recipe(recipe)
+    recipe = recipes.recipe(recipe)
     found = {
         "kl_to_old": over_tokens(terms, terms.kl_to_old),
         "ratio/mean": over_tokens(terms, terms.ratio),
@@ -28,18 +28,18 @@ def metrics(terms: Terms, recipe: str | Recipe) -> dict[str, Pair]:
         found["kl"] = over_tokens(terms, terms.kl)
     if terms.entropy is not None:
         found["entropy"] = over_tokens(terms, terms.entropy)
-    if how.trust in ("clip", "target"):
+    if recipe.trust in ("clip", "target"):
         found |= clip_metrics(terms) | {"at_bound": at_bound(terms)}
-    if how.importance_cap > 0:
-        found |= importance_metrics(terms, how)
-    if how.reads_sampler:
+    if recipe.importance_cap > 0:
+        found |= importance_metrics(terms, recipe)
+    if recipe.reads_sampler:
         found["sampling/masked_ratio"] = over_tokens(terms, ~terms.kept)
-    if how.trust == "cispo":
+    if recipe.trust == "cispo":
         capped = (terms.side == AT_HIGH) & (terms.advantage > 0)
         found["cispo_clip_ratio"] = over_ratios(terms, capped)
     if terms.target is not None:
-        found |= target_metrics(terms, how.target_tolerance)
-    if how.signal == "gae":
+        found |= target_metrics(terms, recipe.target_tolerance)
+    if recipe.signal == "gae":
         found["value/loss"] = over_tokens(terms, terms.value_loss)
     return found
 
@@ -81,10 +81,10 @@ def clip_metrics(terms: Terms) -> dict[str, Pair]:
     }
 
 
-def importance_metrics(terms: Terms, how: Recipe) -> dict[str, Pair]:
+def importance_metrics(terms: Terms, recipe: Recipe) -> dict[str, Pair]:
     """Smallest, mean and largest importance weight, per token or per completion."""
     weight, counted = terms.importance, terms.mask
-    if how.importance_mode.startswith("sequence"):
+    if recipe.importance_mode.startswith("sequence"):
         weight, counted = weight[:, :1], mx.ones((weight.shape[0], 1), dtype=mx.bool_)
     count = counted.astype(mx.float32).sum()
     some = (count > 0).astype(mx.float32)

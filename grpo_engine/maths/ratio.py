@@ -27,7 +27,7 @@ def ratios(log_ratio: mx.array) -> mx.array:
     return mx.exp(clamp(log_ratio))
 
 
-def importance(difference: mx.array, mask: mx.array, how: Recipe) -> mx.array:
+def importance(difference: mx.array, mask: mx.array, recipe: Recipe) -> mx.array:
     """w = π_old/π_sampler within [floor, cap], from x = log π_old - log π_sampler; constant. [B,T]
 
     token     w_t = exp(x_t)       truncate  clip(w, floor, cap)
@@ -35,10 +35,10 @@ def importance(difference: mx.array, mask: mx.array, how: Recipe) -> mx.array:
 
     Corrects for a sampler whose probabilities differ from the trainer's, as TRL does.
     """
-    level, _, beyond = how.importance_mode.partition("_")
+    level, _, beyond = recipe.importance_mode.partition("_")
     kind = "sequence_sum" if level == "sequence" else "token"
     w = mx.broadcast_to(ratios(log_ratios(difference, mask, kind)), mask.shape)
-    low, high = how.importance_floor, how.importance_cap
+    low, high = recipe.importance_floor, recipe.importance_cap
     if beyond == "truncate":
         return mx.stop_gradient(mx.clip(w, low, high))
     return mx.stop_gradient(mx.where((w < low) | (w > high), 0.0, w))

@@ -40,15 +40,17 @@ def stop_reason(
     `measured`: merged metrics of the latest forward. `objective`: minus its loss. `before`: the
     previous pass's objective, None in the first.
     """
-    how = recipes.recipe(recipe)
-    share = f"{how.stop_share:.0%} of the pushed tokens"
-    if how.stop == "all_at_bound" and all_at_bound(measured["at_bound"], how.stop_share):
+    recipe = recipes.recipe(recipe)
+    share = f"{recipe.stop_share:.0%} of the pushed tokens"
+    if recipe.stop == "all_at_bound" and all_at_bound(measured["at_bound"], recipe.stop_share):
         return f"{share} are at their bound"
-    if how.stop == "kl" and kl_passed(measured["kl_to_old"], how.stop_kl):
-        return f"KL to the sampling policy is above {how.stop_kl:g} nats per token"
-    if how.stop == "target" and targets_reached(measured["target/reached"], how.stop_share):
-        return f"{share} are within {how.target_tolerance:.0%} of their target"
-    if how.stop == "plateau" and before is not None:
-        flat = objective_flat(objective, before, how.stop_plateau)
-        return f"the objective grew by less than {how.stop_plateau:g} of itself" if flat else None
+    if recipe.stop == "kl" and kl_passed(measured["kl_to_old"], recipe.stop_kl):
+        return f"KL to the sampling policy is above {recipe.stop_kl:g} nats per token"
+    if recipe.stop == "target" and targets_reached(measured["target/reached"], recipe.stop_share):
+        return f"{share} are within {recipe.target_tolerance:.0%} of their target"
+    if recipe.stop == "plateau" and before is not None:
+        flat = objective_flat(objective, before, recipe.stop_plateau)
+        return (
+            f"the objective grew by less than {recipe.stop_plateau:g} of itself" if flat else None
+        )
     return None

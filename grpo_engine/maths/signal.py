@@ -86,5 +86,5 @@ def normalize_then_sum(
     scored = (~mx.isnan(rewards)).any(axis=1)
     x = mx.where(scored, (parts * weights).sum(axis=1), mx.nan)
     batch = of_group(x, group_ids).in_batch()
-    worth = standard(batch.score - batch.mean, batch.std(recipe.std), recipe.signal_eps)
-    return mx.where(batch.valid & told_apart.any(axis=1), worth, 0.0)
+    advantages = standard(batch.score - batch.mean, batch.std(recipe.std), recipe.signal_eps)
+    return mx.where(batch.valid & told_apart.any(axis=1), advantages, 0.0)

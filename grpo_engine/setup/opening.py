@@ -184,7 +184,7 @@ def _recipe(
     packed = mismatch.is_quantized(flatten(policy.model.parameters()))
     # ranks on other devices may use other formats, but all must train the same way
     agree = all(ranks.gather(mismatch.can_agree(policy.dtype, quantized=packed)))
-    return mismatch.settled(chosen, config.algorithm.importance_cap, agree=agree)
+    return mismatch.with_correction(chosen, config.algorithm.importance_cap, agree=agree)
 
 
 def _fitted_rows(

@@ -80,15 +80,15 @@ def check_itself(run: Run) -> Iterator[Event]:
         gaps["the policy and its reference (KL 0)"] = (first.logprobs - reference.logprobs, limit)
     checked = {what: (_gap(values, mask), limit) for what, (values, limit) in gaps.items()}
     for what, (gap, limit) in checked.items():
-        if not (gap.mean <= limit.mean and gap.most <= limit.most):
+        if not (gap.mean <= limit.mean and gap.max <= limit.max):
             raise SelfCheckError(
                 f"before step 1 {what} differ by {gap.mean:.3g} nats on average and "
-                f"{gap.most:.3g} at most, more than {limit.mean:g} and {limit.most:g}: this model "
+                f"{gap.max:.3g} at most, more than {limit.mean:g} and {limit.max:g}: this model "
                 "is not trained as it is sampled. Set model.shared_prefix=false or model.dtype="
                 f"{'bfloat16' if policy.dtype == 'float16' else 'float32'}; if it stays, the "
                 "model's code keeps state that the engine does not know"
             )
-    worst = max(gap.most for gap, _ in checked.values())
+    worst = max(gap.max for gap, _ in checked.values())
     yield NoteWritten(step=0, text=f"self-check passed: largest difference {worst:.1e} nats")
 
 

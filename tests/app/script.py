@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from app.feed.feed import NOTHING_MUTED, Fact
+from app.feed.feed import NOTHING_MUTED, TimedEvent
 from app.feed.snapshot import Asked, Head, Status
 from experiments.board import Board
 from experiments.values import BoardView
@@ -332,9 +332,9 @@ class ScriptFeed:
         """The names of the scripted run."""
         return Head(id="k3f9", name=self._name)
 
-    def facts(self) -> list[Fact]:
+    def facts(self) -> list[TimedEvent]:
         """The next slice of the list."""
-        found: list[Fact] = []
+        found: list[TimedEvent] = []
         for event in self._events:
             self._board.apply(event)
             found.append((self._at, event))

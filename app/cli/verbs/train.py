@@ -16,7 +16,7 @@ def train(
         list[str] | None, typer.Option("--set", metavar="a.b=c", help="Change one setting.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random draw in the run.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Tag the run; may be repeated.")] = None,
     detach: Annotated[

@@ -22,7 +22,7 @@ from textual.screen import Screen
 from textual.widgets import Input, TextArea
 
 from app.feed.snapshot import Snapshot
-from app.tui.lifecycle import RunKeeper
+from app.tui.lifecycle import RunApp
 from app.tui.messages import ExplainRequested
 from app.tui.textual_private.screens import DrawnOnce
 from app.tui.widgets.find_bar import FindBar
@@ -81,9 +81,9 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     # -- shared -----------------------------------------------------------------------------
 
     @property
-    def workbench(self) -> RunKeeper:
+    def workbench(self) -> RunApp:
         """The app with its own type."""
-        assert isinstance(self.app, RunKeeper)
+        assert isinstance(self.app, RunApp)
         return self.app
 
     def compose(self) -> ComposeResult:

@@ -105,10 +105,10 @@ def _with_advantages(reader: StoreReader, step: StepGroups, group: GroupView) ->
     tokens = reader.tokens(step.run.key, group.key)
     if tokens is None:
         return None
-    worth = {rollout.index: rollout.advantage or 0.0 for rollout in group.rollouts}
+    by_index = {rollout.index: rollout.advantage or 0.0 for rollout in group.rollouts}
     rows = tuple(
         row if row.advantages else
-        replace(row, advantages=(worth.get(row.index, 0.0),) * len(row.ids))
+        replace(row, advantages=(by_index.get(row.index, 0.0),) * len(row.ids))
         for row in tokens.rows
     )  # fmt: skip
     return replace(tokens, rows=rows)

@@ -10,7 +10,7 @@ from textual.reactive import reactive
 
 from app.jobs.launch import start_queue_worker
 from app.text.safe_text import pad, wrap
-from app.tui.lifecycle import RunKeeper
+from app.tui.lifecycle import RunApp
 from app.tui.looks.colours import style
 from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.key_bar import KeyBar
@@ -64,9 +64,9 @@ class QueueScreen(Dialog[None]):
     ]  # fmt: skip
 
     @property
-    def workbench(self) -> RunKeeper:
+    def workbench(self) -> RunApp:
         """The app with its own type."""
-        assert isinstance(self.app, RunKeeper)
+        assert isinstance(self.app, RunApp)
         return self.app
 
     def compose(self) -> ComposeResult:

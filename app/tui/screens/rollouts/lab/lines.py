@@ -21,14 +21,16 @@ def value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def knob_lines(base: Recipe, how: Recipe, chosen: int, width: int, palette: Palette) -> list[Line]:
+def knob_lines(
+    base: Recipe, recipe: Recipe, chosen: int, width: int, palette: Palette
+) -> list[Line]:
     """One line per choice: its value, and the recorded one if it was changed."""
     lines: list[Line] = []
     for place, knob in enumerate(KNOBS):
         here = place == chosen
         back = palette.cursor if here else palette.paper
         name = SETTINGS[knob].label if knob in SETTINGS else "recipe"
-        now, was = getattr(how, knob), getattr(base, knob)
+        now, was = getattr(recipe, knob), getattr(base, knob)
         front = palette.accent if now != was else palette.text
         text = f"◂ {value_text(now)} ▸" if here else f"  {value_text(now)}"
         before = f"  was {value_text(was)}" if now != was else ""
@@ -39,7 +41,7 @@ def knob_lines(base: Recipe, how: Recipe, chosen: int, width: int, palette: Pale
                 (pad(text + before, max(1, width - 11)), style(front, back, bold=here)),
             ]
         )
-    changed = differences(base, how)
+    changed = differences(base, recipe)
     lines.append([])
     count = len(changed)
     words = f"{count} choice{'s differ' if count > 1 else ' differs'} from the run"

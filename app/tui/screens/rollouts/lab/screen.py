@@ -12,7 +12,7 @@ from textual.reactive import reactive
 from app.inspector.lab import KNOBS, WhatIf, changed, turn, what_if
 from app.text.safe_text import wrap
 from app.tui.dialogs.help.topics import setting_part
-from app.tui.lifecycle import RunKeeper
+from app.tui.lifecycle import RunApp
 from app.tui.looks.colours import style
 from app.tui.screens.base import NARROW
 from app.tui.screens.rollouts.lab.lines import (
@@ -34,7 +34,7 @@ from grpo_engine.errors import EngineError
 class KnobsPanel(Panel):
     """The choices that can be changed."""
 
-    how: reactive[Recipe | None] = reactive(None)
+    recipe: reactive[Recipe | None] = reactive(None)
     chosen: reactive[int] = reactive(0)
 
     def __init__(self, base: Recipe) -> None:
@@ -47,7 +47,7 @@ class KnobsPanel(Panel):
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - what does not fit is help
         """One line per choice, and what the selected one does."""
-        lines = knob_lines(self.base, self.how or self.base, self.chosen, width, self.palette)
+        lines = knob_lines(self.base, self.recipe or self.base, self.chosen, width, self.palette)
         label = style(self.palette.label)
         lines.append([])
         for part in wrap(self._help(), width, 8):
@@ -56,10 +56,10 @@ class KnobsPanel(Panel):
 
     def _help(self) -> str:
         knob = list(KNOBS)[self.chosen]
-        how, was = self.how or self.base, getattr(self.base, knob)
+        recipe, was = self.recipe or self.base, getattr(self.base, knob)
         part = setting_part(self.topic().removeprefix("setting:"))
-        words = CARDS[how.name].summary if knob == "name" else part.paragraphs[0][1]
-        before = f" The run had {value_text(was)}." if getattr(how, knob) != was else ""
+        words = CARDS[recipe.name].summary if knob == "name" else part.paragraphs[0][1]
+        before = f" The run had {value_text(was)}." if getattr(recipe, knob) != was else ""
         return f"{part.heading}: {words}{before}"
 
 
@@ -138,15 +138,15 @@ class LabScreen(Dialog[None]):
         self.query_one(EffectPanel).answer = min(self._view.answer, len(self._tokens.rows) - 1)
         self._turned(self._how)
 
-    def _turned(self, how: Recipe) -> None:
-        self._how = how
-        self.query_one(KnobsPanel).how = how
-        self._compute(how)
+    def _turned(self, recipe: Recipe) -> None:
+        self._how = recipe
+        self.query_one(KnobsPanel).recipe = recipe
+        self._compute(recipe)
 
     @work(exclusive=True, group="lab")
-    async def _compute(self, how: Recipe) -> None:
+    async def _compute(self, recipe: Recipe) -> None:
         app = self.app
-        assert isinstance(app, RunKeeper)
+        assert isinstance(app, RunApp)
 
         def run(recipe: Recipe) -> WhatIf:
             return what_if(self._tokens, self._step.groups, self._group, recipe, self._step.totals)
@@ -154,7 +154,7 @@ class LabScreen(Dialog[None]):
         try:
             if self._was is None:
                 self._was = await app.reader.ask(lambda _reader: run(self._base), "lab.was")
-            now = await app.reader.ask(lambda _reader: run(how), "lab.now")
+            now = await app.reader.ask(lambda _reader: run(recipe), "lab.now")
         except EngineError as error:
             self.notify(str(error), severity="error")
             return
