@@ -1,30 +1,84 @@
 """Alert rules: each reads the metrics of recent steps and returns a finding or None."""
 
+import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from grpo_engine.config.mismatch import Gap
 from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import Severity
 
 MOSTLY_RIGHT = 0.8  # above this accuracy, only the format is left to learn
+SURE, LIKELY = 3.0, 2.0  # standard errors that a change must exceed
+TINY = 1e-6  # a change that rounding explains
+SPAN = 10  # steps that are averaged
 MEAN_GAP, MAX_GAP = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
 # limits of a corrected gap: as a multiple of the first step's, and of what rounding explains
 GROWN, FARTHEST = 5.0, Gap(20.0, 4.0)
+EARLY = 3  # steps that tell how a run began
+SATURATED = 0.1  # spread of a reward as a share of that in the first steps
 MASKED = 0.25  # share of tokens that the correction may mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Input of the rules; `history` ends with the current step, `start` holds the first ten."""
+class Change:
+    """How a number changed between two samples of it, and the standard error of the difference."""
 
+    before: float
+    after: float
+    error: float
+
+    @property
+    def size(self) -> float:
+        return self.after - self.before
+
+    def rose(self, errors: float = SURE) -> bool:
+        return self.size > max(errors * self.error, TINY)
+
+    def fell(self, errors: float = SURE) -> bool:
+        return -self.size > max(errors * self.error, TINY)
+
+    def __str__(self) -> str:
+        return f"from {self.before:.2f} to {self.after:.2f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Accuracy on held-out problems: share of right answers among `answers`."""
+
+    step: int
+    accuracy: float
+    answers: int
+
+    def change(self, later: "Evaluation") -> Change:
+        """The change to a later evaluation; the problems are taken as different ones."""
+        error = math.sqrt(self._variance + later._variance)
+        return Change(before=self.accuracy, after=later.accuracy, error=error)
+
+    @property
+    def _variance(self) -> float:
+        # one more right and one more wrong answer, so that 0 of 10 is not certain
+        share = (self.accuracy * self.answers + 1) / (self.answers + 2)
+        return share * (1 - share) / self.answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Input of the rules; `history` ends with the current step, `start` holds the first ten.
+
+    `weights` are those of the reward functions. `evaluations` are of one mode, oldest first.
+    """
+
+    step: int
     history: Sequence[Mapping[str, float]]
     start: Sequence[Mapping[str, float]]
-    evaluations: Sequence[tuple[int, float]]
+    evaluations: Sequence[Evaluation]
     updates_per_step: int
     has_bounds: bool
     accuracy: str | None
+    weights: Mapping[str, float]
     sampler_gap: Gap
     corrected: bool
     memory_gb: float | None
@@ -36,17 +90,53 @@ class Facts:
         values = [row[key] for row in self.history[max(0, end - count) : end] if key in row]
         return values if len(values) == count else []
 
-    def rise(self, key: str, count: int = 10) -> float | None:
-        """Return the change of a metric's mean between the last two windows, 0 if it is noise.
+    def first(self, key: str) -> list[float]:
+        """Return a metric's values in the first ten steps; empty until there are ten."""
+        values = [row[key] for row in self.start if key in row]
+        return values if len(values) == SPAN else []
 
-        Noise is below two standard errors of the difference. None without two full windows.
-        """
-        late, early = self.last(key, count), self.last(key, count, skip=count)
-        if not late or not early:
+    def changes(self, key: str) -> Iterator[Change]:
+        """How a metric's mean over ten steps changed since the ten before, and since the start."""
+        late = self.last(key, SPAN)
+        for early in (self.last(key, SPAN, skip=SPAN), self.first(key)):
+            if late and early and len(self.history) >= 2 * SPAN:
+                spread = (_variance(early) + _variance(late)) / SPAN
+                yield Change(before=_mean(early), after=_mean(late), error=math.sqrt(spread))
+
+    @property
+    def rewards(self) -> list[str]:
+        """The reward functions that scored in this step."""
+        keys = (key.split("/") for key in self.history[-1])
+        return [parts[1] for parts in keys if parts[0] == "rewards" and parts[-1] == "mean"]
+
+    @property
+    def held_out(self) -> Change | None:
+        """How held-out accuracy changed from the first evaluation to the last."""
+        if len(self.evaluations) < 2:
             return None
-        noise = 2 * ((statistics.variance(late) + statistics.variance(early)) / count) ** 0.5
-        change = statistics.fmean(late) - statistics.fmean(early)
-        return change if abs(change) > noise else 0.0
+        return self.evaluations[0].change(self.evaluations[-1])
+
+    @property
+    def right(self) -> list[Change]:
+        """How the share of right answers in training changed: lately, and since the start."""
+        return list(self.changes(mean_of(self.accuracy))) if self.accuracy else []
+
+    @property
+    def learns(self) -> bool:
+        """Whether more answers are right than at the start, and no fewer than lately.
+
+        Held-out problems decide where they were tried in the last twenty steps.
+        """
+        held_out, right = self.held_out, self.right
+        if held_out is not None and self.evaluations[-1].step > self.step - 2 * SPAN:
+            if held_out.fell(LIKELY):
+                return False
+            if held_out.rose(LIKELY):
+                return True
+        if not right:
+            return False
+        done = right[-1].after >= MOSTLY_RIGHT
+        return (done or right[-1].rose(LIKELY)) and not right[0].fell()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +150,18 @@ class Finding:
     limit: float | None = None
 
 
+def mean_of(function: str) -> str:
+    """The metric with the mean of a reward function's scores."""
+    return f"rewards/{function}/mean"
+
+
 def _mean(values: Sequence[float]) -> float:
     return statistics.fmean(values) if values else 0.0
+
+
+def _variance(values: Sequence[float]) -> float:
+    middle = _mean(values)
+    return math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
 
 
 def no_signal(facts: Facts) -> Finding | None:
@@ -81,22 +181,96 @@ def no_signal(facts: Facts) -> Finding | None:
 
 
 def format_hacking(facts: Facts) -> Finding | None:
-    if facts.accuracy is None or f"rewards/{facts.accuracy}/mean" not in facts.history[-1]:
+    """Reward rises while right answers become fewer, or stay as few as they were."""
+    if facts.accuracy is None or facts.learns:
         return None
-    reward, right = facts.rise("reward"), facts.rise(f"rewards/{facts.accuracy}/mean")
-    if not reward or reward <= 0 or right is None or right > 0:
+    for reward, right in zip(facts.changes("reward"), facts.right, strict=False):
+        still = len(facts.history) > 2 * SPAN and not right.rose(1.0)
+        if reward.rose() and (right.fell() or (still and right.after < MOSTLY_RIGHT)):
+            tried = "" if facts.held_out is None else f", held-out accuracy {facts.held_out}"
+            return Finding(
+                severity="warning",
+                explanation=f"Reward rose {reward} while {facts.accuracy} went {right}{tried}: "
+                f"the model is paid for something else than right answers.{_paid(facts)}",
+                remedy=f"Give {facts.accuracy} more weight (rewards.weights), and the others less "
+                "or none; look at the answers that score highest.",
+                value=right.after,
+                limit=right.before,
+            )
+    return None
+
+
+def _paid(facts: Facts) -> str:
+    """Which other reward rose most in all, as a sentence."""
+    rises = {
+        name: facts.weights.get(name, 1.0) * change.size
+        for name in facts.rewards if name != facts.accuracy
+        for change in facts.changes(mean_of(name)) if change.rose()
+    }  # fmt: skip
+    best = max(rises, key=rises.__getitem__, default="")
+    return f" Most of the rise is from {best}." if best else ""
+
+
+def reward_conflict(facts: Facts) -> Finding | None:
+    """One reward function rises while another falls; the accuracy has a rule of its own."""
+    for up, down in permutations(facts.rewards, 2):
+        if down == facts.accuracy:
+            continue
+        pairs = zip(_gains(facts, up), _gains(facts, down), strict=False)
+        for rise, fall in pairs:
+            if rise.rose() and fall.fell():
+                return Finding(
+                    severity="warning",
+                    explanation=f"{up} went {rise} while {down} went {fall}: the two rewards ask "
+                    "for opposite things, and the heavier one wins.",
+                    remedy=f"Read answers that score high in {up} and low in {down}; drop one of "
+                    "the two or change rewards.weights.",
+                    value=fall.after,
+                    limit=fall.before,
+                )
+    return None
+
+
+def _gains(facts: Facts, function: str) -> Iterator[Change]:
+    """Changes of a reward's scores; one with a negative weight gains where they fall."""
+    sign = -1.0 if facts.weights.get(function, 1.0) < 0 else 1.0
+    for change in facts.changes(mean_of(function)):
+        yield Change(before=sign * change.before, after=sign * change.after, error=change.error)
+
+
+def reward_fell(facts: Facts) -> Finding | None:
+    for change in facts.changes("reward"):
+        if change.fell():
+            return Finding(
+                severity="warning",
+                explanation=f"Reward fell {change}: the updates make the answers worse.",
+                remedy="Lower optimizer.learning_rate or algorithm.passes, check the signs of "
+                "rewards.weights, and go back to a checkpoint from before the fall.",
+                value=change.after,
+                limit=change.before,
+            )
+    return None
+
+
+def reward_saturated(facts: Facts) -> Finding | None:
+    """A reward that varied gives nearly all answers the same high score, and the rest stands."""
+    if facts.accuracy is None or facts.learns:
         return None
-    if _mean(facts.last(f"rewards/{facts.accuracy}/mean", 10)) >= MOSTLY_RIGHT:
-        return None
-    return Finding(
-        severity="warning",
-        explanation=f"Reward rose by {reward:.3f} over the last 20 steps while {facts.accuracy} "
-        "did not: the model is rewarded for its format, not for right answers.",
-        remedy=f"Give {facts.accuracy} more weight (rewards.weights) or drop a reward that is "
-        "already at its maximum.",
-        value=right,
-        limit=0.0,
-    )
+    for name in facts.rewards:
+        spread = list(facts.changes(f"rewards/{name}/std"))
+        rise = list(facts.changes(mean_of(name)))
+        if name == facts.accuracy or not spread or not rise:
+            continue
+        if rise[-1].rose() and spread[-1].after < SATURATED * spread[-1].before:
+            return Finding(
+                severity="warning",
+                explanation=f"Nearly all answers have the highest score in {name}, which has "
+                f"nothing more to teach, while {facts.accuracy} is {facts.right[-1].after:.2f}.",
+                remedy=f"Drop {name} or give it less weight, so that {facts.accuracy} counts.",
+                value=spread[-1].after,
+                limit=SATURATED * spread[-1].before,
+            )
+    return None
 
 
 def kl_above_limit(facts: Facts) -> Finding | None:
@@ -131,14 +305,13 @@ def kl_exploding(facts: Facts) -> Finding | None:
 
 
 def entropy_collapse(facts: Facts) -> Finding | None:
-    first = [row["entropy"] for row in facts.start if "entropy" in row]
-    now = facts.last("entropy", 5)
-    limit = facts.limits.entropy * _mean(first)
-    if len(first) < 10 or not now or _mean(now) >= limit:
+    first, now = _mean(facts.first("entropy")[:EARLY]), facts.last("entropy", 5)
+    limit = facts.limits.entropy * first
+    if not now or _mean(now) >= limit or facts.learns:
         return None
     return Finding(
         severity="warning",
-        explanation=f"Entropy fell to {_mean(now):.3f} from {_mean(first):.3f} at the start: the "
+        explanation=f"Entropy fell to {_mean(now):.3f} from {first:.3f} at the start: the "
         "answers to a prompt become the same, and groups lose their signal.",
         remedy="Raise rollout.temperature, algorithm.clip_high or algorithm.entropy_bonus, or "
         "lower optimizer.learning_rate.",
@@ -147,20 +320,38 @@ def entropy_collapse(facts: Facts) -> Finding | None:
     )
 
 
-def length_growth(facts: Facts) -> Finding | None:
-    now = _mean(facts.last("completions/mean_length", 10))
-    before = _mean(facts.last("completions/mean_length", 10, skip=10))
-    reward = facts.rise("reward")
-    limit = facts.limits.length * before
-    if reward is None or reward > 0 or now <= limit:
+def length_collapse(facts: Facts) -> Finding | None:
+    first = _mean(facts.first("completions/mean_length")[:EARLY])
+    now = facts.last("completions/mean_length", 5)
+    limit = facts.limits.length_least * first
+    if not now or _mean(now) >= limit or facts.learns:
         return None
     return Finding(
         severity="warning",
-        explanation=f"Answers grew from {before:.0f} to {now:.0f} tokens in 20 steps while the "
-        "reward did not rise: the model is padding.",
+        explanation=f"Answers shrank from {first:.0f} to {_mean(now):.0f} tokens, and no more of "
+        "them are right: the model gives up or is paid for being short.",
+        remedy="Read the shortest answers of this step; drop or lower a reward that pays for "
+        "short answers, or give a right answer more weight.",
+        value=_mean(now),
+        limit=limit,
+    )
+
+
+def length_growth(facts: Facts) -> Finding | None:
+    length = next(facts.changes("completions/mean_length"), None)
+    reward = next(facts.changes("reward"), None)
+    if length is None or reward is None or reward.rose(LIKELY):
+        return None
+    limit = facts.limits.length * length.before
+    if length.after <= limit:
+        return None
+    return Finding(
+        severity="warning",
+        explanation=f"Answers grew from {length.before:.0f} to {length.after:.0f} tokens in 20 "
+        "steps while the reward did not rise: the model is padding.",
         remedy="Use algorithm.weight per_token or constant, or a soft length penalty "
         "(algorithm.overlong_buffer).",
-        value=now,
+        value=length.after,
         limit=limit,
     )
 
@@ -283,26 +474,26 @@ def reward_slow(facts: Facts) -> Finding | None:
 
 
 def reward_constant(facts: Facts) -> Finding | None:
-    for key in facts.history[-1]:
-        if key.startswith("rewards/") and key.endswith("/std"):
-            spread = facts.last(key, 10)
-            if spread and max(spread) == 0:
-                name = key.removeprefix("rewards/").removesuffix("/std")
-                return Finding(
-                    severity="warning",
-                    explanation=f"Reward function {name} gave every answer in 10 steps the same "
-                    "score, so it has no effect.",
-                    remedy=f"Try {name} with `grpo-tui rewards test`; drop it if it is always at "
-                    "its maximum.",
-                    value=0.0,
-                    limit=0.0,
-                )
+    """A function that gives every answer the same score, and no higher one than at the start."""
+    for name in facts.rewards:
+        spread, now = facts.last(f"rewards/{name}/std", SPAN), facts.last(mean_of(name), SPAN)
+        if not spread or max(spread) > 0 or _mean(now) > _mean(facts.first(mean_of(name))) + TINY:
+            continue
+        return Finding(
+            severity="warning",
+            explanation=f"Reward function {name} gave every answer in 10 steps the same score, "
+            "so it has no effect.",
+            remedy=f"Try {name} with `grpo-tui rewards test`; drop it if it is always at its "
+            "maximum.",
+            value=0.0,
+            limit=0.0,
+        )
     return None
 
 
 def duplicates(facts: Facts) -> Finding | None:
     share = _mean(facts.last("completions/duplicates", 3))
-    if share <= facts.limits.duplicates:
+    if share <= facts.limits.duplicates or facts.learns:
         return None
     return Finding(
         severity="warning",
@@ -346,44 +537,70 @@ def step_time_doubled(facts: Facts) -> Finding | None:
 
 
 def held_out_flat(facts: Facts) -> Finding | None:
-    if len(facts.evaluations) < 3 or len(facts.history) < 20:
+    """Training answers become right and held-out ones do not."""
+    held_out, right = facts.held_out, facts.right
+    if held_out is None or not right or facts.evaluations[0].step > SPAN:
         return None
-    first, last = facts.evaluations[0][1], facts.evaluations[-1][1]
-    early = [row["reward"] for row in facts.start if "reward" in row]
-    late = facts.last("reward", 10)
-    if not late or len(early) < 10 or last > first:
-        return None
-    noise = 2 * ((statistics.variance(late) + statistics.variance(early)) / 10) ** 0.5
-    if _mean(late) - _mean(early) <= noise:
+    gap = right[-1].size - held_out.size
+    if (
+        not right[-1].rose()
+        or held_out.rose(1.0)
+        or gap <= SURE * math.hypot(right[-1].error, held_out.error)
+    ):
         return None
     return Finding(
         severity="warning",
-        explanation=f"Training reward rose from {_mean(early):.2f} to {_mean(late):.2f} while "
-        f"held-out accuracy went from {first:.2f} to {last:.2f}: the gain does not "
-        "generalise.",
+        explanation=f"{facts.accuracy} went {right[-1]} in training while held-out accuracy went "
+        f"{held_out}: the gain does not generalise.",
         remedy="Use more or more varied training problems, or a higher algorithm.beta.",
-        value=last,
-        limit=first,
+        value=held_out.after,
+        limit=held_out.before,
     )
 
 
-RULES: tuple[Callable[[Facts], Finding | None], ...] = (
-    no_signal,
-    format_hacking,
-    kl_above_limit,
-    kl_exploding,
-    entropy_collapse,
-    length_growth,
-    most_truncated,
-    clip_too_much,
-    clip_never,
-    gradient_spike,
-    sampler_disagrees,
-    many_masked,
-    reward_slow,
-    reward_constant,
-    duplicates,
-    memory_near_limit,
-    step_time_doubled,
-    held_out_flat,
-)
+def held_out_fell(facts: Facts) -> Finding | None:
+    """Held-out accuracy is below the best of an earlier evaluation."""
+    if len(facts.evaluations) < 2:
+        return None
+    *earlier, last = facts.evaluations
+    best = max(earlier, key=lambda one: one.accuracy)
+    change = best.change(last)
+    if not change.fell():
+        return None
+    return Finding(
+        severity="error",
+        explanation=f"Held-out accuracy fell {change} since step {best.step}: the model gets "
+        "worse at the task, whatever the reward says.",
+        remedy="Go back to the best checkpoint; check what the rewards pay for, and lower "
+        "optimizer.learning_rate or raise algorithm.beta.",
+        value=change.after,
+        limit=change.before,
+    )
+
+
+# The names are in users' files; they stay when a function is renamed.
+RULES: Mapping[str, Callable[[Facts], Finding | None]] = {
+    "no_signal": no_signal,
+    "format_hacking": format_hacking,
+    "reward_conflict": reward_conflict,
+    "reward_fell": reward_fell,
+    "reward_saturated": reward_saturated,
+    "kl_above_limit": kl_above_limit,
+    "kl_exploding": kl_exploding,
+    "entropy_collapse": entropy_collapse,
+    "length_collapse": length_collapse,
+    "length_growth": length_growth,
+    "most_truncated": most_truncated,
+    "clip_too_much": clip_too_much,
+    "clip_never": clip_never,
+    "gradient_spike": gradient_spike,
+    "sampler_disagrees": sampler_disagrees,
+    "many_masked": many_masked,
+    "reward_slow": reward_slow,
+    "reward_constant": reward_constant,
+    "duplicates": duplicates,
+    "memory_near_limit": memory_near_limit,
+    "step_time_doubled": step_time_doubled,
+    "held_out_flat": held_out_flat,
+    "held_out_fell": held_out_fell,
+}

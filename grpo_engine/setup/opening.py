@@ -223,6 +223,7 @@ def _limits(config: RunConfig, recipe: Recipe, policy: Policy, scorer: Scorer) -
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust == "clip",
         accuracy=scorer.accuracy or None,
+        weights=scorer.weights,
         sampler_gap=mismatch.ROUNDING[policy.dtype],
         corrected=recipe.importance_cap > 0,
         memory_gb=preflight.memory_limit() / preflight.GIGABYTE,

@@ -94,12 +94,26 @@ PANELS_OF: Mapping[str, tuple[str, ...]] = {
 ALERTS: Mapping[str, tuple[str, str]] = {
     "no_signal": ("Most prompts give no signal: their answers all scored the same.", "no_signal"),
     "format_hacking": (
-        "Reward rises while accuracy does not: the model may be gaming the format reward.",
+        "Reward rises while right answers become fewer, or stay few; held-out accuracy is looked "
+        "at first.",
+        "",
+    ),
+    "reward_conflict": ("One reward rises while another falls: they ask for opposite things.", ""),
+    "reward_fell": ("Reward falls: the updates make the answers worse.", ""),
+    "reward_saturated": (
+        "Nearly all answers have a reward's highest score, while few of them are right.",
         "",
     ),
     "kl_above_limit": ("The policy is far from its reference.", "kl"),
     "kl_exploding": ("One update moved the policy too far.", "kl_jump"),
-    "entropy_collapse": ("Answers to a prompt are nearly all alike.", "entropy"),
+    "entropy_collapse": (
+        "Answers to a prompt are nearly all alike, and no more of them are right.",
+        "entropy",
+    ),
+    "length_collapse": (
+        "Answers are a fraction of their first length, and no more of them are right.",
+        "length_least",
+    ),
     "length_growth": ("Answers grow while the reward does not: padding.", "length"),
     "most_truncated": ("Most answers are cut at the length limit.", "cut"),
     "clip_too_much": ("Many tokens are at their bound; later passes do little.", "clip"),
@@ -122,10 +136,14 @@ ALERTS: Mapping[str, tuple[str, str]] = {
     "reward_type": ("A reward function gave something that is not a number.", ""),
     "reward_value": ("A reward function gave a number that is not finite.", ""),
     "reward_constant": ("A reward function gives every answer the same score.", ""),
-    "duplicates": ("Many answers are identical to a sibling.", "duplicates"),
+    "duplicates": (
+        "Many answers are identical to a sibling, and no more of them are right.",
+        "duplicates",
+    ),
     "memory_near_limit": ("A step needs nearly all available memory.", "memory"),
     "step_time_doubled": ("Steps take much longer than before.", "step_time"),
-    "held_out_flat": ("Training reward rises, held-out accuracy does not.", ""),
+    "held_out_flat": ("More answers are right in training and no more on held-out problems.", ""),
+    "held_out_fell": ("Held-out accuracy is lower than at an earlier evaluation.", ""),
 }
 
 SCREENS: Mapping[str, str] = {
