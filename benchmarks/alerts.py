@@ -1,12 +1,11 @@
 """Which alerts fire on healthy runs and which on broken ones?
 
     python -m benchmarks.alerts record [--folder F] [--only NAME] [--seed N]
-    python -m benchmarks.alerts judge [--folder F] [--part choose|report|all] [--write]
+    python -m benchmarks.alerts judge [--folder F] [--write]
 
 `record` trains each case once and keeps its events in a compact file; cases that are there already
 are skipped. `judge` replays the files through the alert rules, which takes seconds, so a threshold
-can be tried without training. Thresholds are chosen on the even seeds and reported on the odd ones.
-`--write` puts the tables into docs/alerts.md.
+can be tried without training. Thresholds are chosen on seed 0; the other seeds say how they do.
 """
 
 import argparse
@@ -31,9 +30,11 @@ from grpo_engine.config.settings import AlertsConfig, RunConfig
 from grpo_engine.events import StepFinished, from_json
 
 ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "alerts.md"
+MARK = "<!-- written by benchmarks.alerts -->"
 REWARDS = ROOT / "benchmarks" / "alert_rewards.py"
 STEPS, EVERY, PROBLEMS, PROMPTS = 60, 15, 128, 8
-SHORT = 32  # steps of a broken run
+MEDIUM, SHORT = 40, 32  # steps of a run with another recipe, and of a broken one
 OF_THE_MACHINE = ("busy_machine", "slow_products")  # not of the run
 KEPT = ("StepFinished", "EvaluationFinished", "AlertRaised", "StepSkipped", "RunFailed")
 Metrics = dict[str, float]
@@ -64,86 +65,97 @@ def rate(value: float) -> Tree:
     return {"optimizer": {"learning_rate": value}}
 
 
-RECIPES = (
-    "dr-grpo", "dapo", "gspo", "cispo", "sapo", "bnpo", "rloo", "grpo-iterative", "grpo-sequence",
-    "how-much", "ppo", "reinforce-baseline", "reinforce", "off-policy",
-)  # fmt: skip
+RECIPES = ("dr-grpo", "dapo", "gspo", "cispo", "rloo", "how-much", "ppo", "sapo", "bnpo")
 HEALTHY = (
     Case(name="grpo", seeds=range(10), steps=STEPS, changes={"algorithm": {"passes": 2}}),
-    *(
-        Case(name=name, steps=STEPS, changes={"algorithm": {"recipe": name}})
-        for name in RECIPES
-    ),
-)  # fmt: skip
+    *(Case(name=name, steps=MEDIUM, changes={"algorithm": {"recipe": name}}) for name in RECIPES),
+)
+HACKED = ("format_hacking", "held_out_fell")
+STUCK = ("duplicates", "entropy_collapse", "no_signal")
+TOO_FAR = ("kl_exploding", "kl_above_limit", "reward_fell", "held_out_fell", "gradient_spike")
+FAST = {"optimizer": {"learning_rate": 2e-3}, "algorithm": {"beta": 1e-3}}
 BROKEN = (
     Case(
-        name="length reward", wrong="short answers pay more than right ones",
+        name="length reward", wrong="short answers pay more than right ones", rules=HACKED,
         changes=rewards("numeric_answer", "length", weights=(1, 4), length={"longest": 48}),
     ),
     Case(
-        name="repeated tags", wrong="every tag pays, however often it is there",
-        changes=rewards("numeric_answer", "repeated_tags", weights=(1, 1)),
+        name="length alone", wrong="short answers pay, right ones hardly do",
+        rules=(*HACKED, "length_collapse"),
+        changes=rewards("numeric_answer", "length", weights=(0.1, 4), length={"longest": 48})
+        | FAST,
     ),
     Case(
-        name="padding", wrong="every token pays",
-        changes=rewards("numeric_answer", "long", weights=(1, 1)),
+        name="repeated tags", wrong="every tag pays, however often it is there", rules=HACKED,
+        changes=rewards("numeric_answer", "repeated_tags", weights=(0.1, 1)) | FAST,
+    ),
+    Case(
+        name="padding", wrong="every token pays", rules=(*HACKED, "most_truncated"),
+        changes=rewards("numeric_answer", "long", weights=(0.1, 1)) | FAST,
     ),
     Case(
         name="conflict", wrong="one reward pays for the tags, another for leaving them out",
+        rules=("reward_conflict",),
         changes=rewards("numeric_answer", "format_all", "no_thinking", weights=(1, 1, 1)),
     ),
     Case(
         name="one phrase", wrong="a fixed phrase pays more than the right answer",
-        changes=rewards("numeric_answer", "one_phrase", weights=(1, 1)),
+        rules=(*HACKED, *STUCK),
+        changes=rewards("numeric_answer", "one_phrase", weights=(0.3, 1)) | FAST,
     ),
     Case(
-        name="sign flipped", wrong="the weight of the accuracy reward is negative",
+        name="sign flipped", wrong="the weight of the accuracy reward is negative", rules=HACKED,
         changes=rewards("numeric_answer", "format_all", weights=(-1, 2)),
     ),
     Case(
-        name="constant reward", wrong="one reward gives everything the same score",
+        name="constant reward", wrong="one reward gives everything the same score", steps=14,
+        rules=("reward_constant",),
         changes=rewards("numeric_answer", "always_one", weights=(1, 1)),
     ),
     Case(
-        name="impossible", wrong="no answer can score", steps=20,
-        changes=rewards("impossible", weights=(1,)),
+        name="impossible", wrong="no answer can score", steps=14,
+        rules=("no_signal", "reward_constant"), changes=rewards("impossible", weights=(1,)),
     ),
     Case(
-        name="failing reward", wrong="a reward function raises errors", steps=12,
+        name="failing reward", wrong="a reward function raises errors", steps=6,
+        rules=("reward_exception",),
         changes=rewards("numeric_answer", "fails", weights=(1, 1)),
     ),
     Case(
         name="huge reward once", wrong="one step pays two hundred times as much",
+        rules=("gradient_spike",), steps=28,
         changes={**rewards("numeric_answer", "huge_once", weights=(1, 1)),
                  "algorithm": {"recipe": "dr-grpo"}},
     ),
-    Case(name="rate x 30", wrong="learning rate 0.02", changes=rate(0.02)),
+    Case(name="rate x 30", wrong="learning rate 0.02", rules=TOO_FAR, changes=rate(0.02)),
     Case(
-        name="KL explosion", wrong="learning rate 0.005 and beta 0.0001",
+        name="KL explosion", wrong="learning rate 0.005 and beta 0.0001", rules=TOO_FAR,
         changes={**rate(0.005), "algorithm": {"beta": 1e-4, "passes": 2}},
     ),
     Case(
-        name="too many passes", wrong="12 passes at learning rate 0.004", steps=24,
+        name="too many passes", wrong="12 passes at learning rate 0.004", steps=14,
+        rules=("clip_too_much", *TOO_FAR),
         changes={**rate(0.004), "algorithm": {"passes": 12}},
     ),
     Case(
-        name="rate / 1000", wrong="learning rate 7e-7: nothing is learned",
-        changes={**rate(7e-7), "algorithm": {"passes": 2}},
+        name="rate / 1000", wrong="learning rate 7e-7: nothing is learned", rules=("clip_never",),
+        steps=14, changes={**rate(7e-7), "algorithm": {"passes": 2}},
     ),
     Case(
         name="beta 50", wrong="the KL penalty holds the policy where it is",
         changes={"algorithm": {"beta": 50.0, "passes": 2}},
     ),
     Case(
-        name="cold", wrong="temperature 0.1: siblings are copies",
+        name="cold", wrong="temperature 0.1: siblings are copies", rules=STUCK,
         changes={"rollout": {"temperature": 0.1}},
     ),
     Case(
-        name="cut short", wrong="8 tokens are too few to answer",
-        changes={"rollout": {"max_new_tokens": 8}},
+        name="cut short", wrong="8 tokens are too few to answer", rules=("most_truncated",),
+        steps=14, changes={"rollout": {"max_new_tokens": 8}},
     ),
     Case(
-        name="four problems", wrong="trained on four problems, which it learns by heart", steps=60,
+        name="four problems", wrong="trained on four problems, which it learns by heart",
+        rules=("held_out_flat", "held_out_fell"), steps=STEPS,
         changes={"task": {"train_size": 4}, "rollout": {"prompts": 4}},
     ),
 )  # fmt: skip
@@ -222,11 +234,12 @@ def revision() -> str:
 def order() -> Iterator[tuple[Case, int]]:
     """Return the runs so that a partial set is already useful."""
     starter, *others = HEALTHY
-    rest = (*BROKEN, *others)
     yield starter, 0
-    yield from ((case, 0) for case in rest)
-    yield from ((starter, seed) for seed in starter.seeds[1:])
-    yield from ((case, seed) for case in rest for seed in case.seeds[1:])
+    yield from ((case, 0) for case in BROKEN)
+    yield from ((starter, seed) for seed in (1, 2))
+    yield from ((case, 0) for case in others)
+    yield from ((starter, seed) for seed in starter.seeds[3:])
+    yield from ((case, seed) for case in (*BROKEN, *others) for seed in case.seeds[1:])
 
 
 def record_all(folder: Path, only: Sequence[str], seeds: Sequence[int]) -> None:
@@ -283,11 +296,7 @@ class Judged:
     rules: tuple[str, ...]
     fired: Mapping[str, int]
     accuracy: tuple[float, float]
-
-    @property
-    def noticed(self) -> bool:
-        """Whether one of the rules that know this fault fired."""
-        return any(rule in self.fired for rule in self.rules)
+    origin: str
 
 
 def read(path: Path) -> tuple[Tree, list[Tree]]:
@@ -347,15 +356,83 @@ def judge_all(folder: Path, *, between: bool) -> list[Judged]:
                      if line["event"] == "EvaluationFinished"
                      and "eval/accuracy" in line["metrics"]]  # fmt: skip
             ends = (tried[0], tried[-1]) if tried else (math.nan, math.nan)
-            fired = replay(head, lines, between=between)
-            found.append(Judged(case=case.name, seed=seed, wrong=case.wrong, rules=case.rules,
-                                fired=fired, accuracy=ends))  # fmt: skip
+            origin = f"revision {head['revision']} with mlx {head['versions']['mlx']}"
+            one = Judged(
+                case=case.name, seed=seed, wrong=case.wrong, rules=case.rules, accuracy=ends,
+                fired=replay(head, lines, between=between), origin=origin,
+            )  # fmt: skip
+            found.append(one)
             if case is HEALTHY[0] and seed < 2:
                 for name, (wrong, rules, change) in SIMULATED.items():
                     fired = replay(head, lines, change, between=between)
-                    found.append(Judged(case=name, seed=seed, wrong=f"simulated: {wrong}",
-                                        rules=rules, fired=fired, accuracy=ends))  # fmt: skip
+                    wrong = f"simulated: {wrong}"
+                    found.append(replace(one, case=name, wrong=wrong, rules=rules, fired=fired))
     return found
+
+
+def tables(between: Sequence[Judged], ends: Sequence[Judged]) -> str:
+    """Return the tables as Markdown: by rule, by broken case, by healthy recipe."""
+    origins = sorted({run.origin for run in between})
+    said = f"Recorded at {', '.join(origins)}."
+    parts = (by_rule(between, ends), by_case(between), by_recipe(between, ends))
+    return "\n\n".join([said, *("\n".join(part) for part in parts)])
+
+
+def by_rule(between: Sequence[Judged], ends: Sequence[Judged]) -> Iterator[str]:
+    """Tabulate hits and false alarms of each rule."""
+    yield (
+        "| rule | hits, seed 0 | hits, other seeds | other broken runs | false alarms, seed 0 "
+        "| false alarms, other seeds | the same, evaluated at the ends only |"
+    )
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    named = {rule for run in between for rule in (*run.fired, *run.rules)}
+    for rule in (*RULES, *sorted(named - set(RULES))):
+        known = [run for run in between if rule in run.rules]
+        others = [run for run in between if run.wrong and rule not in run.rules]
+        healthy = [run for run in between if not run.wrong]
+        quiet = [run for run in ends if not run.wrong]
+        yield (
+            f"| `{rule}` | {share(rule, known, first=True)} | {share(rule, known, first=False)} "
+            f"| {share(rule, others)} | {share(rule, healthy, first=True)} "
+            f"| {share(rule, healthy, first=False)} | {share(rule, quiet)} |"
+        )
+
+
+def share(rule: str, runs: Sequence[Judged], *, first: bool | None = None) -> str:
+    """Return in how many of the runs the rule fired: of the first seed, the others, or all."""
+    chosen = [run for run in runs if first is None or (run.seed == 0) == first]
+    return f"{sum(rule in run.fired for run in chosen)} of {len(chosen)}" if chosen else ""
+
+
+def by_case(runs: Sequence[Judged]) -> Iterator[str]:
+    """Tabulate what each broken run raised, and when."""
+    yield "| broken run | seed | what is wrong | right, held out | noticed by (step) | others |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for run in runs:
+        if run.wrong:
+            known = [f"`{rule}` ({run.fired[rule]})" for rule in run.rules if rule in run.fired]
+            also = [f"`{rule}` ({step})" for rule, step in run.fired.items()
+                    if rule not in run.rules]  # fmt: skip
+            yield (
+                f"| {run.case} | {run.seed} | {run.wrong} | {percent(run)} "
+                f"| {', '.join(known) or '**missed**'} | {', '.join(also)} |"
+            )
+
+
+def by_recipe(between: Sequence[Judged], ends: Sequence[Judged]) -> Iterator[str]:
+    """Tabulate the healthy runs and whatever they raised."""
+    yield "| healthy run | seed | right, held out | raised | raised, evaluated at the ends only |"
+    yield "| --- | --- | --- | --- | --- |"
+    for run, quiet in zip(between, ends, strict=True):
+        if not run.wrong:
+            alarms = (", ".join(f"`{rule}` ({step})" for rule, step in one.fired.items())
+                      for one in (run, quiet))  # fmt: skip
+            yield f"| {run.case} | {run.seed} | {percent(run)} | {' | '.join(alarms)} |"
+
+
+def percent(run: Judged) -> str:
+    """Return held-out accuracy before and after."""
+    return "" if math.isnan(run.accuracy[0]) else " to ".join(f"{v:.0%}" for v in run.accuracy)
 
 
 def main() -> None:
@@ -365,16 +442,17 @@ def main() -> None:
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     parser.add_argument("--folder", type=Path, default=Path(cache) / "grpo-tui" / "alerts")
     parser.add_argument("--only", action="append", default=[], help="a case by name")
-    parser.add_argument("--ends", action="store_true", help="as if evaluated at the ends only")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/alerts.md")
     parser.add_argument("--seed", action="append", type=int, default=[])
     asked = parser.parse_args()
     if asked.verb == "record":
         record_all(asked.folder, asked.only, asked.seed)
         return
-    for run in judge_all(asked.folder, between=not asked.ends):
-        mark = "healthy" if not run.wrong else "noticed" if run.noticed else "MISSED"
-        print(f"{run.case:18} {run.seed} {mark:8} {run.accuracy[0]:.2f} {run.accuracy[1]:.2f} "
-              f"{dict(run.fired)}")  # fmt: skip
+    found = tables(*(judge_all(asked.folder, between=between) for between in (True, False)))
+    print(found)
+    if asked.write:
+        text = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+        PAGE.write_text(f"{text}{MARK}\n\n{found}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

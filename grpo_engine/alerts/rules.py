@@ -11,12 +11,14 @@ from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import Severity
 
 MOSTLY_RIGHT = 0.8  # above this accuracy, only the format is left to learn
-SURE, LIKELY = 3.0, 2.0  # standard errors that a change must exceed
+SOLVED = 0.95  # above this accuracy, nothing is
+SURE, LIKELY = 4.0, 2.0  # standard errors that a change must exceed
 TINY = 1e-6  # a change that rounding explains
 SPAN = 10  # steps that are averaged
 MEAN_GAP, MAX_GAP = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
 # limits of a corrected gap: as a multiple of the first step's, and of what rounding explains
 GROWN, FARTHEST = 5.0, Gap(20.0, 4.0)
+FAR = 5.0  # multiple of the limit of KL beyond which right answers are no excuse
 EARLY = 3  # steps that tell how a run began
 SATURATED = 0.1  # spread of a reward as a share of that in the first steps
 MASKED = 0.25  # share of tokens that the correction may mask
@@ -99,7 +101,7 @@ class Facts:
         """How a metric's mean over ten steps changed since the ten before, and since the start."""
         late = self.last(key, SPAN)
         for early in (self.last(key, SPAN, skip=SPAN), self.first(key)):
-            if late and early and len(self.history) >= 2 * SPAN:
+            if late and early and not self.is_early:
                 spread = (_variance(early) + _variance(late)) / SPAN
                 yield Change(before=_mean(early), after=_mean(late), error=math.sqrt(spread))
 
@@ -120,6 +122,11 @@ class Facts:
     def right(self) -> list[Change]:
         """How the share of right answers in training changed: lately, and since the start."""
         return list(self.changes(mean_of(self.accuracy))) if self.accuracy else []
+
+    @property
+    def is_early(self) -> bool:
+        """Whether there are too few steps to tell if answers get better."""
+        return len(self.history) < 2 * SPAN
 
     @property
     def learns(self) -> bool:
@@ -165,9 +172,10 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def no_signal(facts: Facts) -> Finding | None:
+    """Too many groups teach nothing; where answers became right, that is how it should be."""
     share = _mean(facts.last("frac_reward_zero_std", 5))
     limit = facts.limits.no_signal
-    if share <= limit:
+    if share <= limit or (facts.learns and facts.right[-1].after > 0.5):
         return None
     return Finding(
         severity="warning",
@@ -180,17 +188,32 @@ def no_signal(facts: Facts) -> Finding | None:
     )
 
 
+def task_solved(facts: Facts) -> Finding | None:
+    share = _mean(facts.last("frac_reward_zero_std", SPAN))
+    right = _mean(facts.last(mean_of(facts.accuracy), SPAN)) if facts.accuracy else 0.0
+    if share <= facts.limits.no_signal or right < SOLVED:
+        return None
+    return Finding(
+        severity="info",
+        explanation=f"{right:.0%} of the answers are right and {share:.0%} of the prompts have no "
+        "signal: there is hardly anything left to learn from these problems.",
+        remedy="Stop here, or train on harder problems.",
+        value=right,
+        limit=SOLVED,
+    )
+
+
 def format_hacking(facts: Facts) -> Finding | None:
     """Reward rises while right answers become fewer, or stay as few as they were."""
     if facts.accuracy is None or facts.learns:
         return None
     for reward, right in zip(facts.changes("reward"), facts.right, strict=False):
-        still = len(facts.history) > 2 * SPAN and not right.rose(1.0)
-        if reward.rose() and (right.fell() or (still and right.after < MOSTLY_RIGHT)):
+        still = right.after < MOSTLY_RIGHT and not right.rose(1.0)
+        if (right.fell() and not reward.fell()) or (reward.rose() and still):
             tried = "" if facts.held_out is None else f", held-out accuracy {facts.held_out}"
             return Finding(
                 severity="warning",
-                explanation=f"Reward rose {reward} while {facts.accuracy} went {right}{tried}: "
+                explanation=f"Reward went {reward} while {facts.accuracy} went {right}{tried}: "
                 f"the model is paid for something else than right answers.{_paid(facts)}",
                 remedy=f"Give {facts.accuracy} more weight (rewards.weights), and the others less "
                 "or none; look at the answers that score highest.",
@@ -275,7 +298,7 @@ def reward_saturated(facts: Facts) -> Finding | None:
 
 def kl_above_limit(facts: Facts) -> Finding | None:
     values, limit = facts.last("kl", 5), facts.limits.kl
-    if _mean(values) <= limit:
+    if _mean(values) <= (FAR * limit if facts.learns else limit):
         return None
     return Finding(
         severity="warning",
@@ -288,10 +311,10 @@ def kl_above_limit(facts: Facts) -> Finding | None:
 
 
 def kl_exploding(facts: Facts) -> Finding | None:
-    now, before = facts.last("kl", 1), facts.last("kl", 20, skip=1)
+    now, before = facts.last("kl", 1), facts.last("kl", 5, skip=1)
     if not now or not before:
         return None
-    limit = max(0.02, facts.limits.kl_jump * statistics.median(before))
+    limit = max(0.05, facts.limits.kl_jump * statistics.median(before))
     if now[0] <= limit:
         return None
     return Finding(
@@ -307,7 +330,7 @@ def kl_exploding(facts: Facts) -> Finding | None:
 def entropy_collapse(facts: Facts) -> Finding | None:
     first, now = _mean(facts.first("entropy")[:EARLY]), facts.last("entropy", 5)
     limit = facts.limits.entropy * first
-    if not now or _mean(now) >= limit or facts.learns:
+    if not now or _mean(now) >= limit or facts.learns or facts.is_early:
         return None
     return Finding(
         severity="warning",
@@ -324,7 +347,7 @@ def length_collapse(facts: Facts) -> Finding | None:
     first = _mean(facts.first("completions/mean_length")[:EARLY])
     now = facts.last("completions/mean_length", 5)
     limit = facts.limits.length_least * first
-    if not now or _mean(now) >= limit or facts.learns:
+    if not now or _mean(now) >= limit or facts.learns or facts.is_early:
         return None
     return Finding(
         severity="warning",
@@ -492,13 +515,14 @@ def reward_constant(facts: Facts) -> Finding | None:
 
 
 def duplicates(facts: Facts) -> Finding | None:
+    """Many answers are copies, and no more of them are right than at the start."""
     share = _mean(facts.last("completions/duplicates", 3))
-    if share <= facts.limits.duplicates or facts.learns:
+    if share <= facts.limits.duplicates or facts.learns or facts.is_early:
         return None
     return Finding(
         severity="warning",
         explanation=f"{share:.0%} of the answers in the last 3 steps equal a sibling token by "
-        "token: there is little exploration.",
+        "token, and no more of them are right than at the start: there is little exploration.",
         remedy="Raise rollout.temperature or use harder tasks.",
         value=share,
         limit=facts.limits.duplicates,
@@ -581,6 +605,7 @@ def held_out_fell(facts: Facts) -> Finding | None:
 # The names are in users' files; they stay when a function is renamed.
 RULES: Mapping[str, Callable[[Facts], Finding | None]] = {
     "no_signal": no_signal,
+    "task_solved": task_solved,
     "format_hacking": format_hacking,
     "reward_conflict": reward_conflict,
     "reward_fell": reward_fell,

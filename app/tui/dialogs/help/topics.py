@@ -93,6 +93,7 @@ PANELS_OF: Mapping[str, tuple[str, ...]] = {
 # What each alert means, and which setting holds its threshold.
 ALERTS: Mapping[str, tuple[str, str]] = {
     "no_signal": ("Most prompts give no signal: their answers all scored the same.", "no_signal"),
+    "task_solved": ("Nearly all answers are right: little is left to learn.", ""),
     "format_hacking": (
         "Reward rises while right answers become fewer, or stay few; held-out accuracy is looked "
         "at first.",
