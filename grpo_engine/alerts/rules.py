@@ -18,7 +18,7 @@ SPAN = 10  # steps that are averaged
 MEAN_GAP, MAX_GAP = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
 # limits of a corrected gap: as a multiple of the first step's, and of what rounding explains
 GROWN, FARTHEST = 5.0, Gap(20.0, 4.0)
-FAR = 5.0  # multiple of the limit of KL beyond which right answers are no excuse
+FAR = 5.0  # multiple of a limit beyond which right answers are no excuse
 EARLY = 3  # steps that tell how a run began
 SATURATED = 0.1  # spread of a reward as a share of that in the first steps
 MASKED = 0.25  # share of tokens that the correction may mask
@@ -144,6 +144,10 @@ class Facts:
             return False
         done = right[-1].after >= MOSTLY_RIGHT
         return (done or right[-1].rose(LIKELY)) and not right[0].fell()
+
+    def excused(self, limit: float) -> float:
+        """The limit, or a multiple of it while answers get better."""
+        return FAR * limit if self.learns else limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,8 +301,8 @@ def reward_saturated(facts: Facts) -> Finding | None:
 
 
 def kl_above_limit(facts: Facts) -> Finding | None:
-    values, limit = facts.last("kl", 5), facts.limits.kl
-    if _mean(values) <= (FAR * limit if facts.learns else limit):
+    values, limit = facts.last("kl", 5), facts.excused(facts.limits.kl)
+    if _mean(values) <= limit:
         return None
     return Finding(
         severity="warning",
@@ -427,15 +431,16 @@ def clip_never(facts: Facts) -> Finding | None:
 def gradient_spike(facts: Facts) -> Finding | None:
     now, before = facts.last("grad_norm", 1), facts.last("grad_norm", 20, skip=1)
     usual = statistics.median(before) if before else 0.0
-    if not now or not before or now[0] <= facts.limits.grad_norm * usual:
+    times = facts.excused(facts.limits.grad_norm)
+    if not now or not before or now[0] <= times * usual:
         return None
     return Finding(
         severity="warning",
-        explanation=f"The gradient norm was {now[0]:.3g}, more than "
-        f"{facts.limits.grad_norm:g} times the usual {usual:.3g}.",
+        explanation=f"The gradient norm was {now[0]:.3g}, more than {times:g} times the usual "
+        f"{usual:.3g}.",
         remedy="Look at this step's groups; lower optimizer.max_grad_norm if it happens again.",
         value=now[0],
-        limit=facts.limits.grad_norm * usual,
+        limit=times * usual,
     )
 
 
