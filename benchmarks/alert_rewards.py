@@ -1,7 +1,7 @@
 """Reward functions that break a run in a known way, for `benchmarks.alerts`."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 TAG = re.compile(r"</?(?:think|answer)>")
@@ -42,15 +42,13 @@ def impossible(completions: Sequence[Any], **_: Any) -> list[float]:
     return [float("therefore" in text_of(c)) for c in completions]
 
 
-def fails(completions: Sequence[Any], **_: Any) -> list[float]:
-    """Fail on one answer in some."""
-    return [1.0 / (len(text_of(c)) % 7) for c in completions]
+def fails(completions: Sequence[Any], trainer_state: Any = None, **_: Any) -> list[float]:
+    """From step 4 on, fail on one answer in seven."""
+    late = trainer_state is not None and trainer_state.global_step >= 3
+    return [1.0 / (len(text_of(c)) % 7 if late else 1) for c in completions]
 
 
-def huge_once(
-    completions: Sequence[Any], trainer_state: Mapping[str, Any] | None = None, **_: Any
-) -> list[float]:
-    """Pay two hundred times as much in one step."""
-    step = int((trainer_state or {}).get("global_step", 0))
-    scale = 100.0 if step == 24 else 0.5
+def huge_once(completions: Sequence[Any], trainer_state: Any = None, **_: Any) -> list[float]:
+    """Pay two hundred times as much in step 25."""
+    scale = 100.0 if trainer_state is not None and trainer_state.global_step == 24 else 0.5
     return [scale * ("<think>" in text_of(c)) for c in completions]

@@ -17,17 +17,21 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from app.feed import demo
+from docs.screens import SEVERAL
 from experiments.presets import preset
+from experiments.reader import StoreReader
 from grpo_engine.alerts.rules import RULES
 from grpo_engine.alerts.state import Alerts, Limits
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import AlertsConfig, RunConfig
-from grpo_engine.events import StepFinished, from_json
+from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinished, from_json
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "alerts.md"
@@ -214,6 +218,8 @@ def record(case: Case, seed: int, path: Path) -> None:
     }]  # fmt: skip
     with tempfile.TemporaryDirectory() as place:
         for event in run(config, Control(), folder=Path(place) / "run"):
+            if isinstance(event, RunFailed) and event.step == 0:
+                raise SystemExit(f"{case.name} {seed}: {event.message}")
             if (line := compact(event)) is not None:
                 lines.append(line)
     part = path.with_suffix(".part")
@@ -236,10 +242,11 @@ def order() -> Iterator[tuple[Case, int]]:
     starter, *others = HEALTHY
     yield starter, 0
     yield from ((case, 0) for case in BROKEN)
-    yield from ((starter, seed) for seed in (1, 2))
+    yield starter, 1
     yield from ((case, 0) for case in others)
-    yield from ((starter, seed) for seed in starter.seeds[3:])
-    yield from ((case, seed) for case in (*BROKEN, *others) for seed in case.seeds[1:])
+    for seed in range(1, 10):
+        yield starter, seed
+        yield from ((case, seed) for case in (*BROKEN, *others) if seed in case.seeds)
 
 
 def record_all(folder: Path, only: Sequence[str], seeds: Sequence[int]) -> None:
@@ -325,23 +332,22 @@ def replay(
     *, between: bool = True,
 ) -> dict[str, int]:  # fmt: skip
     """Return the first step of every alert; without `between`, only the ends are evaluated."""
-    alerts = Alerts(limits_of(build(head["config"])))
-    fired: dict[str, int] = {}
-    for line in lines:
-        if line["event"] == "AlertRaised":
-            if line["rule"] not in RULES and line["rule"] not in OF_THE_MACHINE:
-                fired.setdefault(line["rule"], line["step"])
-            continue
-        if line["event"] not in ("StepFinished", "EvaluationFinished"):
-            continue
-        if not between and line.get("moment") == "during":
-            continue
-        event = from_json(line)
-        if change is not None and isinstance(event, StepFinished) and event.step >= LATE:
-            event = replace(event, metrics={**event.metrics, **change(dict(event.metrics))})
-        for alert in alerts.observe(event):
-            fired.setdefault(alert.rule, alert.step)
-    return fired
+    by_engine = {
+        line["rule"]: line["step"] for line in reversed(lines)
+        if line["event"] == "AlertRaised" and line["rule"] not in {*RULES, *OF_THE_MACHINE}
+    }  # fmt: skip
+    return by_engine | first_steps(build(head["config"]), (
+        changed(from_json(line), change) for line in lines
+        if line["event"] in ("StepFinished", "EvaluationFinished")
+        and (between or line.get("moment") != "during")
+    ))  # fmt: skip
+
+
+def changed(event: Event, change: Callable[[Metrics], Metrics] | None) -> Event:
+    """Return the event with simulated numbers from step `LATE` on."""
+    if change is None or not isinstance(event, StepFinished) or event.step < LATE:
+        return event
+    return replace(event, metrics={**event.metrics, **change(dict(event.metrics))})
 
 
 def judge_all(folder: Path, *, between: bool) -> list[Judged]:
@@ -370,9 +376,51 @@ def judge_all(folder: Path, *, between: bool) -> list[Judged]:
     return found
 
 
+def stored_events(reader: StoreReader, run: int, *, between: bool) -> Iterator[Event]:
+    """Return the steps and evaluations of a stored run in their order."""
+    tried = reader.evaluations(run)
+    for step in range(reader.last_metric_step(run) + 1):
+        if step:
+            metrics = reader.metrics_at(run, step)
+            yield StepFinished(step=step, metrics=metrics, tokens=0, elapsed=0.0)
+        for one in tried:
+            if one.step == step and (between or one.moment != "during"):
+                yield EvaluationFinished(
+                    step=step, moment=one.moment, mode=one.mode, problems=one.problems,
+                    samples=one.samples, metrics=one.metrics, rows=(), seconds=0.0,
+                )  # fmt: skip
+
+
+def recordings(*, between: bool) -> Iterator[Judged]:
+    """Judge the starter runs that come with the program: the preset at its full size."""
+    for unpack in (demo.unpack, lambda folder: demo.unpacked(SEVERAL, folder)):
+        with tempfile.TemporaryDirectory() as place, closing(StoreReader(unpack(Path(place)))) as r:
+            for run in r.runs():
+                events = list(stored_events(r, run.key, between=between))
+                tried = [event.metrics["eval/accuracy"] for event in events
+                         if isinstance(event, EvaluationFinished)
+                         and event.mode == "sampled"]  # fmt: skip
+                config = build(dict(r.run(run.key).config))
+                yield Judged(
+                    case=f"recorded, beta {config.algorithm.resolved().beta:g}",
+                    seed=config.seed, wrong="", rules=(), fired=first_steps(config, events),
+                    accuracy=(tried[0], tried[-1]), origin="",
+                )  # fmt: skip
+
+
+def first_steps(config: RunConfig, events: Iterable[Event]) -> dict[str, int]:
+    """Return the first step of every alert of a run."""
+    alerts = Alerts(limits_of(config))
+    fired: dict[str, int] = {}
+    for event in events:
+        for alert in alerts.observe(event):
+            fired.setdefault(alert.rule, alert.step)
+    return fired
+
+
 def tables(between: Sequence[Judged], ends: Sequence[Judged]) -> str:
     """Return the tables as Markdown: by rule, by broken case, by healthy recipe."""
-    origins = sorted({run.origin for run in between})
+    origins = sorted({run.origin for run in between if run.origin})
     said = f"Recorded at {', '.join(origins)}."
     parts = (by_rule(between, ends), by_case(between), by_recipe(between, ends))
     return "\n\n".join([said, *("\n".join(part) for part in parts)])
@@ -448,7 +496,10 @@ def main() -> None:
     if asked.verb == "record":
         record_all(asked.folder, asked.only, asked.seed)
         return
-    found = tables(*(judge_all(asked.folder, between=between) for between in (True, False)))
+    found = tables(*(
+        [*judge_all(asked.folder, between=between), *recordings(between=between)]
+        for between in (True, False)
+    ))  # fmt: skip
     print(found)
     if asked.write:
         text = PAGE.read_text(encoding="utf-8").partition(MARK)[0]

@@ -65,6 +65,14 @@ def test_hits_and_false_alarms_are_counted_by_seed(tmp_path: Path) -> None:
     assert "**missed**" in text
 
 
+@pytest.mark.parametrize("between", [True, False], ids=["evaluated between", "at the ends only"])
+def test_recorded_starter_runs_raise_no_alert(between: bool) -> None:
+    runs = list(alerts.recordings(between=between))
+    assert len(runs) >= 5
+    assert [run for run in runs if run.fired] == []
+    assert all(run.accuracy[1] > 2 * run.accuracy[0] for run in runs)
+
+
 def test_the_page_has_a_row_for_every_rule() -> None:
     page = alerts.PAGE.read_text(encoding="utf-8")
     assert [rule for rule in RULES if f"| `{rule}` |" not in page] == []
