@@ -51,4 +51,4 @@ def fails(completions: Sequence[Any], trainer_state: Any = None, **_: Any) -> li
 def huge_once(completions: Sequence[Any], trainer_state: Any = None, **_: Any) -> list[float]:
     """Pay two hundred times as much in step 25."""
     scale = 100.0 if trainer_state is not None and trainer_state.global_step == 24 else 0.5
-    return [scale * ("<think>" in text_of(c)) for c in completions]
+    return [scale * len(text_of(c)) / 40 for c in completions]
