@@ -21,6 +21,7 @@ GROWN, FARTHEST = 5.0, Gap(20.0, 4.0)
 FAR = 5.0  # multiple of a limit beyond which right answers are no excuse
 EARLY = 3  # steps that tell how a run began
 SATURATED = 0.1  # spread of a reward as a share of that in the first steps
+AT_REFERENCE = 1e-3  # KL in nats per token of a policy that has hardly moved
 MASKED = 0.25  # share of tokens that the correction may mask
 
 
@@ -43,7 +44,7 @@ class Change:
         return -self.size > max(errors * self.error, TINY)
 
     def __str__(self) -> str:
-        return f"from {self.before:.2f} to {self.after:.2f}"
+        return f"from {self.before:.3g} to {self.after:.3g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,17 +100,24 @@ class Facts:
 
     def changes(self, key: str) -> Iterator[Change]:
         """How a metric's mean over ten steps changed since the ten before, and since the start."""
-        late = self.last(key, SPAN)
-        for early in (self.last(key, SPAN, skip=SPAN), self.first(key)):
-            if late and early and not self.is_early:
-                spread = (_variance(early) + _variance(late)) / SPAN
-                yield Change(before=_mean(early), after=_mean(late), error=math.sqrt(spread))
+        return (change for (change,) in self.together(key))
+
+    def together(self, *keys: str) -> Iterator[tuple[Change, ...]]:
+        """The changes of several metrics over the same steps."""
+        if self.is_early:
+            return
+        late = [self.last(key, SPAN) for key in keys]
+        for early in (
+            [self.last(key, SPAN, skip=SPAN) for key in keys], [self.first(key) for key in keys]
+        ):  # fmt: skip
+            if all(late) and all(early):
+                yield tuple(_change(a, b) for a, b in zip(early, late, strict=True))
 
     @property
     def rewards(self) -> list[str]:
         """The reward functions that scored in this step."""
-        keys = (key.split("/") for key in self.history[-1])
-        return [parts[1] for parts in keys if parts[0] == "rewards" and parts[-1] == "mean"]
+        found = (key for key in self.history[-1] if key.startswith("rewards/"))
+        return [key[len("rewards/") : -len("/mean")] for key in found if key.endswith("/mean")]
 
     @property
     def held_out(self) -> Change | None:
@@ -167,19 +175,26 @@ def mean_of(function: str) -> str:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values) if values else 0.0
+    # a metric may be infinite or near the largest float, which fsum and ** refuse
+    return sum(values) / len(values) if values else 0.0
 
 
 def _variance(values: Sequence[float]) -> float:
     middle = _mean(values)
-    return math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
+    return sum((value - middle) * (value - middle) for value in values) / (len(values) - 1)
+
+
+def _change(early: Sequence[float], late: Sequence[float]) -> Change:
+    error = math.sqrt(_variance(early) / len(early) + _variance(late) / len(late))
+    return Change(before=_mean(early), after=_mean(late), error=error)
 
 
 def no_signal(facts: Facts) -> Finding | None:
     """Too many groups teach nothing; where answers became right, that is how it should be."""
     share = _mean(facts.last("frac_reward_zero_std", 5))
     limit = facts.limits.no_signal
-    if share <= limit or (facts.learns and facts.right[-1].after > 0.5):
+    right = _mean(facts.last(mean_of(facts.accuracy), 5)) if facts.accuracy else 0.0
+    if share <= limit or (facts.learns and right > 0.5):
         return None
     return Finding(
         severity="warning",
@@ -211,14 +226,14 @@ def format_hacking(facts: Facts) -> Finding | None:
     """Reward rises while right answers become fewer, or stay as few as they were."""
     if facts.accuracy is None or facts.learns:
         return None
-    for reward, right in zip(facts.changes("reward"), facts.right, strict=False):
+    for reward, right in facts.together("reward", mean_of(facts.accuracy)):
         still = right.after < MOSTLY_RIGHT and not right.rose(1.0)
         if (right.fell() and not reward.fell()) or (reward.rose() and still):
             tried = "" if facts.held_out is None else f", held-out accuracy {facts.held_out}"
             return Finding(
                 severity="warning",
-                explanation=f"Reward went {reward} while {facts.accuracy} went {right}{tried}: "
-                f"the model is paid for something else than right answers.{_paid(facts)}",
+                explanation="The model is rewarded for something other than right answers: "
+                f"{facts.accuracy} went {right} while reward went {reward}{tried}.{_paid(facts)}",
                 remedy=f"Give {facts.accuracy} more weight (rewards.weights), and the others less "
                 "or none; look at the answers that score highest.",
                 value=right.after,
@@ -243,13 +258,13 @@ def reward_conflict(facts: Facts) -> Finding | None:
     for up, down in permutations(facts.rewards, 2):
         if down == facts.accuracy:
             continue
-        pairs = zip(_gains(facts, up), _gains(facts, down), strict=False)
-        for rise, fall in pairs:
+        for pair in facts.together(mean_of(up), mean_of(down)):
+            rise, fall = (_gain(facts, *one) for one in zip((up, down), pair, strict=True))
             if rise.rose() and fall.fell():
                 return Finding(
                     severity="warning",
-                    explanation=f"{up} went {rise} while {down} went {fall}: the two rewards ask "
-                    "for opposite things, and the heavier one wins.",
+                    explanation=f"{up} and {down} ask for opposite things: {up} went {rise} "
+                    f"while {down} went {fall}.",
                     remedy=f"Read answers that score high in {up} and low in {down}; drop one of "
                     "the two or change rewards.weights.",
                     value=fall.after,
@@ -258,11 +273,11 @@ def reward_conflict(facts: Facts) -> Finding | None:
     return None
 
 
-def _gains(facts: Facts, function: str) -> Iterator[Change]:
-    """Changes of a reward's scores; one with a negative weight gains where they fall."""
-    sign = -1.0 if facts.weights.get(function, 1.0) < 0 else 1.0
-    for change in facts.changes(mean_of(function)):
-        yield Change(before=sign * change.before, after=sign * change.after, error=change.error)
+def _gain(facts: Facts, function: str, change: Change) -> Change:
+    """The change of a reward's scores; one with a negative weight gains where they fall."""
+    if facts.weights.get(function, 1.0) >= 0:
+        return change
+    return Change(before=-change.before, after=-change.after, error=change.error)
 
 
 def reward_fell(facts: Facts) -> Finding | None:
@@ -279,23 +294,42 @@ def reward_fell(facts: Facts) -> Finding | None:
     return None
 
 
+def nothing_learned(facts: Facts) -> Finding | None:
+    """The policy stays at its reference, and the reward where it was."""
+    kl, (*_, change) = facts.last("kl", SPAN), (None, *facts.changes("reward"))
+    if not kl or statistics.median(kl) >= AT_REFERENCE or len(facts.history) < 3 * SPAN:
+        return None
+    if change is None or change.rose(LIKELY):
+        return None
+    return Finding(
+        severity="info",
+        explanation=f"After {facts.step} steps the policy is {statistics.median(kl):.2g} nats per "
+        f"token from its reference, and reward went {change}: hardly anything is learned.",
+        remedy="Raise optimizer.learning_rate or lower algorithm.beta.",
+        value=statistics.median(kl),
+        limit=AT_REFERENCE,
+    )
+
+
 def reward_saturated(facts: Facts) -> Finding | None:
     """A reward that varied gives nearly all answers the same high score, and the rest stands."""
     if facts.accuracy is None or facts.learns:
         return None
     for name in facts.rewards:
-        spread = list(facts.changes(f"rewards/{name}/std"))
-        rise = list(facts.changes(mean_of(name)))
-        if name == facts.accuracy or not spread or not rise:
+        found = list(facts.together(mean_of(name), f"rewards/{name}/std"))
+        if name == facts.accuracy or not found:
             continue
-        if rise[-1].rose() and spread[-1].after < SATURATED * spread[-1].before:
+        rise, spread = found[-1]
+        limit = SATURATED * spread.before
+        if rise.rose() and spread.after < limit:
+            right = facts.history[-1].get(mean_of(facts.accuracy), 0.0)
             return Finding(
                 severity="warning",
                 explanation=f"Nearly all answers have the highest score in {name}, which has "
-                f"nothing more to teach, while {facts.accuracy} is {facts.right[-1].after:.2f}.",
+                f"nothing more to teach, while {facts.accuracy} is {right:.3g}.",
                 remedy=f"Drop {name} or give it less weight, so that {facts.accuracy} counts.",
-                value=spread[-1].after,
-                limit=SATURATED * spread[-1].before,
+                value=spread.after,
+                limit=limit,
             )
     return None
 
@@ -356,7 +390,7 @@ def length_collapse(facts: Facts) -> Finding | None:
     return Finding(
         severity="warning",
         explanation=f"Answers shrank from {first:.0f} to {_mean(now):.0f} tokens, and no more of "
-        "them are right: the model gives up or is paid for being short.",
+        "them are right: the model gives up or is rewarded for being short.",
         remedy="Read the shortest answers of this step; drop or lower a reward that pays for "
         "short answers, or give a right answer more weight.",
         value=_mean(now),
@@ -457,7 +491,8 @@ def sampler_disagrees(facts: Facts) -> Finding | None:
     beyond = [key for key in keys if now.get(key, 0.0) > limits[key]]
     if not beyond:
         return None
-    sizes = f"{now.get(MEAN_GAP, 0.0):.2g} nats per token on average, {now[MAX_GAP]:.2g} at most"
+    mean, most = (now.get(key, 0.0) for key in keys)
+    sizes = f"{mean:.2g} nats per token on average, {most:.2g} at most"
     problem = f"Sampler and trainer give the same tokens different log-probabilities: {sizes}. "
     if facts.corrected:
         why = "Importance correction compensates for it, but rounding does not explain so much."
@@ -600,7 +635,7 @@ def held_out_fell(facts: Facts) -> Finding | None:
         severity="error",
         explanation=f"Held-out accuracy fell {change} since step {best.step}: the model gets "
         "worse at the task, whatever the reward says.",
-        remedy="Go back to the best checkpoint; check what the rewards pay for, and lower "
+        remedy="Go back to the best checkpoint; check what scores high, and lower "
         "optimizer.learning_rate or raise algorithm.beta.",
         value=change.after,
         limit=change.before,
@@ -614,6 +649,7 @@ RULES: Mapping[str, Callable[[Facts], Finding | None]] = {
     "format_hacking": format_hacking,
     "reward_conflict": reward_conflict,
     "reward_fell": reward_fell,
+    "nothing_learned": nothing_learned,
     "reward_saturated": reward_saturated,
     "kl_above_limit": kl_above_limit,
     "kl_exploding": kl_exploding,

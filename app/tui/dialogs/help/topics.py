@@ -100,6 +100,7 @@ ALERTS: Mapping[str, tuple[str, str]] = {
         "",
     ),
     "reward_conflict": ("One reward rises while another falls: they ask for opposite things.", ""),
+    "nothing_learned": ("The policy stays at its reference, and reward does not rise.", ""),
     "reward_fell": ("Reward falls: the updates make the answers worse.", ""),
     "reward_saturated": (
         "Nearly all answers have a reward's highest score, while few of them are right.",
