@@ -401,7 +401,7 @@ def length_collapse(facts: Facts) -> Finding | None:
 def length_growth(facts: Facts) -> Finding | None:
     length = next(facts.changes("completions/mean_length"), None)
     reward = next(facts.changes("reward"), None)
-    if length is None or reward is None or reward.rose(LIKELY):
+    if length is None or reward is None or reward.rose(LIKELY) or facts.learns:
         return None
     limit = facts.limits.length * length.before
     if length.after <= limit:

@@ -92,7 +92,11 @@ PANELS_OF: Mapping[str, tuple[str, ...]] = {
 
 # What each alert means, and which setting holds its threshold.
 ALERTS: Mapping[str, tuple[str, str]] = {
-    "no_signal": ("Most prompts give no signal: their answers all scored the same.", "no_signal"),
+    "no_signal": (
+        "Most prompts give no signal: their answers all scored the same, and not because they "
+        "became right.",
+        "no_signal",
+    ),
     "task_solved": ("Nearly all answers are right: little is left to learn.", ""),
     "format_hacking": (
         "Reward rises while right answers become fewer, or stay few; held-out accuracy is looked "
@@ -106,7 +110,11 @@ ALERTS: Mapping[str, tuple[str, str]] = {
         "Nearly all answers have a reward's highest score, while few of them are right.",
         "",
     ),
-    "kl_above_limit": ("The policy is far from its reference.", "kl"),
+    "kl_above_limit": (
+        "The policy is far from its reference: beyond the limit, or five times the limit while "
+        "answers get better.",
+        "kl",
+    ),
     "kl_exploding": ("One update moved the policy too far.", "kl_jump"),
     "entropy_collapse": (
         "Answers to a prompt are nearly all alike, and no more of them are right.",
@@ -120,7 +128,11 @@ ALERTS: Mapping[str, tuple[str, str]] = {
     "most_truncated": ("Most answers are cut at the length limit.", "cut"),
     "clip_too_much": ("Many tokens are at their bound; later passes do little.", "clip"),
     "clip_never": ("No token reaches its bound: the bounds have no effect.", "clip_least"),
-    "gradient_spike": ("The gradient is many times as large as usual.", "grad_norm"),
+    "gradient_spike": (
+        "The gradient is many times as large as usual; five times more is allowed while answers "
+        "get better.",
+        "grad_norm",
+    ),
     "sampler_disagrees": (
         "Sampler and trainer give the same token different probabilities, more than rounding does.",
         "",
