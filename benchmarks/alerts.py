@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import os
+import statistics
 import subprocess
 import tempfile
 import time
@@ -30,8 +31,16 @@ from experiments.reader import StoreReader
 from grpo_engine.alerts.rules import RULES
 from grpo_engine.alerts.state import Alerts, Limits
 from grpo_engine.config.parse import build, merge
-from grpo_engine.config.settings import AlertsConfig, RunConfig
-from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinished, from_json
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.events import (
+    AlertRaised,
+    EvaluationFinished,
+    Event,
+    RunFailed,
+    StepFinished,
+    from_json,
+    total_reward,
+)
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "alerts.md"
@@ -320,10 +329,11 @@ def limits_of(config: RunConfig) -> Limits:
     return Limits(
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust == "clip",
+        whole_answers=recipe.ratio.startswith("sequence"),
         accuracy="numeric_answer" if "numeric_answer" in names else None,
         weights=dict(zip(names, config.rewards.weights, strict=True)),
         memory_gb=MEMORY,
-        thresholds=AlertsConfig(),
+        thresholds=config.alerts,
     )
 
 
@@ -332,19 +342,41 @@ def replay(
     *, between: bool = True,
 ) -> dict[str, int]:  # fmt: skip
     """Return the first step of every alert; without `between`, only the ends are evaluated."""
-    by_engine = {
-        line["rule"]: line["step"] for line in reversed(lines)
-        if line["event"] == "AlertRaised" and line["rule"] not in {*RULES, *OF_THE_MACHINE}
-    }  # fmt: skip
-    return by_engine | first_steps(build(head["config"]), (
-        changed(from_json(line), change) for line in lines
-        if line["event"] in ("StepFinished", "EvaluationFinished")
-        and (between or line.get("moment") != "during")
-    ))  # fmt: skip
+    config = build(head["config"])
+    sampled = sampled_rewards(config, lines)
+    events = [from_json(line) for line in lines if line["event"] != "Group"
+              and (between or line.get("moment") != "during")]  # fmt: skip
+    return first_steps(config, (changed(event, change, sampled) for event in events))
 
 
-def changed(event: Event, change: Callable[[Metrics], Metrics] | None) -> Event:
-    """Return the event with simulated numbers: steps from `LATE` on, and held-out accuracy."""
+def sampled_rewards(config: RunConfig, lines: Sequence[Tree]) -> dict[int, Metrics]:
+    """Return the mean rewards of all sampled answers by step, those of replaced groups included."""
+    names = [name.rpartition(":")[2] for name in config.rewards.functions]
+    found: dict[int, list[Sequence[float | None]]] = {}
+    for line in lines:
+        if line["event"] == "Group":
+            found.setdefault(line["step"], []).extend(row[3] for row in line["rows"])
+    means: dict[int, Metrics] = {}
+    for step, rows in found.items():
+        for place, name in enumerate(names):
+            known = [value for row in rows if (value := row[place]) is not None]
+            if known:
+                key = f"sampled/rewards/{name}/mean"
+                means.setdefault(step, {})[key] = statistics.fmean(known)
+        total = [total_reward(row[: len(names)], config.rewards.weights) for row in rows]
+        means[step]["sampled/reward"] = statistics.fmean(v for v in total if v is not None)
+    return means
+
+
+def changed(
+    event: Event, change: Callable[[Metrics], Metrics] | None, sampled: Mapping[int, Metrics]
+) -> Event:
+    """Return the event with simulated numbers: steps from `LATE` on, and held-out accuracy.
+
+    Steps with replaced groups get the mean rewards of all that was sampled.
+    """
+    if isinstance(event, StepFinished) and event.metrics.get("groups/refilled"):
+        event = replace(event, metrics={**event.metrics, **sampled.get(event.step, {})})
     if change is None or not isinstance(event, StepFinished | EvaluationFinished):
         return event
     if event.step < (LATE if isinstance(event, StepFinished) else 1):
@@ -414,13 +446,23 @@ def recordings(*, between: bool) -> Iterator[Judged]:
 
 
 def first_steps(config: RunConfig, events: Iterable[Event]) -> dict[str, int]:
-    """Return the first step of every alert of a run."""
+    """Return the first step of every alert of a run, those that the engine raised included."""
     alerts = Alerts(limits_of(config))
     fired: dict[str, int] = {}
     for event in events:
-        for alert in alerts.observe(event):
+        found = list(alerts.observe(event))
+        if isinstance(event, AlertRaised) and is_kept(event, alerts):
+            found = [event]
+        for alert in found:
             fired.setdefault(alert.rule, alert.step)
     return fired
+
+
+def is_kept(alert: AlertRaised, alerts: Alerts) -> bool:
+    """Whether a recorded alert is of the engine, of the run, and would be raised again."""
+    if alert.rule == "refills_exhausted":
+        return not alerts.is_solving(alert.step)
+    return alert.rule not in {*RULES, *OF_THE_MACHINE}
 
 
 def tables(between: Sequence[Judged], ends: Sequence[Judged]) -> str:

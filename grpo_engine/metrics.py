@@ -165,6 +165,11 @@ def spec(name: str) -> MetricSpec:
     head, _, rest = name.partition("/")
     if head == "rewards":
         return _reward_spec(name, rest)
+    if head == "sampled":
+        kept = spec(rest)
+        return _spec(name, f"{kept.label}, all sampled", f"As {kept.label}, over all answers that "
+                     "were sampled. Dynamic sampling keeps only groups whose answers differ.",
+                     kept.direction)  # fmt: skip
     if head == "eval":
         leaf = rest.rpartition("/")[2]
         if leaf in ("truncated", "mean_length"):

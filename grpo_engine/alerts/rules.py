@@ -72,6 +72,7 @@ class Facts:
     """Input of the rules; `history` ends with the current step, `start` holds the first ten.
 
     `weights` are those of the reward functions. `evaluations` are of one mode, oldest first.
+    `whole_answers` says that a ratio is of an answer: then whole answers are clipped, by design.
     """
 
     step: int
@@ -80,6 +81,7 @@ class Facts:
     evaluations: Sequence[Evaluation]
     updates_per_step: int
     has_bounds: bool
+    whole_answers: bool
     accuracy: str | None
     weights: Mapping[str, float]
     sampler_gap: Gap
@@ -115,9 +117,10 @@ class Facts:
 
     @property
     def rewards(self) -> list[str]:
-        """The reward functions that scored in this step."""
+        """The reward functions that scored in this step; penalties of the recipe are none."""
         found = (key for key in self.history[-1] if key.startswith("rewards/"))
-        return [key[len("rewards/") : -len("/mean")] for key in found if key.endswith("/mean")]
+        names = [key[len("rewards/") : -len("/mean")] for key in found if key.endswith("/mean")]
+        return [name for name in names if name in self.weights or not self.weights]
 
     @property
     def held_out(self) -> Change | None:
@@ -151,7 +154,13 @@ class Facts:
         if not right:
             return False
         done = right[-1].after >= MOSTLY_RIGHT
-        return (done or right[-1].rose(LIKELY)) and not right[0].fell()
+        return (done or right[-1].rose(1.0)) and not right[0].fell()
+
+    @property
+    def solves(self) -> bool:
+        """Whether answers get better and most of them are right."""
+        right = self.last(mean_of(self.accuracy), 5) if self.accuracy else []
+        return self.learns and _mean(right) > 0.5
 
     def excused(self, limit: float) -> float:
         """The limit, or a multiple of it while answers get better."""
@@ -193,8 +202,7 @@ def no_signal(facts: Facts) -> Finding | None:
     """Too many groups teach nothing; where answers became right, that is how it should be."""
     share = _mean(facts.last("frac_reward_zero_std", 5))
     limit = facts.limits.no_signal
-    right = _mean(facts.last(mean_of(facts.accuracy), 5)) if facts.accuracy else 0.0
-    if share <= limit or (facts.learns and right > 0.5):
+    if share <= limit or facts.solves:
         return None
     return Finding(
         severity="warning",
@@ -435,7 +443,7 @@ def most_truncated(facts: Facts) -> Finding | None:
 def clip_too_much(facts: Facts) -> Finding | None:
     share = _mean(facts.last("clip_ratio/region_mean", 5))
     limit = facts.limits.clip
-    if facts.updates_per_step < 2 or share <= limit:
+    if facts.updates_per_step < 2 or facts.whole_answers or share <= limit:
         return None
     return Finding(
         severity="warning",

@@ -15,6 +15,7 @@ from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import AlertRaised, EvaluationFinished, Event, StepFinished
 
 WINDOW, REPEAT = 40, 10
+SAMPLED = "sampled/"  # means over all answers, where those of the kept groups are a selection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class Limits:
 
     updates_per_step: int = 1
     has_bounds: bool = True
+    whole_answers: bool = False
     accuracy: str | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
     sampler_gap: Gap = ROUNDING["float32"]
@@ -46,6 +48,8 @@ class Alerts:
         match event:
             case StepFinished():
                 numbers = {key: float(value) for key, value in event.metrics.items()}
+                for key in [key for key in numbers if key.startswith(SAMPLED)]:
+                    numbers[key.removeprefix(SAMPLED)] = numbers.pop(key)
                 self._history = [*self._history, numbers][-WINDOW:]
                 if len(self._start) < SPAN:
                     self._start.append(numbers)
@@ -58,15 +62,20 @@ class Alerts:
                 if self._history:
                     yield from self._raise(event.step)
 
-    def _raise(self, step: int) -> Iterator[AlertRaised]:
+    def is_solving(self, step: int) -> bool:
+        """Whether most answers became right, so that groups without signal are to be expected."""
+        return bool(self._history) and self._facts(step).solves
+
+    def _facts(self, step: int) -> Facts:
         tried = self._evaluations
-        facts = Facts(
+        return Facts(
             step=step,
             history=self._history,
             start=self._start,
             evaluations=tried.get("sampled") or tried.get("greedy") or (),
             updates_per_step=self._limits.updates_per_step,
             has_bounds=self._limits.has_bounds,
+            whole_answers=self._limits.whole_answers,
             accuracy=self._limits.accuracy,
             weights=self._limits.weights,
             sampler_gap=self._limits.sampler_gap,
@@ -74,6 +83,9 @@ class Alerts:
             memory_gb=self._limits.memory_gb,
             limits=self._limits.thresholds,
         )
+
+    def _raise(self, step: int) -> Iterator[AlertRaised]:
+        facts = self._facts(step)
         for name, rule in RULES.items():
             finding = rule(facts)
             if finding is None:

@@ -135,6 +135,47 @@ def test_right_answers_that_do_not_come_on_held_out_problems_are_an_alert() -> N
     assert fold(rows, evaluations=better) == []
 
 
+def test_bounds_on_whole_answers_clip_many_tokens_by_design() -> None:
+    rows = late(CASES["clip_too_much"])
+    assert set(first_steps(fold(rows))) == {"clip_too_much"}
+    assert fold(rows, Limits(updates_per_step=4, accuracy="exact", whole_answers=True)) == []
+
+
+def refilled(n: int) -> Numbers:
+    """A step of dynamic sampling: prompts that are all right are replaced, the rest is kept."""
+    right = rising(0.4, 0.9, n, 40)
+    return healthy(n) | {
+        "groups/refilled": 8.0, "reward": 1.5 - right, "rewards/exact/mean": 1.0 - right,
+        "sampled/reward": right, "sampled/rewards/exact/mean": right,
+        "completions/duplicates": 0.7,
+    }  # fmt: skip
+
+
+def test_the_trend_of_rewards_is_that_of_all_sampled_answers() -> None:
+    rows = [refilled(n) for n in range(1, 41)]
+    assert fold(rows) == []
+    kept = [{k: v for k, v in row.items() if not k.startswith("sampled/")} for row in rows]
+    assert {"reward_fell", "duplicates"} <= set(first_steps(fold(kept)))
+    worse = [row | {"sampled/rewards/exact/mean": row["rewards/exact/mean"]} for row in rows]
+    assert "format_hacking" in first_steps(fold(worse))
+
+
+def test_most_answers_right_is_known_to_the_rest_of_the_engine() -> None:
+    alerts = Alerts(LIMITS)
+    assert not alerts.is_solving(1)
+    for n in range(1, 41):
+        list(alerts.observe(finished(n, refilled(n))))
+    assert alerts.is_solving(40)
+
+
+def test_the_penalty_of_a_recipe_is_no_reward_function() -> None:
+    rows = [healthy(n) | {"rewards/overlong/mean": 0.0, "rewards/overlong/std": 0.0}
+            for n in range(1, 31)]  # fmt: skip
+    known = Limits(updates_per_step=2, accuracy="exact", weights={"exact": 1.0})
+    assert fold(rows, known) == []
+    assert set(first_steps(fold(rows))) == {"reward_constant"}
+
+
 def test_ten_held_out_problems_are_too_few_to_tell() -> None:
     right = {n: rising(0.3, 0.8, n) for n in range(1, 32)}
     rows = [healthy(n) | {"reward": r, "rewards/exact/mean": r} for n, r in right.items()]
