@@ -251,6 +251,25 @@ def test_a_reward_for_short_answers_that_kills_the_right_ones_is_noticed() -> No
     assert max(found.values()) <= 25
 
 
+def test_right_answers_that_fall_at_an_unchanged_reward_are_noticed() -> None:
+    rows = [healthy(n) | {"rewards/exact/mean": rising(0.6, 0.1, n),
+                          "rewards/other/mean": rising(0.1, 0.6, n), "rewards/other/std": 0.2}
+            for n in range(1, 31)]  # fmt: skip
+    (found, *_) = [alert for alert in fold(rows) if alert.rule == "format_hacking"]
+    assert "Most of the rise is from other." in found.explanation
+    # where the reward falls as well, nobody earned anything by it
+    fallen = [row | {"reward": row["rewards/exact/mean"]} for row in rows]
+    assert "format_hacking" not in first_steps(fold(fallen))
+    assert "reward_fell" in first_steps(fold(fallen))
+
+
+def test_answers_that_become_right_in_training_alone_are_no_hack() -> None:
+    rows = [healthy(n) | {"reward": rising(0.3, 0.7, n), "rewards/exact/mean": rising(0.3, 0.7, n)}
+            for n in range(1, 31)]  # fmt: skip
+    found = fold(rows, evaluations=[evaluated(0, 0.6), evaluated(20, 0.2)])
+    assert set(first_steps(found)) == {"held_out_flat", "held_out_fell"}
+
+
 def test_a_reward_for_repeated_tags_is_noticed_while_accuracy_stands() -> None:
     def hacked(n: int) -> Numbers:
         return {"reward": 0.5 + 12.5 * n / 40, "rewards/tags/mean": 0.1 + 12.5 * n / 40,

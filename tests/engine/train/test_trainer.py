@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import TypeVar
 
 import pytest
@@ -224,6 +225,39 @@ def test_refills_replace_groups_without_variance_and_give_up_in_time(
     assert all("replaced" in g.no_signal for g in groups)
     assert of(StepFinished, events)[0].metrics["groups/refilled"] == 6
     assert "refills_exhausted" in [alert.rule for alert in of(AlertRaised, events)]
+
+
+HALF = """
+def half(prompts, completions, **_):
+    return [1.0 if int(prompt.split()[1][:-1]) % 2 else 0.5 + len(set(text)) / 100
+            for prompt, text in zip(prompts, completions)]
+"""
+
+
+def test_rewards_of_all_sampled_answers_are_reported_where_groups_were_replaced(
+    world: Path, tmp_path: Path
+) -> None:
+    (world / "half.py").write_text(HALF)
+    rewards = {"functions": [f"{world}/half.py:half"], "weights": [2.0]}
+    algorithm = {"recipe": "dapo", "refill_rounds": 3, "overlong_buffer": 0.0}
+    config = settings(world, steps=4, rewards=rewards, algorithm=algorithm)
+    events = events_of(config, tmp_path)
+    replaced_in = set()
+    for finished in of(StepFinished, events):
+        metrics = finished.metrics
+        groups = [e.group for e in of(GroupScored, events)
+                  if e.step == finished.step and e.group.origin == "train"]  # fmt: skip
+        scores = [c.rewards[0].value for g in groups for c in g.rollouts]
+        kept = [c.rewards[0].value for g in groups if not g.no_signal for c in g.rollouts]
+        if metrics["groups/refilled"]:
+            replaced_in.add(finished.step)
+            assert metrics["sampled/rewards/half/mean"] == pytest.approx(fmean(scores))
+            assert metrics["sampled/reward"] == pytest.approx(2 * fmean(scores))
+            if kept:
+                assert metrics["rewards/half/mean"] == pytest.approx(fmean(kept), abs=1e-6)
+        else:
+            assert not any(key.startswith("sampled/") for key in metrics)
+    assert replaced_in
 
 
 def test_pinned_prompts_are_the_same_and_followed_with_the_same_noise(
