@@ -22,7 +22,8 @@ Db = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 Raw = Annotated[
-    bool, typer.Option("--raw", help="Leave texts in CSV as they are, without formula guard.")
+    bool,
+    typer.Option("--raw", help="Leave texts in CSV as they are: formulas, control characters."),
 ]
 RunRef = Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")]
 
