@@ -114,9 +114,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def write_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
     """Return a config as YAML; by default only what differs from the defaults.
 
-    If a text has invisible characters, everything beyond ASCII is escaped.
+    Settings of the algorithm are written with the recipe that they belong to. If a text has
+    invisible characters, everything beyond ASCII is escaped.
     """
     tree = config.model_dump(mode="json", exclude_defaults=only_changed)
+    if changes := tree.get("algorithm"):
+        tree["algorithm"] = {"recipe": config.algorithm.recipe, **changes}
     text = str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
     if any(unicodedata.category(char) == "Cf" for char in text):
         return str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=False))
@@ -126,7 +129,8 @@ def write_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Merge `over` into `base`, section by section.
 
-    New rewards drop the weights of the old ones, and a new task drops the old one's options.
+    A recipe named in `over` comes with its own settings: those beside a recipe named in `base` are
+    dropped. New rewards drop the weights of the old ones, and a new task the old one's options.
     """
     merged = dict(base)
     for key, value in over.items():
@@ -145,10 +149,14 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BELONGS_TO = {("rewards", "weights"): "functions", ("task", "options"): "name"}
+# settings whose change takes others with it
+OWNERS = ("algorithm.recipe", *(f"{section}.{name}" for (section, _), name in BELONGS_TO.items()))
 
 
 def _replaced(section: str, name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether a setting belongs to another one whose value changes."""
+    """Whether a setting belongs to another one that `new` replaces."""
+    if section == "algorithm":
+        return "recipe" in old and "recipe" in new
     owner = BELONGS_TO.get((section, name), "")
     return owner in new and new[owner] != old.get(owner)
 
