@@ -65,6 +65,17 @@ def test_yaml_goes_both_ways() -> None:
     assert again.config() == form.config()
 
 
+def test_a_mapping_is_typed_as_it_is_shown() -> None:
+    base = build({"task": {"name": "gsm8k", "options": {"prefix": "Q: ", "seed": 1}}})
+    assert shown(flatten(base)["task.options"]) == "{prefix: 'Q: ', seed: 1}"
+    form = RunForm(base).type("task.options", "{seed: 2}")
+    assert form.config().task.options == {"seed": 2}
+    assert RunForm(RunConfig()).from_yaml(form.to_yaml()).config() == form.config()
+    assert (
+        RunForm(base).type("task.system_prompt", "{a: 1}").config().task.system_prompt == "{a: 1}"
+    )
+
+
 def test_bad_yaml_is_refused_in_words() -> None:
     with pytest.raises(ConfigError, match="not YAML"):
         RunForm(BASE).from_yaml("a: [")
