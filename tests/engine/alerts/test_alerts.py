@@ -268,6 +268,11 @@ def test_answers_that_become_right_in_training_alone_are_no_hack() -> None:
             for n in range(1, 31)]  # fmt: skip
     found = fold(rows, evaluations=[evaluated(0, 0.6), evaluated(20, 0.2)])
     assert set(first_steps(found)) == {"held_out_flat", "held_out_fell"}
+    # nor do they excuse what else is wrong
+    alike = [row | ({"entropy": 0.01} if n > 15 else {}) for n, row in enumerate(rows)]
+    assert "entropy_collapse" not in first_steps(fold(alike))
+    found = fold(alike, evaluations=[evaluated(0, 0.6), evaluated(20, 0.2)])
+    assert "entropy_collapse" in first_steps(found)
 
 
 def test_a_reward_for_repeated_tags_is_noticed_while_accuracy_stands() -> None:

@@ -247,8 +247,8 @@ def test_rewards_of_all_sampled_answers_are_reported_where_groups_were_replaced(
         metrics = finished.metrics
         groups = [e.group for e in of(GroupScored, events)
                   if e.step == finished.step and e.group.origin == "train"]  # fmt: skip
-        scores = [c.rewards[0].value for g in groups for c in g.rollouts]
-        kept = [c.rewards[0].value for g in groups if not g.no_signal for c in g.rollouts]
+        scores = [c.rewards[0].value or 0.0 for g in groups for c in g.rollouts]
+        kept = [c.rewards[0].value or 0.0 for g in groups if not g.no_signal for c in g.rollouts]
         if metrics["groups/refilled"]:
             replaced_in.add(finished.step)
             assert metrics["sampled/rewards/half/mean"] == pytest.approx(fmean(scores))
