@@ -135,6 +135,19 @@ class Facts:
         return list(self.changes(mean_of(self.accuracy))) if self.accuracy else []
 
     @property
+    def progress(self) -> Change | None:
+        """How right answers in training changed since the very first steps.
+
+        Some recipes learn within ten steps, so the mean of ten says little about the start.
+        """
+        key = mean_of(self.accuracy or "")
+        first, late = self.first(key), self.last(key, SPAN)
+        if not first or not late or self.is_early:
+            return None
+        spread = max(_variance(first), _variance(late)) * (1 / EARLY + 1 / SPAN)
+        return Change(before=_mean(first[:EARLY]), after=_mean(late), error=math.sqrt(spread))
+
+    @property
     def is_early(self) -> bool:
         """Whether there are too few steps to tell if answers get better."""
         return len(self.history) < 2 * SPAN
@@ -145,22 +158,22 @@ class Facts:
 
         Held-out problems decide where they were tried in the last twenty steps.
         """
-        held_out, right = self.held_out, self.right
+        held_out = self.held_out
         if held_out is not None and self.evaluations[-1].step > self.step - 2 * SPAN:
             if held_out.fell(LIKELY):
                 return False
             if held_out.rose(LIKELY):
                 return True
-        if not right:
+        progress, lately = self.progress, next(iter(self.right), None)
+        if progress is None or (lately is not None and lately.fell()):
             return False
-        done = right[-1].after >= MOSTLY_RIGHT
-        return (done or right[-1].rose(1.0)) and not right[0].fell()
+        return progress.rose(1.0) or progress.after >= MOSTLY_RIGHT
 
     @property
     def solves(self) -> bool:
-        """Whether answers get better and most of them are right."""
+        """Whether most answers are right, and more than at the start where that can be told."""
         right = self.last(mean_of(self.accuracy), 5) if self.accuracy else []
-        return self.learns and _mean(right) > 0.5
+        return _mean(right) > 0.5 and (self.learns or self.is_early)
 
     def excused(self, limit: float) -> float:
         """The limit, or a multiple of it while answers get better."""
@@ -231,11 +244,15 @@ def task_solved(facts: Facts) -> Finding | None:
 
 
 def format_hacking(facts: Facts) -> Finding | None:
-    """Reward rises while right answers become fewer, or stay as few as they were."""
+    """Reward rises while right answers become fewer, or stay as few as they were.
+
+    Many models learn the format first, so answers that stay as they were count after 30 steps.
+    """
     if facts.accuracy is None or facts.learns:
         return None
+    is_late = len(facts.history) >= 3 * SPAN
     for reward, right in facts.together("reward", mean_of(facts.accuracy)):
-        still = right.after < MOSTLY_RIGHT and not right.rose(1.0)
+        still = is_late and right.after < MOSTLY_RIGHT and not right.rose(1.0)
         if (right.fell() and not reward.fell()) or (reward.rose() and still):
             tried = "" if facts.held_out is None else f", held-out accuracy {facts.held_out}"
             return Finding(

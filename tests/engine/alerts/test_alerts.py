@@ -176,6 +176,25 @@ def test_the_penalty_of_a_recipe_is_no_reward_function() -> None:
     assert set(first_steps(fold(rows))) == {"reward_constant"}
 
 
+def test_a_gain_before_the_first_evaluation_is_not_missed_on_held_out_problems() -> None:
+    right = {n: rising(0.3, 0.8, min(n, 20), 20) for n in range(1, 41)}
+    rows = [healthy(n) | {"reward": r, "rewards/exact/mean": r} for n, r in right.items()]
+    assert fold(rows, evaluations=[evaluated(20, 0.8), evaluated(40, 0.8)]) == []
+
+
+def test_a_recipe_that_learns_within_ten_steps_is_known_to_learn() -> None:
+    right = {n: 0.35 if n <= 3 else 0.75 + 0.03 * (-1) ** n for n in range(1, 41)}
+    rows = [
+        healthy(n) | {"reward": r, "rewards/exact/mean": r, "completions/duplicates": 0.7,
+                      "frac_reward_zero_std": 0.6 * (n > 3)}
+        for n, r in right.items()
+    ]  # fmt: skip
+    assert fold(rows) == []
+    # as many right answers from the start on are no reason for groups without signal
+    same = [row | {"rewards/exact/mean": 0.75} for row in rows]
+    assert first_steps(fold(same)) == {"no_signal": 20, "duplicates": 20}
+
+
 def test_ten_held_out_problems_are_too_few_to_tell() -> None:
     right = {n: rising(0.3, 0.8, n) for n in range(1, 32)}
     rows = [healthy(n) | {"reward": r, "rewards/exact/mean": r} for n, r in right.items()]
@@ -249,6 +268,17 @@ def test_a_reward_for_short_answers_that_kills_the_right_ones_is_noticed() -> No
     hack = {"format_hacking", "length_collapse", "entropy_collapse", "duplicates"}
     assert set(found) == hack
     assert max(found.values()) <= 25
+
+
+def test_a_model_that_learns_the_format_first_is_given_thirty_steps() -> None:
+    rows = [
+        healthy(n) | {"reward": rising(0.6, 1.3, min(n, 25), 25),
+                      "rewards/exact/mean": 0.35 + 0.05 * (-1) ** n + max(0, n - 20) / 50}
+        for n in range(1, 41)
+    ]  # fmt: skip
+    assert fold(rows) == []
+    flat = [row | {"rewards/exact/mean": 0.35 + 0.05 * (-1) ** n} for n, row in enumerate(rows)]
+    assert first_steps(fold(flat)) == {"format_hacking": 30}
 
 
 def test_right_answers_that_fall_at_an_unchanged_reward_are_noticed() -> None:
@@ -402,6 +432,8 @@ def test_a_reward_at_its_maximum_beside_wrong_answers_is_saturated() -> None:
         for n in range(1, 41)
     ]  # fmt: skip
     assert "reward_saturated" in first_steps(fold(rows))
+    half = [row | {"rewards/format/std": 0.25 if n < 20 else 0.12} for n, row in enumerate(rows)]
+    assert "reward_saturated" not in first_steps(fold(half))
 
 
 def test_the_names_of_rules_are_data_and_keep_those_of_older_files() -> None:
