@@ -50,11 +50,12 @@ def finished(step: int, numbers: Numbers) -> StepFinished:
 
 
 def evaluated(
-    step: int, accuracy: float, mode: Literal["greedy", "sampled"] = "sampled", problems: int = 500
-) -> EvaluationFinished:
+    step: int, accuracy: float, mode: Literal["greedy", "sampled"] = "sampled", *,
+    problems: int = 500, samples: int = 1,
+) -> EvaluationFinished:  # fmt: skip
     return EvaluationFinished(
-        step=step, moment="during", mode=mode, problems=problems, samples=1, rows=(), seconds=1.0,
-        metrics={"eval/accuracy": accuracy},
+        step=step, moment="during", mode=mode, problems=problems, samples=samples, rows=(),
+        seconds=1.0, metrics={"eval/accuracy": accuracy},
     )  # fmt: skip
 
 
@@ -203,6 +204,28 @@ def test_ten_held_out_problems_are_too_few_to_tell() -> None:
     assert fold(rows, evaluations=few) == []
 
 
+def test_the_chance_of_a_share_is_that_of_all_its_answers() -> None:
+    rows = [healthy(n) for n in range(1, 31)]
+    # .8 to .66: sqrt(.8 x .2/n + .66 x .34/n) is .062 for 100 answers and .031 for 400
+    for samples, found in ((1, set[str]()), (4, {"held_out_fell"})):
+        tried = [evaluated(step, accuracy, problems=100, samples=samples)
+                 for step, accuracy in ((0, 0.8), (30, 0.66))]  # fmt: skip
+        assert set(first_steps(fold(rows, evaluations=tried))) == found
+    # three of three, then none: (3 + 1)/(3 + 2) = .8, so 1 is only 3.1 errors of .33
+    three = [evaluated(0, 1.0, problems=3), evaluated(30, 0.0, problems=3)]
+    assert fold(rows, evaluations=three) == []
+
+
+def test_a_task_is_solved_where_nearly_all_answers_are_right_and_groups_have_no_signal() -> None:
+    rows = [healthy(n) | {"rewards/exact/mean": 0.97, "frac_reward_zero_std": 0.8}
+            for n in range(1, 31)]  # fmt: skip
+    assert set(first_steps(fold(rows))) == {"task_solved"}
+    assert fold([row | {"frac_reward_zero_std": 0.3} for row in rows]) == []
+    assert set(first_steps(fold([row | {"rewards/exact/mean": 0.3} for row in rows]))) == {
+        "no_signal"
+    }
+
+
 def test_held_out_accuracy_that_falls_is_an_alert_whatever_the_reward_says() -> None:
     rows = [healthy(n) for n in range(1, 31)]
     tried = [evaluated(0, 0.4), evaluated(10, 0.8), evaluated(20, 0.6)]
@@ -219,6 +242,11 @@ def test_greedy_and_sampled_accuracy_are_never_compared() -> None:
         for one in (evaluated(step, 0.8, "greedy"), evaluated(step, 0.4, "sampled"))
     ]  # fmt: skip
     assert fold(rows, evaluations=tried) == []
+    sampled = [
+        one for step in (0, 15, 30)
+        for one in (evaluated(step, 0.8, "greedy"), evaluated(step, 0.8 - step / 50))
+    ]  # fmt: skip
+    assert set(first_steps(fold(rows, evaluations=sampled))) == {"held_out_fell"}
     worse = [evaluated(step, 0.8 - step / 50, "greedy") for step in (0, 15, 30)]
     assert set(first_steps(fold(rows, evaluations=worse))) == {"held_out_fell"}
 
