@@ -175,6 +175,11 @@ class Facts:
         right = self.last(mean_of(self.accuracy), 5) if self.accuracy else []
         return _mean(right) > 0.5 and (self.learns or self.is_early)
 
+    @property
+    def no_gain(self) -> str:
+        """What is said of right answers beside another fault, if there is an accuracy function."""
+        return ", and no more of them are right than at the start" if self.accuracy else ""
+
     def excused(self, limit: float) -> float:
         """The limit, or a multiple of it while answers get better."""
         return FAR * limit if self.learns else limit
@@ -414,8 +419,8 @@ def length_collapse(facts: Facts) -> Finding | None:
         return None
     return Finding(
         severity="warning",
-        explanation=f"Answers shrank from {first:.0f} to {_mean(now):.0f} tokens, and no more of "
-        "them are right: the model gives up or is rewarded for being short.",
+        explanation=f"Answers shrank from {first:.0f} to {_mean(now):.0f} tokens{facts.no_gain}: "
+        "the model gives up or is rewarded for being short.",
         remedy="Read the shortest answers of this step; drop or lower a reward that pays for "
         "short answers, or give a right answer more weight.",
         value=_mean(now),
@@ -587,7 +592,7 @@ def duplicates(facts: Facts) -> Finding | None:
     return Finding(
         severity="warning",
         explanation=f"{share:.0%} of the answers in the last 3 steps equal a sibling token by "
-        "token, and no more of them are right than at the start: there is little exploration.",
+        f"token{facts.no_gain}: there is little exploration.",
         remedy="Raise rollout.temperature or use harder tasks.",
         value=share,
         limit=facts.limits.duplicates,

@@ -221,7 +221,7 @@ class AlertsConfig(Section):
     entropy: float = setting(0.1, "Entropy as a share of that in the first steps.", gt=0, lt=1)
     length: float = setting(1.25, "Growth of answers in 20 steps, as a factor.", gt=1)
     length_least: float = setting(
-        0.4, "Length of answers as a share of that in the first steps.", gt=0, lt=1
+        0.5, "Length of answers as a share of that in the first steps.", gt=0, lt=1
     )
     cut: float = setting(0.5, "Share of answers cut at the length limit over 3 steps.", gt=0, le=1)
     clip: float = setting(0.3, "Share of tokens at their bound over 5 steps.", gt=0, le=1)

@@ -333,6 +333,14 @@ def test_answers_that_become_right_in_training_alone_are_no_hack() -> None:
     assert "entropy_collapse" in first_steps(found)
 
 
+def test_right_answers_are_spoken_of_only_where_there_is_an_accuracy_function() -> None:
+    rows = late(lambda _: {"completions/mean_length": 10.0, "completions/duplicates": 0.7})
+    for accuracy, said in (("exact", True), (None, False)):
+        found = fold(rows, Limits(updates_per_step=2, accuracy=accuracy))
+        assert {alert.rule for alert in found} == {"length_collapse", "duplicates"}
+        assert {"are right" in alert.explanation for alert in found} == {said}
+
+
 def test_a_reward_for_repeated_tags_is_noticed_while_accuracy_stands() -> None:
     def hacked(n: int) -> Numbers:
         return {"reward": 0.5 + 12.5 * n / 40, "rewards/tags/mean": 0.1 + 12.5 * n / 40,
