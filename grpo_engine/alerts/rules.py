@@ -267,7 +267,6 @@ def format_hacking(facts: Facts) -> Finding | None:
                 remedy=f"Give {facts.accuracy} more weight (rewards.weights), and the others less "
                 "or none; look at the answers that score highest.",
                 value=right.after,
-                limit=right.before,
             )
     return None
 
@@ -298,7 +297,6 @@ def reward_conflict(facts: Facts) -> Finding | None:
                     remedy=f"Read answers that score high in {up} and low in {down}; drop one of "
                     "the two or change rewards.weights.",
                     value=fall.after,
-                    limit=fall.before,
                 )
     return None
 
@@ -319,7 +317,6 @@ def reward_fell(facts: Facts) -> Finding | None:
                 remedy="Lower optimizer.learning_rate or algorithm.passes, check the signs of "
                 "rewards.weights, and go back to a checkpoint from before the fall.",
                 value=change.after,
-                limit=change.before,
             )
     return None
 
@@ -648,7 +645,6 @@ def held_out_flat(facts: Facts) -> Finding | None:
         f"{held_out}: the gain does not generalise.",
         remedy="Use more or more varied training problems, or a higher algorithm.beta.",
         value=held_out.after,
-        limit=held_out.before,
     )
 
 
@@ -668,7 +664,6 @@ def held_out_fell(facts: Facts) -> Finding | None:
         remedy="Go back to the best checkpoint; check what scores high, and lower "
         "optimizer.learning_rate or raise algorithm.beta.",
         value=change.after,
-        limit=change.before,
     )
 
 
