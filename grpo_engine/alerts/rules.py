@@ -130,6 +130,15 @@ class Facts:
         return self.evaluations[0].change(self.evaluations[-1])
 
     @property
+    def best(self) -> tuple[int, Change] | None:
+        """The step of the best earlier evaluation, and the change since."""
+        if len(self.evaluations) < 2:
+            return None
+        *earlier, last = self.evaluations
+        found = max(earlier, key=lambda one: one.accuracy)
+        return found.step, found.change(last)
+
+    @property
     def right(self) -> list[Change]:
         """How the share of right answers in training changed: lately, and since the start."""
         return list(self.changes(mean_of(self.accuracy))) if self.accuracy else []
@@ -156,18 +165,25 @@ class Facts:
     def learns(self) -> bool:
         """Whether more answers are right than at the start, and no fewer than lately.
 
-        Held-out problems decide where they were tried in the last twenty steps.
+        Held-out problems decide where they were tried in the last twenty steps; those of the last
+        ten also where right answers fell in training.
         """
-        held_out = self.held_out
-        if held_out is not None and self.evaluations[-1].step > self.step - 2 * SPAN:
-            if held_out.fell(LIKELY):
+        held_out, age = self.held_out, math.inf
+        if held_out is not None:
+            age = self.step - self.evaluations[-1].step
+        if held_out is not None and age < 2 * SPAN:
+            if held_out.fell(LIKELY) or (self.best is not None and self.best[1].fell()):
                 return False
-            if held_out.rose(LIKELY):
+            if held_out.rose(LIKELY) and (age < SPAN or not self._fell_lately):
                 return True
-        progress, lately = self.progress, next(iter(self.right), None)
-        if progress is None or (lately is not None and lately.fell()):
+        progress = self.progress
+        if progress is None or self._fell_lately:
             return False
         return progress.rose(1.0) or progress.after >= MOSTLY_RIGHT
+
+    @property
+    def _fell_lately(self) -> bool:
+        return any(change.fell() for change in self.right[:1])
 
     @property
     def solves(self) -> bool:
@@ -650,16 +666,12 @@ def held_out_flat(facts: Facts) -> Finding | None:
 
 def held_out_fell(facts: Facts) -> Finding | None:
     """Held-out accuracy is below the best of an earlier evaluation."""
-    if len(facts.evaluations) < 2:
-        return None
-    *earlier, last = facts.evaluations
-    best = max(earlier, key=lambda one: one.accuracy)
-    change = best.change(last)
-    if not change.fell():
+    step, change = facts.best or (0, None)
+    if change is None or not change.fell():
         return None
     return Finding(
         severity="error",
-        explanation=f"Held-out accuracy fell {change} since step {best.step}: the model gets "
+        explanation=f"Held-out accuracy fell {change} since step {step}: the model gets "
         "worse at the task, whatever the reward says.",
         remedy="Go back to the best checkpoint; check what scores high, and lower "
         "optimizer.learning_rate or raise algorithm.beta.",

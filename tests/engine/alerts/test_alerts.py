@@ -298,6 +298,30 @@ def test_a_reward_for_short_answers_that_kills_the_right_ones_is_noticed() -> No
     assert max(found.values()) <= 25
 
 
+def fallen(n: int) -> Numbers:
+    """Right answers rise to .8 by step 25 and then fall, while reward rises all the time."""
+    right = rising(0.3, 0.8, n, 25) if n <= 25 else max(0.2, 0.8 - (n - 25) / 10)
+    return {"reward": 0.3 + n / 20, "rewards/exact/mean": right}
+
+
+@pytest.mark.parametrize(
+    ("last", "found"),
+    [
+        ((26, 0.8), {"format_hacking"}),  # too old to excuse what came after
+        ((36, 0.8), set[str]()),  # tried in the last ten steps, and as good as ever
+        ((36, 0.5), {"format_hacking", "held_out_fell"}),  # better than at the start, not at best
+    ],
+)
+def test_a_hack_after_a_good_start_is_noticed(
+    last: tuple[int, float], found: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_engine.alerts.state.REPEAT", 1)
+    rows = [healthy(n) | fallen(n) for n in range(1, 41)]
+    tried = [evaluated(0, 0.3), evaluated(20, 0.75), evaluated(*last)]
+    raised = fold(rows, evaluations=tried)
+    assert {alert.rule for alert in raised if alert.step == 40} == found
+
+
 def test_a_model_that_learns_the_format_first_is_given_thirty_steps() -> None:
     rows = [
         healthy(n) | {"reward": rising(0.6, 1.3, min(n, 25), 25),
