@@ -491,11 +491,12 @@ def by_rule(between: Sequence[Judged], ends: Sequence[Judged]) -> Iterator[str]:
         others = [run for run in between if run.wrong and rule not in run.rules]
         healthy = [run for run in between if not run.wrong]
         quiet = [run for run in ends if not run.wrong]
-        yield (
-            f"| `{rule}` | {share(rule, known, in_sight=True)} | {share(rule, known, in_sight=False)} "
-            f"| {share(rule, others)} | {share(rule, healthy, in_sight=True)} "
-            f"| {share(rule, healthy, in_sight=False)} | {share(rule, quiet)} |"
-        )
+        cells = (
+            share(rule, known, in_sight=True), share(rule, known, in_sight=False),
+            share(rule, others), share(rule, healthy, in_sight=True),
+            share(rule, healthy, in_sight=False), share(rule, quiet),
+        )  # fmt: skip
+        yield f"| `{rule}` | {' | '.join(cells)} |"
 
 
 def share(rule: str, runs: Sequence[Judged], *, in_sight: bool | None = None) -> str:
