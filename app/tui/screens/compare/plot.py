@@ -266,7 +266,7 @@ def readings(chart: ChartData, view: View, palette: Palette) -> tuple[list[Line]
     for group in groups:
         curves = [curve for run in group if (curve := view.curve(chart.key, run)) is not None]
         mark = view.look(group[0], palette)
-        names.append(f"{len(group)} seeds" if len(group) > 1 else view.name_of(group[0]))
+        names.append(view.name_of(group))
         known = [smooth_value(curve, view.x) for curve in curves]
         values = [value for value in known if value is not None]
         if not curves:
