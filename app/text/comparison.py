@@ -115,7 +115,7 @@ def test_sentence(test: "PairedTest", found: "Comparison") -> str:
     shares = sorted((test.own.share, test.other.share), reverse=True)
     size = (
         f"{points(abs(test.difference))} points (95 %: {points(ends[0])} to {points(ends[1])}), "
-        f"{percent(shares[0])} and {percent(shares[1])} % right,"
+        f"{percent(shares[0])} and {percent(shares[1])} %,"
     )
     spread = _spread((test.own, test.other) if up else (test.other, test.own))
     if test.p_value < SURE:
@@ -128,7 +128,7 @@ def _spread(sides: "Sequence[Evaluated]") -> str:
     if all(len(side.runs) < 2 for side in sides):
         return ""
     ranges = [
-        f"{percent(min(side.shares))} to {percent(max(side.shares))}" if len(side.runs) > 1
+        f"{percent(min(side.shares))}–{percent(max(side.shares))}" if len(side.runs) > 1
         else percent(side.share)
         for side in sides
     ]  # fmt: skip
@@ -137,17 +137,15 @@ def _spread(sides: "Sequence[Evaluated]") -> str:
 
 def evaluation_name(test: "PairedTest") -> str:
     """Name the evaluations of a test: the problems, greedy or sampled answers, the steps."""
-    if test.mode == "greedy":
-        kind = "greedy answers"
-    else:
+    kind = "greedy answers"
+    if test.mode != "greedy":
         counts = sorted({test.own.samples, test.other.samples})
-        count = " or ".join(map(str, counts))
-        kind = f"{count} sampled answer{'s' if counts != [1] else ''} each"
+        kind = f"sampled {' or '.join(map(str, counts))} times" if counts != [1] else "sampled once"
     sides = [sorted(set(side.steps)) for side in (test.own, test.other)]
     at = " and ".join(f"{steps[0]}–{steps[-1]}" if len(steps) > 1 else str(steps[0])
                       for steps in (sides if sides[0] != sides[1] else sides[:1]))  # fmt: skip
     plural = "s" if " " in at or "–" in at else ""
-    return f"the same {test.problems} held-out problems, {kind}, step{plural} {at}"
+    return f"{test.problems} held-out problems, {kind}, step{plural} {at}"
 
 
 def setting_name(found: "Comparison", runs: Sequence[str], *, inline: bool = False) -> str:

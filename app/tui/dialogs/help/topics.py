@@ -136,7 +136,7 @@ SCREENS: Mapping[str, str] = {
     "rollouts": "Every recorded answer, down to the single token and its term in the loss.",
     "compare": "Runs side by side. One crosshair reads every run at the same step, tokens or "
                "time. ▲ is better and ▼ worse than the baseline ◆. The sentence on top is a paired "
-               "test on the same held-out problems.",
+               "test on the same held-out problems, of settings pooled over their seeds.",
 }  # fmt: skip
 
 DIRECTIONS = {"up": "Higher is better.", "down": "Lower is better.", "none": ""}

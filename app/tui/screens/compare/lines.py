@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from app.text.comparison import metric_name, value_text
-from app.text.numbers import MINUS, seconds, signed, tokens, with_unit
+from app.text.comparison import metric_name, points, value_text
+from app.text.numbers import seconds, signed, tokens, with_unit
 from app.text.safe_text import cell_len, clip, clip_start, pad
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.compare.verdict import place_text
@@ -33,9 +33,7 @@ def delta_text(key: str, delta: float | None) -> str:
     if delta is None:
         return ""
     if spec(key).unit == "share" and math.isfinite(delta):
-        points = 100 * delta
-        text = f"{abs(points):.1f}".removesuffix(".0")
-        number = "=" if delta == 0 else f"{'+' if delta > 0 else MINUS}{text} pt"
+        number = "=" if delta == 0 else f"{points(delta)} pt"
     else:
         number = "=" if delta == 0 else signed(delta)
     return f"{verdict_mark(key, delta)} {number}"

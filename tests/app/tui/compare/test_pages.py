@@ -156,15 +156,15 @@ def judged(path: Path, first: float, second: float, fingerprint: str = "a1b2c3")
         record(path, iter(events), name=f"run-{number}", seed=number)
 
 
-WHERE = "on the same 128 held-out problems, greedy answers, step 3"
+WHERE = "on 128 held-out problems, greedy answers, step 3"
 
 
 @pytest.mark.parametrize(
     ("share", "expected"),
     [
-        (0.75, "run-1 is better than run-0: +25 points (95 %: +17.4 to +32.7), 75 and 50 % right, "
+        (0.75, "run-1 is better than run-0: +25 points (95 %: +17.4 to +32.7), 75 and 50 %, "
                f"{WHERE}; p < .001, McNemar's exact test."),
-        (0.51, "No significant difference: +1.6 points (95 %: 0 to +3.4), 51.6 and 50 % right, "
+        (0.51, "No significant difference: +1.6 points (95 %: 0 to +3.4), 51.6 and 50 %, "
                f"for run-1 over run-0 {WHERE}; p = .500, McNemar's exact test."),
         (0.5, f"run-1 and run-0 get as many right, 50 %, {WHERE}; p = 1.000, McNemar's exact "
               "test."),
@@ -210,7 +210,7 @@ async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
         screen = await opened(app, pilot)
         said = verdict(screen.view)
         assert said.startswith("beta 0.4 (2 seeds) is better than beta 0.04 (2 seeds): +")
-        assert "the same 128 held-out problems, 4 sampled answers each, step 3; p < .001" in said
+        assert "on 128 held-out problems, sampled 4 times, step 3; p < .001" in said
         assert "By seed: " in said
         # each seed's share in the sentence is the one in the table
         table = [screen.view.cell("eval/accuracy", run.id) for run in screen.view.runs]
