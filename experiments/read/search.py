@@ -273,7 +273,7 @@ class SearchQuestions(OrderedRollouts):
         """Scan the rollouts, newest first."""
         low, high = bounds
         likely, values = query.likely
-        size, stops = 100, self._stops
+        size, stops = min(100, SCANNED), self._stops
         while high >= low:
             if self._stops != stops:
                 raise InterruptedError("the search was stopped")
