@@ -236,7 +236,10 @@ def title_line(
     room = width - 2 - cell_len(name) - cell_len(arrow) - 1
     if len(readouts) <= 3 and width >= 40:
         free = (room - sum(_cells(one) + 2 for one in readouts)) // max(1, len(readouts))
-        if free >= 7:
+        # the number of seeds goes first, and what they share is not cut
+        named = [who if cell_len(who) < free else who.rpartition(", ")[0] or who for who in named]
+        whole = not view.bands or all(cell_len(who) < free for who in named)
+        if free >= 7 and whole:
             for who, one in zip(named, readouts, strict=True):
                 one.insert(1, (clip(who, free - 1) + " ", style(palette.label)))
     right: Line = []

@@ -45,10 +45,19 @@ def group_line(group: GroupView, *, chosen: bool, width: int, palette: Palette) 
     ]
 
 
-def hit_line(hit: SearchHit, chosen: bool, width: int, palette: Palette) -> Line:
-    """One search hit: step, answer, and the match with the text around it."""
+def hit_lines(hits: Sequence[SearchHit], chosen: int, width: int, palette: Palette) -> list[Line]:
+    """The hits of a search, one below the other."""
+    heads = [f"{hit.step:>4} {hit.group_index + 1}{letter(hit.index)} " for hit in hits]
+    size = max(map(len, heads), default=0)
+    return [
+        _hit_line(hit, head.ljust(size), place == chosen, width, palette)
+        for place, (hit, head) in enumerate(zip(hits, heads, strict=True))
+    ]
+
+
+def _hit_line(hit: SearchHit, head: str, chosen: bool, width: int, palette: Palette) -> Line:
+    """One hit: step, answer, and the match with the text around it."""
     back = palette.cursor if chosen else palette.paper
-    head = f"{hit.step:>4} {hit.group_index + 1}{letter(hit.index)} "
     before, match, after = excerpt(hit.text, hit.start, hit.end, max(1, width - len(head)))
     text = style(palette.text, back)
     line: Line = [

@@ -20,7 +20,7 @@ from app.tui.screens.rollouts.lines import (
     group_line,
     groups_head,
     history_line,
-    hit_line,
+    hit_lines,
     place_line,
     reward_lines,
     search_note,
@@ -117,8 +117,7 @@ class GroupsPanel(ViewPanel):
                 text = f"No prompt or answer of this run contains “{safe(search.text)}”."
             return [[(" " + part, style(self.palette.label))] for part in wrap(text, width - 2, 5)]
         self._top = max(min(self._top, at), at - height + 1)
-        lines = [hit_line(hit, place == at, width, self.palette) for place, hit in enumerate(hits)]
-        return lines[self._top : self._top + height]
+        return hit_lines(hits, at, width, self.palette)[self._top : self._top + height]
 
     def _foot(self, palette: Palette) -> list[Line]:
         step = self.view.step
