@@ -87,7 +87,7 @@ def verdict(found: "Comparison", chosen: str = "", metric: str = "") -> str:
         return ""
     many = sum(other.mode == test.mode for other in found.tests)
     more = f" One of {many} tests: 1 in 20 is below .05 by chance." if many > 2 else ""
-    return test_sentence(test, found) + more
+    return sentence_of(test, found) + more
 
 
 def test_of(found: "Comparison", chosen: str, metric: str) -> "PairedTest | None":
@@ -102,14 +102,15 @@ def test_of(found: "Comparison", chosen: str, metric: str) -> "PairedTest | None
     return next(iter(own), next(iter(tests), None) if based else None)
 
 
-def test_sentence(test: "PairedTest", found: "Comparison") -> str:
+def sentence_of(test: "PairedTest", found: "Comparison") -> str:
     """Put a paired test into words: the result, the evaluation, the method."""
     own, other = (setting_name(found, side.runs, inline=True) for side in (test.own, test.other))
-    where = f"on {evaluation_name(test)}"
+    up = test.difference > 0
+    sides = (test.own, test.other) if up else (test.other, test.own)
+    where = f"on {evaluation_name(test, sides)}"
     how = f"{probability(test.p_value)}, {test.method}"
     if test.difference == 0:
         return f"{own} and {other} get as many right, {percent(test.own.share)} %, {where}; {how}."
-    up = test.difference > 0
     better, worse = (own, other) if up else (other, own)
     ends = (test.low, test.high) if up else (-test.high, -test.low)
     shares = sorted((test.own.share, test.other.share), reverse=True)
@@ -117,7 +118,7 @@ def test_sentence(test: "PairedTest", found: "Comparison") -> str:
         f"{points(abs(test.difference))} points (95 %: {points(ends[0])} to {points(ends[1])}), "
         f"{percent(shares[0])} and {percent(shares[1])} %,"
     )
-    spread = _spread((test.own, test.other) if up else (test.other, test.own))
+    spread = _spread(sides)
     if test.p_value < SURE:
         return f"{better} is better than {worse}: {size} {where}; {how}.{spread}"
     return f"No significant difference: {size} for {better} over {worse} {where}; {how}.{spread}"
@@ -135,17 +136,20 @@ def _spread(sides: "Sequence[Evaluated]") -> str:
     return f" By seed: {ranges[0]} and {ranges[1]} %."
 
 
-def evaluation_name(test: "PairedTest") -> str:
-    """Name the evaluations of a test: the problems, greedy or sampled answers, the steps."""
+def evaluation_name(test: "PairedTest", sides: "Sequence[Evaluated]") -> str:
+    """Name the evaluations of a test: the problems, greedy or sampled answers, each side's step."""
     kind = "greedy answers"
     if test.mode != "greedy":
-        counts = sorted({test.own.samples, test.other.samples})
-        kind = f"sampled {' or '.join(map(str, counts))} times" if counts != [1] else "sampled once"
-    sides = [sorted(set(side.steps)) for side in (test.own, test.other)]
-    at = " and ".join(f"{steps[0]}–{steps[-1]}" if len(steps) > 1 else str(steps[0])
-                      for steps in (sides if sides[0] != sides[1] else sides[:1]))  # fmt: skip
-    plural = "s" if " " in at or "–" in at else ""
-    return f"{test.problems} held-out problems, {kind}, step{plural} {at}"
+        counts = list(dict.fromkeys(side.samples for side in sides))
+        kind = (
+            f"sampled {' and '.join(map(str, counts))} times" if counts != [1] else "sampled once"
+        )
+    ranges = [
+        str(min(side.steps)) + (f"–{max(side.steps)}" if len(set(side.steps)) > 1 else "")
+        for side in sides
+    ]
+    at = " and ".join(dict.fromkeys(ranges))
+    return f"{test.problems} held-out problems, {kind}, step{'s' * (not at.isdigit())} {at}"
 
 
 def setting_name(found: "Comparison", runs: Sequence[str], *, inline: bool = False) -> str:

@@ -36,7 +36,7 @@ class OrderedRollouts(Reading):
 
     def _found(self, rest: str, values: Sequence[Any]) -> list[Found]:
         return [
-            Found(*row[:7], text(row[7]), row[8], text(row[9]))
+            Found._make((*row[:7], text(row[7]), row[8], text(row[9])))
             for row in self._all(HIT + rest, values)
         ]
 

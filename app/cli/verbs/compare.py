@@ -13,8 +13,8 @@ from app.text.comparison import (
     flat_rows,
     metric_name,
     run_name,
+    sentence_of,
     setting_name,
-    test_sentence,
 )
 from app.text.stderr import say
 
@@ -130,7 +130,7 @@ def print_page(result: "Comparison", all_settings: bool, curves: list[str]) -> N
         print_table([{"metric": metric_name(one.key), "mean": one.mean, "std": one.std,
                       "low": one.low, "high": one.high} for one in group.best])  # fmt: skip
     for test in result.tests:
-        tell(f"\n{test_sentence(test, result)}")
+        tell(f"\n{sentence_of(test, result)}")
     for note in result.notes:
         say(note)
 
