@@ -269,7 +269,9 @@ def _paired_test(mode: str, runs: Evaluations, base: Evaluations) -> PairedTest 
         for key in shared
     )
     own, other = _evaluated(runs, left, shared), _evaluated(base, right, shared)
-    test = statistics.paired(differences)
+    from experiments.compare.paired import paired  # numpy takes a tenth of a second to load
+
+    test = paired(differences)
     single = len(runs) == len(base) == own.samples == other.samples == 1
     return PairedTest(
         run=own.runs[0], baseline=other.runs[0], mode=mode, step=own.steps[0],

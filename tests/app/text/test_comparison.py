@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.text.comparison import percent, points, probability, sentence_of, value_text
-from experiments.compare.statistics import paired
+from experiments.compare.paired import paired
 from experiments.compare.values import Evaluated, PairedTest, SettingDifference
 
 NAMES: Any = SimpleNamespace(
