@@ -75,11 +75,11 @@ def _splits(values: Numbers) -> tuple[Numbers, Numbers, Numbers, bool]:
             total = np.add.outer(total, taken * value).ravel()
             weight = np.outer(weight, chance).ravel()
         return size, total, weight, True
-    chance = np.random.default_rng(0)
+    random = np.random.default_rng(0)
     drawn = [
         (taken.sum(axis=1), taken.astype(np.float64) @ values)
         for _ in range(SPLITS // AT_A_TIME)
-        for taken in [chance.integers(0, 2, (AT_A_TIME, values.size), dtype=np.uint8)]
+        for taken in [random.integers(0, 2, (AT_A_TIME, values.size), dtype=np.uint8)]
     ]
     size, total = (np.concatenate(parts).astype(np.float64) for parts in zip(*drawn, strict=True))
     size[0], total[0] = values.size, values.sum()
