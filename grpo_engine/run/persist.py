@@ -15,6 +15,7 @@ from grpo_engine.control import StopNow
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.errors import CheckpointError
 from grpo_engine.events import CheckpointSaved, Event, NoteWritten, PhaseStarted
+from grpo_engine.rollouts.noise import NOISE
 from grpo_engine.run import checkpoint
 from grpo_engine.run.checkpoint import Checkpoint
 from grpo_engine.run.session import Arrays, Progress, Run
@@ -23,6 +24,10 @@ from grpo_engine.versions import versions
 
 # settings that may change on resume, because they do not affect results
 FREE = ("name",)
+OTHER_NOISE = (
+    "the version that wrote this checkpoint gave a prompt that occurs twice in a step the same "
+    "answers both times: steps with such a prompt are not bit-identical to the unbroken run's"
+)
 TENSORS = ("trained", "optimizer", "reference", "lagged", "critic", "critic_optimizer")
 
 
@@ -144,11 +149,12 @@ def _state(run: Run) -> dict[str, Any]:
         "threads": run.threads,
         "versions": dict(versions()),
         "fingerprint": run.task.fingerprint,
+        "noise": NOISE,
     }
 
 
 def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
-    """Restore a run from a checkpoint; warn if threads, versions or data differ."""
+    """Restore a run from a checkpoint; warn if threads, versions, data or noise differ."""
     state = saved.state
     run.policy.load_trainable(saved.tensors("trained"))
     run.optimizer.restore(saved.tensors("optimizer"), run.policy.snapshot())
@@ -168,6 +174,8 @@ def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
             severity="warning",
             text=f"{what} was {then} and is {here}: numbers may differ from an unbroken run's",
         )
+    if state.get("noise", 1) != NOISE:
+        yield NoteWritten(step=run.step, severity="warning", text=OTHER_NOISE)
 
 
 def _progress(state: Mapping[str, Any]) -> Progress:
