@@ -1,6 +1,7 @@
 """Advantages: every signal, several reward functions, missing rewards, steps."""
 
 from dataclasses import asdict
+from fractions import Fraction
 from typing import Any
 
 import mlx.core as mx
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from grpo_engine.config.recipes import recipe
 from grpo_engine.errors import MathsError
-from grpo_engine.events import RewardValue, total_reward
+from grpo_engine.events import RewardValue, reward_std, rewards_differ, total_reward
 from grpo_engine.maths.advantage import advantages, reward_metrics
 from grpo_engine.rewards.scoring import Scores
 from tests.engine.maths import oracle
@@ -27,6 +28,9 @@ PLAIN_SIGNALS = (
     "batch_standard",
     "group_sign",
 )
+COMPARING = (
+    "group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign",
+)  # fmt: skip
 REWARD = st.one_of(st.just(NAN), st.integers(-6, 6).map(float), st.floats(-5, 5))
 SCORED = st.lists(st.tuples(REWARD, st.integers(0, 2)), min_size=1, max_size=9)
 
@@ -76,6 +80,77 @@ def test_totals_that_differ_by_rounding_alone_teach_nothing() -> None:
     assert len(set(scores.totals())) == 2
     assert not scores.differ
     assert numbers(advantages(rows, [0, 0], "grpo", scores.weights).values) == [0.0, 0.0]
+
+
+def scores_of(rows: list[list[float]], weights: list[float]) -> Scores:
+    return Scores(
+        rewards=tuple(
+            tuple(RewardValue(name=str(f), value=value, weight=weight)
+                  for f, (value, weight) in enumerate(zip(row, weights, strict=True)))
+            for row in rows
+        )
+    )  # fmt: skip
+
+
+DECIMAL = st.integers(-40, 40).map(lambda n: Fraction(n, 20))
+FUNCTIONS = st.integers(2, 6)
+
+
+@given(st.data(), FUNCTIONS, st.sampled_from(COMPARING), st.booleans())
+def test_totals_that_are_equal_before_rounding_are_equal_everywhere(
+    data: st.DataObject, functions: int, signal: str, in_float32: bool
+) -> None:
+    weights = data.draw(st.lists(DECIMAL.filter(bool), min_size=functions, max_size=functions))
+    *head, last = weights
+    draw_head = st.lists(DECIMAL, min_size=functions - 1, max_size=functions - 1)
+    total = data.draw(DECIMAL)
+    rows = []
+    for _ in range(data.draw(st.integers(2, 5))):
+        row = data.draw(draw_head)
+        rest = total - sum(w * r for w, r in zip(head, row, strict=True))
+        rows.append([float(r) for r in row] + [float(rest / last)])
+    given_weights = [float(w) for w in weights]
+    scores = scores_of(rows, given_weights)
+    ids = [0] * len(rows)
+    assert not scores.differ
+    assert not rewards_differ(scores.totals())
+    assert reward_std([value for value in scores.totals() if value is not None]) == 0
+    how = recipe("grpo", signal=signal, beta=0.0)
+    rewards = mx.array(np.array(rows), dtype=mx.float32) if in_float32 and total else rows
+    if in_float32 and max(
+        abs(float(w) * r) for row in rows for w, r in zip(given_weights, row, strict=True)
+    ) > 5 * abs(float(total)):
+        rewards = rows  # float32 has lost more than the tolerance to terms that cancel
+    found = advantages(rewards, ids, how, given_weights)
+    assert numbers(found.values) == [0.0] * len(rows)
+    assert not any(numbers(found.has_signal))
+    assert reward_metrics(rows, found, [])["frac_reward_zero_std"] == (len(rows), len(rows))
+
+
+@given(st.data(), st.sampled_from(COMPARING), st.floats(1e-4, 1), st.integers(-6, 6))
+def test_totals_that_differ_by_a_ten_thousandth_are_different(
+    data: st.DataObject, signal: str, share: float, power: int
+) -> None:
+    one = [data.draw(st.floats(0.1, 2)) * 10.0**power for _ in range(3)]
+    other = [value * (1 + share) for value in one]
+    scores = scores_of([one, other], [1.0] * 3)
+    assert scores.differ
+    assert rewards_differ(scores.totals())
+    found = advantages([one, other], [0, 0], recipe("grpo", signal=signal, beta=0.0))
+    low, high = numbers(found.values)
+    assert low < 0 < high
+    assert numbers(found.has_signal) == [True, True]
+    assert reward_metrics([one, other], found, [])["frac_reward_zero_std"] == (0.0, 2.0)
+
+
+def test_a_sum_of_terms_that_cancel_is_zero_and_not_its_rounding() -> None:
+    # .1 + .2 - .3 = 2.8e-17 or 5.6e-17 in floats
+    assert total_reward([0.1, 0.2, 0.3], [1.0, 1.0, -1.0]) == 0.0
+    assert total_reward([1e9, -1e9 + 1e-3], [1.0, 1.0]) == pytest.approx(1e-3, rel=1e-3)
+    # signals of ±.7071 whose sum over two functions that disagree is rounding
+    how = recipe("grpo", combine="normalize_then_sum", signal_eps=0.0)
+    rows = [[0.1, 0.3], [0.3, 0.1], [0.2, 0.2]]
+    assert numbers(advantages(rows, [0, 0, 0], how).values) == [0.0, 0.0, 0.0]
 
 
 def test_groups_of_two_get_opposite_advantages() -> None:
