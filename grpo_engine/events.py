@@ -27,8 +27,8 @@ class RewardValue:
     reason: str = ""
 
 
-# Rewards this close, as a share of the larger, are equal. float32, in which advantages are computed
-# and many reward functions compute, rounds each number by up to 6e-8 of it.
+# Rewards this close, as a share of the largest, are equal. Advantages and many reward functions
+# are computed in float32, which rounds each number by up to 6e-8 of it.
 EQUAL_REWARDS = 1e-6
 
 
@@ -36,7 +36,7 @@ def rewards_differ(rewards: Iterable[float | None]) -> bool:
     """Whether any two rewards differ by more than rounding."""
     known = [reward for reward in rewards if reward is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
-    return high - low > EQUAL_REWARDS * max(abs(low), abs(high))
+    return high - low > EQUAL_REWARDS * abs(high)
 
 
 def reward_std(rewards: Sequence[float]) -> float | None:

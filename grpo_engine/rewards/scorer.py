@@ -6,6 +6,7 @@ from typing import Any
 
 from grpo_engine.alerts.rules import Finding
 from grpo_engine.alerts.state import raised
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import ConfigError, EngineError
@@ -57,6 +58,18 @@ def specs_of(config: RunConfig, task: Task) -> tuple[RewardSpec, ...]:
     )
 
 
+def check_refill(recipe: Recipe, names: Sequence[str]) -> None:
+    """Refuse refills that are judged by a reward function which the run does not have."""
+    own = [*names, OVERLONG] if recipe.overlong_buffer else names
+    if recipe.refill_rounds and recipe.refill_on not in ("accuracy", "total", *own):
+        raise ConfigError(
+            f"algorithm.refill_on {recipe.refill_on!r} is not a reward function of the run; "
+            f"give accuracy, total or one of {', '.join(own)}",
+            "algorithm.refill_on",
+            "rewards.functions",
+        )
+
+
 class Scorer:
     """Client of the reward worker; a context manager that ends its process."""
 
@@ -80,24 +93,11 @@ class Scorer:
         columns = dict(self._task.train[0].columns) if len(self._task.train) else {}
         try:
             self._worker.check(list(columns), f"task {self._task.name}")
-            self._check_refill()
+            check_refill(self._recipe, self._worker.names)
         except EngineError:
             self._worker.close()
             raise
         return self
-
-    def _check_refill(self) -> None:
-        """Refuse refills that are judged by a reward function which the run does not have."""
-        recipe, own = self._recipe, list(self._worker.names)
-        if recipe.overlong_buffer:
-            own.append(OVERLONG)
-        if recipe.refill_rounds and recipe.refill_on not in ("accuracy", "total", *own):
-            raise ConfigError(
-                f"algorithm.refill_on {recipe.refill_on!r} is not a reward function of the run; "
-                f"give accuracy, total or one of {', '.join(own)}",
-                "algorithm.refill_on",
-                "rewards.functions",
-            )
 
     def __exit__(self, *_: object) -> None:
         self._worker.close()
