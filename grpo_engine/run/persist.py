@@ -28,6 +28,10 @@ OTHER_NOISE = (
     "the version that wrote this checkpoint gave a prompt that occurs twice in a step the same "
     "answers both times: steps with such a prompt are not bit-identical to the unbroken run's"
 )
+OTHER_REFILLS = (
+    "the version that wrote this checkpoint replaced groups by their total reward; from here on "
+    "they are judged by algorithm.refill_on"
+)
 TENSORS = ("trained", "optimizer", "reference", "lagged", "critic", "critic_optimizer")
 
 
@@ -176,6 +180,8 @@ def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
         )
     if state.get("noise", 1) != NOISE:
         yield NoteWritten(step=run.step, severity="warning", text=OTHER_NOISE)
+        if run.recipe.refill_rounds:
+            yield NoteWritten(step=run.step, severity="warning", text=OTHER_REFILLS)
 
 
 def _progress(state: Mapping[str, Any]) -> Progress:

@@ -93,38 +93,52 @@ def scores_of(rows: list[list[float]], weights: list[float]) -> Scores:
 
 
 DECIMAL = st.integers(-40, 40).map(lambda n: Fraction(n, 20))
-FUNCTIONS = st.integers(2, 6)
+SHARE = st.integers(1, 20).map(lambda n: Fraction(n, 20))
 
 
-@given(st.data(), FUNCTIONS, st.sampled_from(COMPARING), st.booleans())
-def test_totals_that_are_equal_before_rounding_are_equal_everywhere(
-    data: st.DataObject, functions: int, signal: str, in_float32: bool
-) -> None:
-    weights = data.draw(st.lists(DECIMAL.filter(bool), min_size=functions, max_size=functions))
-    *head, last = weights
-    draw_head = st.lists(DECIMAL, min_size=functions - 1, max_size=functions - 1)
-    total = data.draw(DECIMAL)
+@st.composite
+def equal_totals(draw: st.DrawFn, decimal: st.SearchStrategy[Fraction], *, cancels: bool) -> Any:
+    """Rewards of two to five completions by some functions, with weights; equal exact totals.
+
+    The last function of each completion makes up for the others, by its sign too if it `cancels`.
+    """
+    *head, last = weights = draw(st.lists(decimal.filter(bool), min_size=2, max_size=6))
+    total = draw(decimal)
     rows = []
-    for _ in range(data.draw(st.integers(2, 5))):
-        row = data.draw(draw_head)
-        rest = total - sum(w * r for w, r in zip(head, row, strict=True))
-        rows.append([float(r) for r in row] + [float(rest / last)])
-    given_weights = [float(w) for w in weights]
-    scores = scores_of(rows, given_weights)
-    ids = [0] * len(rows)
+    for _ in range(draw(st.integers(2, 5))):
+        row = [draw(decimal) for _ in head]
+        if not cancels:
+            row = [r * total / (2 * len(head) * w) for r, w in zip(row, head, strict=True)]
+        rest = total - sum(weight * reward for weight, reward in zip(head, row, strict=True))
+        rows.append([float(reward) for reward in (*row, rest / last)])
+    return rows, [float(weight) for weight in weights]
+
+
+@given(equal_totals(DECIMAL, cancels=True), st.sampled_from(COMPARING))
+def test_totals_that_are_equal_before_rounding_are_equal_everywhere(
+    case: tuple[list[list[float]], list[float]], signal: str
+) -> None:
+    rows, weights = case
+    scores = scores_of(rows, weights)
     assert not scores.differ
-    assert not rewards_differ(scores.totals())
     assert reward_std([value for value in scores.totals() if value is not None]) == 0
-    how = recipe("grpo", signal=signal, beta=0.0)
-    rewards = mx.array(np.array(rows), dtype=mx.float32) if in_float32 and total else rows
-    if in_float32 and max(
-        abs(float(w) * r) for row in rows for w, r in zip(given_weights, row, strict=True)
-    ) > 5 * abs(float(total)):
-        rewards = rows  # float32 has lost more than the tolerance to terms that cancel
-    found = advantages(rewards, ids, how, given_weights)
+    found = advantages(rows, [0] * len(rows), recipe("grpo", signal=signal, beta=0.0), weights)
     assert numbers(found.values) == [0.0] * len(rows)
     assert not any(numbers(found.has_signal))
     assert reward_metrics(rows, found, [])["frac_reward_zero_std"] == (len(rows), len(rows))
+
+
+@given(equal_totals(SHARE, cancels=False), st.sampled_from(COMPARING))
+def test_totals_of_rewards_that_were_computed_in_float32_are_equal_too(
+    case: tuple[list[list[float]], list[float]], signal: str
+) -> None:
+    rewards, weights = (
+        mx.array(case[0]),
+        case[1],
+    )  # positive terms, which lose nothing by cancelling
+    found = advantages(rewards, [0] * len(case[0]), recipe("grpo", signal=signal), weights)
+    assert numbers(found.values) == [0.0] * len(case[0])
+    assert not scores_of(np.array(rewards).tolist(), weights).differ
 
 
 @given(st.data(), st.sampled_from(COMPARING), st.floats(1e-4, 1), st.integers(-6, 6))

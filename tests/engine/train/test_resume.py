@@ -25,7 +25,7 @@ from grpo_engine.events import (
 )
 from grpo_engine.rollouts.noise import NOISE
 from grpo_engine.run import checkpoint
-from grpo_engine.run.persist import OTHER_NOISE
+from grpo_engine.run.persist import OTHER_NOISE, OTHER_REFILLS
 from tests.engine.runs import events_of, settings, write_world
 
 CASES: dict[str, dict[str, Any]] = {
@@ -121,10 +121,13 @@ def test_a_finished_run_has_nothing_to_resume(world: Path, tmp_path: Path) -> No
     assert type(again[-1]).__name__ == "RunFinished"
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("grpo", [OTHER_NOISE]), ("dapo", [OTHER_NOISE, OTHER_REFILLS])]
+)
 def test_a_checkpoint_with_other_noise_says_so_when_it_is_resumed(
-    world: Path, tmp_path: Path
+    world: Path, tmp_path: Path, name: str, said: list[str]
 ) -> None:
-    config = config_of(world, "grpo")
+    config = config_of(world, name)
     events = trainer.run(config, Control(), folder=tmp_path)
     for event in events:
         if event.step == 4:
@@ -139,11 +142,11 @@ def test_a_checkpoint_with_other_noise_says_so_when_it_is_resumed(
         early = itertools.takewhile(lambda event: event.step <= 3, resumed)
         found = [event.text for event in early if isinstance(event, NoteWritten)]
         resumed.close()  # type: ignore[attr-defined]
-        return [text for text in found if "bit-identical" in text]
+        return [text for text in found if "the version that wrote this checkpoint" in text]
 
     assert notes() == []
     file.write_text(json.dumps(state))  # as versions before this one wrote it
-    assert notes() == [OTHER_NOISE]
+    assert notes() == said
 
 
 def test_a_run_that_began_without_correction_is_resumed_without_it(
