@@ -214,13 +214,10 @@ def test_several_reward_functions_can_be_normalised_first() -> None:
     assert numbers(found) == pytest.approx([-0.5476, 0.5476, 1.0954, -1.0954], abs=2e-4)
 
 
-@pytest.mark.parametrize("score", [0.1, 0.0])
-def test_normalising_first_gives_a_literal_zero_to_a_group_that_is_told_apart_by_nothing(
-    score: float,
-) -> None:
+def test_normalising_first_gives_a_literal_zero_to_a_group_that_is_told_apart_by_nothing() -> None:
     how = recipe("grpo", combine="normalize_then_sum")
     # the second function applies only to the first completion, so x does not sum to 0
-    rewards = [[1.0, 3.0], [0.0, None], [score, None], [score, None]]
+    rewards = [[1.0, 3.0], [0.0, None], [0.1, None], [0.1, None]]
     found = numbers(advantages(rewards, [0, 0, 1, 1], how).values)
     assert found[2:] == [0.0, 0.0]
     assert found[0] > 0 > found[1]
