@@ -307,17 +307,18 @@ def fallen(n: int) -> Numbers:
 @pytest.mark.parametrize(
     ("last", "found"),
     [
+        (None, {"format_hacking"}),
         ((26, 0.8), {"format_hacking"}),  # too old to excuse what came after
         ((36, 0.8), set[str]()),  # tried in the last ten steps, and as good as ever
         ((36, 0.5), {"format_hacking", "held_out_fell"}),  # better than at the start, not at best
     ],
 )
 def test_a_hack_after_a_good_start_is_noticed(
-    last: tuple[int, float], found: set[str], monkeypatch: pytest.MonkeyPatch
+    last: tuple[int, float] | None, found: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("grpo_engine.alerts.state.REPEAT", 1)
     rows = [healthy(n) | fallen(n) for n in range(1, 41)]
-    tried = [evaluated(0, 0.3), evaluated(20, 0.75), evaluated(*last)]
+    tried = [evaluated(0, 0.3), evaluated(20, 0.75), evaluated(*last)] if last else []
     raised = fold(rows, evaluations=tried)
     assert {alert.rule for alert in raised if alert.step == 40} == found
 
