@@ -73,8 +73,9 @@ def written_out(term: TokenTerm, recipe: Recipe, totals: UpdateTotals, length: i
 def _objective(term: TokenTerm, recipe: Recipe) -> str:
     if not term.kept:
         return "0"
-    weighed = f" × {short(term.importance, 3)} for the sampler" if recipe.importance_cap else ""
-    return _push(term, recipe) + weighed
+    if not recipe.importance_cap or recipe.trust == "vespo":  # VESPO's push contains the weight
+        return _push(term, recipe)
+    return f"{_push(term, recipe)} × {short(term.importance, 3)} for the sampler"
 
 
 def _push(term: TokenTerm, recipe: Recipe) -> str:
