@@ -36,9 +36,10 @@ def all_rollouts(
 
 
 def _rollout(data: Mapping[str, Any]) -> Rollout:
-    return Rollout(**{
+    restored: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
-    })  # fmt: skip
+    }
+    return Rollout(**restored)
 
 
 def _scores(data: Mapping[str, Any]) -> Scores:
