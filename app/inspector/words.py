@@ -21,6 +21,9 @@ def why(term: TokenTerm, recipe: Recipe, *, first_pass: bool) -> str:
     who = "better answer" if better else "worse answer"
     if recipe.ratio == "none":
         return f"{who}: pushed {'up' if better else 'down'}, with no ratio and no bound"
+    if recipe.trust in ("sapo", "vespo"):
+        of = "the ratio of its answer" if recipe.trust == "vespo" else "its ratio"
+        return f"{who}: pushed {'up' if better else 'down'} by a smooth function of {of}"
     if term.side == "high":
         return f"{who}, already beyond {short(term.high)}: {_stop(recipe)}"
     if term.side == "low":

@@ -66,9 +66,8 @@ CARDS: dict[str, RecipeCard] = {
         paper="The MLX article on GRPO from scratch; ratio as in arXiv:1707.06347 for one action",
         summary="One probability ratio and one KL for the whole answer; rollouts come from a "
         "policy copied every few steps.",
-        good="Small enough to follow by hand, answer by answer. The spread is the population's "
-        "(divided by G), as in the article's program; its worked example divides by G−1 (std "
-        "sample) and gives an objective of .116 where the population's spread gives .134.",
+        good="Small enough to follow by hand. The article's worked example takes std sample "
+        "(objective .116), the recipe, like its program, std population (.134).",
         bad="For short answers only: the ratio of a long answer exceeds any bound at once.",
     ),
     "dr-grpo": RecipeCard(
