@@ -69,7 +69,8 @@ def _terms(
     top = _top_entropy(batch, recipe, whole)
     distance, value = _distance(batch, recipe, r), _value_loss(batch, recipe)
     pushed = top * kept * push.objective * (1 if recipe.trust == "vespo" else importance)
-    term = in_loss * (recipe.beta * distance - pushed) + recipe.value_coefficient * value
+    term = in_loss * (recipe.beta * distance - pushed)
+    term = term + recipe.value_coefficient * value
     return Terms(
         mask=batch.mask,
         advantage=batch.advantage if targets is None else targets.sign * batch.mask,
@@ -80,6 +81,7 @@ def _terms(
         side=push.side * batch.mask,
         clamped=batch.mask & (mx.abs(log_r) > LIMIT),
         objective=push.objective * batch.mask,
+        gate=_gate(batch, push),
         importance=importance,
         kept=kept,
         updated=in_loss & top & kept,
@@ -90,7 +92,6 @@ def _terms(
         kl_to_old=anchor.k3(batch.old - batch.new),
         entropy=batch.entropy,
         value_loss=value,
-        gate=_gate(batch, push),
         target=None if targets is None else targets.probability,
         per_row=batch.per_row and recipe.ratio.startswith("sequence_"),
     )

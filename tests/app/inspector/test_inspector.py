@@ -91,9 +91,8 @@ def test_a_smooth_gate_is_neither_a_bound_nor_full_strength(name: str, of: str) 
 
 
 def test_vespos_push_contains_the_weight_for_the_sampler() -> None:
-    totals = UpdateTotals(rows=8, tokens=24, micro_batches=1, max_length=32)
     weighed = recipe("vespo", importance_cap=3.0)
-    assert "for the sampler" not in written_out(term(importance=0.5), weighed, totals, 5)
+    assert "for the sampler" not in written_out(term(importance=0.5), weighed, TOTALS, length=24)
 
 
 def test_the_weight_for_the_sampler_is_in_the_arithmetic() -> None:
