@@ -170,11 +170,11 @@ def test_kl_is_measured_at_beta_0_on_request_and_changes_nothing_else(
         events = events_of(config, tmp_path / str(kl))
         steps = of(StepFinished, events)
         ends.append([event.metrics["loss"] for event in steps])
-        kls.append([event.metrics.get("kl") for event in steps])
+        kls.append([event.metrics.get("kl", -1.0) for event in steps])
         rows = [row for e in of(TokensScored, events) if e.origin == "train" for row in e.numbers]
         assert all(bool(row.reference) == kl for row in rows)
     assert ends[0] == ends[1]
-    assert kls[0] == [None, None]
+    assert kls[0] == [-1, -1]
     assert kls[1][0] == pytest.approx(0, abs=1e-6)  # the reference is the policy of the start
     assert kls[1][1] > 1e-6
 
@@ -202,7 +202,7 @@ def test_how_much_pushes_tokens_after_a_forced_one(
     for row, rollout in enumerate(samples.rollouts):
         if rollout.forced:
             assert not sign[row, list(rollout.forced)].any()
-            pushed_after += np.count_nonzero(sign[row, max(rollout.forced) + 1 :])
+            pushed_after += int(np.count_nonzero(sign[row, max(rollout.forced) + 1 :]))
     assert pushed_after > 0
     assert not sign[~mask].any()
 
