@@ -68,6 +68,8 @@ _SPECS = (
           "among the answers. It shows how uneven the answers are.", reduction="max", unit="share"),
     _spec("cispo_clip_ratio", "weights capped", "Share of tokens pushed up whose weight CISPO "
           "capped. They keep their gradient; only its size is bounded.", "none", "share"),
+    _spec("vespo/phi_seq_mean", "VESPO's weight", "Mean weight that VESPO gives the gradient of an "
+          "answer. It is 1 on fresh answers and falls as their ratios move far from 1.", "none"),
     _spec("at_bound", "pushes stopped", "Share of pushed tokens whose push has stopped at a bound. "
           "Near 1 another pass over the same rollouts would change nothing.", "none", "share"),
     _spec("completions/mean_length", "answer length", "Mean number of tokens of an answer, its "
