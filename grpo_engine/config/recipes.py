@@ -238,19 +238,15 @@ class Recipe:
     )  # fmt: skip
     vespo_k_pos: float = number(
         2.0, "VESPO's power of the ratio, advantage >= 0.", belongs="trust", when=VESPO,
-        label="VESPO k, A ≥ 0", steps=(0.0, 1.0, 2.0, 3.0, 4.0),
     )  # fmt: skip
     vespo_lambda_pos: float = number(
         3.0, "VESPO's rate of decay, advantage >= 0.", low=1e-4, belongs="trust", when=VESPO,
-        label="VESPO λ, A ≥ 0", steps=(0.5, 1.0, 2.0, 3.0, 4.0),
     )  # fmt: skip
     vespo_k_neg: float = number(
         3.0, "VESPO's power of the ratio, advantage < 0.", belongs="trust", when=VESPO,
-        label="VESPO k, A < 0", steps=(0.0, 1.0, 2.0, 3.0, 4.0),
     )  # fmt: skip
     vespo_lambda_neg: float = number(
         2.0, "VESPO's rate of decay, advantage < 0.", low=1e-4, belongs="trust", when=VESPO,
-        label="VESPO λ, A < 0", steps=(0.5, 1.0, 2.0, 3.0, 4.0),
     )  # fmt: skip
     target_tolerance: float = number(
         0.02, "Relative tolerance around the target.", above=True, high=1, belongs="trust",

@@ -157,15 +157,17 @@ def test_a_reference_that_is_refreshed_after_each_step_is_the_policy_of_the_next
     assert kls == pytest.approx([0, 0, 0], abs=1e-6)
 
 
-@pytest.mark.parametrize("tuning", ["lora", "full"])
+@pytest.mark.parametrize(
+    ("tuning", "dtype"), [("lora", "float32"), ("lora", "bfloat16"), ("full", "float32")]
+)
 def test_kl_is_measured_at_beta_0_on_request_and_changes_nothing_else(
-    world: Path, tmp_path: Path, tuning: str
+    world: Path, tmp_path: Path, tuning: str, dtype: str
 ) -> None:
     ends, kls = [], []
     for kl in (False, True):
         config = settings(
             world, steps=2, algorithm={"recipe": "dr-grpo"}, record={"kl": kl},
-            model={"tuning": tuning},
+            model={"tuning": tuning, "dtype": dtype},
         )  # fmt: skip
         events = events_of(config, tmp_path / str(kl))
         steps = of(StepFinished, events)
