@@ -122,10 +122,8 @@ def _importance(batch: Batch, recipe: Recipe) -> tuple[mx.array, mx.array]:
     weight, kept = mx.ones(batch.mask.shape), batch.mask
     if recipe.importance_cap > 0 and batch.sampler is not None:
         weight = ratio.importance(batch.old - batch.sampler, batch.mask, recipe)
-        left_in = weight > 0
-        if recipe.trust == "vespo":  # one weight for the answer, a product that contains the 0
-            left_in = left_in.all(axis=1, keepdims=True)
-        kept = kept & left_in
+        if recipe.trust != "vespo":  # whose weight of the whole answer contains this one
+            kept = kept & (weight > 0)
     if recipe.off_policy_mask > 0:
         sampled = batch.old if batch.sampler is None else batch.sampler
         near = ratio.near_sampler(

@@ -51,8 +51,8 @@ def importance(difference: mx.array, mask: mx.array, recipe: Recipe) -> mx.array
 def answer_weight(difference: mx.array, importance: mx.array, recipe: Recipe) -> mx.array:
     """log W = Σ_t log π/π_old + log of the importance weights, for VESPO; constant. [B,1]
 
-    Each log-ratio is held within ±20 and the sums within log 1e-8 and 20, as in TRL. A weight of 0
-    makes W 1e-8, which leaves the answer out.
+    Each log-ratio is held within ±20, each importance weight and W itself within 1e-8 and e^20, as
+    in TRL: a token whose weight is 0 all but leaves its answer out.
     """
     log_w = mx.clip(difference, -MOST_LOG, MOST_LOG).sum(axis=1, keepdims=True)
     if recipe.importance_cap > 0:

@@ -134,6 +134,7 @@ def weighted() -> list[dict[str, Any]]:
         {"loss_type": "luspo", "level": "sequence", "per_token": True, "beta": 0.1},
         {"loss_type": "vespo", **numbers},
         {"loss_type": "vespo", **numbers, "per_token": True, "mode": "token_truncate", "cap": 2.0},
+        {"loss_type": "vespo", **numbers, "mode": "token_mask", "cap": 1.5, "floor": 0.7},
         {"loss_type": "vespo", "k_pos": 60.0, "lambda_pos": 1e-5, "k_neg": 60.0},
     ]
     return cases

@@ -56,9 +56,7 @@ def vespo_weight(how: Settings, given: Given, i: int, t: int) -> Any:
     if how["importance_cap"] > 0:
         of_answer = how["importance_mode"].startswith("sequence")
         found = [importance(how, given, i, u) for u in (own[:1] if of_answer else own)]
-        if min(found) == 0:
-            return 0.0
-        log_w += sum(min(max(float(np.log(w)), float(np.log(1e-8))), 20) for w in found)
+        log_w += sum(min(float(np.log(max(w, 1e-8))), 20) for w in found)
     w = np.exp(min(max(log_w, float(np.log(1e-8))), 20))
     sign = "pos" if given["advantage"][i, t] >= 0 else "neg"
     k, rate = how[f"vespo_k_{sign}"], how[f"vespo_lambda_{sign}"]

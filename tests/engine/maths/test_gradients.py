@@ -141,6 +141,7 @@ CHANGED: dict[str, dict[str, Any]] = {
         "importance_cap": 1.5,
         "importance_floor": 0.5,
         "importance_mode": "token_mask",
+        "vespo_k_neg": 0.5,
     },
     "vespo with importance of completions": {
         "trust": "vespo",
