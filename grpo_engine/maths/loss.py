@@ -57,10 +57,7 @@ def policy_loss(
 def _terms(
     batch: Batch, recipe: Recipe, weight: mx.array, whole: Totals, targets: Targets | None
 ) -> Terms:
-    """contribution = w·([in loss]·(β·k - [top]·importance·J) + c_V·L^V) - c_H·H/updated tokens.
-
-    For trust=vespo the importance is already in J.
-    """
+    """contribution = w·([in loss]·(β·k - [top]·importance·J) + c_V·L^V) - c_H·H/updated tokens."""
     log_r = ratio.log_ratios(batch.new - batch.old, batch.mask, recipe.ratio)
     r = mx.broadcast_to(ratio.ratios(log_r), batch.mask.shape)
     importance, kept = _importance(batch, recipe)
@@ -68,8 +65,7 @@ def _terms(
     in_loss = batch.mask & ((push.side == trust.FREE) | (not recipe.drop_at_bound))
     top = _top_entropy(batch, recipe, whole)
     distance, value = _distance(batch, recipe, r), _value_loss(batch, recipe)
-    pushed = top * kept * push.objective * (1 if recipe.trust == "vespo" else importance)
-    term = in_loss * (recipe.beta * distance - pushed)
+    term = in_loss * (recipe.beta * distance - top * kept * _weighed(push, importance))
     term = term + recipe.value_coefficient * value
     return Terms(
         mask=batch.mask,
@@ -107,6 +103,11 @@ def _push(
         log_weight = ratio.answer_weight(batch.new - batch.old, importance, recipe)
         return trust.vespo(log_weight, batch.advantage, batch.new, recipe)
     return trust.push(recipe, r, batch.advantage, batch.new)
+
+
+def _weighed(push: trust.Push, importance: mx.array) -> mx.array:
+    """importance·J; a gate already contains the importance. [B,T]"""
+    return push.objective * importance if push.gate is None else push.objective
 
 
 def _gate(batch: Batch, push: trust.Push) -> mx.array | None:
