@@ -90,11 +90,6 @@ def test_a_smooth_gate_is_neither_a_bound_nor_full_strength(name: str, of: str) 
     assert said == f"better answer: pushed up by a smooth function of {of}"
 
 
-def test_vespos_push_contains_the_weight_for_the_sampler() -> None:
-    weighed = recipe("vespo", importance_cap=3.0)
-    assert "for the sampler" not in written_out(term(importance=0.5), weighed, TOTALS, length=24)
-
-
 def test_the_weight_for_the_sampler_is_in_the_arithmetic() -> None:
     # 1.2 x 1.21 x .9 / 24 / 8 = 1.3068 / 192 = .0068
     how = recipe("dr-grpo", importance_cap=3.0, weight="per_sequence")
