@@ -49,16 +49,17 @@ def importance(difference: mx.array, mask: mx.array, recipe: Recipe) -> mx.array
 
 
 def answer_weight(difference: mx.array, importance: mx.array, recipe: Recipe) -> mx.array:
-    """log W = Σ_t log π/π_old + log of the importance weights, for VESPO; constant. [B,1]
+    """log W = Σ_t log π/π_old + log of the importance weights, for VESPO. [B,1]
 
     Each log-ratio is held within ±20, each importance weight and W itself within 1e-8 and e^20, as
     in TRL: a token whose weight is 0 all but leaves its answer out.
     """
     log_w = mx.clip(difference, -MOST_LOG, MOST_LOG).sum(axis=1, keepdims=True)
     if recipe.importance_cap > 0:
-        given = importance[:, :1] if recipe.importance_mode.startswith("sequence") else importance
+        level, _, _ = recipe.importance_mode.partition("_")
+        given = importance[:, :1] if level == "sequence" else importance
         log_w = log_w + mx.clip(mx.log(given), LEAST_LOG, MOST_LOG).sum(axis=1, keepdims=True)
-    return mx.stop_gradient(mx.clip(log_w, LEAST_LOG, MOST_LOG))
+    return mx.clip(log_w, LEAST_LOG, MOST_LOG)
 
 
 def near_sampler(

@@ -220,7 +220,8 @@ def test_the_loss_can_be_compiled_and_sits_in_value_and_grad() -> None:
 def test_the_ratio_of_an_answer_in_vespo_is_held_at_both_ends(
     x: list[float], expected: float
 ) -> None:
-    found = answer_weight(mx.array([x]), mx.ones((1, len(x))), recipe("vespo"))
+    unread = mx.full((1, len(x)), 7.0)  # without a cap there is no correction for the sampler
+    found = answer_weight(mx.array([x]), unread, recipe("vespo"))
     assert numbers(found) == [[pytest.approx(expected, abs=1e-5)]]
 
 
@@ -232,6 +233,8 @@ def test_a_weight_of_nought_for_the_sampler_counts_as_one_in_a_hundred_million()
     of_answer = recipe("vespo", importance_cap=3.0, importance_mode="sequence_mask")
     both = mx.full((1, 2), math.e)
     assert numbers(answer_weight(x, both, of_answer)) == [[pytest.approx(2.0)]]
+    least = recipe("vespo", importance_cap=1.0)
+    assert numbers(answer_weight(x, 1 / both, least)) == [[pytest.approx(-1.0)]]
 
 
 @pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
