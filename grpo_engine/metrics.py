@@ -47,8 +47,8 @@ _SPECS = (
     _spec("loss", "loss", "Value of the objective that was minimised. It often reads near 0: at "
           "ratio 1 advantages of a group cancel, while the gradient does not.", "none"),
     _spec("kl", "KL to reference", "Mean over tokens of the k3 estimate of the distance to the "
-          "reference policy, times the ratio if the KL penalty is. It grows as the model learns; a sudden rise means it is drifting.",
-          "none", "nats", (0.1,)),
+          "reference policy, times the ratio if the KL penalty is. It grows as the model learns; a "
+          "sudden rise means it is drifting.", "none", "nats", (0.1,)),
     _spec("kl_to_old", "KL to sampling policy", "Distance to the policy that sampled the answers, "
           "after the last pass. It tells how far one step moved the policy.", "none", "nats"),
     _spec("entropy", "entropy", "Mean entropy of the next-token distribution on answer tokens. "
