@@ -58,6 +58,25 @@ class Scores:
             "problems": [str(problem)[:MOST] for problem in scored.problems],
         }
 
+    def rehearse(self, config: RunConfig) -> None:
+        """Load the functions and score two made-up answers; raise what would end a run."""
+        task, example = self._examples.task(config), self._examples.drawn(config)[0]
+        worker = self._started(config)
+        worker.check(list(task.train[0].columns), f"task {task.name}")
+        prompt = conversation(task, example)
+        texts = [f"<answer>{example.target or 42}</answer>", "I do not know."]
+        worker.score(
+            [reward_prompt(prompt)] * len(texts),
+            [reward_completion(prompt, text) for text in texts],
+            [self._ids(config, text) for text in texts],
+            {name: [value] * len(texts) for name, value in example.columns.items()},
+            {"global_step": 0, "max_steps": config.steps, "epoch": 0.0},
+        )
+
+    def stamps(self, config: RunConfig) -> list[int]:
+        """Return the modification times of the functions' files."""
+        return [_stamp(name) for name in config.rewards.functions]
+
     def _ids(self, config: RunConfig, completion: str) -> list[int]:
         try:
             tokenizer = self._examples.tokenizer(config)

@@ -8,6 +8,7 @@ from grpo_engine.alerts.rules import Finding
 from grpo_engine.alerts.state import raised
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control, StopNow
+from grpo_engine.errors import RewardError
 from grpo_engine.events import AlertRaised
 from grpo_engine.rewards.combine import process_steps
 from grpo_engine.rewards.scoring import Scores, Steps
@@ -77,7 +78,11 @@ class Scorer:
     def __enter__(self) -> "Scorer":
         self._worker.__enter__()
         columns = dict(self._task.train[0].columns) if len(self._task.train) else {}
-        self._worker.check(list(columns), f"task {self._task.name}")
+        try:
+            self._worker.check(list(columns), f"task {self._task.name}")
+        except RewardError:
+            self._worker.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

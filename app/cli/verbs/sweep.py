@@ -53,7 +53,7 @@ def sweep(
         if queue:
             failed = 0 if add_only else work(waiting)
             raise typer.Exit(exit_codes.FAILED if failed else exit_codes.OK)
-        key = _plan(waiting, file, preset, sets or [], seeds, steps, name)
+        key = _plan(waiting, file, preset, sets or [], seeds, steps, name, later=add_only)
         if retry:
             say(f"{waiting.retry_failed(key)} failed runs were requeued")
         failed = 0 if add_only else work(waiting, key)
@@ -64,10 +64,11 @@ def sweep(
 
 def _plan(
     queue: "RunQueue", file: Path | None, preset: str | None, sets: list[str], seeds: int,
-    steps: int | None, name: str,
+    steps: int | None, name: str, *, later: bool,
 ) -> int:  # fmt: skip
-    """Queue the grid, or find it; validate every point before training any."""
+    """Queue the grid, or find it; try the settings of every point before training any."""
     from app.cli.run_config import assemble
+    from app.trial.ready import require_apart
     from experiments.db.configs import config_tree, flat
     from experiments.queue import points
 
@@ -75,10 +76,12 @@ def _plan(
     base = assemble(file, preset, [], steps=steps)
     first = int(flat(config_tree(base))["seed"])
     planned: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    tried = []
     axes: dict[str, list[Any]] = {path: [] for path in texts}
     for point in points(texts):
         words = [f"{path}={value}" for path, value in point.items()]
-        one = config_tree(assemble(file, preset, words, steps=steps))
+        tried.append(assemble(file, preset, words, steps=steps))
+        one = config_tree(tried[-1])
         chosen = {path: flat(one).get(path, point[path]) for path in point}
         for path, value in chosen.items():
             if value not in axes[path]:
@@ -86,6 +89,8 @@ def _plan(
         for number in range(seeds):
             seed = int(flat(one)["seed"]) + number if "seed" in texts else first + number
             planned.append((chosen | {"seed": seed}, one | {"seed": seed, "name": ""}))
+    for download in require_apart(tried, later=later):
+        say(download)
     key, new = queue.sweep(name, axes | {"seed": list(range(first, first + seeds))}, planned)
     say(f"{'queued' if new else 'continuing with'} {len(planned)} runs")
     return key
