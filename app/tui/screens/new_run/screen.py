@@ -806,8 +806,9 @@ class NewRunScreen(WorkbenchScreen):
         place = next((kind for kind in PLACES if kind == where), None)
         if config is None or place is None:
             return
-        if place == "detached":
-            self.notify(f"Starting {config.name or 'the run'} in the background.", markup=False)
+        where = {"here": "", "detached": " in the background", "queue": " from the queue"}[place]
+        self.notify(f"Trying the settings of {config.name or 'the run'}, which then starts{where}.",
+                    markup=False)  # fmt: skip
         self.post_message(LaunchRequested(config, place, self.view.origin.run))
 
     # -- files ------------------------------------------------------------------------------
