@@ -1,6 +1,6 @@
 """The New run form without a screen: settings as text, validated while typing, and their costs."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,7 +8,6 @@ import yaml
 
 from experiments.values import RunSummary
 from grpo_engine.config.parse import (
-    BELONGS_TO,
     SettingInfo,
     build,
     flatten,
@@ -46,7 +45,7 @@ class RunForm:
     def type(self, path: str, text: str) -> "RunForm":
         """Return the form with one field edited; typing the base's value removes the edit."""
         edits = {key: value for key, value in self.edits.items() if key != path}
-        if text != shown(flatten(self.base)[path]) or follows(path, edits):
+        if text != shown(flatten(self.base)[path]):
             edits[path] = text
         return replace(self, edits=edits)
 
@@ -110,16 +109,8 @@ class RunForm:
         if not isinstance(tree, dict):
             raise ConfigError(f"a config has sections like `rollout:`, got {text[:40]!r}")
         wanted, base = flatten(build(tree, where="this YAML")), flatten(self.base)
-        changed = {path for path, value in wanted.items() if value != base[path]}
-        changed |= {path for path, value in wanted.items() if value and follows(path, changed)}
-        edits = {path: shown(value) for path, value in wanted.items() if path in changed}
+        edits = {path: shown(value) for path, value in wanted.items() if value != base[path]}
         return replace(self, edits=edits)
-
-
-def follows(path: str, changed: Collection[str]) -> bool:
-    """Whether the base's value of a setting is dropped because another setting has changed."""
-    section, _, name = path.partition(".")
-    return f"{section}.{BELONGS_TO.get((section, name))}" in changed
 
 
 def matches(info: SettingInfo, search: str) -> bool:

@@ -61,13 +61,15 @@ class Checked:
 def check(form: RunForm) -> Checked:
     """Build the config, and assign each error to the field that should be changed."""
     found = form.errors()
-    config = None if found else form.config()
-    values = flatten(form.base if config is None else config)
+    base = flatten(form.base)
     rows = {
-        path: FormField(info=info, text=form.edits.get(path, shown(values[path])),
+        path: FormField(info=info, text=form.edits.get(path, shown(base[path])),
                         changed=path in form.edits, error=found.get(path, ""))
         for path, info in INFO.items()
     }  # fmt: skip
+    config = None
+    if not found:
+        config = form.config()
     chosen = _recipe_of(form, config)
     read = frozenset(settings_read(chosen)) if chosen is not None else frozenset()
     return Checked(fields=rows, errors=found, config=config, recipe=chosen, read=read)
