@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from grpo_engine.config.recipe_settings import Setting
-from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
+from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, recipe
 from grpo_engine.errors import ConfigError
 
 
@@ -139,8 +139,16 @@ class AlgorithmConfig(
 
     def resolved(self) -> Recipe:
         """Return the recipe with this run's changes."""
-        changes = self.model_dump(exclude={"recipe"}, exclude_none=True)
-        return recipe(self.recipe, **changes)
+        return recipe(self.recipe, **self._set())
+
+    def differences(self) -> dict[str, tuple[Any, Any]]:
+        """The settings that differ from the recipe as defined: this run's value, the recipe's."""
+        own = RECIPES[self.recipe]
+        values = {name: (value, getattr(own, name)) for name, value in self._set().items()}
+        return {name: pair for name, pair in values.items() if pair[0] != pair[1]}
+
+    def _set(self) -> dict[str, Any]:
+        return dict(self.model_dump(exclude={"recipe"}, exclude_none=True))
 
     @model_validator(mode="after")
     def _check(self) -> "AlgorithmConfig":
