@@ -130,8 +130,11 @@ class RunQuestions(Reading):
         return dict(json.loads(payload).get("settled", {})) if payload else {}
 
     def settings(self, run: int) -> dict[str, Any]:
-        """Return a run's settings by path."""
-        rows = self._all("SELECT path, value FROM run_param WHERE run_id = ?", (run,))
+        """Return a run's settings by path; those left to the recipe have its values."""
+        rows = self._all(
+            "SELECT path, coalesce(nullif(value, 'null'), in_force(config, path), value) "
+            "FROM run_param JOIN run ON run.id = run_id WHERE run_id = ?", (run,),
+        )  # fmt: skip
         return {text(path): json.loads(value) for path, value in rows}
 
     def attempts(self, run: int) -> tuple[v.AttemptView, ...]:

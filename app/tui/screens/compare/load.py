@@ -83,7 +83,8 @@ def alone(reader: StoreReader, run: RunSummary) -> Comparison:
         )
         for key, line in lines
     )  # fmt: skip
-    same = {path: value for path, value in detail.settings.items() if path != "name"}
+    forced = {**reader.settings(run.key), **detail.settled}
+    same = {path: forced.get(path) for path in detail.settings if path != "name"}
     return Comparison(
         runs=(detail.summary,), baseline=run.id, at=f"step {detail.summary.step}", differing=(),
         same=same, metrics=metrics, seeds=(), tests=(), notes=(),
