@@ -116,7 +116,7 @@ def _why_no_signal(group: SampledGroup, accuracy: str) -> str:
         if alike and right[0] >= 1:
             why = "all right"
         elif alike and right[0] <= 0:
-            why = f"all wrong, scored {known[0]:g}" if known[0] else "all wrong"
+            why = "all wrong"
     else:
         why = f"all scored {known[0]:g}"
     return f"{why}, replaced" if group.replaced else why

@@ -10,7 +10,7 @@ from textual.reactive import reactive
 from app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
 from app.inspector.groups import letter
 from app.text.numbers import share, short, signed, sparkline
-from app.text.safe_text import clip, pad, wrap
+from app.text.safe_text import cell_len, clip, pad, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.messages import PromptFocused, RolloutOpened
 from app.tui.widgets.lanes import arrow, largest_push
@@ -82,11 +82,10 @@ def _cell(rollout: ShownRollout, each: int, palette: Palette, largest: float, ma
 
 
 def why_line(why: str, width: int, palette: Palette) -> Line:
-    """Why no answer of the group is pushed."""
-    text = f"    └ {why}: no push"
-    if len(text) > width:
-        text = clip(f"  └ {why}", width)
-    return [(text, style(palette.label))]
+    """Why no answer of the group is pushed; if narrow, only the score that all of them have."""
+    texts = (f"    └ {why}: no push", f"  └ {why}", f"  └ {why.rpartition(', ')[2]}")
+    text = next((text for text in texts if cell_len(text) <= width), texts[-1])
+    return [(clip(text, width), style(palette.label))]
 
 
 def why_no_push(group: ShownGroup) -> str:

@@ -5,11 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from textual.pilot import Pilot
 
 from app.tui.app import Workbench
+from app.tui.looks.colours import PALETTES
 from app.tui.preferences import Preferences
 from app.tui.widgets.charts.curves import Curves
+from app.tui.widgets.groups import why_line
 from app.tui.widgets.lanes import Lanes
 from grpo_engine import events as ev
 from tests.app import frames
@@ -104,6 +108,19 @@ async def test_a_held_out_problem_beyond_ninety_nine_shows_its_mean(tmp_path: Pa
         (line,) = [line for line in frames.text(app).splitlines() if "513▸" in line]
         # one right answer with its form: 1 + 0.1
         assert line.rstrip(" │").endswith("1.1")
+
+
+@given(
+    width=st.integers(16, 60),
+    right=st.sampled_from(["all wrong", "all right"]),
+    score=st.floats(-100, 100, allow_nan=False).map(lambda value: f"{value:g}"),
+)
+def test_a_group_that_is_all_wrong_and_scored_is_never_called_wrong_alone(
+    width: int, right: str, score: str
+) -> None:
+    ((text, _),) = why_line(f"{right}, all scored {score}", width, PALETTES["dark"])
+    assert len(text) <= width
+    assert "all scored" in text
 
 
 async def test_arrows_choose_the_prompt_that_the_answers_belong_to(tmp_path: Path) -> None:
