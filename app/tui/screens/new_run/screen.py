@@ -782,7 +782,7 @@ class NewRunScreen(WorkbenchScreen):
             self.view = replace(view, open=view.open | {path.partition(".")[0]},
                                 cursor=path)  # fmt: skip
             count = f" and {view.problems - 1} more" if view.problems > 1 else ""
-            words = f"{path}: {problem.removeprefix(path + ': ')}"
+            words = problem if path in problem else f"{path}: {problem}"
         else:
             count, words = "", f"the YAML is not applied: {view.yaml_problem}"
         self.notify(
