@@ -50,10 +50,11 @@ class Readiness:
 
         task, model = self._examples.task_key(config), config.model.model_dump_json()
         has_task = passes("task.name", "", lambda: self._examples.task(config))
-        if has_task:
-            key = f"{task} {config.rewards.model_dump_json()} {self._scores.stamps(config)}"
-            passes("rewards.functions", key, lambda: self._scores.rehearse(config), fixed=True)
         now = _without_mlx()
+        if has_task and not now:
+            scored = config.rewards.model_dump_json(), config.algorithm.model_dump_json()
+            key = f"{task} {scored} {self._scores.stamps(config)}"
+            passes("rewards.functions", key, lambda: self._scores.rehearse(config), fixed=True)
         # custom code of a model runs only in a run
         if not now and not config.model.trust_remote_code:
             passes("optimizer.name", config.optimizer.model_dump_json(), lambda: _rule(config))
@@ -86,7 +87,8 @@ def _told(error: Exception, part: str, *, fixed: bool) -> tuple[str, str]:
     words = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
     words = " ".join(words.split("\n", 1)[0].split())
     named = [name for name in re.findall(r"[a-z]+\.[a-z_0-9]+", words) if name in settings()]
-    setting = part if fixed or not named else named[0]
+    known = [name for name in getattr(error, "settings", ()) if name in settings()]
+    setting = [*known, *([] if fixed else named), part][0]
     return setting, words if setting in words else f"{setting}: {words}"
 
 
