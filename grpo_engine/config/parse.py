@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from grpo_engine.config.recipe_settings import ANY, Setting
+from grpo_engine.config.safe_yaml import parse_yaml, read_text
 from grpo_engine.config.settings import RunConfig, Section
 from grpo_engine.errors import ConfigError, RecipeError
 
@@ -96,12 +97,11 @@ def flatten(config: RunConfig) -> dict[str, Any]:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML config as a plain tree."""
+    text = read_text(path)
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; check the path") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
+        tree = parse_yaml(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} cannot be used as YAML: {error}") from error
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -236,7 +236,7 @@ def _parse_value(info: SettingInfo, text: str) -> Any:
 
 def _plain(text: str) -> Any:
     try:
-        value = yaml.safe_load(text)
+        value = parse_yaml(text)
         # YAML reads 1e-5 as text, because its floats need a point
         return float(value) if isinstance(value, str) else value
     except (yaml.YAMLError, ValueError):
@@ -290,4 +290,6 @@ def _problem(item: Any) -> Problem:
             named = tuple(f"algorithm.{name}" for name in (*named, "recipe"))
         return Problem(str(error), named)
     words = str(item["msg"])[0].lower() + str(item["msg"])[1:]
+    if item["type"] in ("tuple_type", "list_type"):
+        words = "must be a list, such as [one, two]"
     return Problem(f"{words}, got {item['input']!r}", (setting,) if setting else (), path)

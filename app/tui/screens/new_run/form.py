@@ -18,6 +18,7 @@ from grpo_engine.config.parse import (
     settings,
     write_yaml,
 )
+from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 
@@ -112,7 +113,7 @@ class RunForm:
     def from_yaml(self, text: str) -> "RunForm":
         """Replace the settings by a YAML text; anything it omits gets the default."""
         try:
-            tree = yaml.safe_load(text) or {}
+            tree = parse_yaml(text) or {}
         except yaml.YAMLError as error:
             raise ConfigError(f"this is not YAML: {error}") from error
         if not isinstance(tree, dict):
