@@ -22,6 +22,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 from grpo_engine.events import RunFailed, RunFinished
 from tests.engine.runs import events_of, settings, write_world
+from tests.engine.tiny import write_model
 
 BROKEN = """
 def raises(completions, **_):
@@ -40,6 +41,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_world(tmp_path_factory.mktemp("world"))
     (folder / "broken.py").write_text(BROKEN)
     (folder / "empty").mkdir()
+    write_model(folder / "other-tokens", vocab_size=40)
     (folder / "model.gguf").write_bytes(b"GGUF")
     (folder / "question.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n' * 2)
     chat = [{"role": "user", "content": "say 1"}]
@@ -82,6 +84,7 @@ WRONG: tuple[tuple[str, dict[str, Any]], ...] = (
     ("task.target_column", {"task": {"target_column": "solution"}}),
     ("task.held_out_split", {"task": {"held_out_split": "tests"}}),
     ("task.options", {"task": {"options": {"kinds": ["divide"]}}}),
+    ("model.path", {"model": {"path": "{world}/other-tokens"}}),
     ("task.chat_template", {"task": {"chat_template": "{world}/nowhere.jinja",
                                      "name": "{world}/chat.jsonl", "held_out_size": 1},
                             "rewards": {"functions": ["numeric_answer"]}}),
