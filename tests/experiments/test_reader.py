@@ -109,7 +109,7 @@ def test_a_setting_left_to_the_recipe_has_the_recipes_value_everywhere(
     with closing(StoreReader(path)) as reader:
         (run,) = reader.runs(columns=["=algorithm.beta"])
         assert run.columns["algorithm.beta"] == made.beta
-        stored = reader.settings(run.key)
+        stored = reader.settings(run.key, in_force=True)
         for name in SETTINGS:
             assert stored[f"algorithm.{name}"] == getattr(made, name), name
         # and filters and sorting agree with what is shown
