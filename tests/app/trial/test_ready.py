@@ -89,6 +89,7 @@ WRONG: tuple[tuple[str, dict[str, Any]], ...] = (
                                      "name": "{world}/chat.jsonl", "held_out_size": 1},
                             "rewards": {"functions": ["numeric_answer"]}}),
     ("rollout.max_new_tokens", {"rollout": {"max_new_tokens": 131072}}),
+    ("algorithm.refill_on", {"algorithm": {"recipe": "dapo", "refill_on": "nothing"}}),
     ("optimizer.weight_decay", {"optimizer": {"name": "adam", "weight_decay": 0.1}}),
 )  # fmt: skip
 
