@@ -249,11 +249,11 @@ async def test_other_data_refuse_the_test_and_say_so(tmp_path: Path) -> None:
 
 def test_a_setting_left_to_the_recipe_is_compared_by_the_recipes_value(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    for name, algorithm in (
+    for name, tree in (
         ("own", {"recipe": "grpo"}),
         ("other", {"recipe": "grpo", "beta": 0.1}),
     ):
-        record(path, run_events(steps=2), name=name, algorithm=algorithm)
+        record(path, run_events(steps=2), name=name, algorithm=tree)
     with closing(StoreReader(path)) as reader:
         found = load_comparison(reader, ["own", "other"], "", "step", None).comparison
         assert found is not None
