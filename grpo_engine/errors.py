@@ -30,6 +30,10 @@ class DataError(EngineError, ValueError):
     """A data set, or a row in it, cannot be used."""
 
 
+class NotFetchedError(DataError, ModelError):
+    """A model or data set of the hub is not in the cache of this machine."""
+
+
 class RewardError(EngineError):
     """A reward function cannot be loaded, failed, or returned something other than scores."""
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.feed.series import SMOOTHING, Series
-from app.feed.snapshot import Asked, Head, LogLine, ShownGroup, Snapshot, Status
+from app.feed.snapshot import ENDED, Asked, Head, LogLine, ShownGroup, Snapshot, Status
 from experiments.values import AlertView, BoardView
 from grpo_engine import events as ev
 
@@ -29,6 +29,7 @@ class RunState:
         self._series: dict[str, Series] = {}
         self._groups: dict[tuple[str, int], ev.Group] = {}
         self._group_step = 0
+        self._trained: tuple[int, tuple[ev.Group, ...]] = (0, ())
         self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
         self._alerts: dict[str, AlertView] = {}
         self._muted: frozenset[str] = frozenset()
@@ -139,8 +140,13 @@ class RunState:
         return series.view().value if series is not None else None
 
     def _shown_groups(self) -> tuple[int, tuple[ShownGroup, ...]]:
-        """Return the step on screen and its groups: in the board's order, with recorded scores."""
+        """Return the step on screen and its groups: in the board's order, with recorded scores.
+
+        When the run has ended, they are those it trained on last.
+        """
         board = self._board
+        if self._values["status"] in ENDED and self._trained[1]:
+            return self._trained
         if board.groups and board.step >= self._group_step:
             recorded = self._groups if board.step == self._group_step else {}
             return board.step, tuple(
@@ -169,6 +175,7 @@ class RunState:
                 series.forget_after(event.step)
             if self._group_step > event.step:
                 self._groups.clear()  # the step is sampled again
+                self._trained = (0, ())
         self._values.update(status="loading", step=event.step, asked="", failure=None)
         what = "went on from" if event.resumed else "started at"
         self._write(event, at, f"{what} step {event.step} on {event.device}")
@@ -190,6 +197,9 @@ class RunState:
             self._groups.clear()
             self._passes.clear()
         self._groups[(event.group.origin, event.group.index)] = event.group
+        if event.group.origin == "train":
+            groups = (group for group in self._groups.values() if group.origin == "train")
+            self._trained = event.step, tuple(groups)
 
     def _pass_finished(self, event: ev.PassFinished, at: float | None) -> None:
         if self._passes and self._passes[0].step != event.step:

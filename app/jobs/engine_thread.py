@@ -3,9 +3,12 @@
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import SimpleQueue
+from typing import TypeVar
 
 Work = Callable[[], None]
+T = TypeVar("T")
 
 
 class EngineThread(threading.Thread):
@@ -19,6 +22,19 @@ class EngineThread(threading.Thread):
     def submit(self, work: Work) -> None:
         """Queue a job."""
         self._jobs.put(work)
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Do a job there, and return its result or raise its error here."""
+        result: Future[T] = Future()
+
+        def job() -> None:
+            try:
+                result.set_result(work())
+            except BaseException as error:
+                result.set_exception(error)
+
+        self.submit(job)
+        return result.result()
 
     def finish(self) -> None:
         """Stop after the queued jobs."""

@@ -34,16 +34,18 @@ TICK = 0.1
 
 
 def run_headless(
-    job: Job, *, as_json: bool = False, on_end: str = "", ready: Path | None = None
-) -> int:
+    job: Job, *, as_json: bool = False, on_end: str = "", ready: Path | None = None,
+    engine: EngineThread | None = None,
+) -> int:  # fmt: skip
     """Run the job to its end and return the exit status.
 
-    `on_end` is a shell command; a background run reports its start in the file `ready`.
+    `on_end` is a shell command; a background run reports its start in the file `ready`. A process
+    that has an engine thread already passes it.
     """
     job.folder.mkdir(parents=True, exist_ok=True)
     watcher = Watcher(job, as_json=as_json, on_end=on_end, ready=ready)
     with fault_log(job.folder), watcher.signals():
-        return watcher.watch()
+        return watcher.watch(engine or EngineThread())
 
 
 class Watcher:
@@ -63,14 +65,14 @@ class Watcher:
         self._facts = job.handle.facts if job.handle else None
         self._noted: deque[ev.NoteWritten] = deque(maxlen=200)
 
-    def watch(self) -> int:
+    def watch(self, engine: EngineThread) -> int:
         """Start the engine, show events until it ends, close everything."""
         job = self._job
         self._say(f"run {job.name} in {job.folder}")
-        engine = EngineThread()
         engine.submit(self._train)
         engine.finish()
-        engine.start()
+        if not engine.is_alive():
+            engine.start()
         while (event := self._next()) is not None:
             self._announce(event)
             self._show(event)

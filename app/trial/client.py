@@ -17,12 +17,19 @@ from typing import Any
 
 from app.jobs.detach import environment
 
-OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+MAY_FETCH = "GRPO_TUI_MAY_FETCH"  # set in a trial without network whose run would have it
 PATIENCE_S = 120.0
 FETCH_S = 3600.0
 OVERTAKEN_S = 3.0
 TICK_S = 0.1
 PIECE = 1 << 16
+
+
+def offline() -> dict[str, str]:
+    """Return the environment of a process that downloads nothing."""
+    names = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+    may_fetch = "" if os.environ.get(names[0]) else "1"
+    return {**environment(), **dict.fromkeys(names, "1"), MAY_FETCH: may_fetch}
 
 
 class TrialError(RuntimeError):
@@ -125,7 +132,7 @@ class TrialProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "app.trial.process"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                start_new_session=True, env=environment() | ({} if online else OFFLINE),
+                start_new_session=True, env=environment() if online else offline(),
             )  # fmt: skip
         return self._process
 

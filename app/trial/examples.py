@@ -7,7 +7,7 @@ from typing import Any
 
 import grpo_engine
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import MissingPackageError, ModelError
+from grpo_engine.errors import MissingPackageError, ModelError, NotFetchedError
 from grpo_engine.platform.device import require_mlx
 from grpo_engine.rollouts.prompts import PromptRenderer, RenderedPrompt, conversation
 from grpo_engine.tasks.base import Example, Task, draw, load_task
@@ -26,12 +26,16 @@ class Examples:
 
     def task(self, config: RunConfig) -> Task:
         """Return the task of these settings; reload it if a file of it has changed."""
-        place = Path(config.task.name).expanduser()
-        changed = place.stat().st_mtime_ns if place.exists() else 0
-        key = f"{changed} {config.task.model_dump_json()}"
+        key = self.task_key(config)
         if self._task is None or self._task[0] != key:
             self._task = key, load_task(config.task)
         return self._task[1]
+
+    def task_key(self, config: RunConfig) -> str:
+        """Return a key of the task's settings and the time of its file."""
+        place = Path(config.task.name).expanduser()
+        changed = place.stat().st_mtime_ns if place.exists() else 0
+        return f"{changed} {config.task.model_dump_json()}"
 
     def tokenizer(self, config: RunConfig) -> Any:
         """Return the model's tokenizer, without loading weights."""
@@ -128,7 +132,7 @@ def cached(repository: str) -> Path:
     try:
         return Path(snapshot_download(repository, local_files_only=True))
     except (OSError, ValueError) as error:
-        raise ModelError(
+        raise NotFetchedError(
             f"{repository} is not on this machine yet: a run fetches it when it starts, f fetches "
             "it now."
         ) from error

@@ -5,12 +5,9 @@ from typing import TYPE_CHECKING, Any
 from app.trial.examples import Examples, model_folder
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import MemoryLimitError
-from grpo_engine.tasks.base import draw
 
 if TYPE_CHECKING:
     from grpo_engine.policy.policy import Policy
-
-PROBES = 8
 
 
 class Estimates:
@@ -24,10 +21,9 @@ class Estimates:
         """Return bytes by purpose, the limit, and the number of answers per backward pass."""
         from grpo_engine.setup import preflight
 
-        policy = self._shapes(config)
+        policy = self.shapes(config)
         task, render = self._examples.task(config), self._examples.renderer(config)
-        probes = draw(task, config.seed, 0, min(PROBES, len(task.train)))
-        longest = max(len(render(example).ids) for example in probes)
+        longest = preflight.longest_prompt(config, task, render)
         rows = preflight.micro_rows(config, policy, longest)
         found: dict[str, Any] = {
             "limit": preflight.memory_limit(), "rows": rows, "prompt_tokens": longest,
@@ -43,7 +39,8 @@ class Estimates:
             "sampling": made.sampling, "update": made.update, "refused": "",
         }  # fmt: skip
 
-    def _shapes(self, config: RunConfig) -> "Policy":
+    def shapes(self, config: RunConfig) -> "Policy":
+        """Return the described policy of these settings."""
         key = config.model.model_dump_json()
         if self._policy is None or self._policy[0] != key:
             self._policy = key, shapes(config)

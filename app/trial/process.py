@@ -38,11 +38,13 @@ class Trials:
     def __init__(self, stack: ExitStack) -> None:
         from app.trial.examples import Examples
         from app.trial.memory import Estimates
+        from app.trial.ready import Readiness
         from app.trial.scores import Scores
 
         self._examples = Examples()
         self._estimates = Estimates(self._examples)
         self._scores = Scores(self._examples)
+        self._ready = Readiness(self._examples, self._estimates, self._scores)
         stack.callback(self._scores.close)
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,6 +59,8 @@ class Trials:
                     return self._examples.describe(config)
                 case "memory":
                     return self._estimates.estimate(config)
+                case "ready":
+                    return self._ready.of(config)
                 case _:
                     return self._scores.score(
                         config, int(question["example"]), str(question["completion"])

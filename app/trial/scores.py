@@ -2,17 +2,36 @@
 
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from app.trial.examples import Examples
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.control import Control
 from grpo_engine.errors import EngineError
 from grpo_engine.events import total_reward
 from grpo_engine.rewards.worker.client import RewardWorker
-from grpo_engine.rollouts.prompts import conversation, reward_completion, reward_prompt
+from grpo_engine.rollouts.prompts import (
+    RenderedPrompt,
+    Tokenizer,
+    conversation,
+    reward_completion,
+    reward_prompt,
+)
+from grpo_engine.rollouts.types import Rollout
 
 MOST = 2_000
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:  # noqa: ARG002
+        return list(text.encode("utf-8", "surrogatepass"))
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:  # noqa: ARG002
+        return bytes(ids).decode("utf-8", "replace")
 
 
 class Scores:
@@ -61,12 +80,39 @@ class Scores:
             "problems": [str(problem)[:MOST] for problem in scored.problems],
         }
 
+    def rehearse(self, config: RunConfig) -> None:
+        """Start the reward process as a run does, and score two made-up answers at step 0."""
+        from grpo_engine.rewards.scorer import Scorer
+
+        task, example = self._examples.task(config), self._examples.drawn(config)[0]
+        prompt = RenderedPrompt(ids=(), text="", prompt=conversation(task, example))
+        texts = (f"<answer>{example.target or 42}</answer>", "I do not know.")
+        rollouts = [
+            Rollout(
+                key=example.key, group=0, index=place, attempt=0, prompt_ids=(), text=text,
+                ids=tuple(self._ids(config, text)), logprobs=(), raw_logprobs=(), finish="stop",
+            )
+            for place, text in enumerate(texts)
+        ]  # fmt: skip
+        folder, tokenizer = Path(self._folder.name), self._tokenizer(config)
+        with Scorer(config, task, folder, Control(), tokenizer) as scorer:
+            scorer.score([example] * 2, [prompt] * 2, rollouts, step=1)
+
+    def stamps(self, config: RunConfig) -> list[int]:
+        """Return the modification times of the functions' files."""
+        return [_stamp(name) for name in config.rewards.functions]
+
     def _ids(self, config: RunConfig, completion: str) -> list[int]:
-        try:
-            tokenizer = self._examples.tokenizer(config)
-        except EngineError:
-            return list(completion.encode("utf-8", "surrogatepass"))
+        tokenizer = self._tokenizer(config)
         return [int(i) for i in tokenizer.encode(completion, add_special_tokens=False)]
+
+    def _tokenizer(self, config: RunConfig) -> Tokenizer:
+        """Return the model's tokenizer, or one of bytes if that cannot be loaded."""
+        try:
+            tokenizer: Tokenizer = self._examples.tokenizer(config)
+        except EngineError:
+            return Bytes()
+        return tokenizer
 
     def _started(self, config: RunConfig) -> RewardWorker:
         from grpo_engine.rewards.scorer import specs_of

@@ -47,7 +47,9 @@ class Bridge:
 
         def start(control: Control) -> "Job":
             from app.jobs.start import new_job
+            from app.trial.ready import require
 
+            require(config)
             return new_job(config, db=self._store, parent=parent, control=control)
 
         self._submit(start)

@@ -181,7 +181,9 @@ class RunApp(ThemedApp):
 
     def _enqueue(self, message: msg.LaunchRequested) -> None:
         from app.jobs.launch import enqueue
+        from app.trial.ready import require_apart
 
+        require_apart([message.config], later=True)
         self._tell(msg.Queued(enqueue(message.config, self.store, message.parent)))
 
     @on(msg.RunBegan)

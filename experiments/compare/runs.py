@@ -343,7 +343,7 @@ def grid(
     columns: dict[str, Any] = {}
     full = reader.runs(archived=True, keys=[run.key for run in runs], metrics=[key])
     for run in full:
-        settings = reader.settings(run.key)
+        settings = reader.settings(run.key, in_force=True)
         row, column = settings.get(rows_path), settings.get(columns_path)
         rows[json.dumps(row)], columns[json.dumps(column)] = row, column
         line = run.metrics.get(key)

@@ -1,8 +1,10 @@
 """A run's configuration as it is stored: tree, dotted paths and hash."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from experiments.db.texts import escape
@@ -24,6 +26,26 @@ def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
         else:
             paths[name] = value
     return paths
+
+
+def in_force(config: str | None, path: str) -> Any:
+    """Return what the recipe of a stored configuration sets; None for what it does not set."""
+    section, _, name = path.partition(".")
+    if section != "algorithm" or not config:
+        return None
+    return _resolved(json_text(json.loads(config).get(section) or {})).get(name)
+
+
+@lru_cache(maxsize=1024)
+def _resolved(algorithm: str) -> Mapping[str, Any]:
+    # a list of runs is drawn before pydantic is loaded, unless such a column is in it
+    from grpo_engine.config.settings import AlgorithmConfig
+
+    try:
+        recipe = AlgorithmConfig.model_validate_json(algorithm).resolved()
+    except ValueError:  # a recipe or a setting of another version
+        return {}
+    return dataclasses.asdict(recipe)
 
 
 def json_text(value: Any) -> str:

@@ -41,10 +41,13 @@ class Column:
         if self.kind == "field":
             return FIELDS[self.path], []
         if self.kind == "setting":
-            value = "value" if shown else "coalesce(number, value)"
-            return f"(SELECT {value} FROM run_param WHERE run_id = run.id AND path = ?)", [
-                escape(self.path)
-            ]
+            stored, forced = "nullif(value, 'null')", "in_force(run.config, ?)"
+            if not shown:
+                stored = f"coalesce(number, {stored})"
+                forced = f"number_in_force(run.config, ?), {forced}"
+            query = f"SELECT {stored} FROM run_param WHERE run_id = run.id AND path = ?"
+            sql = f"coalesce(({query}), {forced})"
+            return sql, [escape(self.path)] * sql.count("?")
         return (
             f"(SELECT {stat_column(self.path, self.stat)} FROM metric_summary WHERE run_id = run.id"
             " AND key_id = (SELECT id FROM metric_key WHERE name = ?))",

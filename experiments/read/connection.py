@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from experiments.db.configs import in_force, json_text, number_of
 from experiments.db.connection import open_reader
 from experiments.db.migration_sql import CURRENT
 from experiments.db.migrations import too_new, version
@@ -19,12 +20,23 @@ from experiments.read.shapes import Columns, Shape, V
 R = TypeVar("R", bound=tuple[Any, ...])
 
 
+def _as_json(config: str | None, path: str) -> str | None:
+    value = in_force(config, path)
+    return None if value is None else json_text(value)
+
+
+def _as_number(config: str | None, path: str) -> float | None:
+    return number_of(in_force(config, path))
+
+
 class Reading:
     """One long-lived connection; no cursor outlives a call, so that the log can be checkpointed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._conn = open_reader(path)
+        for name, written in (("in_force", _as_json), ("number_in_force", _as_number)):
+            self._conn.create_function(name, 2, written, deterministic=True)
         self.schema = version(self._conn)
         if self.schema == 0:
             self._conn.close()

@@ -140,9 +140,15 @@ class RunQuestions(Reading):
         )  # fmt: skip
         return dict(json.loads(payload).get("settled", {})) if payload else {}
 
-    def settings(self, run: int) -> dict[str, Any]:
-        """Return a run's settings by path."""
-        rows = self._all("SELECT path, value FROM run_param WHERE run_id = ?", (run,))
+    def settings(self, run: int, *, in_force: bool = False) -> dict[str, Any]:
+        """Return a run's settings by path, on request with the values that the recipe sets."""
+        value = "value"
+        if in_force:
+            value = "coalesce(nullif(value, 'null'), in_force(config, path), value)"
+        rows = self._all(
+            f"SELECT path, {value} FROM run_param JOIN run ON run.id = run_id WHERE run_id = ?",
+            (run,),
+        )
         return {text(path): json.loads(value) for path, value in rows}
 
     def attempts(self, run: int) -> tuple[v.AttemptView, ...]:

@@ -100,6 +100,10 @@ def find(name: str) -> tuple[Any, str]:
         return Classifier(name.removeprefix("model:")), ""
     target = BUILT_IN[name].target if name in BUILT_IN else name
     place, colon, attribute = target.rpartition(":")
+    file = target.removesuffix(":")
+    if file.endswith(".py"):
+        have = _names(_from_file(file, name))
+        raise RewardError(f"reward {name} is a file; write {file}:FUNCTION, it has {have}")
     if not colon or not place or not attribute:
         raise RewardError(f"unknown reward {name!r}{nearest(name)}; give {FORMS}")
     looks_like_file = place.endswith(".py") or "/" in place
@@ -107,12 +111,17 @@ def find(name: str) -> tuple[Any, str]:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            here = vars(module).items()
-            have = [k for k, v in here if getattr(v, "__module__", "") == module.__name__]
-            known = ", ".join(have) or "nothing"
-            raise RewardError(f"reward {name}: {place} has no {attribute!r}; it has {known}")
+            have = _names(module)
+            raise RewardError(f"reward {name}: {place} has no {attribute!r}; it has {have}")
         found = getattr(found, part)
     return found, str(getattr(module, "__file__", "") or "")
+
+
+def _names(module: Any) -> str:
+    """What a module defines itself."""
+    here = vars(module).items()
+    own = [name for name, value in here if getattr(value, "__module__", "") == module.__name__]
+    return ", ".join(own) or "nothing"
 
 
 def _from_file(place: str, name: str) -> Any:

@@ -102,7 +102,8 @@ class PromptRenderer:
             token = max(ids)
             raise DataError(
                 f"{place(example)}: token {token} ({self.tokenizer.decode([token])!r}) is beyond "
-                f"the {self.vocabulary} that {self.model} knows: its tokenizer is another model's"
+                f"the {self.vocabulary} that {self.model} knows: its tokenizer is another model's; "
+                "set model.path to a folder whose files belong together"
             )
         if self.limit and len(ids) > self.limit:
             raise DataError(self._too_long(example, len(ids)))

@@ -22,6 +22,7 @@ from grpo_engine.tasks.base import (
     Task,
     digest_of,
     digest_of_examples,
+    prompt_hash,
     set_aside,
     without,
 )
@@ -93,7 +94,9 @@ def make_task(
             )
         held_out = held_out[: config.held_out_size]
     elif config.held_out_size:
-        train, held_out = set_aside(train, config.held_out_size, seed=seed)
+        rows = train
+        train, held_out = set_aside(rows, config.held_out_size, seed=seed)
+        notes += _about_split(config, rows, train, held_out)
     if config.train_size:
         train = train[: config.train_size]
     if not train:
@@ -115,6 +118,25 @@ def make_task(
         shuffle=config.shuffle,
         notes=tuple(notes),
     )
+
+
+def _about_split(
+    config: TaskConfig,
+    rows: Sequence[Example],
+    train: Sequence[Example],
+    held_out: Sequence[Example],
+) -> list[str]:
+    """Why fewer rows were set aside than asked for, and which are used by neither side."""
+    notes = []
+    if len(held_out) < config.held_out_size:
+        prompts = len({prompt_hash(row.prompt) for row in rows})
+        notes.append(
+            f"{len(held_out)} of {len(rows)} rows are held out, fewer than task.held_out_size "
+            f"{config.held_out_size}: at most half of the {prompts} different prompts"
+        )
+    if unused := len(rows) - len(train) - len(held_out):
+        notes.append(f"{unused} rows repeat a held-out prompt and are not used")
+    return notes
 
 
 def load_splits(config: TaskConfig, name: str = "") -> dict[str, list[Row]]:
@@ -164,11 +186,12 @@ def _folder(config: TaskConfig, folder: Path) -> dict[str, list[Row]]:
 
 def pick_splits(config: TaskConfig, splits: Mapping[str, Any]) -> tuple[str, str]:
     """Names of the training and held-out splits; the latter is empty to set rows aside."""
-    for asked in (config.split, config.held_out_split):
+    for name in ("split", "held_out_split"):
+        asked = getattr(config, name)
         if asked and asked not in splits:
             raise DataError(
-                f"task {config.name} has no split {asked!r}; it has {', '.join(splits)}; set "
-                "task.split and task.held_out_split"
+                f"task.{name}: task {config.name} has no split {asked!r}; it has "
+                f"{', '.join(splits)}"
             )
     found = config.held_out_split or next((name for name in HELD_OUT if name in splits), "")
     return config.split, found if found != config.split else ""

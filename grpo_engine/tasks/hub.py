@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.errors import DataError, MissingPackageError
+from grpo_engine.errors import DataError, MissingPackageError, NotFetchedError
 from grpo_engine.tasks.rows import Row
 
 
@@ -35,7 +35,7 @@ def hub_splits(config: TaskConfig, name: str) -> dict[str, list[Row]]:
             raise DataError(
                 f"data set {repository} has subsets: {said}; set task.name to {repository}:SUBSET"
             ) from error
-        raise DataError(
+        raise NotFetchedError(
             f"data set {name} is neither on the hub nor in the cache ({said}); {remedy}"
         ) from error
     wanted = {config.split, config.held_out_split}

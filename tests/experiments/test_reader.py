@@ -6,10 +6,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from experiments.errors import NoStoreError, QueryError, RunNotFoundError
 from experiments.reader import StoreReader
 from experiments.store import ExperimentStore
+from grpo_engine.config.recipes import RECIPES, SETTINGS
+from grpo_engine.config.settings import AlgorithmConfig
 from grpo_engine.events import CheckpointSaved
 from tests.experiments.made import config, evaluated, finished, record_run
 
@@ -85,6 +89,33 @@ def test_a_filter_that_is_unclear_says_what_is_wrong(
 ) -> None:
     with pytest.raises(QueryError, match=words.replace("(", r"\(")):
         reader.runs(text)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    recipe=st.sampled_from(sorted(RECIPES)),
+    beta=st.none() | st.sampled_from([0.0, 0.02, 0.3]),
+)
+def test_a_setting_left_to_the_recipe_has_the_recipes_value_everywhere(
+    recipe: str, beta: float | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("store") / "s.db"
+    try:
+        algorithm = AlgorithmConfig(recipe=recipe, beta=beta)
+    except ValueError:  # a recipe that refuses this beta
+        assume(False)
+    made = algorithm.resolved()
+    record_run(path, tree=config(algorithm=algorithm.model_dump(mode="json")), steps=1)
+    with closing(StoreReader(path)) as reader:
+        (run,) = reader.runs(columns=["=algorithm.beta"])
+        assert run.columns["algorithm.beta"] == made.beta
+        stored = reader.settings(run.key, in_force=True)
+        for name in SETTINGS:
+            assert stored[f"algorithm.{name}"] == getattr(made, name), name
+        # and filters and sorting agree with what is shown
+        for limit in (0.01, 0.1):
+            found = reader.runs(f"cfg.algorithm.beta>{limit}", sort="=algorithm.beta")
+            assert bool(found) == (made.beta > limit)
 
 
 def test_columns_take_settings_metrics_and_labels(reader: StoreReader) -> None:

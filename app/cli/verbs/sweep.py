@@ -57,7 +57,7 @@ def sweep(
             _requeue(waiting, None, retry=retry, again=again)
             failed = 0 if add_only else work(waiting)
             raise typer.Exit(exit_codes.FAILED if failed else exit_codes.OK)
-        key = _plan(waiting, file, preset, sets or [], seeds, steps, name)
+        key = _plan(waiting, file, preset, sets or [], seeds, steps, name, later=add_only)
         _requeue(waiting, key, retry=retry, again=again)
         failed = 0 if add_only else work(waiting, key)
         rows = _report(store.path, key, metric, as_json=as_json, as_csv=as_csv)
@@ -73,10 +73,11 @@ def _requeue(queue: "RunQueue", sweep: int | None, *, retry: bool, again: bool) 
 
 def _plan(
     queue: "RunQueue", file: Path | None, preset: str | None, sets: list[str], seeds: int,
-    steps: int | None, name: str,
+    steps: int | None, name: str, *, later: bool,
 ) -> int:  # fmt: skip
-    """Queue the grid, or find it; validate every point before training any."""
+    """Queue the grid, or find it; try the settings of every point before training any."""
     from app.cli.run_config import assemble
+    from app.trial.ready import require_apart
     from experiments.db.configs import config_tree, flat
     from experiments.queue import points
 
@@ -84,10 +85,12 @@ def _plan(
     base = assemble(file, preset, [], steps=steps)
     first = int(flat(config_tree(base))["seed"])
     planned: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    tried = []
     axes: dict[str, list[Any]] = {path: [] for path in texts}
     for point in points(texts):
         words = [f"{path}={value}" for path, value in point.items()]
-        one = config_tree(assemble(file, preset, words, steps=steps))
+        tried.append(assemble(file, preset, words, steps=steps))
+        one = config_tree(tried[-1])
         chosen = {path: flat(one).get(path, point[path]) for path in point}
         for path, value in chosen.items():
             if value not in axes[path]:
@@ -95,6 +98,8 @@ def _plan(
         for number in range(seeds):
             seed = int(flat(one)["seed"]) + number if "seed" in texts else first + number
             planned.append((chosen | {"seed": seed}, one | {"seed": seed, "name": ""}))
+    for download in require_apart(tried, later=later):
+        say(download)
     key, new = queue.sweep(name, axes | {"seed": list(range(first, first + seeds))}, planned)
     say(f"{'queued' if new else 'continuing with'} {len(planned)} runs")
     return key

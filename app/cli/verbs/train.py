@@ -55,8 +55,22 @@ def train(
 
         arguments = [word for word in sys.argv[1:] if word != "--detach"]
         raise typer.Exit(start_detached(arguments, as_json=as_json))
-    from app.jobs.headless import run_headless
+    from app.jobs.engine_thread import EngineThread
+    from app.jobs.headless import PATIENCE, run_headless
     from app.jobs.start import new_job
+    from app.trial.ready import require
+    from grpo_engine.platform.threads import launched_rank
 
+    engine = EngineThread()
+    engine.start()
+    if launched_rank() is None:  # what fits on several machines is known once they are connected
+        try:
+            engine.call(lambda: require(config))
+        except BaseException:
+            engine.finish()
+            engine.join(PATIENCE)  # the interpreter must not end before its threads
+            raise
     job = new_job(config, db=db, folder=folder, store=not no_store, tags=tuple(tag or ()))
-    raise typer.Exit(run_headless(job, as_json=as_json, on_end=on_end, ready=ready_file))
+    raise typer.Exit(
+        run_headless(job, as_json=as_json, on_end=on_end, ready=ready_file, engine=engine)
+    )

@@ -10,7 +10,7 @@ from textual.reactive import reactive
 from app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
 from app.inspector.groups import letter
 from app.text.numbers import share, short, signed, sparkline
-from app.text.safe_text import clip, pad, wrap
+from app.text.safe_text import cell_len, clip, pad, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.messages import PromptFocused, RolloutOpened
 from app.tui.widgets.lanes import arrow, largest_push
@@ -18,12 +18,17 @@ from app.tui.widgets.panel import Line, Panel, Span
 from experiments.values import BoardRollout
 from grpo_engine.events import Group
 
-NUMBER, MEAN = 4, 4
+MEAN = 4
+
+
+def number_width(groups: Sequence[ShownGroup]) -> int:
+    """Cells of the prompt's number and the mark behind it."""
+    return max(2, *(len(str(group.index + 1)) for group in groups), 0) + 2
 
 
 def cell_width(width: int, answers: int) -> int:
     """Cells per answer: 7 with its advantage, 2 with its arrow, 1 if narrow, 0 for counts only."""
-    room = width - NUMBER - MEAN
+    room = width - MEAN
     for each in (7, 2, 1):
         if answers * each <= room:
             return each
@@ -31,13 +36,14 @@ def cell_width(width: int, answers: int) -> int:
 
 
 def group_line(
-    group: ShownGroup, width: int, each: int, palette: Palette, focused: bool, marked: int | None
-) -> Line:
+    group: ShownGroup, width: int, number: int, each: int, palette: Palette, focused: bool,
+    marked: int | None,
+) -> Line:  # fmt: skip
     """One prompt: number, the pushes of its answers, the mean reward."""
     bright = style(palette.headline if focused else palette.text, bold=focused)
-    spans: Line = [(f"{group.index + 1:>2}", bright),
+    spans: Line = [(f"{group.index + 1:>{number - 2}}", bright),
                    ("▸ " if focused else "  ", style(palette.accent))]  # fmt: skip
-    used = NUMBER
+    used = number
     if each:
         largest = largest_push(group)
         for rollout in group.rollouts:
@@ -45,8 +51,8 @@ def group_line(
         used += each * len(group.rollouts)
     else:
         text = _counts(group)
-        spans.append((clip(text, width - NUMBER - MEAN - 1), bright))
-        used += min(len(text), width - NUMBER - MEAN - 1)
+        spans.append((clip(text, width - number - MEAN - 1), bright))
+        used += min(len(text), width - number - MEAN - 1)
     mean = short(group.reward_mean) if isinstance(group, Group) else ""
     spans.append((" " * max(0, width - used - MEAN), None))
     spans.append((f"{mean:>{MEAN}}", bright))
@@ -76,9 +82,10 @@ def _cell(rollout: ShownRollout, each: int, palette: Palette, largest: float, ma
 
 
 def why_line(why: str, width: int, palette: Palette) -> Line:
-    """Why no answer of the group is pushed."""
-    text = clip(f"    └ {why}: no push", width)
-    return [(text, style(palette.label))]
+    """Why no answer of the group is pushed; if narrow, only the score that all of them have."""
+    texts = (f"    └ {why}: no push", f"  └ {why}", f"  └ {why.rpartition(', ')[2]}")
+    text = next((text for text in texts if cell_len(text) <= width), texts[-1])
+    return [(clip(text, width), style(palette.label))]
 
 
 def why_no_push(group: ShownGroup) -> str:
@@ -139,8 +146,9 @@ class Groups(Panel):
             text = "Each prompt of a step gets a row here, each answer a cell: ▲ pushed up, ▼ down."
             return [[(" " + part, dim)] for part in wrap(text, width - 2, 5)]
         answers = max(len(group.rollouts) for group in groups)
-        each = cell_width(width, answers)
-        lines = [self._header(each, answers, width)]
+        number = number_width(groups)
+        each = cell_width(width - number, answers)
+        lines = [self._header(number, each, answers, width)]
         foot = signal_line(self.snapshot.signal, width, palette)
         room = height - 1 - (1 if foot else 0)
         place = min(self.place, len(groups) - 1)
@@ -151,7 +159,7 @@ class Groups(Panel):
             if len(lines) - 1 + needed > room:
                 break
             marked = self.cursor if index == place and self.has_focus else None
-            lines.append(group_line(group, width, each, palette, index == place, marked))
+            lines.append(group_line(group, width, number, each, palette, index == place, marked))
             self._places.append(index)
             if needed == 2:
                 lines.append(why_line(why_no_push(group), width, palette))
@@ -165,9 +173,9 @@ class Groups(Panel):
             lines.append(foot)
         return lines
 
-    def _header(self, each: int, answers: int, width: int) -> Line:
+    def _header(self, number: int, each: int, answers: int, width: int) -> Line:
         names = "".join(letter(i).ljust(each)[:each] for i in range(answers)) if each > 1 else ""
-        left = pad(" " * NUMBER + names, width - MEAN)
+        left = pad(" " * number + names, width - MEAN)
         return [(left, style(self.palette.label)), ("mean", style(self.palette.label))]
 
     def action_step(self, by: int) -> None:

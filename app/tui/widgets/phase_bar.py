@@ -58,7 +58,8 @@ def _phases(snapshot: Snapshot, now: float, palette: Palette) -> Line:
         return [(" no run", dim)]
     if not snapshot.active:
         return [(f" {snapshot.status}", style(_status_colour(snapshot, palette), bold=True)),
-                (f"  {seconds(snapshot.elapsed)} of work", dim)]  # fmt: skip
+                (f"  {seconds(snapshot.elapsed)} of work", dim),
+                *_last_step(snapshot, palette)]  # fmt: skip
     spans: Line = []
     extra = board.phase if board.phase and board.phase not in PHASES else ""
     for name in (*PHASES, *([extra] if extra else ())):
@@ -72,6 +73,17 @@ def _phases(snapshot: Snapshot, now: float, palette: Palette) -> Line:
     if snapshot.status == "paused":
         return [(" ‖ paused ", style(palette.warn, bold=True)), *spans]
     return spans or [(" starting", text)]
+
+
+def _last_step(snapshot: Snapshot, palette: Palette) -> Line:
+    """The phases of the last step, of a run that has ended."""
+    spans: Line = []
+    for name in PHASES:
+        spent = snapshot.metrics.get(f"time/{name}")
+        if spent is not None:
+            spans += [(f"  {name} ", style(palette.text)),
+                      (seconds(spent), style(palette.label))]  # fmt: skip
+    return spans
 
 
 def _running(snapshot: Snapshot, name: str, now: float, palette: Palette) -> Line:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.feed.narrator import narrate
 from app.feed.run_state import RunState
@@ -18,6 +20,7 @@ from tests.app.script import Script, evaluation, started
 from tests.experiments import made
 
 SHORT = Script(steps=24, total_steps=60)
+ORIGINS: tuple[ev.Origin, ...] = ("train", "eval", "pinned")
 
 
 def folded(script: Script = SHORT, *, sampling: bool = False) -> Snapshot:
@@ -91,6 +94,43 @@ def test_each_group_shows_its_scores_once_it_is_recorded_and_its_text_before() -
     assert [rollout.text for rollout in shown[0].rollouts] == ["yes", "no"]
     state.apply(ev.GroupScored(step=3, group=first))
     assert state.snapshot().groups == (first, second)
+
+
+@given(
+    scored=st.lists(
+        st.tuples(st.integers(0, 4), st.sampled_from(ORIGINS), st.integers(0, 600)), max_size=20
+    ),
+    reason=st.sampled_from(["completed", "stopped", "aborted", "failed", "lost"]),
+)
+def test_a_run_that_has_ended_shows_the_groups_it_trained_on_last(
+    scored: list[tuple[int, ev.Origin, int]], reason: str
+) -> None:
+    state, board = RunState(), Board()
+    state.apply(started())
+    groups: list[tuple[int, ev.Group]] = []
+    for step, origin, index in sorted(scored, key=lambda one: one[0]):
+        groups.append((step, replace(made.group(index), origin=origin)))
+        event = ev.GroupScored(step=step, group=groups[-1][1])
+        board.apply(ev.PhaseStarted(step=step, phase="generate" if origin == "train" else
+                                    "evaluate"))  # fmt: skip
+        board.apply(event)
+        state.apply(event)
+    state.look(board.snapshot())
+    if reason == "failed":
+        state.apply(ev.RunFailed(step=4, error="E", message="m", traceback=""))
+    elif reason == "lost":
+        state.set_status("lost")
+    else:
+        state.apply(ev.RunFinished(step=4, reason=reason, summary={}))  # type: ignore[arg-type]
+    shown = state.snapshot()
+    trained = [(step, group) for step, group in groups if group.origin == "train"]
+    if trained:
+        last = trained[-1][0]
+        assert shown.groups_step == last
+        by_index = {group.index: group for step, group in trained if step == last}
+        assert list(shown.groups) == list(by_index.values())
+    else:
+        assert bool(shown.groups) == bool(groups)
 
 
 def test_scores_of_a_step_that_is_sampled_again_are_not_shown_for_the_new_answers() -> None:

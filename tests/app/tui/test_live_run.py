@@ -99,12 +99,16 @@ async def test_pause_stop_and_resume_reach_the_engine(world: Path, tmp_path: Pat
 
 async def test_an_engine_that_fails_shows_why_and_what_to_do(world: Path, tmp_path: Path) -> None:
     app = Workbench(tmp_path / "grpo.db")
-    broken = settings(world, model={"path": str(world / "nowhere"), "lora_rank": 4})
+    # the check before the run tries it on two answers
+    (tmp_path / "bad.py").write_text(
+        "def bad(completions, **_):\n    return [1 / (len(completions) < 3)] * len(completions)\n"
+    )
+    broken = settings(world, rewards={"functions": [f"{tmp_path}/bad.py:bad"]})
     async with app.run_test(size=(120, 40)) as pilot:
         app.post_message(LaunchRequested(broken))
         await until(app, lambda: "the run failed" in frames.text(app))
         frames.check(app)
-        assert "nowhere" in frames.text(app)
+        assert "ZeroDivisionError" in frames.text(app)
         assert "last checkpoint" in frames.text(app)
         await pilot.press("escape")
         assert shown(app).status == "failed"

@@ -34,7 +34,7 @@ class AboutPanel(ScrolledPanel):
 class CostPanel(ScrolledPanel):
     """What a step and the run will cost."""
 
-    reads = ("checked", "runs", "memory", "busy")
+    reads = ("checked", "runs", "memory", "examples", "busy")
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("3", "what it costs", **kwargs)

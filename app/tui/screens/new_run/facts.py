@@ -64,26 +64,35 @@ def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
     lines += memory_lines(view, width, palette)
     lines += fact("time", time, width, palette)
     lines += fact("disk", f"{size(price.gigabytes * GIGA)} of token numbers", width, palette)
-    for word, said in side_costs(config, price.tokens_per_step):
+    held_out = view.examples.get("held_out")
+    for word, said in side_costs(config, price.tokens_per_step, held_out):
         lines += fact(word, said, width, palette)
     return lines
 
 
-def side_costs(config: RunConfig, per_step: int) -> list[tuple[str, str]]:
-    """Sampling and scoring that happen besides training."""
+def side_costs(
+    config: RunConfig, per_step: int, held_out: int | None = None
+) -> list[tuple[str, str]]:
+    """Sampling and scoring that happen besides training.
+
+    `held_out` is how many problems the task holds out; None if that is not known yet.
+    """
     rollout, check = config.rollout, config.evaluation
     length = per_step / max(1, rollout.prompts * rollout.group_size)
     found = []
-    each = check.problems * (int(check.greedy) + check.samples)
+    problems = check.problems if held_out is None else min(check.problems, held_out)
+    each = problems * (int(check.greedy) + check.samples)
     times = 2 * int(check.before_and_after) + (config.steps // check.every if check.every else 0)
     if times and each:
         when = f"every {check.every} steps" if check.every else "before and after"
         if check.every and check.before_and_after:
             when += ", before and after"
         count = tokens(each * times * length)
-        found.append(("held-out", f"{each:,} answers {when}: {count} tokens"))
-    if check.pinned:
-        rows = check.pinned * rollout.group_size
+        all_of = "" if problems == check.problems else f" to the {problems} problems there are"
+        found.append(("held-out", f"{each:,} answers{all_of} {when}: {count} tokens"))
+    pinned = check.pinned if held_out is None else min(check.pinned, held_out)
+    if pinned:
+        rows = pinned * rollout.group_size
         visits = config.steps // check.pinned_every + 1
         found.append(("pinned", f"{rows} answers every {check.pinned_every} steps: "
                       f"{tokens(rows * visits * length)} tokens"))  # fmt: skip

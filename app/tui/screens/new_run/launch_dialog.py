@@ -44,10 +44,11 @@ def what(view: View, busy: str) -> str:
     if own := view.checked.own:
         said = ", ".join(f"{path.partition('.')[2]} {fields[path].text}" for path in own)
         lines.append(f"Not as in recipe {config.algorithm.recipe}: {said}.")
-    for found in (view.examples, view.memory):
-        if problem := found.get("problem") or found.get("refused"):
-            lines.append(f"▲ It may fail: {str(problem)[:300]}")
-            break
+    found = view.verdict
+    if not found:
+        lines.append("It is still being tried; a run that would fail is refused.")
+    elif words := found.get("problem") or found["now"] or " ".join(found["fetches"]):
+        lines.append(f"▲ {words[:300]}")
     if view.lacking:
         lines.append(f"▲ {view.lacking}")
     elif busy:
@@ -57,13 +58,14 @@ def what(view: View, busy: str) -> str:
 
 def places(view: View, busy: str) -> list[tuple[str, str, str, str]]:
     """The ways to start it at this moment."""
-    found = [] if view.lacking or busy else [
+    cannot = bool(view.lacking or view.verdict.get("now"))
+    found = [] if cannot or busy else [
         ("here", "h", "here", "trains in this process; Watch opens")
     ]  # fmt: skip
     queue = ("queue", "q", "into the queue",
              "waits in the queue; Q on Runs starts a worker")  # fmt: skip
     aside = ("detached", "d", "detached", beside(busy))
-    found += [queue] if view.lacking else [queue, aside] if busy else [aside, queue]
+    found += [queue] if cannot else [queue, aside] if busy else [aside, queue]
     return [*found, ("", "n", "not yet", "")]
 
 

@@ -34,7 +34,8 @@ def setting_lines(view: View, row: Row, width: int, palette: Palette) -> list[Li
     assert field is not None
     here = row.id == view.cursor
     back = palette.cursor if here else palette.paper
-    mark, colour = _mark(field, palette)
+    problem = view.wrong.get(row.id, "")
+    mark, colour = _mark(field, problem, palette)
     names = name_cells(width)
     unread = is_unread(view, field)
     name_colour = palette.headline if here else palette.label if unread else palette.text
@@ -48,8 +49,8 @@ def setting_lines(view: View, row: Row, width: int, palette: Palette) -> list[Li
         *_value(view, field, width - value_at(width), back, palette),
     ]
     lines = [line]
-    if field.error:
-        words = wrap(complaint(field), width - MARK - 2, 4)
+    if problem:
+        words = wrap(complaint(field, problem), width - MARK - 2, 4)
         lines += [
             [("   " + ("✗ " if not at else "  ") + text, style(palette.bad))]
             for at, text in enumerate(words)
@@ -57,8 +58,8 @@ def setting_lines(view: View, row: Row, width: int, palette: Palette) -> list[Li
     return lines
 
 
-def _mark(field: FormField, palette: Palette) -> tuple[str, int]:
-    if field.error:
+def _mark(field: FormField, problem: str, palette: Palette) -> tuple[str, int]:
+    if problem:
         return "✗", palette.bad
     return ("●", palette.accent) if field.changed else (" ", palette.label)
 
@@ -68,7 +69,7 @@ def _value(view: View, field: FormField, room: int, back: int, palette: Palette)
     derived = aside == "suggested" or text != field.text
     front = palette.label if derived else palette.text
     if field.changed:
-        front = palette.bad if field.error else palette.headline
+        front = palette.bad if field.info.path in view.wrong else palette.headline
     was = f"← {shown_value(view, field)}" if field.changed else aside
     if not text:
         text, front = OFF, palette.label
@@ -96,6 +97,9 @@ def value_words(view: View, field: FormField) -> tuple[str, str]:
     if not field.text and path.startswith("algorithm.") and view.checked.recipe is not None:
         chosen = getattr(view.checked.recipe, path.partition(".")[2], None)
         return shown(chosen) or "off", f"as {view.checked.recipe.name}"
+    if path == "rewards.weights" and not field.text:
+        own = view.checked.fields["rewards.functions"].text
+        return "", "1 for each function" if own else "the task's own"
     return field.text, own_words(view, path) or info.unit
 
 
@@ -126,12 +130,10 @@ def is_unread(view: View, field: FormField) -> bool:
     return bool(known) and leaf not in view.checked.read
 
 
-def complaint(field: FormField) -> str:
+def complaint(field: FormField, problem: str) -> str:
     """The problem, and the allowed values."""
     words = allowed(field.info)
-    return (
-        f"{field.error} (allowed: {words})" if words and words not in field.error else field.error
-    )
+    return f"{problem} (allowed: {words})" if words and words not in problem else problem
 
 
 def head_line(view: View, row: Row, width: int, palette: Palette) -> Line:
@@ -173,7 +175,22 @@ def state_words(view: View, palette: Palette) -> Line:
                     style(palette.accent if changed else palette.label))]  # fmt: skip
     if view.problems:
         return [*words, (f"  ✗ {view.problems} to fix ", style(palette.bad, bold=True))]
-    return [*words, ("  ✓ ready ", style(palette.good))]
+    mark, colour = verdict_words(view, palette)
+    return [*words, (f"  {mark} ", style(colour))]
+
+
+def verdict_words(view: View, palette: Palette) -> tuple[str, int]:
+    """What trying the settings found, in two words; only what was tried is ready."""
+    found = view.verdict
+    if not found:
+        return "… trying", palette.label
+    if "problem" in found:
+        return "▲ not tried", palette.warn
+    if found["now"]:
+        return "▲ cannot start now", palette.warn
+    if found["fetches"]:
+        return "▲ downloads first", palette.warn
+    return "✓ ready", palette.good
 
 
 def origin_line(view: View, names: tuple[str, ...], width: int, palette: Palette) -> Line:
@@ -204,6 +221,12 @@ def about_line(view: View, width: int, palette: Palette) -> Line:
     if view.lacking:
         words = f" cannot train here: {view.lacking} Editing, saving and queueing work."
         return [(clip(words, width), style(palette.warn))]
+    found = view.verdict
+    if view.refused:
+        return [(clip(f" ✗ {next(iter(view.refused.values()))}", width), style(palette.bad))]
+    words = found.get("problem") or found.get("now") or " ".join(found.get("fetches", ()))
+    if words:
+        return [(clip(f" ▲ {words}", width), style(palette.warn))]
     return [(clip(f" {view.origin.about}", width), style(palette.label))]
 
 

@@ -127,7 +127,7 @@ class HeaderPanel(ViewPanel, can_focus=False):
     """The origin of the settings, and whether they can be launched."""
 
     DEFAULT_CSS = "HeaderPanel { height: 2; }"
-    reads = ("checked", "origin", "yaml_problem", "lacking")
+    reads = ("checked", "origin", "yaml_problem", "lacking", "trial", "tried")
     framed: ClassVar[bool] = False
     ALLOW_MAXIMIZE = False
 

@@ -666,14 +666,13 @@ class NewRunScreen(WorkbenchScreen):
 
     def _run_trials(self) -> None:
         config = self.view.checked.config
-        if config is None or not self.is_current:
-            return
-        if key_of(config, for_memory=True) != self._known["memory"]:
+        if config is not None and self.is_current:
             self._look(config, online=False)
 
     @work(exclusive=True, group="try_settings")
     async def _look(self, config: RunConfig, *, online: bool) -> None:
         prompts, memory = key_of(config, for_memory=False), key_of(config, for_memory=True)
+        checked = self.view.checked
         try:
             if prompts != self._known["examples"] or online:
                 self.view = replace(self.view, busy="fetching…" if online else "reading the task…")
@@ -681,10 +680,14 @@ class NewRunScreen(WorkbenchScreen):
                 self._known["examples"] = prompts
                 self.view = replace(self.view, examples=found, example=0)
                 self._score_again()
-            self.view = replace(self.view, busy="estimating memory…")
-            found = await self._ask("memory", config, online=online)
-            self._known["memory"] = memory
-            self.view = replace(self.view, memory=found, busy="")
+            if memory != self._known["memory"] or online:
+                self.view = replace(self.view, busy="estimating memory…")
+                found = await self._ask("memory", config, online=online)
+                self._known["memory"] = memory
+                self.view = replace(self.view, memory=found)
+            self.view = replace(self.view, busy="trying the rewards…")
+            found = await self._ask("ready", config, online=online)
+            self.view = replace(self.view, trial=found, tried=checked, busy="")
         except asyncio.CancelledError:
             return
 
@@ -774,12 +777,12 @@ class NewRunScreen(WorkbenchScreen):
     def _say_what_is_wrong(self) -> None:
         self.end_search()
         view = self.view
-        if view.checked.errors:
-            path, problem = next(iter(view.checked.errors.items()))
+        if view.wrong:
+            path, problem = next(iter((view.checked.errors or view.wrong).items()))
             self.view = replace(view, open=view.open | {path.partition(".")[0]},
                                 cursor=path)  # fmt: skip
             count = f" and {view.problems - 1} more" if view.problems > 1 else ""
-            words = f"{path}: {problem.removeprefix(path + ': ')}"
+            words = problem if path in problem else f"{path}: {problem}"
         else:
             count, words = "", f"the YAML is not applied: {view.yaml_problem}"
         self.notify(
@@ -791,6 +794,9 @@ class NewRunScreen(WorkbenchScreen):
         if self.workbench.read_only:
             self.notify("This view is read-only.", severity="warning")
         elif self._ready() is not None:
+            if self.view.refused:
+                self._say_what_is_wrong()
+                return
             bridge = self.workbench.bridge
             busy = (bridge.name or "a run") if bridge.running else ""
             self.app.push_screen(LaunchDialog(self.view, busy), self._launch)
@@ -800,8 +806,9 @@ class NewRunScreen(WorkbenchScreen):
         place = next((kind for kind in PLACES if kind == where), None)
         if config is None or place is None:
             return
-        if place == "detached":
-            self.notify(f"Starting {config.name or 'the run'} in the background.", markup=False)
+        where = {"here": "", "detached": " in the background", "queue": " from the queue"}[place]
+        self.notify(f"Trying the settings of {config.name or 'the run'}, which then starts{where}.",
+                    markup=False)  # fmt: skip
         self.post_message(LaunchRequested(config, place, self.view.origin.run))
 
     # -- files ------------------------------------------------------------------------------

@@ -125,13 +125,16 @@ class View:
     examples: Mapping[str, Any] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
     scores: Mapping[str, Any] = field(default_factory=dict)
+    trial: Mapping[str, Any] = field(default_factory=dict)
+    tried: Checked | None = None  # the settings that `trial` is about
     example: int = 0
     busy: str = ""
 
     @property
     def rows(self) -> tuple[Row, ...]:
         """Section headings, and the settings that are in open sections or match the search."""
-        return rows_of(self.checked, self.open, self.search, self.only_changed)
+        wrong = frozenset(self.refused)
+        return rows_of(self.checked, self.open, self.search, self.only_changed, wrong)
 
     @property
     def row(self) -> Row:
@@ -159,9 +162,24 @@ class View:
         return typed.text if typed.changed else suggest(self)
 
     @property
+    def verdict(self) -> Mapping[str, Any]:
+        """What the trial of these settings found; empty until they are tried."""
+        return self.trial if self.tried is self.checked else {}
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """By setting, why a run would fail at its first step."""
+        return dict(self.verdict.get("problems", ()))
+
+    @property
+    def wrong(self) -> dict[str, str]:
+        """By setting, what has to be changed."""
+        return {**self.refused, **self.checked.errors}
+
+    @property
     def problems(self) -> int:
         """The number of problems that prevent launching."""
-        return len(self.checked.errors) + bool(self.yaml_problem)
+        return len(self.wrong) + bool(self.yaml_problem)
 
     # -- moves ------------------------------------------------------------------------------
 
@@ -214,8 +232,9 @@ class View:
 
 @lru_cache(maxsize=8)
 def rows_of(
-    checked: Checked, opened: frozenset[str], search: str, only_changed: bool
-) -> tuple[Row, ...]:
+    checked: Checked, opened: frozenset[str], search: str, only_changed: bool,
+    wrong: frozenset[str],
+) -> tuple[Row, ...]:  # fmt: skip
     """The lines of the list; cached, since they are read many times between two changes."""
     rows: list[Row] = []
     sifted = bool(search) or only_changed
@@ -223,13 +242,13 @@ def rows_of(
         fields = [checked.fields[path] for path in members]
         fitting = [f for f in fields if matches(f.info, search)]
         if only_changed:
-            fitting = [f for f in fitting if f.changed or f.error]
+            fitting = [f for f in fitting if f.changed or f.error or f.info.path in wrong]
         if sifted and not fitting:
             continue
         is_open = sifted or section in opened
         rows.append(
             Row(f"#{section}", None, section, len(fitting), sum(f.changed for f in fitting),
-                sum(bool(f.error) for f in fitting), is_open)
+                sum(bool(f.error) or f.info.path in wrong for f in fitting), is_open)
         )  # fmt: skip
         if is_open:
             rows += [

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,16 +11,18 @@ import pytest
 from textual.widgets import Input
 
 from app.text.numbers import short
+from app.tui.screens.compare.load import alone, load_comparison
 from app.tui.screens.compare.panels import PagePanel
 from app.tui.screens.compare.pick import Picker, PickList
 from app.tui.screens.compare.verdict import verdict
 from app.tui.screens.rollouts import RolloutsScreen
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
+from grpo_engine.config.recipes import RECIPES
 from tests.app import frames
 from tests.app.compared import cli, grid_of_runs, opened, refs_of, settled, two_runs, workbench
 from tests.app.script import algorithm, evaluation, started
-from tests.app.stored import record
+from tests.app.stored import record, run_events
 
 
 @pytest.fixture(scope="module")
@@ -242,3 +245,20 @@ async def test_other_data_refuse_the_test_and_say_so(tmp_path: Path) -> None:
         screen = await opened(app, pilot)
         assert verdict(screen.view).startswith("Which is better cannot be tested: no paired test")
         assert "their data sets differ" in frames.text(app)
+
+
+def test_a_setting_left_to_the_recipe_is_compared_by_the_recipes_value(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    for name, tree in (
+        ("own", {"recipe": "grpo"}),
+        ("other", {"recipe": "grpo", "beta": 0.1}),
+    ):
+        record(path, run_events(steps=2), name=name, algorithm=tree)
+    with closing(StoreReader(path)) as reader:
+        found = load_comparison(reader, ["own", "other"], "", "step", None).comparison
+        assert found is not None
+        values = {item.path: item.values for item in found.differing}
+        assert values == {"algorithm.beta": (RECIPES["grpo"].beta, 0.1)}
+        assert found.same["algorithm.clip_high"] == RECIPES["grpo"].clip_high
+        (run,) = reader.runs(filter="own")
+        assert alone(reader, run).same["algorithm.beta"] == RECIPES["grpo"].beta

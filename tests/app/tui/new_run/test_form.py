@@ -1,8 +1,11 @@
 """The form: typed text becomes a config, and each error is shown at its field."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.tui.screens.new_run.form import RunForm, allowed, cost, matches, shown
+from app.tui.screens.new_run.view import check
 from grpo_engine.config.parse import build, flatten, settings
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
@@ -21,6 +24,44 @@ def test_typed_text_becomes_the_config() -> None:
 def test_typing_the_old_value_undoes_the_change() -> None:
     form = RunForm(BASE).type("rollout.prompts", "9").type("rollout.prompts", "4")
     assert form.edits == {}
+
+
+def test_what_belongs_to_a_changed_setting_is_in_force_as_the_form_shows_it() -> None:
+    base = build({"rewards": {"functions": ["length", "contains"], "weights": [1, 2]}})
+    # other functions drop the weights of the old ones, and the form shows that
+    form = RunForm(base).type("rewards.functions", "length")
+    assert form.config().rewards.weights == ()
+    # weights typed for the new ones stay, even if they are those of the old ones
+    form = RunForm(base).type("rewards.functions", "length,regex").type("rewards.weights", "1,2")
+    assert form.config().rewards.weights == (1.0, 2.0)
+    taken = RunForm(base).from_yaml(form.to_yaml())
+    assert taken.config().rewards == form.config().rewards
+    # and too many are refused
+    form = form.type("rewards.functions", "length")
+    assert "2 values for 1 rewards.functions" in form.errors()["rewards.functions"]
+
+
+@given(
+    functions=st.lists(st.sampled_from(["length", "contains", "regex"]), max_size=3, unique=True),
+    weights=st.lists(st.sampled_from([1.0, 2.0]), max_size=3),
+    options=st.sampled_from(["{}", "{kinds: [add]}"]),
+    order=st.permutations(["rewards.functions", "rewards.weights", "task.options", "task.name"]),
+)
+def test_every_field_shows_the_value_that_the_run_uses(
+    functions: list[str], weights: list[float], options: str, order: list[str]
+) -> None:
+    base = build({"rewards": {"functions": ["length", "contains"], "weights": [1, 2]},
+                  "task": {"options": {"kinds": ["add"]}}})  # fmt: skip
+    texts = {"rewards.functions": shown(functions), "rewards.weights": shown(weights),
+             "task.options": options, "task.name": "countdown"}  # fmt: skip
+    form = RunForm(base)
+    for path in order:
+        form = form.type(path, texts[path])
+        checked = check(form)
+        if checked.config is not None:
+            values = flatten(checked.config)
+            for name in texts:
+                assert checked.fields[name].text == shown(values[name]), name
 
 
 def test_an_error_stands_at_its_field_and_the_others_are_taken() -> None:

@@ -83,7 +83,10 @@ async def test_by_keys_alone_from_the_preset_to_a_run_with_another_beta(
             await write(pilot, text)
             await pilot.press("enter")
         assert set(screen.view.checked.changed) == set(changes)
-        assert "✓ ready" in frames.text(app)
+        assert "… trying" in frames.text(app)
+        monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
+        screen.try_settings()
+        await until(app, lambda: "✓ ready" in frames.text(app))
         await pilot.press("L")
         await until(app, lambda: "2 steps of 2 × 4" in frames.text(app))
         await pilot.press("enter")  # the first answer: here

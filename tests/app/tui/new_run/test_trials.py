@@ -1,5 +1,6 @@
 """New run without MLX and with trials: prompts, memory, rewards, and texts of task files."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -8,9 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.message import Message
 
+from app.tui.looks.colours import PALETTES
+from app.tui.messages import LaunchRefused, LaunchRequested
 from app.tui.screens.new_run import NewRunScreen
+from app.tui.screens.new_run.facts import cost_lines
+from app.tui.screens.new_run.launch_dialog import PLACES
 from app.tui.screens.new_run.pages import TryPanel
+from app.tui.widgets.panel import Line
 from grpo_engine.config.parse import Problem, build, problems
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import MissingPackageError
@@ -144,6 +151,78 @@ async def test_example_prompts_memory_and_rewards_show_what_the_trial_gave(
         # three letters of twelve
         assert screen.view.scores["total"] == 0.25
         frames.check(app)
+
+
+async def test_only_settings_that_were_tried_are_ready_and_others_are_not_launched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
+    app = workbench(tmp_path / "grpo.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        wrong = {
+            "rewards.functions": "abc",
+            "model.path": "./nowhere",
+            "task.name": "nowhere.jsonl",
+        }
+        for path, text in wrong.items():
+            form = screen.view.form
+            screen.change(replace(screen.view.with_form(form.type(path, text)), cursor=path))
+            assert "✓ ready" not in frames.text(app)
+            await until(app, lambda: "1 to fix" in frames.text(app))
+            assert list(screen.view.refused) == [path]
+            frames.check(app)
+            screen.view = replace(screen.view, cursor="seed")
+            await pilot.press("L")
+            assert app.screen is screen
+            assert screen.view.cursor == path
+            screen.change(screen.view.with_form(form))
+        await until(app, lambda: "✓ ready" in frames.text(app))
+
+
+async def test_a_run_that_would_fail_is_not_queued_and_not_started_here(tmp_path: Path) -> None:
+    app = workbench(tmp_path / "grpo.db")
+    tree = {"rewards": {"functions": ["abc"]}, "steps": 1}
+    told: list[str] = []
+
+    def listen(message: Message) -> None:
+        if isinstance(message, LaunchRefused) and message.reason not in told:
+            told.append(message.reason)
+
+    async with app.run_test(size=(120, 40), message_hook=listen):
+        for place in PLACES[::-2]:
+            told.clear()
+            app.post_message(LaunchRequested(build(tree), place))
+            await until(app, lambda: bool(told) and not app.bridge.running)
+            assert "rewards.functions: unknown reward 'abc'" in told[0]
+        assert not app.store.exists()
+
+
+async def test_held_out_answers_are_priced_by_the_problems_that_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NewRunScreen, "REHEARSE_S", 0.05)
+    # 200 rows, 190 different prompts: 95 are held out, and the repeats of some of them left out
+    rows = [{"prompt": f"say {number % 190}", "answer": "1"} for number in range(200)]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    app = workbench(tmp_path / "grpo.db")
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, pilot)
+        form = screen.view.form.type("task.name", f"{tmp_path}/d.jsonl")
+        form = form.type("evaluation.problems", "512")
+        screen.change(screen.view.with_form(form.type("task.chat_template", "plain")))
+        await until(app, lambda: screen.view.examples.get("held_out") == 95)
+        costs = words_of(cost_lines(screen.view, 120, PALETTES["dark"]))
+        # greedy and sampled: 95 x 2 = 190
+        assert "190 answers to the 95 problems there are" in costs
+        await pilot.press("x")
+        await pilot.pause()
+        assert "95 of 200 rows are held out" in frames.text(app)
+        frames.check(app)
+
+
+def words_of(lines: list[Line]) -> str:
+    return "\n".join("".join(text for text, _ in line) for line in lines)
 
 
 def test_the_form_and_its_trials_load_no_mlx_in_the_workbench() -> None:

@@ -1,17 +1,31 @@
 """Watch on the scripted run: its contents at every size and in every theme."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from textual.pilot import Pilot
 
 from app.tui.app import Workbench
+from app.tui.looks.colours import PALETTES
 from app.tui.preferences import Preferences
 from app.tui.widgets.charts.curves import Curves
+from app.tui.widgets.groups import why_line
 from app.tui.widgets.lanes import Lanes
+from grpo_engine import events as ev
 from tests.app import frames
 from tests.app.frames import LOOKS, SIZES
-from tests.app.script import FIRST_WALL_TIME, Script, ScriptFeed, hostile_group, started
+from tests.app.script import (
+    FIRST_WALL_TIME,
+    Script,
+    ScriptFeed,
+    hostile_group,
+    scored,
+    started,
+)
 
 SHORT = Script(steps=24, total_steps=60)
 
@@ -55,6 +69,58 @@ async def test_hostile_text_reaches_no_terminal(size: tuple[int, int], tmp_path:
         for key in ("tab", "z", "z", "tab", "z", "question_mark"):
             await pilot.press(key)
             frames.check(app)
+
+
+def evaluated(step: int, first: int) -> Iterator[ev.Event]:
+    """Held-out problems from number `first` on, one answer each, on the board and scored."""
+    prompts = [
+        ev.PromptStarted(group=first + i, origin="eval", prompt_text="p", target="", rows=1)
+        for i in range(3)
+    ]
+    yield ev.PhaseStarted(step=step, phase="evaluate", total=3)
+    yield ev.PromptsStarted(step=step, prompts=tuple(prompts))
+    for index in range(first, first + 3):
+        group = scored(step, index, (1, 2), [("3", True, False)]).group
+        yield ev.GroupScored(step=step, group=replace(group, origin="eval"))
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_when_a_run_ends_its_last_groups_and_phase_times_stay(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    done = ev.RunFinished(step=24, reason="completed", summary={})
+    app = workbench([*SHORT.events(), *evaluated(24, 512), done], tmp_path)
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app)
+        frames.check(app)
+        text = frames.text(app)
+        assert "answers to prompt 1" in text
+        assert "a–h" in text
+        assert "completed" in text
+        # the times of the last step
+        assert "generate 1.2s  score .1s" in text
+
+
+async def test_a_held_out_problem_beyond_ninety_nine_shows_its_mean(tmp_path: Path) -> None:
+    app = workbench([*SHORT.events(), *evaluated(24, 512)], tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        (line,) = [line for line in frames.text(app).splitlines() if "513▸" in line]
+        # one right answer with its form: 1 + 0.1
+        assert line.rstrip(" │").endswith("1.1")
+
+
+@given(
+    width=st.integers(16, 60),
+    right=st.sampled_from(["all wrong", "all right"]),
+    score=st.floats(-100, 100, allow_nan=False).map(lambda value: f"{value:g}"),
+)
+def test_a_group_that_is_all_wrong_and_scored_is_never_called_wrong_alone(
+    width: int, right: str, score: str
+) -> None:
+    ((text, _),) = why_line(f"{right}, all scored {score}", width, PALETTES["dark"])
+    assert len(text) <= width
+    assert "all scored" in text
 
 
 async def test_arrows_choose_the_prompt_that_the_answers_belong_to(tmp_path: Path) -> None:

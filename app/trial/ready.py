@@ -1,0 +1,163 @@
+"""Whether a run with these settings would begin: asked by the form, the command line and the queue.
+
+Everything that happens before the first step is tried, except that no weights are read.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from app.trial.client import MAY_FETCH, PATIENCE_S, TrialError, offline
+from grpo_engine.config.parse import flatten, settings
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.errors import ConfigError, EngineError, MissingPackageError, NotFetchedError
+
+if TYPE_CHECKING:
+    from app.trial.examples import Examples
+    from app.trial.memory import Estimates
+    from app.trial.scores import Scores
+
+
+class Readiness:
+    """Tries settings; keeps the outcome of each part until what it depends on changes."""
+
+    def __init__(self, examples: "Examples", estimates: "Estimates", scores: "Scores") -> None:
+        self._examples, self._estimates, self._scores = examples, estimates, scores
+        self._before: dict[str, tuple[str, Exception | None]] = {}
+
+    def of(self, config: RunConfig) -> dict[str, Any]:
+        """Return what would fail as pairs (setting, words), and what a run would download.
+
+        `now` is what fails on this machine at this moment: too little memory, or no MLX.
+        """
+        problems: list[tuple[str, str]] = []
+        fetches: list[str] = []
+
+        def passes(setting: str, key: str, call: Callable[[], Any], *, fixed: bool = False) -> bool:
+            error = self._outcome(setting, key, call)
+            if isinstance(error, NotFetchedError) and os.environ.get(MAY_FETCH):
+                value = flatten(config)[setting]
+                fetches.append(f"{setting} {value} is not on this machine: a run downloads it.")
+            elif error is not None:
+                problems.append(_told(error, setting, fixed=fixed))
+            return error is None
+
+        task, model = self._examples.task_key(config), config.model.model_dump_json()
+        has_task = passes("task.name", "", lambda: self._examples.task(config))
+        now = _without_mlx()
+        if has_task and not now:
+            scored = config.rewards.model_dump_json(), config.algorithm.model_dump_json()
+            key = f"{task} {scored} {self._scores.stamps(config)}"
+            passes("rewards.functions", key, lambda: self._scores.rehearse(config), fixed=True)
+        # custom code of a model runs only in a run
+        if not now and not config.model.trust_remote_code:
+            passes("optimizer.name", config.optimizer.model_dump_json(), lambda: _rule(config))
+            has_model = passes("model.path", model, lambda: self._estimates.shapes(config))
+            if has_task and has_model:
+                key = f"{task} {model} {config.rollout.max_new_tokens}"
+                if passes("task.name", key, lambda: self._render(config)):
+                    now = str(self._estimates.estimate(config)["refused"])
+        return {"problems": problems, "now": now, "fetches": fetches}
+
+    def _render(self, config: RunConfig) -> None:
+        """Render every problem with the limits of the model, as a run does before it trains."""
+        known = self._estimates.shapes(config).vocabulary
+        replace(self._examples.renderer(config), vocabulary=known).check()
+
+    def _outcome(self, part: str, key: str, call: Callable[[], Any]) -> Exception | None:
+        """Return the error of a call; a call with a key is not repeated while the key is equal."""
+        before = self._before.get(part)
+        if key and before is not None and before[0] == key:
+            return before[1]
+        error: Exception | None = None
+        try:
+            call()
+        except SystemExit as left:
+            error = RuntimeError(f"it called sys.exit({left.code!r})")
+        except Exception as raised:  # errors of data sets, templates and users' files
+            error = raised
+        if key:
+            self._before[part] = key, error
+        return error
+
+
+def _told(error: Exception, part: str, *, fixed: bool) -> tuple[str, str]:
+    """The setting to change, and words that name it: the one the message names, or the part's."""
+    words = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+    words = " ".join(words.split("\n", 1)[0].split())
+    named = [name for name in re.findall(r"[a-z]+\.[a-z_0-9]+", words) if name in settings()]
+    known = [name for name in getattr(error, "settings", ()) if name in settings()]
+    setting = [*known, *([] if fixed else named), part][0]
+    return setting, words if setting in words else f"{setting}: {words}"
+
+
+def _without_mlx() -> str:
+    from grpo_engine.platform.device import require_backend, require_mlx
+
+    try:
+        require_backend()
+        require_mlx()
+    except MissingPackageError as error:
+        return str(error)
+    return ""
+
+
+def _rule(config: RunConfig) -> None:
+    from grpo_engine.policy import optimizer
+
+    optimizer.build(config.optimizer)
+
+
+def refuse(found: Mapping[str, Any], *, later: bool = False) -> None:
+    """Raise what a trial found; a run that starts `later` may have more memory then."""
+    words = [words for _, words in found["problems"]]
+    if found["now"] and not later:
+        words.append(found["now"])
+    if words:
+        raise ConfigError("; ".join(words), *(setting for setting, _ in found["problems"]))
+
+
+def require(config: RunConfig) -> None:
+    """Raise if a run would fail at its first step; call it on the thread that uses MLX.
+
+    What is missing here is downloaded, as the run would do.
+    """
+    from app.trial.examples import Examples
+    from app.trial.memory import Estimates
+    from app.trial.scores import Scores
+
+    with ExitStack() as stack:
+        examples = Examples()
+        scores = Scores(examples)
+        stack.callback(scores.close)
+        refuse(Readiness(examples, Estimates(examples), scores).of(config))
+
+
+def require_apart(configs: Sequence[RunConfig], *, later: bool) -> tuple[str, ...]:
+    """Raise if one of these runs would fail; tried in another process, which downloads nothing.
+
+    Return what the runs would download.
+    """
+    questions = (
+        json.dumps({"do": "ready", "config": config.model_dump(mode="json")}) for config in configs
+    )
+    with tempfile.TemporaryFile() as errors:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "app.trial.process"],
+            input="".join(f"{question}\n" for question in questions).encode(),
+            stdout=subprocess.PIPE, stderr=errors, check=False,
+            timeout=PATIENCE_S * len(configs), env=offline(),
+        )  # fmt: skip
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    if len(answers) < len(configs):
+        raise TrialError(f"trying the settings ended with status {done.returncode}")
+    for answer in answers:
+        refuse(answer, later=later)
+    return tuple(dict.fromkeys(words for answer in answers for words in answer["fetches"]))

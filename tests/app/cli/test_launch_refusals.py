@@ -1,0 +1,70 @@
+"""Commands that start runs refuse what would fail at the first step, and record nothing."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from app import exit_codes
+from app.jobs.launch import LaunchError, detached
+from experiments.errors import StoreError
+from experiments.presets import preset
+from experiments.reader import StoreReader
+from grpo_engine.config.parse import build, merge
+from tests.app.calls import Cli, caller
+
+WRONG = {"rewards.functions": "abc", "model.path": "./nowhere", "task.name": "nowhere.jsonl"}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GRPO_TUI_DB", str(tmp_path / "s.db"))
+    return tmp_path / "s.db"
+
+
+@pytest.fixture
+def cli(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Cli:
+    assert store
+    return caller(monkeypatch, capfdbinary)
+
+
+def recorded(store: Path) -> tuple[int, int]:
+    """How many runs and queued runs there are."""
+    try:
+        with closing(StoreReader(store)) as reader:
+            return len(reader.runs()), len(reader.queue())
+    except StoreError:  # there is no store yet
+        return 0, 0
+
+
+@pytest.mark.parametrize("setting", WRONG)
+def test_train_refuses_a_wrong_setting_and_records_no_run(
+    setting: str, cli: Cli, store: Path
+) -> None:
+    done = cli("train", "--steps", "1", "--set", f"{setting}={WRONG[setting]}")
+    assert done.code == exit_codes.USAGE
+    assert setting in done.err
+    assert WRONG[setting].strip("./") in done.err
+    assert recorded(store) == (0, 0)
+
+
+@pytest.mark.parametrize("setting", WRONG)
+def test_sweep_tries_every_point_and_queues_nothing_if_one_would_fail(
+    setting: str, cli: Cli, store: Path
+) -> None:
+    right = {"rewards.functions": "length", "model.path": "starter", "task.name": "arithmetic"}
+    axis = f"{setting}={right[setting]},{WRONG[setting]}"
+    done = cli("sweep", "--steps", "1", "--set", axis, "--add-only")
+    assert done.code == exit_codes.USAGE
+    assert setting in done.err
+    assert recorded(store) == (0, 0)
+
+
+def test_a_detached_run_is_refused_in_the_words_of_the_check(store: Path) -> None:
+    wrong = {"rewards": {"functions": ["abc"]}}
+    config = build(merge(preset("starter").tree, wrong))
+    with pytest.raises(LaunchError, match=r"rewards\.functions: unknown reward 'abc'"):
+        detached(config, store)
+    assert recorded(store) == (0, 0)

@@ -1,0 +1,208 @@
+"""Settings that would fail at the first step are refused before a run begins, and only those."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from app.trial.client import MAY_FETCH
+from app.trial.examples import Examples
+from app.trial.memory import Estimates
+from app.trial.ready import Readiness, refuse, require, require_apart
+from app.trial.scores import Scores
+from grpo_engine.config.parse import build, merge
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.errors import ConfigError
+from grpo_engine.events import RunFailed, RunFinished
+from tests.engine.runs import events_of, settings, write_world
+from tests.engine.tiny import write_model
+
+BROKEN = """
+def raises(completions, **_):
+    raise ValueError("no such table")
+
+def one_score(completions, **_):
+    return [1.0]
+
+def needs_color(completions, color):
+    return [1.0 for _ in completions]
+"""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_world(tmp_path_factory.mktemp("world"))
+    (folder / "broken.py").write_text(BROKEN)
+    (folder / "empty").mkdir()
+    write_model(folder / "other-tokens", vocab_size=40)
+    (folder / "model.gguf").write_bytes(b"GGUF")
+    (folder / "question.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n' * 2)
+    chat = [{"role": "user", "content": "say 1"}]
+    (folder / "chat.jsonl").write_text(
+        "".join(json.dumps({"prompt": chat, "answer": str(i)}) + "\n" for i in range(4))
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ready() -> Iterator[Readiness]:
+    with ExitStack() as stack:
+        examples = Examples()
+        scores = Scores(examples)
+        stack.callback(scores.close)
+        yield Readiness(examples, Estimates(examples), scores)
+
+
+WRONG: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("rewards.functions", {"rewards": {"functions": ["abc"]}}),
+    ("rewards.functions", {"rewards": {"functions": ["{world}/rewards.py"]}}),
+    ("rewards.functions", {"rewards": {"functions": ["{world}/rewards.py:"]}}),
+    ("rewards.functions", {"rewards": {"functions": ["{world}/rewards.py:words"]}}),
+    ("rewards.functions", {"rewards": {"functions": ["{world}/nowhere.py:words"]}}),
+    ("rewards.functions", {"rewards": {"functions": ["{world}/broken.py:raises"]}}),
+    ("rewards.functions", {"rewards": {"functions": ["{world}/broken.py:one_score"]}}),
+    ("rewards.functions", {"rewards": {"functions": ["{world}/broken.py:needs_color"]}}),
+    ("rewards.functions", {"rewards": {"functions": ["no.such.module:score"]}}),
+    ("rewards.functions", {"rewards": {"functions": ["http://127.0.0.1:9/score"]}}),
+    ("model.path", {"model": {"path": "{world}/nowhere"}}),
+    ("model.path", {"model": {"path": "nowhere"}}),
+    ("model.path", {"model": {"path": "{world}/empty"}}),
+    ("model.path", {"model": {"path": "{world}/model.gguf"}}),
+    ("model.adapter", {"model": {"adapter": "{world}/empty"}}),
+    ("model.lora_keys", {"model": {"lora_keys": ["q_project"]}}),
+    ("model.lora_layers", {"model": {"lora_layers": 99}}),
+    ("task.name", {"task": {"name": "{world}/nowhere.jsonl"}}),
+    ("task.name", {"task": {"name": "arithmatic"}}),
+    ("task.prompt_column", {"task": {"name": "{world}/question.jsonl"}}),
+    ("task.target_column", {"task": {"target_column": "solution"}}),
+    ("task.held_out_split", {"task": {"held_out_split": "tests"}}),
+    ("task.options", {"task": {"options": {"kinds": ["divide"]}}}),
+    ("model.path", {"model": {"path": "{world}/other-tokens"}}),
+    ("task.chat_template", {"task": {"chat_template": "{world}/nowhere.jinja",
+                                     "name": "{world}/chat.jsonl", "held_out_size": 1},
+                            "rewards": {"functions": ["numeric_answer"]}}),
+    ("rollout.max_new_tokens", {"rollout": {"max_new_tokens": 131072}}),
+    ("algorithm.refill_on", {"algorithm": {"recipe": "dapo", "refill_on": "nothing"}}),
+    ("optimizer.weight_decay", {"optimizer": {"name": "adam", "weight_decay": 0.1}}),
+)  # fmt: skip
+
+
+def config_of(world: Path, changes: dict[str, Any]) -> RunConfig:
+    return settings(world, **json.loads(json.dumps(changes).replace("{world}", str(world))))
+
+
+@pytest.mark.parametrize(("setting", "changes"), WRONG)
+def test_a_setting_that_fails_at_the_first_step_is_refused_by_its_name(
+    setting: str, changes: dict[str, Any], world: Path, ready: Readiness, tmp_path: Path
+) -> None:
+    config = config_of(world, changes)
+    found = ready.of(config)
+    assert [name for name, _ in found["problems"]] == [setting]
+    assert setting in found["problems"][0][1]
+    with pytest.raises(ConfigError, match=setting):
+        refuse(found)
+    # and a run would indeed not begin
+    assert isinstance(events_of(config, tmp_path)[-1], RunFailed)
+
+
+def test_weights_that_do_not_match_the_functions_are_refused(world: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rewards\.weights has 2 values for 1 rewards"):
+        settings(world, rewards={"functions": ["numeric_answer"], "weights": [1, 2]})
+
+
+def test_every_problem_is_told_at_once_and_a_repaired_file_is_tried_again(
+    world: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def other(completions, **_): return [1.0] * len(completions)\n")
+    config = settings(world, rewards={"functions": [f"{file}:mine"]}, model={"path": "nowhere"})
+    with pytest.raises(ConfigError) as caught:
+        require(config)
+    assert caught.value.settings == ("rewards.functions", "model.path")
+    assert "it has other" in str(caught.value)
+    file.write_text("def mine(completions, **_): return [1.0] * len(completions)\n")
+    require(settings(world, rewards={"functions": [f"{file}:mine"]}))
+
+
+def test_too_little_memory_refuses_a_run_that_starts_now_but_not_a_queued_one(
+    world: Path, ready: Readiness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_engine.setup.preflight.memory_limit", lambda: 1000)
+    found = ready.of(settings(world))
+    assert "GB may be used" in found["now"]
+    with pytest.raises(ConfigError, match="GB may be used"):
+        refuse(found)
+    refuse(found, later=True)
+
+
+def test_a_model_of_the_hub_is_named_as_a_download_and_not_fetched(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = settings(world, model={"path": "someone/not-on-this-machine"})
+    assert require_apart([settings(world), absent], later=False) == (
+        "model.path someone/not-on-this-machine is not on this machine: a run downloads it.",
+    )
+    # a run that may not use the network could not start
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv(MAY_FETCH, raising=False)
+    with pytest.raises(ConfigError, match=r"model\.path"):
+        require_apart([absent], later=True)
+
+
+GOOD = {
+    "model.path": ("starter",),
+    "task.name": ("arithmetic", "countdown"),
+    "rewards.functions": ((), ("numeric_answer", "format_all"), ("length",)),
+    "model.tuning": ("lora", "dora", "full"),
+    "optimizer.name": ("adamw", "sgd", "adam"),
+    "task.chat_template": ("", "plain"),
+    "algorithm.recipe": ("grpo", "dapo", "gspo", "ppo"),
+}
+BAD = {
+    "model.path": ("nowhere",),
+    "task.name": ("arithmatic", "./nowhere.jsonl"),
+    "rewards.functions": (("abc",), ("countdown",)),
+    "model.tuning": (),
+    "optimizer.name": (),
+    "task.chat_template": ("./nowhere.jinja",),
+    "algorithm.recipe": (),
+}
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> dict[str, Any]:
+    tree: dict[str, Any] = {
+        "steps": 1, "rollout": {"prompts": 2, "group_size": 2, "max_new_tokens": 4},
+        "evaluation": {"before_and_after": False, "pinned": 0}, "optimizer": {"weight_decay": 0.0},
+        "record": {"after_groups": 0},
+    }  # fmt: skip
+    for path, good in GOOD.items():
+        # bad values are rare, so that half of the runs begin
+        values = good * 3 + BAD[path] if draw(st.booleans()) else good
+        section, _, name = path.partition(".")
+        tree = merge(tree, {section: {name: draw(st.sampled_from(values))}})
+    return tree
+
+
+@hypothesis_settings(
+    max_examples=int(os.environ.get("READY_EXAMPLES", "12")), deadline=None, derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+@given(tree=choices())
+def test_what_is_ready_trains_a_first_step_and_what_is_refused_would_not(
+    tree: dict[str, Any], ready: Readiness, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    config = build(tree)
+    found = ready.of(config)
+    last = events_of(config, tmp_path_factory.mktemp("run"))[-1]
+    if found["problems"]:
+        assert isinstance(last, RunFailed), found
+    else:
+        assert isinstance(last, RunFinished), last
