@@ -73,11 +73,26 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateTotals:
+    """What an update divides by and compares with, for the completions of one micro-batch."""
+
+    rows: int  # completions of the minibatch, empty and masked ones included
+    tokens: int  # tokens of the minibatch in the loss
+    minibatch: int = 0
+    micro_batches: int = 1
+    batch_tokens: int | None = None  # tokens of the micro-batch in the loss
+    entropy_bonus: float = 0.0  # its weight in this step
+    entropy_floor: float | None = None  # lowest entropy of a pushed token
+    updated_tokens: int | None = None  # tokens at or above it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenNumbers:
     """The numbers of one completion's tokens; every non-empty tuple is as long as its ids.
 
     `old` are the sampling policy's log-probabilities as the trainer computes them, `passes` those
-    before each pass's update, `after` those after the step, `sampled` those after top-p.
+    before each pass's update, `after` those after the step, `sampled` those after top-p. `updates`
+    is empty in runs recorded before it was; an empty `mask` has every token in the loss.
     """
 
     index: int
@@ -88,6 +103,12 @@ class TokenNumbers:
     entropy: tuple[float, ...] = ()
     advantages: tuple[float, ...] = ()
     sampled: tuple[float, ...] = ()
+    mask: tuple[int, ...] = ()  # 1 in the loss, 0 left out of it
+    updates: tuple[UpdateTotals, ...] = ()  # one per pass
+    entropies: tuple[tuple[float, ...], ...] = ()  # one per pass, if the loss reads them
+    values: tuple[tuple[float, ...], ...] = ()  # the critic's, one per pass
+    old_values: tuple[float, ...] = ()
+    returns: tuple[float, ...] = ()
     clip_fraction: float | None = None
     kl: float | None = None
 

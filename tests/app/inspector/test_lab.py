@@ -5,12 +5,11 @@ import math
 import pytest
 
 from app.inspector.lab import KNOBS, differences, turn, what_if
-from app.inspector.values import UpdateTotals
 from experiments.values import GroupView, RolloutView, TokenRow, TokenView
 from grpo_engine.config.recipes import RECIPES, recipe
-from grpo_engine.events import RewardValue
+from grpo_engine.events import RewardValue, UpdateTotals
 
-TOTALS = UpdateTotals(rows=2, tokens=4, max_length=8)
+TOTALS = UpdateTotals(rows=2, tokens=4)
 
 
 def rollout(index: int, value: float, advantage: float) -> RolloutView:
@@ -33,7 +32,7 @@ def row(index: int, new: float) -> TokenRow:
     return TokenRow(
         index=index, ids=(5, 6), ends=(1, 2), sampler=(old, old), old=(old, old),
         reference=(old, old), passes=((old, old), (math.log(new), old)), after=(), entropy=(),
-        advantages=(0.7,),
+        advantages=(0.7,), updates=(TOTALS,) * 2,
     )  # fmt: skip
 
 
@@ -43,8 +42,9 @@ TOKENS = TokenView(group=1, prompt_ids=(1,), rows=(row(0, 0.54), row(1, 0.4)))
 def test_a_wider_clip_range_lets_the_push_through() -> None:
     # ratio .54/.4 = 1.35: beyond 1.2, within 1.5; group_mean advantage 1 − .5 = .5
     base = recipe("grpo", signal="group_mean", beta=0.0, anchor="none")
-    narrow = what_if(TOKENS, [GROUP], GROUP, base, TOTALS)
-    wide = what_if(TOKENS, [GROUP], GROUP, recipe(base, clip_high=0.5), TOTALS)
+    narrow = what_if(TOKENS, [GROUP], GROUP, base, was=base, max_length=8)
+    changed = recipe(base, clip_high=0.5)
+    wide = what_if(TOKENS, [GROUP], GROUP, changed, was=base, max_length=8)
     assert (narrow.clipped, wide.clipped) == (0.25, 0.0)
     # (1.2 x .5 + 1 x .5) / 2 tokens / 2 answers = .275; (1.35 x .5 + .5) / 4 = .29375
     assert narrow.answers[0].push == pytest.approx(0.275, rel=1e-5)
@@ -52,7 +52,8 @@ def test_a_wider_clip_range_lets_the_push_through() -> None:
 
 
 def test_another_recipe_gives_other_advantages() -> None:
-    mean = what_if(TOKENS, [GROUP], GROUP, recipe("dr-grpo"), TOTALS)
+    now, was = recipe("dr-grpo"), recipe("grpo")
+    mean = what_if(TOKENS, [GROUP], GROUP, now, was=was, max_length=8)
     assert [answer.advantage for answer in mean.answers] == [0.5, -0.5]
 
 

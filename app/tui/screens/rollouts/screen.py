@@ -17,6 +17,7 @@ from app.inspector.groups import SORT_KEYS
 from app.tui.messages import RolloutOpened
 from app.tui.screens.base import WorkbenchScreen
 from app.tui.screens.rollouts.load import (
+    ORIGINS,
     GroupDetail,
     RunFacts,
     StepGroups,
@@ -39,8 +40,6 @@ from app.tui.screens.rollouts.view import View
 from experiments.errors import StoreError
 from experiments.values import GroupView
 from grpo_engine.events import Origin
-
-ORIGINS: tuple[Origin, ...] = ("train", "pinned", "eval")
 
 
 class RolloutsScreen(WorkbenchScreen):
