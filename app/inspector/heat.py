@@ -33,9 +33,9 @@ class Heat:
     largest: float
 
 
-def heat(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm], at: int = -1) -> Heat:
+def heat(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm]) -> Heat:
     """Shade one answer's tokens, relative to the largest value of the answer."""
-    values = _values(mode, row, terms, at)
+    values = _values(mode, row, terms)
     finite = [abs(v) for v in values if v is not None and math.isfinite(v)]
     largest = max(finite, default=0.0)
     # ratios are all near 1, so shade them by their distance above the smallest
@@ -53,17 +53,15 @@ def heat(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm], at: int = -1
     return Heat(mode=mode, signed=signed, shades=shades, values=values, largest=largest)
 
 
-def _values(
-    mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm], at: int
-) -> tuple[float | None, ...]:
+def _values(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm]) -> tuple[float | None, ...]:
     count = len(row.ids)
     match mode:
         case "push":
-            weights = [term.importance * term.kept for term in terms]
+            weights = [term.importance * term.updated for term in terms]
             pushes = [t.advantage * t.ratio * w for t, w in zip(terms, weights, strict=True)]
             return _padded(pushes, count)
         case "change":
-            return _padded([b - a for a, b in zip(row.old, _newest(row, at), strict=True)], count)
+            return _padded([b - a for a, b in zip(row.old, _newest(row), strict=True)], count)
         case "kl":
             return _padded([term.kl for term in terms], count)
         case "entropy":
@@ -77,7 +75,5 @@ def _padded(values: Sequence[float | None], count: int) -> tuple[float | None, .
     return (*values, *(None,) * count)[:count]
 
 
-def _newest(row: TokenRow, at: int) -> tuple[float, ...]:
-    if at >= 0 and at < len(row.passes):
-        return row.passes[at]
+def _newest(row: TokenRow) -> tuple[float, ...]:
     return row.after or (row.passes[-1] if row.passes else row.old)

@@ -131,6 +131,6 @@ def _plain(value: float) -> str:
 
 def _fixed(value: float) -> str:
     """Format with sign and four decimals, `+.0076`; smaller numbers as a power of ten."""
-    if value == 0 or abs(value) < 0.00005 or abs(value) >= 1 or value != value:
+    if not 0.00005 <= abs(value) < 0.99995:
         return signed(value)
     return ("+" if value > 0 else MINUS) + f"{abs(value):.4f}"[1:]

@@ -92,7 +92,7 @@ TARGETS = {
         title="the inspector",
         modules=("app/inspector",),
         folder="tests/app/inspector",
-        tests=("inspector", "groups", "heat", "lab"),
+        tests=("words", "terms", "groups", "heat", "lab", "inspector"),
         first={"groups": ("groups",), "heat": ("heat",), "layout": ("heat",), "lab": ("lab",)},
         page="docs/mutants-inspector.md",
     ),
