@@ -60,8 +60,9 @@ def _free(term: TokenTerm, who: str, better: bool) -> str:
         bound = ", no bound on this side" if term.high < FAR else ""
         return f"{who} that became likelier: pushed down at full strength{bound}"
     limit = term.high if better else term.low
-    room = f", up to ratio {short(limit)}" if 1 / FAR < limit < FAR else ""
-    return f"{who}: pushed {'up' if better else 'down'}{room}"
+    way = "up" if better else "down"
+    room = f", {way} to ratio {short(limit)}" if 1 / FAR < limit < FAR else ""
+    return f"{who}: pushed {way}{room}"
 
 
 def written_out(

@@ -91,7 +91,7 @@ BY_TOKEN = recipe("grpo", importance_cap=2.5, importance_mode="token_mask", impo
             "worse answer that became likelier: pushed down at full strength",
         ),
         (UP | FREE | {"ratio": 1.1}, GRPO, "better answer: pushed up, up to ratio 1.2"),
-        (DOWN | FREE | {"ratio": 0.9}, GRPO, "worse answer: pushed down, up to ratio .8"),
+        (DOWN | FREE | {"ratio": 0.9}, GRPO, "worse answer: pushed down, down to ratio .8"),
         (UP | FREE | {"ratio": 1.1, "high": 1e7}, GRPO, "better answer: pushed up"),
         (DOWN | FREE | {"ratio": 0.9, "low": 1e-7}, GRPO, "worse answer: pushed down"),
     ],
@@ -114,7 +114,7 @@ def test_a_ratio_of_1_is_by_construction_in_the_first_pass_alone() -> None:
     below = why(term(side="free", ratio=1 - 2e-5), GRPO, first_pass=True)
     assert below == "better answer that became less likely: pushed up at full strength"
     worse = term(side="free", ratio=1 + 5e-6, advantage=-1.0)
-    assert why(worse, GRPO, first_pass=False) == "worse answer: pushed down, up to ratio .8"
+    assert why(worse, GRPO, first_pass=False) == "worse answer: pushed down, down to ratio .8"
 
 
 # 1.2 x 1.21 = 1.452
