@@ -60,11 +60,11 @@ def test_a_push_is_advantage_times_ratio_times_weight_for_tokens_that_are_update
     )
     got = heat("push", ROW, terms)
     assert got.values == (1.5, -1.0, 0.0)
-    assert got.shades == (1.0, pytest.approx(-1 / 1.5), 0.0)
+    assert got.shades == pytest.approx((1.0, -1 / 1.5, 0.0))
     assert (got.mode, got.signed, got.largest) == ("push", True, 1.5)
     # without a 0 the smallest push has the least shade, .15
     got = heat("push", ROW, (*terms[:2], term(advantage=1.25, ratio=1.0)))
-    assert got.shades == (1.0, -0.15, pytest.approx(0.15 + 0.85 / 2))
+    assert got.shades == pytest.approx((1.0, -0.15, 0.15 + 0.85 / 2))
 
 
 def test_equal_pushes_have_the_least_shade_and_no_push_none() -> None:

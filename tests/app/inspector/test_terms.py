@@ -88,7 +88,7 @@ def test_only_tokens_at_or_above_the_updates_entropy_floor_are_pushed() -> None:
     how = recipe("grpo", beta=0.0, entropy_top_quantile=0.2)
     ((below, at_it),) = terms(how, row(entropies=((0.49, 0.5),), updates=(top,)))
     assert (below.updated, at_it.updated) == (False, True)
-    assert (below.contribution, at_it.contribution) == (0.0, pytest.approx(0.25))
+    assert (below.contribution, at_it.contribution) == pytest.approx((0.0, 0.25))
     assert (below.entropy, at_it.entropy) == pytest.approx((0.49, 0.5))
     # the first pass's entropies serve for a run that recorded no others, and for the lab
     ((below, at_it),) = terms(how, row(entropy=(0.6, 0.4), updates=(top,)))
