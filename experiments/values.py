@@ -91,6 +91,7 @@ class RunSummary:
     attempts: int
     bytes: int
     config_hash: str
+    waiting: str = ""  # which events of the run are not in the store yet
     metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
     columns: Mapping[str, Any] = field(default_factory=dict)
 

@@ -315,9 +315,10 @@ class NoteWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPaused:
-    """The engine paused."""
+    """The engine paused: because it was asked to, or for the reason given."""
 
     step: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
