@@ -30,17 +30,15 @@ class Heat:
     signed: bool
     shades: tuple[float | None, ...]
     values: tuple[float | None, ...]
-    largest: float
 
 
 def heat(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm]) -> Heat:
     """Shade one answer's tokens, relative to the largest value of the answer."""
     values = _values(mode, row, terms)
     finite = [abs(v) for v in values if v is not None and math.isfinite(v)]
-    largest = max(finite, default=0.0)
     # ratios are all near 1, so shade them by their distance above the smallest
     floor = min(finite, default=0.0) if mode == "push" else 0.0
-    span = 1.0 if mode == "clip" else largest - floor
+    span = max(finite, default=0.0) - floor
 
     def shade(value: float | None) -> float | None:
         if value is None or not math.isfinite(value):
@@ -50,7 +48,7 @@ def heat(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm]) -> Heat:
 
     shades = tuple(shade(value) for value in values)
     signed = mode in ("push", "change", "clip")
-    return Heat(mode=mode, signed=signed, shades=shades, values=values, largest=largest)
+    return Heat(mode=mode, signed=signed, shades=shades, values=values)
 
 
 def _values(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm]) -> tuple[float | None, ...]:

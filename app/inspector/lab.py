@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from app.inspector.terms import group_advantages, group_terms
+from app.inspector.terms import LAST, group_advantages, group_terms
 from app.inspector.values import TokenTerm
 from experiments.values import GroupView, TokenView
 from grpo_engine.config import recipes
@@ -65,8 +65,7 @@ def what_if(
         given = [list(row.advantages) for row in tokens.rows]
     if recipe.entropy_top_quantile != was.entropy_top_quantile:
         tokens = _without_floor(tokens)
-    last = max((len(row.passes) for row in tokens.rows), default=1) - 1
-    terms = group_terms(tokens, recipe, at=last, max_length=max_length, advantages=given)
+    terms = group_terms(tokens, recipe, at=LAST, max_length=max_length, advantages=given)
     return WhatIf(recipe=recipe, answers=tuple(_effect(answer) for answer in terms), terms=terms)
 
 
@@ -112,10 +111,6 @@ def changed(recipe: Recipe, knob: str, value: Any) -> Recipe:
     extra: dict[str, Any] = {}
     if knob == "anchor":
         extra["beta"] = 0.0 if value == "none" else recipe.beta or recipes.recipe("grpo").beta
-    if knob == "beta" and recipe.anchor == "none" and value:
-        extra["anchor"] = "k3"
-    if knob == "beta" and not value:
-        extra["anchor"] = "none"
     return recipes.recipe(recipe, **{knob: value, **extra})
 
 
@@ -123,7 +118,7 @@ def _nearest(notches: Sequence[Any], value: Any) -> int:
     if not isinstance(value, int | float):
         return 0
     numbers = [(abs(n - value), i) for i, n in enumerate(notches) if isinstance(n, int | float)]
-    return min(numbers)[1] if numbers else 0
+    return min(numbers)[1]
 
 
 def differences(one: Recipe, other: Recipe) -> tuple[str, ...]:

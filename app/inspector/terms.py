@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from grpo_engine.maths.weight import Totals
 
 T = TypeVar("T")
+LAST = 1_000_000  # as a pass: each answer's last one
 SIDES: dict[int, Side] = {-1: "low", 0: "free", 1: "high", 2: "ceiling"}
 
 
@@ -64,7 +65,7 @@ def group_terms(
         _pad([inside(row) for row in rows], width),
         recorded_for,
         group_ids=mx.zeros((len(rows),), dtype=mx.int32),
-        token_ids=_pad([row.ids for row in rows], width, kind=mx.int32),
+        token_ids=_pad([row.ids for row in rows], width),
         max_length=max_length,
         totals=_together(totals),
         **known,
@@ -136,7 +137,7 @@ def _without_missing(recipe: Recipe, missing: AbstractSet[str]) -> Recipe:
     # what was not recorded has no weight: those parts of the loss read 0
     changes: dict[str, Any] = {}
     if "ref" in missing and recipe.anchor_place == "loss":
-        changes |= {"anchor": "none", "beta": 0.0}
+        changes |= {"beta": 0.0}
     if "sampler" in missing:
         changes |= {"importance_cap": 0.0, "off_policy_mask": 0.0}
     if "entropy" in missing:
@@ -158,11 +159,11 @@ def _together(updates: Sequence[UpdateTotals]) -> "Totals":
     return Totals(**{name: column(name) for name in names})
 
 
-def _pad(rows: Sequence[Sequence[float]], width: int, kind: "mx.Dtype | None" = None) -> "mx.array":
+def _pad(rows: Sequence[Sequence[float]], width: int) -> "mx.array":
     import mlx.core as mx
 
     padded = [[*row, *[0] * (width - len(row))] for row in rows]
-    return mx.array(padded, dtype=kind or mx.float32)
+    return mx.array(padded, dtype=mx.float32)
 
 
 def _by_token(row: TokenRow, advantages: Sequence[float]) -> Sequence[float]:

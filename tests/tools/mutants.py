@@ -132,7 +132,8 @@ def install(job: Job) -> None:
     exec(compile(job.mutant.source, str(module.__file__), "exec"), changed)
     for key, new in changed.items():
         old = module.__dict__.get(key)
-        if getattr(new, "__module__", name) != name or key.startswith("__"):
+        imported = isinstance(new, FunctionType | type) and new.__module__ != name
+        if imported or key.startswith("__"):
             continue
         if isinstance(new, FunctionType) and isinstance(old, FunctionType):
             transplant(old, new)

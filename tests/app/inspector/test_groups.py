@@ -187,6 +187,11 @@ def test_a_diff_keeps_words_whole_and_says_what_came_first() -> None:
     ]  # fmt: skip
 
 
+def test_words_that_are_often_repeated_still_match() -> None:
+    older, newer = "a " * 150 + "b", "a " * 150 + "c"
+    assert [c.kind for c in word_diff(older, newer)] == ["same", "gone", "new"]
+
+
 def test_a_long_text_is_compared_by_lines_and_a_very_long_one_in_part() -> None:
     # a line of 2,001 words and spaces is 4,001 parts in both texts together, above 4,000
     long = " ".join("w" for _ in range(1001))

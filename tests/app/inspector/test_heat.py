@@ -61,7 +61,7 @@ def test_a_push_is_advantage_times_ratio_times_weight_for_tokens_that_are_update
     got = heat("push", ROW, terms)
     assert got.values == (1.5, -1.0, 0.0)
     assert got.shades == pytest.approx((1.0, -1 / 1.5, 0.0))
-    assert (got.mode, got.signed, got.largest) == ("push", True, 1.5)
+    assert (got.mode, got.signed) == ("push", True)
     # without a 0 the smallest push has the least shade, .15
     got = heat("push", ROW, (*terms[:2], term(advantage=1.25, ratio=1.0)))
     assert got.shades == pytest.approx((1.0, -0.15, 0.15 + 0.85 / 2))
@@ -82,9 +82,9 @@ def test_clip_has_a_side_and_kl_a_size() -> None:
     )
     four = replace(ROW, ids=(1, 2, 3, 4), old=(-1.0,) * 4)
     got = heat("clip", four, terms)
-    assert (got.shades, got.signed, got.largest) == ((1.0, -1.0, -1.0, 0.0), True, 1.0)
+    assert (got.shades, got.signed) == ((1.0, -1.0, -1.0, 0.0), True)
     got = heat("kl", four, terms)
-    assert (got.shades, got.signed, got.largest) == ((0.5, 1.0, None, None), False, 0.4)
+    assert (got.shades, got.signed) == ((0.5, 1.0, None, None), False)
     assert heat("clip", ROW, (terms[3],) * 3).shades == (0.0,) * 3
 
 
@@ -124,6 +124,7 @@ def test_line_ends_empty_tokens_and_control_characters_are_visible() -> None:
     assert pieces(["a\nb", ""], 9) == [[(0, "a⏎", 2)], [(0, "b", 1), (1, "∅", 1)]]
     assert pieces(["a\r\nb\n", "c"], 9) == [[(0, "a⏎", 2)], [(0, "b⏎", 2)], [(1, "c", 1)]]
     assert pieces(["\n\n"], 9) == [[(0, "⏎", 1)], [(0, "⏎", 1)]]
+    assert pieces(["", "x"], 9) == [[(0, "∅", 1), (1, "x", 1)]]
     assert pieces(["a\n"], 9) == [[(0, "a⏎", 2)]]
     assert pieces(["\x1b"], 9) == [[(0, safe("\x1b"), cell_len(safe("\x1b")))]]
     assert token_texts("", ()) == ()

@@ -150,6 +150,8 @@ def test_without_the_samplers_numbers_there_is_no_correction() -> None:
     near = recipe("grpo", beta=0.0, off_policy_mask=0.1)
     assert [t.kept for t in terms(near, drawn)[0]] == [False, False]
     assert [t.kept for t in terms(near, replace(drawn, sampler=()))[0]] == [True, True]
+    moved = replace(drawn, passes=((QUARTER - 3, HALF - 3),), sampler=())
+    assert [t.kept for t in terms(near, moved)[0]] == [True, True]
     cut = replace(drawn, sampled=(QUARTER, HALF))
     assert terms(capped, cut)[0][0].importance == pytest.approx(1.0)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.inspector.words import why, written_out
+from app.inspector.words import ONE, why, written_out
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.events import UpdateTotals
 from tests.app.inspector.test_inspector import SIZES, TOTALS, term
@@ -90,6 +90,28 @@ BY_TOKEN = recipe("grpo", importance_cap=2.5, importance_mode="token_mask", impo
             GRPO,
             "worse answer that became likelier: pushed down at full strength",
         ),
+        (
+            DOWN | FREE | {"ratio": 1.1, "high": 7e5},
+            GRPO,
+            "worse answer that became likelier: pushed down at full strength, "
+            "no bound on this side",
+        ),
+        (
+            DOWN | FREE | {"ratio": 1.1, "high": 1e6},
+            GRPO,
+            "worse answer that became likelier: pushed down at full strength",
+        ),
+        (
+            DOWN | FREE | {"ratio": 1.1, "high": 1e6 + 0.5},
+            GRPO,
+            "worse answer that became likelier: pushed down at full strength",
+        ),
+        (DOWN | FREE | {"ratio": 0.9, "low": 1e-6}, GRPO, "worse answer: pushed down"),
+        (
+            {"advantage": 0.5, "side": "free", "ratio": 0.9},
+            GRPO,
+            "better answer that became less likely: pushed up at full strength",
+        ),
         (UP | FREE | {"ratio": 1.1}, GRPO, "better answer: pushed up, up to ratio 1.2"),
         (DOWN | FREE | {"ratio": 0.9}, GRPO, "worse answer: pushed down, down to ratio .8"),
         (UP | FREE | {"ratio": 1.1, "high": 1e7}, GRPO, "better answer: pushed up"),
@@ -111,6 +133,10 @@ def test_a_ratio_of_1_is_by_construction_in_the_first_pass_alone() -> None:
         near = term(side="free", ratio=ratio)
         assert why(near, GRPO, first_pass=True).endswith("ratio is 1 by construction")
         assert why(near, GRPO, first_pass=False) == "better answer: pushed up, up to ratio 1.2"
+    at_edge = term(side="free", ratio=1 - ONE)
+    assert why(at_edge, GRPO, first_pass=False) == "better answer: pushed up, up to ratio 1.2"
+    at_edge = term(side="free", ratio=1 + ONE, advantage=-1.0)
+    assert why(at_edge, GRPO, first_pass=False) == "worse answer: pushed down, down to ratio .8"
     below = why(term(side="free", ratio=1 - 2e-5), GRPO, first_pass=True)
     assert below == "better answer that became less likely: pushed up at full strength"
     worse = term(side="free", ratio=1 + 5e-6, advantage=-1.0)

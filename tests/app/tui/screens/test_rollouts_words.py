@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +65,42 @@ def workbench(store: Path) -> Workbench:
 
 def said(lines: list[Line]) -> str:
     return "\n".join("".join(text for text, _ in line) for line in lines)
+
+
+def test_a_run_recorded_before_masks_leaves_out_cut_answers_by_their_finish(tmp_path: Path) -> None:
+    record(tmp_path / "runs.db", algorithm={"recipe": "cispo", "mask_truncated": True})
+    with closing(StoreReader(tmp_path / "runs.db")) as reader:
+        step = load_step(reader, run_facts(reader, 1), 3)
+        whole = [one for g in step.groups for one in g.rollouts if one.finish != "length"]
+        assert 0 < len(whole) < step.totals.rows == 16
+        assert step.totals.tokens == sum(one.tokens for one in whole)
+        for chosen in step.groups:
+            detail = load_group(reader, step, chosen)
+            assert detail.tokens is not None
+            for row, terms in zip(detail.tokens.rows, detail.terms[0], strict=True):
+                cut = chosen.rollouts[row.index].finish == "length"
+                assert {term.in_loss for term in terms} == {not cut}
+
+
+def test_a_run_recorded_before_minibatches_says_that_its_terms_are_not_known(
+    tmp_path: Path,
+) -> None:
+    record(tmp_path / "runs.db", algorithm={"recipe": "gspo", "minibatches": 2})
+    with closing(StoreReader(tmp_path / "runs.db")) as reader:
+        step = load_step(reader, run_facts(reader, 1), 3)
+        detail = load_group(reader, step, step.groups[0])
+    assert detail.terms == ()
+    assert detail.missing == (
+        "its term is not known: this run did not record which answers were in each minibatch"
+    )
+
+
+def test_a_recipe_that_cannot_be_read_is_said_and_not_replaced(store: Path) -> None:
+    with closing(StoreReader(store)) as reader:
+        facts = replace(run_facts(reader, 1), unread="this version cannot read the run's recipe: x")
+        step = load_step(reader, facts, 3)
+        detail = load_group(reader, step, step.groups[0])
+    assert (detail.terms, detail.missing) == ((), facts.unread)
 
 
 async def test_every_kind_of_prompt_is_counted_by_its_own_steps(store: Path) -> None:
