@@ -15,6 +15,11 @@ Finish = Literal["stop", "length", "stop_string"]
 Severity = Literal["info", "warning", "error"]
 
 
+def sparse() -> Any:
+    """An empty tuple by default, which is then left out of the stored event."""
+    return field(default=(), metadata={"sparse": True})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardValue:
     """One reward function's score of one completion; `value` is None where it does not apply."""
@@ -103,12 +108,12 @@ class TokenNumbers:
     entropy: tuple[float, ...] = ()
     advantages: tuple[float, ...] = ()
     sampled: tuple[float, ...] = ()
-    mask: tuple[int, ...] = ()  # 1 in the loss, 0 left out of it
-    updates: tuple[UpdateTotals, ...] = ()  # one per pass
-    entropies: tuple[tuple[float, ...], ...] = ()  # one per pass, if the loss reads them
-    values: tuple[tuple[float, ...], ...] = ()  # the critic's, one per pass
-    old_values: tuple[float, ...] = ()
-    returns: tuple[float, ...] = ()
+    mask: tuple[int, ...] = sparse()  # 1 in the loss, 0 left out of it
+    updates: tuple[UpdateTotals, ...] = sparse()  # one per pass
+    entropies: tuple[tuple[float, ...], ...] = sparse()  # one per pass, if the loss reads them
+    values: tuple[tuple[float, ...], ...] = sparse()  # the critic's, one per pass
+    old_values: tuple[float, ...] = sparse()
+    returns: tuple[float, ...] = sparse()
     clip_fraction: float | None = None
     kl: float | None = None
 
@@ -412,7 +417,11 @@ def from_json(data: Mapping[str, Any]) -> Event:
 
 
 def _encode_fields(value: Any) -> dict[str, Any]:
-    return {_stored_name(f): _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return {
+        _stored_name(f): _encode(found)
+        for f in dataclasses.fields(value)
+        if (found := getattr(value, f.name)) or "sparse" not in f.metadata
+    }
 
 
 def _stored_name(field: dataclasses.Field[Any]) -> str:
