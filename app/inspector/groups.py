@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from app.text.numbers import short
 from experiments.values import GroupView, RolloutView, TokenRow
 
 SortKey = Literal["prompt", "surprise", "reward", "length", "kl", "clip"]
@@ -110,8 +111,17 @@ def balance(group: GroupView) -> str:
     ups = sum((r.advantage or 0.0) > 0 for r in group.rollouts)
     downs = sum((r.advantage or 0.0) < 0 for r in group.rollouts)
     if not ups and not downs:
-        return group.no_signal or "no push: all answers scored the same"
+        return _why_no_push(group)
     return f"{ups} pushed up, {downs} pushed down"
+
+
+def _why_no_push(group: GroupView) -> str:
+    """Why a group has no signal, with what all scored where another reward paid too."""
+    why = group.no_signal or "no push: all answers scored the same"
+    plain = {"all right": 1.0, "all wrong": 0.0}.get(why, group.reward_mean)
+    if group.reward_std == 0 and group.reward_mean != plain:
+        why += f", and each scored {short(group.reward_mean)}"
+    return why
 
 
 @dataclass(frozen=True, slots=True)

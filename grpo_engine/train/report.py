@@ -113,11 +113,10 @@ def _why_no_signal(group: SampledGroup, accuracy: str) -> str:
         right = [value for value in group.scores.column(accuracy) if value is not None]
         alike = bool(right) and min(right) == max(right)
         why = f"all scored {known[0]:g}"
-        others = f", {why}" if len(group.scores.names) > 1 and known[0] != right[0] else ""
         if alike and right[0] >= 1:
-            why = f"all right{others}"
+            why = "all right"
         elif alike and right[0] <= 0:
-            why = f"all wrong{others}"
+            why = "all wrong"
     else:
         why = f"all scored {known[0]:g}"
     return f"{why}, replaced" if group.replaced else why

@@ -148,6 +148,18 @@ def test_balance_says_why_there_is_no_push() -> None:
     assert balance(replace(one_down, no_signal="x")) == "0 pushed up, 1 pushed down"
 
 
+def test_all_wrong_says_what_each_scored_where_another_reward_paid() -> None:
+    flat = replace(group(0, rollout(0, advantage=0.0)), reward_std=0.0)
+    wrong = replace(flat, no_signal="all wrong", reward_mean=1.0)
+    assert balance(wrong) == "all wrong, and each scored 1"
+    assert balance(replace(wrong, reward_mean=0.0)) == "all wrong"
+    right = replace(flat, no_signal="all right", reward_mean=1.5)
+    assert balance(right) == "all right, and each scored 1.5"
+    assert balance(replace(right, reward_mean=1.0)) == "all right"
+    assert balance(replace(right, reward_std=0.1)) == "all right"
+    assert balance(replace(right, no_signal="all scored 1.5")) == "all scored 1.5"
+
+
 def test_a_prompts_visits_are_those_that_were_sampled_alike() -> None:
     def visit(index: int, origin: str, temperature: float | None) -> GroupView:
         sampling = {} if temperature is None else {"temperature": temperature}

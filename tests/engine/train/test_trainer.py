@@ -204,29 +204,6 @@ def test_groups_without_signal_skip_the_update_and_say_so(world: Path, tmp_path:
     assert len(of(PassFinished, with_leash)) == 1
 
 
-WRONG = """
-def accuracy(completions, **_):
-    return [0.0] * len(completions)
-
-def form(completions, **_):
-    return [1.0] * len(completions)
-"""
-
-
-def test_all_wrong_says_what_all_scored_where_another_reward_paid(
-    world: Path, tmp_path: Path
-) -> None:
-    (world / "wrong.py").write_text(WRONG)
-    rewards = {"functions": [f"{world}/wrong.py:accuracy", f"{world}/wrong.py:form"]}
-    events = events_of(settings(world, steps=1, rewards=rewards), tmp_path)
-    groups = [e.group for e in of(GroupScored, events) if e.group.origin == "train"]
-    assert {(g.no_signal, g.reward_mean) for g in groups} == {("all wrong, all scored 1", 1.0)}
-    alone = {"functions": [f"{world}/wrong.py:accuracy"]}
-    events = events_of(settings(world, steps=1, rewards=alone), tmp_path / "alone")
-    groups = [e.group for e in of(GroupScored, events) if e.group.origin == "train"]
-    assert {g.no_signal for g in groups} == {"all wrong"}
-
-
 def test_refills_replace_groups_without_variance_and_give_up_in_time(
     world: Path, tmp_path: Path
 ) -> None:
