@@ -200,7 +200,7 @@ class TokenView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchHit:
-    """A rollout whose completion or prompt contains the search text."""
+    """A rollout whose completion or prompt contains the search text, from `start` to `end`."""
 
     rollout: int
     group: int
@@ -211,6 +211,8 @@ class SearchHit:
     index: int
     where: Literal["completion", "prompt"]
     text: str
+    start: int
+    end: int
     reward: float | None
 
 

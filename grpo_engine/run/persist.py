@@ -22,6 +22,7 @@ from grpo_engine.events import (
     RunPaused,
     RunResumed,
 )
+from grpo_engine.rollouts.noise import NOISE
 from grpo_engine.run import checkpoint
 from grpo_engine.run.checkpoint import Checkpoint
 from grpo_engine.run.session import Arrays, Progress, Run
@@ -30,6 +31,14 @@ from grpo_engine.versions import versions
 
 # settings that may change on resume, because they do not affect results
 FREE = ("name",)
+OTHER_NOISE = (
+    "the version that wrote this checkpoint gave a prompt that occurs twice in a step the same "
+    "answers both times: steps with such a prompt are not bit-identical to the unbroken run's"
+)
+OTHER_REFILLS = (
+    "the version that wrote this checkpoint replaced groups by their total reward; from here on "
+    "they are judged by algorithm.refill_on"
+)
 RETRY_S = 1.0
 TENSORS = ("trained", "optimizer", "reference", "lagged", "critic", "critic_optimizer")
 
@@ -178,11 +187,12 @@ def _state(run: Run) -> dict[str, Any]:
         "threads": run.threads,
         "versions": dict(versions()),
         "fingerprint": run.task.fingerprint,
+        "noise": NOISE,
     }
 
 
 def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
-    """Restore a run from a checkpoint; warn if threads, versions or data differ."""
+    """Restore a run from a checkpoint; warn if threads, versions, data or noise differ."""
     state = saved.state
     run.policy.load_trainable(saved.tensors("trained"))
     run.optimizer.restore(saved.tensors("optimizer"), run.policy.snapshot())
@@ -202,6 +212,10 @@ def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
             severity="warning",
             text=f"{what} was {then} and is {here}: numbers may differ from an unbroken run's",
         )
+    if state.get("noise", 1) != NOISE:
+        yield NoteWritten(step=run.step, severity="warning", text=OTHER_NOISE)
+        if run.recipe.refill_rounds:
+            yield NoteWritten(step=run.step, severity="warning", text=OTHER_REFILLS)
 
 
 def _progress(state: Mapping[str, Any]) -> Progress:
