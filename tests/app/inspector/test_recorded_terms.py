@@ -28,7 +28,7 @@ from tests.engine.runs import write_world
 SWITCHES: dict[str, list[Any]] = {
     "weight": ["per_sequence", "per_completion", "per_token", "per_batch_token", "constant", "sum"],
     "ratio": ["token", "sequence_mean", "sequence_sum"],
-    "trust": ["none", "clip", "cispo", "sapo"],
+    "trust": ["none", "clip", "cispo", "sapo", "vespo"],
     "clip_low": [0.01, 0.3],
     "delta": [1.1],
     "beta": [0.0, 0.3],
@@ -36,6 +36,7 @@ SWITCHES: dict[str, list[Any]] = {
     "anchor_level": ["token", "sequence"],
     "anchor_place": ["loss", "reward"],
     "ref_refresh_every": [1],
+    "anchor_reweighted": [True],
     "passes": [1, 3],
     "minibatches": [1, 2, 3],
     "stop": ["all_at_bound", "plateau", "kl"],
