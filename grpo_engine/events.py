@@ -17,6 +17,11 @@ Finish = Literal["stop", "length", "stop_string"]
 Severity = Literal["info", "warning", "error"]
 
 
+def sparse() -> Any:
+    """An empty tuple by default, which is then left out of the stored event."""
+    return field(default=(), metadata={"sparse": True})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardValue:
     """One reward function's score of one completion; `value` is None where it does not apply."""
@@ -101,11 +106,26 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateTotals:
+    """What an update divides by and compares with, for the completions of one micro-batch."""
+
+    rows: int  # completions of the minibatch, empty and masked ones included
+    tokens: int  # tokens of the minibatch in the loss
+    minibatch: int = 0
+    micro_batches: int = 1
+    batch_tokens: int | None = None  # tokens of the micro-batch in the loss
+    entropy_bonus: float = 0.0  # its weight in this step
+    entropy_floor: float | None = None  # lowest entropy of a pushed token
+    updated_tokens: int | None = None  # tokens at or above it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenNumbers:
     """The numbers of one completion's tokens; every non-empty tuple is as long as its ids.
 
     `old` are the sampling policy's log-probabilities as the trainer computes them, `passes` those
-    before each pass's update, `after` those after the step, `sampled` those after top-p.
+    before each pass's update, `after` those after the step, `sampled` those after top-p. `updates`
+    is empty in runs recorded before it was; an empty `mask` has every token in the loss.
     """
 
     index: int
@@ -116,6 +136,12 @@ class TokenNumbers:
     entropy: tuple[float, ...] = ()
     advantages: tuple[float, ...] = ()
     sampled: tuple[float, ...] = ()
+    mask: tuple[int, ...] = sparse()  # 1 in the loss, 0 left out of it
+    updates: tuple[UpdateTotals, ...] = sparse()  # one per pass
+    entropies: tuple[tuple[float, ...], ...] = sparse()  # one per pass, if the loss reads them
+    values: tuple[tuple[float, ...], ...] = sparse()  # the critic's, one per pass
+    old_values: tuple[float, ...] = sparse()
+    returns: tuple[float, ...] = sparse()
     clip_fraction: float | None = None
     kl: float | None = None
 
@@ -419,7 +445,11 @@ def from_json(data: Mapping[str, Any]) -> Event:
 
 
 def _encode_fields(value: Any) -> dict[str, Any]:
-    return {_stored_name(f): _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return {
+        _stored_name(f): _encode(found)
+        for f in dataclasses.fields(value)
+        if (found := getattr(value, f.name)) or "sparse" not in f.metadata
+    }
 
 
 def _stored_name(field: dataclasses.Field[Any]) -> str:

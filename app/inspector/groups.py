@@ -1,11 +1,13 @@
 """Compare the answers of a group: surprise, verdicts, and word differences."""
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from app.text.numbers import short
 from experiments.values import GroupView, RolloutView, TokenRow
 
 SortKey = Literal["prompt", "surprise", "reward", "length", "kl", "clip"]
@@ -53,10 +55,10 @@ def _mean(values: Sequence[float | None]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A short label for an answer, favourable or not."""
+    """A short label for an answer: favourable, not, or neither (None)."""
 
     text: str
-    good: bool
+    good: bool | None
 
 
 def verdicts(rollout: RolloutView, group: GroupView) -> tuple[Verdict, ...]:
@@ -68,13 +70,34 @@ def verdicts(rollout: RolloutView, group: GroupView) -> tuple[Verdict, ...]:
     ]
     for reward in rollout.rewards:
         if reward.value is None:
-            chips.append(Verdict(f"{reward.name} does not apply", False))
+            chips.append(Verdict(f"{reward.name} does not apply", None))
     twins = [r for r in group.rollouts if r.index != rollout.index and r.text == rollout.text]
     if twins:
-        chips.append(Verdict(f"same as {', '.join(letter(r.index) for r in twins)}", False))
+        chips.append(Verdict(f"same as {', '.join(letter(r.index) for r in twins)}", None))
     else:
         chips.append(Verdict("no duplicate", True))
     return tuple(chips)
+
+
+def visits(history: Sequence[GroupView], group: GroupView) -> tuple[GroupView, ...]:
+    """The groups of a prompt's history that were sampled as this one: greedy or at random."""
+    return tuple(
+        one for one in history if one.origin == group.origin and is_greedy(one) == is_greedy(group)
+    )
+
+
+def is_greedy(group: GroupView) -> bool:
+    """Whether a group was sampled at temperature 0."""
+    return group.sampling.get("temperature") == 0
+
+
+def largest_by_reward(groups: Sequence[GroupView]) -> dict[str, float]:
+    """The largest size of each reward function's scores among the groups."""
+    largest: dict[str, float] = {}
+    for reward in (r for group in groups for one in group.rollouts for r in one.rewards):
+        if reward.value is not None and math.isfinite(reward.value):
+            largest[reward.name] = max(largest.get(reward.name, 0.0), abs(reward.value))
+    return largest
 
 
 def letter(index: int) -> str:
@@ -88,8 +111,17 @@ def balance(group: GroupView) -> str:
     ups = sum((r.advantage or 0.0) > 0 for r in group.rollouts)
     downs = sum((r.advantage or 0.0) < 0 for r in group.rollouts)
     if not ups and not downs:
-        return group.no_signal or "no push: all answers scored the same"
+        return _why_no_push(group)
     return f"{ups} pushed up, {downs} pushed down"
+
+
+def _why_no_push(group: GroupView) -> str:
+    """Why a group has no signal, with what all scored where another reward paid too."""
+    why = group.no_signal or "no push: all answers scored the same"
+    plain = {"all right": 1.0, "all wrong": 0.0}.get(why, group.reward_mean)
+    if group.reward_std == 0 and group.reward_mean != plain:
+        why += f", and each scored {short(group.reward_mean)}"
+    return why
 
 
 @dataclass(frozen=True, slots=True)

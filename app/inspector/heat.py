@@ -30,17 +30,15 @@ class Heat:
     signed: bool
     shades: tuple[float | None, ...]
     values: tuple[float | None, ...]
-    largest: float
 
 
-def heat(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm], at: int = -1) -> Heat:
+def heat(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm]) -> Heat:
     """Shade one answer's tokens, relative to the largest value of the answer."""
-    values = _values(mode, row, terms, at)
+    values = _values(mode, row, terms)
     finite = [abs(v) for v in values if v is not None and math.isfinite(v)]
-    largest = max(finite, default=0.0)
     # ratios are all near 1, so shade them by their distance above the smallest
     floor = min(finite, default=0.0) if mode == "push" else 0.0
-    span = 1.0 if mode == "clip" else largest - floor
+    span = max(finite, default=0.0) - floor
 
     def shade(value: float | None) -> float | None:
         if value is None or not math.isfinite(value):
@@ -50,20 +48,18 @@ def heat(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm], at: int = -1
 
     shades = tuple(shade(value) for value in values)
     signed = mode in ("push", "change", "clip")
-    return Heat(mode=mode, signed=signed, shades=shades, values=values, largest=largest)
+    return Heat(mode=mode, signed=signed, shades=shades, values=values)
 
 
-def _values(
-    mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm], at: int
-) -> tuple[float | None, ...]:
+def _values(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm]) -> tuple[float | None, ...]:
     count = len(row.ids)
     match mode:
         case "push":
-            weights = [term.importance * term.kept for term in terms]
+            weights = [term.importance * term.updated for term in terms]
             pushes = [t.advantage * t.ratio * w for t, w in zip(terms, weights, strict=True)]
             return _padded(pushes, count)
         case "change":
-            return _padded([b - a for a, b in zip(row.old, _newest(row, at), strict=True)], count)
+            return _padded([b - a for a, b in zip(row.old, _newest(row), strict=True)], count)
         case "kl":
             return _padded([term.kl for term in terms], count)
         case "entropy":
@@ -77,7 +73,5 @@ def _padded(values: Sequence[float | None], count: int) -> tuple[float | None, .
     return (*values, *(None,) * count)[:count]
 
 
-def _newest(row: TokenRow, at: int) -> tuple[float, ...]:
-    if at >= 0 and at < len(row.passes):
-        return row.passes[at]
+def _newest(row: TokenRow) -> tuple[float, ...]:
     return row.after or (row.passes[-1] if row.passes else row.old)

@@ -1,11 +1,11 @@
 """The lab: recompute a stored group under other settings, from its recorded numbers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from app.inspector.terms import group_advantages, group_terms
-from app.inspector.values import TokenTerm, UpdateTotals
+from app.inspector.terms import LAST, group_advantages, group_terms
+from app.inspector.values import TokenTerm
 from experiments.values import GroupView, TokenView
 from grpo_engine.config import recipes
 from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe
@@ -45,10 +45,14 @@ class WhatIf:
 
 
 def what_if(
-    tokens: TokenView, groups: Sequence[GroupView], group: GroupView, recipe: Recipe,
-    totals: UpdateTotals, *, at: int = -1,
+    tokens: TokenView, groups: Sequence[GroupView], group: GroupView, recipe: Recipe, *,
+    was: Recipe, max_length: int,
 ) -> WhatIf:  # fmt: skip
-    """Compute the group's terms under `how`; advantages come from the whole step's rewards."""
+    """Compute the group's last pass under another recipe than the run's, `was`.
+
+    Advantages come from the whole step's rewards, denominators from the recorded update. The lowest
+    entropy of a pushed token is the group's own if the recipe asks for another share than the run.
+    """
     place = next(i for i, other in enumerate(groups) if other.key == group.key)
     by_index = {
         rollout.index: values
@@ -59,9 +63,20 @@ def what_if(
     given = [by_index.get(row.index, list(row.advantages)) for row in tokens.rows]
     if recipe.per_token:
         given = [list(row.advantages) for row in tokens.rows]
-    last = max((len(row.passes) for row in tokens.rows), default=1) - 1
-    terms = group_terms(tokens, recipe, totals, at=last if at < 0 else at, advantages=given)
+    if recipe.entropy_top_quantile != was.entropy_top_quantile:
+        tokens = _without_floor(tokens)
+    terms = group_terms(tokens, recipe, at=LAST, max_length=max_length, advantages=given)
     return WhatIf(recipe=recipe, answers=tuple(_effect(answer) for answer in terms), terms=terms)
+
+
+def _without_floor(tokens: TokenView) -> TokenView:
+    rows = (
+        replace(row, updates=tuple(
+            replace(one, entropy_floor=None, updated_tokens=None) for one in row.updates
+        ))
+        for row in tokens.rows
+    )  # fmt: skip
+    return replace(tokens, rows=tuple(rows))
 
 
 def _effect(terms: Sequence[TokenTerm]) -> AnswerEffect:
@@ -96,10 +111,6 @@ def changed(recipe: Recipe, knob: str, value: Any) -> Recipe:
     extra: dict[str, Any] = {}
     if knob == "anchor":
         extra["beta"] = 0.0 if value == "none" else recipe.beta or recipes.recipe("grpo").beta
-    if knob == "beta" and recipe.anchor == "none" and value:
-        extra["anchor"] = "k3"
-    if knob == "beta" and not value:
-        extra["anchor"] = "none"
     return recipes.recipe(recipe, **{knob: value, **extra})
 
 
@@ -107,7 +118,7 @@ def _nearest(notches: Sequence[Any], value: Any) -> int:
     if not isinstance(value, int | float):
         return 0
     numbers = [(abs(n - value), i) for i, n in enumerate(notches) if isinstance(n, int | float)]
-    return min(numbers)[1] if numbers else 0
+    return min(numbers)[1]
 
 
 def differences(one: Recipe, other: Recipe) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from app.text.safe_text import NEWLINE_SIGN, cell_len, safe
 
@@ -23,8 +24,7 @@ Line = tuple[Piece, ...]
 
 def token_texts(text: str, ends: Sequence[int]) -> tuple[str, ...]:
     """Split a text into tokens; `ends[t]` is the number of characters up to and with token t."""
-    starts = (0, *ends[:-1])
-    return tuple(text[start:end] for start, end in zip(starts, ends, strict=True))
+    return tuple(text[start:end] for start, end in pairwise((0, *ends)))
 
 
 def lay_out(tokens: Sequence[str], width: int) -> tuple[Line, ...]:

@@ -7,16 +7,6 @@ Side = Literal["free", "low", "high", "ceiling"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateTotals:
-    """The denominators of the answer's step."""
-
-    rows: int
-    tokens: int
-    max_length: int
-    micro_batches: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTerm:
     """One token's part in the loss; `contribution` is what it adds to the objective.
 
@@ -32,6 +22,7 @@ class TokenTerm:
     high: float
     side: Side
     clamped: bool
+    in_loss: bool
     updated: bool
     importance: float
     kept: bool
@@ -40,4 +31,7 @@ class TokenTerm:
     anchor: float
     kl: float | None
     target: float | None
+    entropy: float | None
+    value_loss: float
+    bonus: float
     contribution: float

@@ -2,7 +2,8 @@
 
 A blob is zlib over a header and byte planes: the first bytes of all values, then the second. `old`
 is float32; the other log-probabilities are float16 differences from it, because plain float16 would
-put tokens on the wrong side of a clip bound. Values out of range for that stay float32.
+put tokens on the wrong side of a clip bound. Where that is not close enough to recompute the loss,
+they stay float32.
 """
 
 import json
@@ -10,6 +11,7 @@ import sqlite3
 import zlib
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,20 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.values import TokenRow
+from grpo_engine.events import UpdateTotals
 
 CODEC = 1
+CLOSE = 1e-6  # nats by which a log-probability in the loss may be off
 _LARGEST = 6.0e4  # the largest float16 is 65504
 
 Array = npt.NDArray[Any]
 FIELDS = ("sampler", "reference", "after", "entropy", "advantages")
+# written after the passes and only where there are any, so that older readers skip them
+LATER = ("sampled", "mask", "old_values", "returns")
+BY_PASS = ("entropies", "values")
+HALVES = ("entropy", "mask")  # float16 as they are
+LOGPROBS = ("sampler", "reference", "after", "pass", "sampled")  # differences from old
+SHOWN = ("after",)  # read by no loss
 
 
 def encode(prompt_ids: Sequence[int], rows: Sequence[TokenRow]) -> bytes:
@@ -51,8 +61,17 @@ def encode(prompt_ids: Sequence[int], rows: Sequence[TokenRow]) -> bytes:
         fields[f"pass{number}"] = [
             row.passes[number] if number < len(row.passes) else () for row in rows
         ]
-    if any(row.sampled for row in rows):  # last, so that older readers skip it
-        fields["sampled"] = [row.sampled for row in rows]
+    fields |= {
+        name: [getattr(row, name) for row in rows]
+        for name in LATER
+        if any(getattr(row, name) for row in rows)
+    }
+    for name in BY_PASS:
+        for number in range(max((len(getattr(row, name)) for row in rows), default=0)):
+            passes = [getattr(row, name) for row in rows]
+            fields[f"{name}{number}"] = [one[number] if number < len(one) else () for one in passes]
+    if any(row.updates for row in rows):
+        header["updates"] = [[asdict(one) for one in row.updates] for row in rows]
     for name, values in fields.items():
         there = [bool(row) for row in values]
         base = old if there == has_old else _chosen(old, lengths, has_old, there)
@@ -81,7 +100,23 @@ def decode(blob: bytes, codec: int = CODEC) -> tuple[tuple[int, ...], tuple[Toke
         _take_field(take, header, f"pass{number}", lengths, olds)
         for number in range(max(header["passes"], default=0))
     ]
-    fields["sampled"] = _take_field(take, header, "sampled", lengths, olds)
+    fields |= {name: _take_field(take, header, name, lengths, olds) for name in LATER}
+    by_pass: dict[str, list[list[Array]]] = {
+        name: [
+            _take_field(take, header, f"{name}{number}", lengths, olds)
+            for number in range(sum(key.rstrip("0123456789") == name for key in header))
+        ]
+        for name in BY_PASS
+    }
+    updates = header.get("updates", [()] * len(lengths))
+
+    def numbers(i: int) -> dict[str, Any]:
+        found = {name: _tuple(values[i]) for name, values in fields.items()}
+        found["mask"] = tuple(map(int, found["mask"]))
+        for name, values in by_pass.items():
+            found[name] = tuple(_tuple(one[i]) for one in values if one[i].size)
+        return found
+
     rows = tuple(
         TokenRow(
             index=index,
@@ -89,7 +124,8 @@ def decode(blob: bytes, codec: int = CODEC) -> tuple[tuple[int, ...], tuple[Toke
             ends=_tuple(np.cumsum(deltas[i])),
             old=_tuple(olds[i]),
             passes=tuple(_tuple(values[i]) for values in passes[: header["passes"][i]]),
-            **{name: _tuple(values[i]) for name, values in fields.items()},
+            updates=tuple(UpdateTotals(**one) for one in updates[i]),
+            **numbers(i),
         )
         for i, index in enumerate(header["index"])
     )
@@ -123,12 +159,15 @@ def _chosen(old: Array, lengths: list[int], has_old: list[bool], there: list[boo
 
 def _pack(name: str, full: Array, old: Array | None) -> tuple[int, Array]:
     """Choose the encoding of a field: 1 float16 difference from old, 2 float32, 3 float16."""
-    half = name == "entropy" or (name != "advantages" and old is not None)
-    if full.size and half:
+    whole = name in HALVES
+    if full.size and (whole or (name.startswith(LOGPROBS) and old is not None)):
         with np.errstate(invalid="ignore"):
-            short = full if name == "entropy" or old is None else full - old
+            short = full if whole or old is None else full - old
         if float(np.abs(short).max()) < _LARGEST:  # false for NaN too
-            return (3 if name == "entropy" else 1), short.astype(np.float16)
+            half = short.astype(np.float16)
+            off = np.abs(half.astype(np.float64) - short).max()
+            if whole or name in SHOWN or off <= CLOSE:
+                return (3 if whole else 1), half
     with np.errstate(over="ignore"):
         return 2, full.astype(np.float32)
 

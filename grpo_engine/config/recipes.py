@@ -344,6 +344,7 @@ class Recipe:
     )
     entropy_top_quantile: float = number(
         1.0, "Only this share of tokens, by entropy, is trained.", above=True, high=1, off=1,
+        label="entropy top", steps=(0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0),
         factor="[Hᵢₜ in the top {entropy_top_quantile:.0%}]·",
     )  # fmt: skip
     importance_cap: float = number(

@@ -67,6 +67,7 @@ def _terms(
     distance, value = _distance(batch, recipe, r), _value_loss(batch, recipe)
     term = in_loss * (recipe.beta * distance - top * kept * _weighed(push, importance))
     term = term + recipe.value_coefficient * value
+    bonus = _entropy_bonus(batch, recipe, top, whole)
     return Terms(
         mask=batch.mask,
         advantage=batch.advantage if targets is None else targets.sign * batch.mask,
@@ -82,12 +83,13 @@ def _terms(
         kept=kept,
         updated=in_loss & top & kept,
         weight=weight,
-        contribution=weight * term - _entropy_bonus(batch, recipe, top, whole),
+        contribution=weight * term - bonus,
         anchor=distance * batch.mask,
         kl=_kl(batch, recipe, r),
         kl_to_old=anchor.k3(batch.old - batch.new),
         entropy=batch.entropy,
         value_loss=value,
+        bonus=bonus,
         target=None if targets is None else targets.probability,
         per_row=batch.per_row and recipe.ratio.startswith("sequence_"),
     )

@@ -33,6 +33,7 @@ class Terms:
     kl_to_old: mx.array  # k3 to the policy that sampled: (r - 1) - log r
     entropy: mx.array | None
     value_loss: mx.array  # 0 without a critic
+    bonus: mx.array  # the entropy bonus of the token
     target: mx.array | None  # target probability
     per_row: bool  # ratio and advantage have one value per completion
 

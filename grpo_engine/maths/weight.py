@@ -17,7 +17,8 @@ class Totals:
 
     rows: float | mx.array  # completions, empty and masked ones included
     tokens: float | mx.array  # completion tokens in the loss
-    micro_batches: int = 1  # read only by `per_batch_token`
+    micro_batches: float | mx.array = 1  # read only by `per_batch_token`
+    batch_tokens: float | mx.array | None = None  # likewise; None for those of the mask
     entropy_floor: float | mx.array | None = None  # lowest entropy of an updated token
     updated_tokens: float | mx.array | None = None  # tokens at or above that entropy
 
@@ -67,7 +68,8 @@ def weights(mask: mx.array, kind: str, totals: Totals, max_length: int | None) -
     if kind == "per_token":
         return inside / mx.maximum(totals.tokens, 1.0)
     if kind == "per_batch_token":
-        return inside / (mx.maximum(inside.sum(), 1.0) * totals.micro_batches)
+        own = inside.sum() if totals.batch_tokens is None else totals.batch_tokens
+        return inside / (mx.maximum(own, 1.0) * totals.micro_batches)
     if kind == "constant":
         if max_length is None:
             raise MathsError("weight=constant divides by the maximum length: give max_length")

@@ -14,7 +14,7 @@ from grpo_engine.rewards.scoring import Scores
 from grpo_engine.rollouts.types import Rollout
 from grpo_engine.train.loss import MicroBatchResult
 
-ARRAYS = ("logprobs", "entropy", "clipped", "kl")
+ARRAYS = ("logprobs", "entropy", "clipped", "kl", "values")
 
 ScoredRollouts = tuple[list[Rollout], Scores]  # for one prompt
 

@@ -33,6 +33,7 @@ class MicroBatchResult:
     entropy: mx.array | None
     clipped: mx.array
     kl: mx.array | None
+    values: mx.array | None
 
     @classmethod
     def of(cls, batch: TokenBatch, outputs: Mapping[str, Any]) -> "MicroBatchResult":
@@ -81,7 +82,7 @@ def loss(
         run.policy,
         batch,
         temperature=run.config.rollout.temperature,
-        entropy=reads_entropy or not samples.pass_logprobs_BT,
+        entropy=reads_entropy or not samples.passes,
         entropy_gradient=recipe.entropy_bonus > 0,
         values=run.has_critic,
     )
@@ -114,6 +115,7 @@ def loss(
         "entropy": None if new.entropy is None else mx.stop_gradient(new.entropy),
         "clipped": _clipped(terms),
         "kl": terms.kl,
+        "values": None if new.values is None else mx.stop_gradient(new.values),
     }
 
 

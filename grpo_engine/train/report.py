@@ -125,32 +125,36 @@ def _why_no_signal(group: SampledGroup, accuracy: str) -> str:
 
 def tokens_scored(step: int, samples: Samples, rows: Sequence[int], group: int) -> TokensScored:
     """The token numbers of one training group."""
+    numbers = tuple(_token_numbers(samples, row) for row in rows)
+    return TokensScored(step=step, group=group, origin="train", numbers=numbers)
+
+
+def _token_numbers(samples: Samples, row: int) -> TokenNumbers:
     assert samples.advantages is not None
-    per_token = samples.advantages.values if samples.advantages.values.ndim == 2 else None
-    trained = set(samples.trained_rows)
-    return TokensScored(
-        step=step,
-        group=group,
-        origin="train",
-        numbers=tuple(
-            TokenNumbers(
-                index=samples.rollouts[row].index,
-                old=by_row(samples.old_logprobs_BT, samples, row),
-                reference=by_row(samples.reference_logprobs_BT, samples, row),
-                passes=tuple(by_row(one, samples, row) for one in samples.pass_logprobs_BT)
-                if row in trained
-                else (),
-                after=by_row(samples.updated_logprobs_BT, samples, row)
-                if row in samples.updated_rows
-                else (),
-                entropy=by_row(samples.entropy_BT, samples, row),
-                advantages=by_row(per_token, samples, row),
-                sampled=_sampled(samples.rollouts[row]),
-                clip_fraction=_row_mean(samples.clipped_BT, samples, row),
-                kl=_row_mean(samples.kl_BT, samples, row),
-            )
-            for row in rows
-        ),
+    advantages, rollout = samples.advantages, samples.rollouts[row]
+
+    def of(values: mx.array | None) -> tuple[float, ...]:
+        return by_row(values, samples, row)
+
+    passes = [one for one in samples.passes if row in one.totals]
+    mask = tuple(int(inside) for inside in of(samples.mask_BT))
+    return TokenNumbers(
+        index=rollout.index,
+        old=of(samples.old_logprobs_BT),
+        reference=of(samples.reference_logprobs_BT),
+        passes=tuple(of(one.logprobs_BT) for one in passes),
+        after=of(samples.updated_logprobs_BT) if row in samples.updated_rows else (),
+        entropy=of(samples.entropy_BT),
+        advantages=of(advantages.values) if advantages.values.ndim == 2 else (),
+        sampled=_sampled(rollout),
+        mask=() if all(mask) else mask,
+        updates=tuple(one.totals[row] for one in passes),
+        entropies=tuple(of(one.entropy_BT) for one in passes if one.entropy_BT is not None),
+        values=tuple(of(one.values_BT) for one in passes if one.values_BT is not None),
+        old_values=of(samples.old_values_BT),
+        returns=of(advantages.returns),
+        clip_fraction=_row_mean(samples.clipped_BT, samples, row),
+        kl=_row_mean(samples.kl_BT, samples, row),
     )
 
 

@@ -11,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 
 from grpo_engine.config.recipes import Recipe
+from grpo_engine.events import UpdateTotals
 from grpo_engine.maths.advantage import Advantages
 from grpo_engine.maths.around import without_truncated
 from grpo_engine.policy.batch import TokenBatch
@@ -59,7 +60,7 @@ class Samples:
     advantages: Advantages | None = None  # its values are [B] or [B, T]
     trained_rows: list[int] = field(default_factory=list)  # rows used in the passes
     # the update
-    pass_logprobs_BT: list[mx.array] = field(default_factory=list)  # one array for each pass
+    passes: list["Pass"] = field(default_factory=list)
     clipped_BT: mx.array | None = None
     kl_BT: mx.array | None = None
     updated_logprobs_BT: mx.array | None = None  # by the updated policy, for `updated_rows`
@@ -96,6 +97,16 @@ class Samples:
     def step_scores(self) -> list[list[tuple[int, float | None]]]:
         """(last token, score) of every step of every rollout, for process rewards."""
         return [list(row) for group in self.groups for row in group.scores.steps or ()]
+
+
+@dataclass(slots=True, kw_only=True)
+class Pass:
+    """One pass over the rollouts, before its updates; a row without totals had none."""
+
+    logprobs_BT: mx.array
+    entropy_BT: mx.array | None
+    values_BT: mx.array | None
+    totals: dict[int, UpdateTotals]  # by row
 
 
 def gather(groups: Sequence[SampledGroup], recipe: Recipe) -> Samples:

@@ -15,7 +15,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from grpo_engine.config.recipes import Recipe
-from grpo_engine.events import Event, PassFinished, PhaseAdvanced, PhaseStarted
+from grpo_engine.events import Event, PassFinished, PhaseAdvanced, PhaseStarted, UpdateTotals
 from grpo_engine.maths.metrics import merged
 from grpo_engine.maths.reuse import stop_reason
 from grpo_engine.maths.target import Targets
@@ -28,7 +28,7 @@ from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
 from grpo_engine.train.gather import all_gradients, all_results
 from grpo_engine.train.loss import MicroBatchResult, Sums, gradient, loss, step_targets
-from grpo_engine.train.samples import Samples, as_float, assembled
+from grpo_engine.train.samples import Pass, Samples, as_float, assembled
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,6 +87,7 @@ def _make_pass(
 ) -> Generator[Event, None, float]:  # fmt: skip
     """For each minibatch: gradient, stop rule, clip and optimiser step. Return the objective."""
     pass_results: list[MicroBatchResult] = []
+    totals: dict[int, UpdateTotals] = {}
     losses: list[float] = []
     minibatches = _minibatches(run, samples, recipe, step, index)
     for number, minibatch in enumerate(minibatches):
@@ -94,6 +95,7 @@ def _make_pass(
             run, samples, recipe, step, minibatch, targets
         )
         pass_results += results
+        totals |= _totals_by_row(samples, recipe, minibatch, number)
         losses.append(math.fsum(one.loss for one in results))
         objective = -math.fsum(losses) / len(losses)
         is_last = number == len(minibatches) - 1
@@ -114,7 +116,7 @@ def _make_pass(
         if result.stopped:
             break
         yield from answer_requests(run, step)
-    _keep_token_numbers(samples, pass_results, result, index)
+    _keep_token_numbers(samples, recipe, pass_results, totals, result, index)
     return objective
 
 
@@ -289,9 +291,32 @@ def mean(sums: Mapping[str, tuple[float, float]], name: str) -> float:
     return total / count if count else 0.0
 
 
+def _totals_by_row(
+    samples: Samples, recipe: Recipe, minibatch: Minibatch, number: int
+) -> dict[int, UpdateTotals]:
+    """What the terms of each row of a minibatch were divided by and compared with."""
+    totals, mask_BT = minibatch.totals, np.array(samples.mask_BT)
+    floor, updated = totals.entropy_floor, totals.updated_tokens
+    return {
+        row: UpdateTotals(
+            rows=int(totals.rows),
+            tokens=int(totals.tokens),
+            minibatch=number,
+            micro_batches=len(minibatch.batches),
+            batch_tokens=int(mask_BT[list(batch.rows)].sum()),
+            entropy_bonus=recipe.entropy_bonus,
+            entropy_floor=None if floor is None else float(floor),
+            updated_tokens=None if updated is None else int(updated),
+        )
+        for batch in minibatch.batches
+        for row in batch.rows
+    }
+
+
 def _keep_token_numbers(
-    samples: Samples, results: Sequence[MicroBatchResult], result: UpdateResult, index: int
-) -> None:
+    samples: Samples, recipe: Recipe, results: Sequence[MicroBatchResult],
+    totals: dict[int, UpdateTotals], result: UpdateResult, index: int,
+) -> None:  # fmt: skip
     """Store a pass's token arrays; a first pass over fresh completions sets the old ones."""
 
     def whole(values: Sequence[mx.array | None]) -> mx.array:
@@ -299,7 +324,16 @@ def _keep_token_numbers(
         return assembled(parts, len(samples.rollouts), samples.width)
 
     logprobs_BT = whole([one.logprobs for one in results])
-    samples.pass_logprobs_BT.append(logprobs_BT)
+    reads_entropy = recipe.entropy_bonus > 0 or recipe.entropy_top_quantile < 1
+    has_values = bool(results) and results[0].values is not None
+    samples.passes.append(
+        Pass(
+            logprobs_BT=logprobs_BT,
+            entropy_BT=whole([one.entropy for one in results]) if reads_entropy else None,
+            values_BT=whole([one.values for one in results]) if has_values else None,
+            totals=totals,
+        )
+    )
     result.sums = _sums(results)
     if index == 1:
         result.entropy = result.sums.get("entropy", (0.0, 0.0))

@@ -78,6 +78,14 @@ def test_nan_is_written_as_text_and_read_as_nan() -> None:
     assert math.isnan(back.metrics["loss"])
 
 
+def test_token_numbers_that_a_run_does_not_have_are_not_written() -> None:
+    numbers = events.TokenNumbers(index=0, old=(-0.5,))
+    event = events.TokensScored(step=1, group=0, origin="train", numbers=(numbers,))
+    (written,) = to_json(event)["numbers"]
+    assert {"old", "reference", "clip_fraction"} <= set(written)
+    assert not {"mask", "updates", "entropies", "values", "old_values", "returns"} & set(written)
+
+
 def test_a_group_with_nested_values_comes_back_equal() -> None:
     reward = events.RewardValue(name="accuracy", value=None, weight=1.0)
     completion = events.Completion(
@@ -88,7 +96,9 @@ def test_a_group_with_nested_values_comes_back_equal() -> None:
         index=0, origin="train", example_key="a", prompt_text="2+2", prompt_ids=(5,),
         prompt_hash="h", target="4", rollouts=(completion,), reward_mean=0.5, reward_std=0.0,
     )  # fmt: skip
-    numbers = events.TokenNumbers(index=0, old=(-0.5, -1.0), passes=((-0.5, -1.0),))
+    numbers = events.TokenNumbers(index=0, old=(-0.5, -1.0), passes=((-0.5, -1.0),), mask=(1, 0),
+        updates=(events.UpdateTotals(rows=2, tokens=3, entropy_floor=0.5),),
+    )  # fmt: skip
     for event in (
         events.GroupScored(step=1, group=nested),
         events.TokensScored(step=1, group=0, origin="train", numbers=(numbers,)),

@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
@@ -46,11 +47,23 @@ def groups(draw: st.DrawFn, index: int, step: int) -> list[ev.Event]:
                 ends=tuple(np.cumsum([int(-8 * x) for x in row()]).tolist()),
             )
         )  # fmt: skip
+        loss_parts: dict[str, Any] = {}
+        if draw(st.booleans()):  # an empty row of a pass is as good as none
+            passes = (lambda: (row(), row())) if length else tuple
+            loss_parts = {
+                "mask": tuple(int(x < -1) for x in row()), "entropies": passes(),
+                "values": passes(), "old_values": row(), "returns": row(),
+                "updates": (ev.UpdateTotals(rows=8, tokens=40), ev.UpdateTotals(
+                    rows=8, tokens=40, minibatch=1, micro_batches=3, batch_tokens=20,
+                    entropy_bonus=0.1, entropy_floor=float(np.float32(1.3)), updated_tokens=9,
+                )),
+            }  # fmt: skip
         numbers.append(
             ev.TokenNumbers(
                 index=place, old=row(), reference=draw(st.just(())) if place else row(),
                 passes=(row(), row()), after=row(), entropy=tuple(-x for x in row()),
                 advantages=row(), sampled=row(), clip_fraction=draw(MAYBE), kl=draw(MAYBE),
+                **loss_parts,
             )
         )  # fmt: skip
     group = ev.Group(

@@ -2,14 +2,16 @@
 
 import math
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.db.tokens import TokenFile, decode, encode, read_blob
+from experiments.db.tokens import CLOSE, TokenFile, decode, encode, read_blob
 from experiments.values import TokenRow
+from grpo_engine.events import UpdateTotals
 
 LOGP = st.floats(-30, 0, width=32)
 
@@ -55,6 +57,46 @@ def test_a_group_comes_back_with_exact_ids_and_old(rows: list[TokenRow], prompt:
         assert near(got.entropy, row.entropy, ())
         assert len(got.passes) == len(row.passes)
         assert all(map(near, got.passes, row.passes, [row.old] * len(row.passes)))
+
+
+def test_what_the_loss_read_comes_back_exactly_and_costs_nothing_where_there_is_none() -> None:
+    old = tuple(float(np.float32(x)) for x in (-1.0, -2.0))
+    far = tuple(float(np.float32(x)) for x in (-1.7, -2.34567))
+    one = UpdateTotals(rows=8, tokens=40)
+    other = UpdateTotals(
+        rows=4, tokens=20, minibatch=1, micro_batches=3, batch_tokens=9, entropy_bonus=0.005,
+        entropy_floor=float(np.float32(1.3)), updated_tokens=7,
+    )  # fmt: skip
+    full = TokenRow(
+        index=0, ids=(1, 2), sampler=far, sampled=far, old=old, reference=far, passes=(old, far),
+        mask=(1, 0), updates=(one, other), entropies=(far, old), values=(old, far),
+        old_values=far, returns=old,
+    )  # fmt: skip
+    once = TokenRow(
+        index=1, ids=(3,), sampler=old[:1], old=old[:1], passes=(far[:1],), updates=(one,),
+        entropies=(far[:1],),
+    )  # fmt: skip
+    assert decode(encode((), [full, once]))[1] == (full, once)
+    plain = row(old=old, sampler=old)
+    header = zlib.decompress(encode((), [plain]))[4:].partition(b"}")[0]
+    for name in (b"mask", b"updates", b"entropies", b"values", b"returns"):
+        assert name not in header
+
+
+@given(
+    st.lists(st.tuples(LOGP, st.floats(-3, 3, width=32)), min_size=1, max_size=9),
+    st.sampled_from(["sampler", "sampled", "reference", "passes"]),
+)
+def test_log_probabilities_in_the_loss_are_kept_to_a_millionth(
+    pairs: list[tuple[float, float]], name: str
+) -> None:
+    old = tuple(a for a, _ in pairs)
+    moved = tuple(float(np.float32(a + b)) for a, b in pairs)
+    one = TokenRow(index=0, ids=(1,) * len(old), sampler=(), old=old)
+    one = replace(one, **{name: (moved,) if name == "passes" else moved})  # type: ignore[arg-type]
+    found = decode(encode((), [one]))[1][0]
+    got = found.passes[0] if name == "passes" else getattr(found, name)
+    assert max(abs(a - b) for a, b in zip(got, moved, strict=True)) <= CLOSE
 
 
 def row(**numbers: tuple[float, ...]) -> TokenRow:

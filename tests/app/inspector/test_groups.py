@@ -1,17 +1,24 @@
 """Groups sorted, answers judged, texts compared."""
 
 import math
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.inspector.groups import (
+    SORT_KEYS,
+    Change,
+    SortKey,
     balance,
+    is_greedy,
+    largest_by_reward,
     letter,
     sorted_groups,
     surprisal,
     surprise,
     verdicts,
+    visits,
     word_diff,
 )
 from experiments.values import GroupView, RolloutView, TokenRow
@@ -83,3 +90,132 @@ def test_a_diff_spells_both_texts(older: str, newer: str) -> None:
     changes = word_diff(older, newer)
     assert "".join(c.text for c in changes if c.kind != "gone") == newer
     assert "".join(c.text for c in changes if c.kind != "new") == older
+
+
+def test_without_token_numbers_an_answer_has_no_surprisal_and_counts_its_advantage() -> None:
+    bare = TokenRow(index=0, ids=(1,), sampler=(), old=())
+    assert surprisal(bare) == 0.0
+    assert surprise(group(0, rollout(0, advantage=-2.0), rollout(1, advantage=None))) == 2.0
+    assert surprise(group(0, rollout(0, advantage=-2.0)), [bare]) == 0.0
+    assert surprise(group(0)) == 0.0
+
+
+def test_each_measure_sorts_by_its_mean_and_ties_by_place() -> None:
+    one = group(0, rollout(0, tokens=2, kl=0.1, clip_fraction=0.5), rollout(1, tokens=4, kl=0.3,
+                clip_fraction=None), mean=None)  # fmt: skip
+    two = group(1, rollout(0, tokens=9, kl=0.15, clip_fraction=0.4, advantage=0.1), mean=-5.0)
+    three = group(2, rollout(0, tokens=3, kl=None, clip_fraction=None, advantage=0.0), mean=0.5)
+    every = [three, two, one]
+
+    def order(key: SortKey) -> list[int]:
+        return [g.index for g in sorted_groups(every, key)]
+
+    # means of tokens 3, 9, 3; of kl .2, .15, 0; of clip .5, .4, 0; rewards none, -5, .5
+    assert order("length") == [1, 0, 2]
+    assert order("kl") == [0, 1, 2]
+    assert order("clip") == [0, 1, 2]
+    assert order("reward") == [2, 1, 0]
+    assert order("surprise") == [0, 1, 2]
+    assert order("prompt") == [0, 1, 2]
+    assert SORT_KEYS == ("prompt", "surprise", "reward", "length", "kl", "clip")
+    low = group(3, rollout(0, kl=-1.0, clip_fraction=-1.0, tokens=-1, advantage=0.0))
+    assert [g.index for g in sorted_groups([low, three], "kl")] == [2, 3]
+
+
+def test_verdicts_say_whether_they_are_good() -> None:
+    def of(one: RolloutView, *others: RolloutView) -> list[tuple[str, bool | None]]:
+        return [(chip.text, chip.good) for chip in verdicts(one, group(0, one, *others))]
+
+    none = RewardValue(name="math", value=None, weight=1.0, reason="")
+    zero = RewardValue(name="form", value=0.0, weight=1.0, reason="")
+    plain = rollout(0, text="x", rewards=(none, zero))
+    assert of(plain, rollout(1)) == [
+        ("finished", True), ("math does not apply", None), ("no duplicate", True),
+    ]  # fmt: skip
+    cut = rollout(1, text="x", finish="length")
+    assert of(cut, plain, rollout(2, text="x")) == [
+        ("cut at the limit", False), ("same as a, c", None),
+    ]  # fmt: skip
+
+
+def test_balance_says_why_there_is_no_push() -> None:
+    flat = group(0, rollout(0, advantage=None), rollout(1, advantage=0.0))
+    assert balance(flat) == "no push: all answers scored the same"
+    assert balance(replace(flat, no_signal="all right")) == "all right"
+    one_up = group(0, rollout(0, advantage=0.1), rollout(1, advantage=None))
+    assert balance(one_up) == "1 pushed up, 0 pushed down"
+    one_down = group(0, rollout(0, advantage=-0.1), rollout(1, advantage=0.0))
+    assert balance(replace(one_down, no_signal="x")) == "0 pushed up, 1 pushed down"
+
+
+def test_all_wrong_says_what_each_scored_where_another_reward_paid() -> None:
+    flat = replace(group(0, rollout(0, advantage=0.0)), reward_std=0.0)
+    wrong = replace(flat, no_signal="all wrong", reward_mean=1.0)
+    assert balance(wrong) == "all wrong, and each scored 1"
+    assert balance(replace(wrong, reward_mean=0.0)) == "all wrong"
+    right = replace(flat, no_signal="all right", reward_mean=1.5)
+    assert balance(right) == "all right, and each scored 1.5"
+    assert balance(replace(right, reward_mean=1.0)) == "all right"
+    assert balance(replace(right, reward_std=0.1)) == "all right"
+    assert balance(replace(right, no_signal="all scored 1.5")) == "all scored 1.5"
+
+
+def test_a_prompts_visits_are_those_that_were_sampled_alike() -> None:
+    def visit(index: int, origin: str, temperature: float | None) -> GroupView:
+        sampling = {} if temperature is None else {"temperature": temperature}
+        return replace(group(index), origin=origin, sampling=sampling)  # type: ignore[arg-type]
+
+    history = [
+        visit(0, "eval", 0.0), visit(1, "eval", 0.6), visit(2, "train", 1.0),
+        visit(3, "eval", 0.0), visit(4, "eval", None),
+    ]  # fmt: skip
+    assert [one.index for one in visits(history, history[0])] == [0, 3]
+    assert [one.index for one in visits(history, history[1])] == [1, 4]
+    assert [one.index for one in visits(history, history[2])] == [2]
+    assert (is_greedy(history[0]), is_greedy(history[1]), is_greedy(history[4])) == (
+        True, False, False,
+    )  # fmt: skip
+
+
+def test_the_largest_score_of_a_function_ignores_sign_and_what_is_no_number() -> None:
+    def by(*values: float | None) -> RolloutView:
+        return rollout(0, rewards=tuple(
+            RewardValue(name=f"f{n}", value=value, weight=1.0) for n, value in enumerate(values)
+        ))  # fmt: skip
+
+    step = [group(0, by(0.5, None), by(-2.0, None)), group(1, by(1.0, None), by(math.inf, 0.0))]
+    assert largest_by_reward(step) == {"f0": 2.0, "f1": 0.0}
+    assert largest_by_reward([]) == {}
+
+
+def test_a_diff_keeps_words_whole_and_says_what_came_first() -> None:
+    changes = [(c.kind, c.text) for c in word_diff("a cat sat", "a dog sat down")]
+    assert changes == [
+        ("same", "a "), ("gone", "cat"), ("new", "dog"), ("same", " sat"), ("new", " down"),
+    ]  # fmt: skip
+    assert [(c.kind, c.text) for c in word_diff("a cat", "a ")] == [("same", "a "), ("gone", "cat")]
+    assert [(c.kind, c.text) for c in word_diff("x-1", "x+1")] == [
+        ("same", "x"), ("gone", "-"), ("new", "+"), ("same", "1"),
+    ]  # fmt: skip
+
+
+def test_words_that_are_often_repeated_still_match() -> None:
+    older, newer = "a " * 150 + "b", "a " * 150 + "c"
+    assert [c.kind for c in word_diff(older, newer)] == ["same", "gone", "new"]
+
+
+def test_a_long_text_is_compared_by_lines_and_a_very_long_one_in_part() -> None:
+    # a line of 2,001 words and spaces is 4,001 parts in both texts together, above 4,000
+    long = " ".join("w" for _ in range(1001))
+    changes = word_diff(f"{long}\nend a", f"{long}\nend b")
+    assert [(c.kind, c.text) for c in changes] == [
+        ("same", f"{long}\n"), ("gone", "end a"), ("new", "end b"),
+    ]  # fmt: skip
+    # 1,000 words and 999 spaces, twice, and one more of each side: 4,000 parts, by words
+    short = " ".join("w" for _ in range(1000))
+    kinds = [c.kind for c in word_diff(f"{short}a", f"{short}b")]
+    assert kinds == ["same", "gone", "new"]
+    assert word_diff(f"{short}!", f"{short}?")[0].text == short
+    tail = "x" * 40_000
+    assert word_diff(tail + "a", tail + "b") == (Change("same", tail),)
+    assert [c.kind for c in word_diff(tail[1:] + "a", tail[1:] + "b")] == ["gone", "new"]

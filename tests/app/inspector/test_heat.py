@@ -1,13 +1,17 @@
 """Shades and layout of tokens."""
 
+import math
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.inspector.heat import heat
+from app.inspector.heat import HEAT_MODES, HEAT_NAMES, LEAST, heat
 from app.inspector.layout import lay_out, token_texts
-from app.text.safe_text import cell_len
+from app.text.safe_text import cell_len, safe
 from experiments.values import TokenRow
+from tests.app.inspector.test_inspector import term
 
 ROW = TokenRow(
     index=0, ids=(1, 2, 3), ends=(1, 2, 3), sampler=(-1.0,) * 3, old=(-1.0, -1.0, -1.0),
@@ -45,3 +49,82 @@ def test_no_line_is_wider_than_its_room_and_every_token_has_a_place(
 def test_a_line_end_is_shown_and_breaks_the_line() -> None:
     lines = lay_out(["a\n", "b"], 10)
     assert ["".join(piece.text for piece in line) for line in lines] == ["a⏎", "b"]
+
+
+def test_a_push_is_advantage_times_ratio_times_weight_for_tokens_that_are_updated() -> None:
+    # 2 x .5 x 1.5 = 1.5, -1 x 1 x 1 = -1, and 0 for a token that is left out
+    terms = (
+        term(advantage=2.0, ratio=0.5, importance=1.5),
+        term(advantage=-1.0, ratio=1.0),
+        term(advantage=3.0, updated=False),
+    )
+    got = heat("push", ROW, terms)
+    assert got.values == (1.5, -1.0, 0.0)
+    assert got.shades == pytest.approx((1.0, -1 / 1.5, 0.0))
+    assert (got.mode, got.signed) == ("push", True)
+    # without a 0 the smallest push has the least shade, .15
+    got = heat("push", ROW, (*terms[:2], term(advantage=1.25, ratio=1.0)))
+    assert got.shades == pytest.approx((1.0, -0.15, 0.15 + 0.85 / 2))
+
+
+def test_equal_pushes_have_the_least_shade_and_no_push_none() -> None:
+    same = tuple(term(advantage=1.0, ratio=1.0) for _ in range(3))
+    assert heat("push", ROW, same).shades == (LEAST,) * 3
+    assert heat("push", ROW, same[:1]).shades == (LEAST, None, None)
+    assert heat("push", ROW, ()).shades == (None,) * 3
+    assert LEAST == 0.15
+
+
+def test_clip_has_a_side_and_kl_a_size() -> None:
+    terms = tuple(
+        term(side=side, kl=kl)
+        for side, kl in (("high", 0.2), ("low", 0.4), ("ceiling", None), ("free", math.inf))
+    )
+    four = replace(ROW, ids=(1, 2, 3, 4), old=(-1.0,) * 4)
+    got = heat("clip", four, terms)
+    assert (got.shades, got.signed) == ((1.0, -1.0, -1.0, 0.0), True)
+    got = heat("kl", four, terms)
+    assert (got.shades, got.signed) == ((0.5, 1.0, None, None), False)
+    assert heat("clip", ROW, (terms[3],) * 3).shades == (0.0,) * 3
+
+
+def test_a_change_is_to_the_newest_numbers() -> None:
+    after = replace(ROW, after=(-1.0, -1.0, 0.0))
+    assert heat("change", after, ()).values == (0.0, 0.0, 1.0)
+    twice = replace(ROW, passes=((-9.0,) * 3, (-3.0, -1.0, -1.0)))
+    got = heat("change", twice, ())
+    assert (got.values, got.signed) == ((-2.0, 0.0, 0.0), True)
+    assert heat("change", replace(ROW, passes=()), ()).shades == (0.0,) * 3
+
+
+def test_the_kinds_of_heat_are_in_order_and_each_has_a_name() -> None:
+    assert HEAT_MODES == ("push", "change", "kl", "entropy", "clip")
+    assert tuple(HEAT_NAMES) == HEAT_MODES
+    assert list(HEAT_NAMES.values()) == [
+        "advantage × ratio", "change of log-probability", "KL to the reference", "entropy",
+        "clip state",
+    ]  # fmt: skip
+
+
+def pieces(tokens: list[str], width: int) -> list[list[tuple[int, str, int]]]:
+    return [[(p.token, p.text, p.cells) for p in line] for line in lay_out(tokens, width)]
+
+
+def test_tokens_fill_lines_to_the_last_cell() -> None:
+    assert pieces(["ab", "cd", "e"], 4) == [[(0, "ab", 2), (1, "cd", 2)], [(2, "e", 1)]]
+    assert pieces(["ab", "cde"], 4) == [[(0, "ab", 2)], [(1, "cde", 3)]]
+    assert pieces(["abcdef"], 4) == [[(0, "abcd", 4)], [(0, "ef", 2)]]
+    assert pieces(["a", "bcdefg"], 4) == [[(0, "a", 1)], [(1, "bcde", 4)], [(1, "fg", 2)]]
+    assert pieces(["漢字漢"], 4) == [[(0, "漢字", 4)], [(0, "漢", 2)]]
+    assert pieces(["漢"], 1) == [[], [(0, "漢", 2)]]
+    assert pieces([], 4) == [[]]
+
+
+def test_line_ends_empty_tokens_and_control_characters_are_visible() -> None:
+    assert pieces(["a\nb", ""], 9) == [[(0, "a⏎", 2)], [(0, "b", 1), (1, "∅", 1)]]
+    assert pieces(["a\r\nb\n", "c"], 9) == [[(0, "a⏎", 2)], [(0, "b⏎", 2)], [(1, "c", 1)]]
+    assert pieces(["\n\n"], 9) == [[(0, "⏎", 1)], [(0, "⏎", 1)]]
+    assert pieces(["", "x"], 9) == [[(0, "∅", 1), (1, "x", 1)]]
+    assert pieces(["a\n"], 9) == [[(0, "a⏎", 2)]]
+    assert pieces(["\x1b"], 9) == [[(0, safe("\x1b"), cell_len(safe("\x1b")))]]
+    assert token_texts("", ()) == ()

@@ -6,49 +6,54 @@ from dataclasses import replace
 import pytest
 
 from app.inspector.terms import group_advantages, group_terms
-from app.inspector.values import TokenTerm, UpdateTotals
+from app.inspector.values import TokenTerm
 from app.inspector.words import why, written_out
 from experiments.values import GroupView, RolloutView, TokenRow, TokenView
 from grpo_engine.config.recipes import recipe
-from grpo_engine.events import RewardValue
+from grpo_engine.events import RewardValue, UpdateTotals
 
-TOTALS = UpdateTotals(rows=8, tokens=200, max_length=64)
+TOTALS = UpdateTotals(rows=8, tokens=200, batch_tokens=50, micro_batches=4)
+SIZES = {"length": 24, "max_length": 64}
 
 
 def term(**changes: object) -> TokenTerm:
     base: dict[str, object] = {
         "advantage": 1.21, "new": math.log(0.046), "old": math.log(0.034),
         "reference": math.log(0.021), "ratio": 1.35, "low": 0.8, "high": 1.2, "side": "high",
-        "clamped": False, "updated": True, "importance": 1.0, "kept": True,
+        "clamped": False, "in_loss": True, "updated": True, "importance": 1.0, "kept": True,
         "objective": 1.2 * 1.21, "weight": 1 / 24 / 8,
-        "anchor": 0.0, "kl": 0.1, "target": None, "contribution": 1.2 * 1.21 / 24 / 8,
+        "anchor": 0.0, "kl": 0.1, "target": None, "entropy": None, "value_loss": 0.0,
+        "bonus": 0.0, "contribution": 1.2 * 1.21 / 24 / 8,
     }  # fmt: skip
     return TokenTerm(**(base | changes))  # type: ignore[arg-type]  # fields are checked by use
 
 
 def test_a_clipped_token_is_written_out_as_arithmetic() -> None:
     # 1.2 x 1.21 / 24 / 8 = 1.452 / 192 = .00756
-    text = written_out(term(), recipe("grpo", anchor="none", beta=0.0), TOTALS, length=24)
+    text = written_out(term(), recipe("grpo", anchor="none", beta=0.0), TOTALS, **SIZES)
     assert text == "1.2 × +1.21 ÷ 24 tokens ÷ 8 answers = +.0076"
 
 
 def test_the_anchor_is_in_the_arithmetic_where_it_is_in_the_loss() -> None:
     # (1.452 - .04 x .5) / 192 = .00746
     one = term(anchor=0.5, contribution=(1.452 - 0.02) / 192)
-    text = written_out(one, recipe("grpo"), TOTALS, length=24)
+    text = written_out(one, recipe("grpo"), TOTALS, **SIZES)
     assert text == "(1.2 × +1.21 − .04 × .5000) ÷ 24 tokens ÷ 8 answers = +.0075"
 
 
 @pytest.mark.parametrize(
     ("name", "divisors"),
     [
-        ("dapo", "÷ 200 tokens of the step"),
+        ("dapo", "÷ 200 tokens of the minibatch"),
+        ("cispo", "÷ 200 tokens of the step"),
+        ("grpo", "÷ 24 tokens ÷ 8 answers"),
+        ("bnpo", "÷ 50 tokens of its micro-batch ÷ 4 micro-batches"),
         ("dr-grpo", "÷ 64 tokens at most ÷ 8 answers"),
         ("off-policy", "÷ 8 answers"),
     ],
 )
 def test_each_weight_has_its_own_divisors(name: str, divisors: str) -> None:
-    assert f" {divisors} = " in written_out(term(), recipe(name), TOTALS, length=24)
+    assert f" {divisors} = " in written_out(term(), recipe(name), TOTALS, **SIZES)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +69,6 @@ def test_each_weight_has_its_own_divisors(name: str, divisors: str) -> None:
         ),
         ({"side": "free", "ratio": 1.1}, "better answer: pushed up, up to ratio 1.2"),
         ({"advantage": 0.0, "side": "free"}, "no push"),
-        ({"updated": False}, "left out of the loss"),
         (
             {"updated": False, "kept": False, "importance": 0.0},
             "left out: trainer and sampler differ about its answer by a ratio outside 0 to 3",
@@ -94,17 +98,17 @@ def test_the_weight_for_the_sampler_is_in_the_arithmetic() -> None:
     # 1.2 x 1.21 x .9 / 24 / 8 = 1.3068 / 192 = .0068
     how = recipe("dr-grpo", importance_cap=3.0, weight="per_sequence")
     one = term(importance=0.9, contribution=1.2 * 1.21 * 0.9 / 192)
-    text = written_out(one, how, TOTALS, length=24)
+    text = written_out(one, how, TOTALS, **SIZES)
     assert text == "1.2 × +1.21 × .9 for the sampler ÷ 24 tokens ÷ 8 answers = +.0068"
     left_out = term(importance=0.0, kept=False, updated=False, contribution=0.0)
-    assert written_out(left_out, how, TOTALS, length=24).startswith("0 ÷ 24 tokens ÷ 8 answers = ")
+    assert written_out(left_out, how, TOTALS, **SIZES).startswith("0 ÷ 24 tokens ÷ 8 answers = ")
 
 
 def row(index: int, old: float, new: float, advantage: float) -> TokenRow:
     return TokenRow(
         index=index, ids=(5, 6), ends=(1, 2), sampler=(old, old), old=(old, old),
         reference=(old, old), passes=((old, old), (new, old)), after=(), entropy=(),
-        advantages=(advantage,),
+        advantages=(advantage,), updates=(UpdateTotals(rows=2, tokens=4),) * 2,
     )  # fmt: skip
 
 
@@ -122,13 +126,12 @@ def test_terms_come_from_the_engines_loss() -> None:
     # ratio .54/.4 = 1.35 > 1.2 with A = 1: clipped high; 1.2 x 1 / 2 tokens / 2 answers = .3
     # ratio .2/.4 = .5 < .8 with A = -1: clipped low; -.8 / 4 = -.2; k3 at ratio 1 is 0
     how = recipe("grpo", beta=0.0, anchor="none")
-    totals = UpdateTotals(rows=2, tokens=4, max_length=8)
-    up, down = group_terms(TOKENS, how, totals, at=1)
+    up, down = group_terms(TOKENS, how, at=1, max_length=8)
     assert (up[0].side, down[0].side) == ("high", "low")
     assert up[0].ratio == pytest.approx(1.35, rel=1e-5)
     assert up[0].contribution == pytest.approx(0.3, rel=1e-5)
     assert down[0].contribution == pytest.approx(-0.2, rel=1e-5)
-    assert [one.ratio for one in group_terms(TOKENS, how, totals, at=0)[0]] == [1.0, 1.0]
+    assert [one.ratio for one in group_terms(TOKENS, how, at=0, max_length=8)[0]] == [1.0, 1.0]
 
 
 def sampled_at(logprob: float, *, cut: bool = False) -> TokenView:
@@ -150,8 +153,7 @@ def test_the_weight_for_the_sampler_comes_from_what_was_drawn_from(
 ) -> None:
     # old .4, sampler .32: 1.25 per token, 1.25² = 1.5625 per completion, above the cap of 1.5
     how = recipe("grpo", beta=0.0, anchor="none", importance_cap=1.5, importance_mode=mode)
-    totals = UpdateTotals(rows=2, tokens=4, max_length=8)
-    up, down = group_terms(sampled_at(math.log(0.32), cut=cut), how, totals, at=1)
+    up, down = group_terms(sampled_at(math.log(0.32), cut=cut), how, at=1, max_length=8)
     assert [one.importance for one in (*up, *down)] == pytest.approx([weight] * 4, rel=1e-5)
     assert {one.kept for one in (*up, *down)} == {weight > 0}
     assert up[0].contribution == pytest.approx(0.3 * weight, rel=1e-5)
@@ -161,9 +163,8 @@ def test_the_weight_for_the_sampler_comes_from_what_was_drawn_from(
 def test_a_worse_answer_that_a_pass_took_far_from_its_sampler_has_no_push() -> None:
     # answer b: .4 -> .2 at its first token, so log(.4/.2)/2 = .347 nats per token; a is better
     how = recipe("grpo", beta=0.0, anchor="none", off_policy_mask=0.3)
-    totals = UpdateTotals(rows=2, tokens=4, max_length=8)
     for at, kept in ((0, True), (1, False)):
-        up, down = group_terms(TOKENS, how, totals, at=at)
+        up, down = group_terms(TOKENS, how, at=at, max_length=8)
         assert [one.kept for one in (*up, *down)] == [True, True, kept, kept]
         assert (down[1].contribution == 0) == (not kept)
 
@@ -171,14 +172,12 @@ def test_a_worse_answer_that_a_pass_took_far_from_its_sampler_has_no_push() -> N
 def test_without_what_the_sampler_gave_there_is_no_weight() -> None:
     how = recipe("grpo", beta=0.0, anchor="none", importance_cap=1.5, off_policy_mask=0.1)
     rows = tuple(replace(one, sampler=()) for one in TOKENS.rows)
-    totals = UpdateTotals(rows=2, tokens=4, max_length=8)
-    terms = group_terms(replace(TOKENS, rows=rows), how, totals, at=1)
+    terms = group_terms(replace(TOKENS, rows=rows), how, at=1, max_length=8)
     assert {one.importance for answer in terms for one in answer} == {1.0}
 
 
 def test_another_clip_range_changes_what_is_clipped() -> None:
-    totals = UpdateTotals(rows=2, tokens=4, max_length=8)
-    up, _ = group_terms(TOKENS, recipe("grpo", clip_high=0.5), totals, at=1)
+    up, _ = group_terms(TOKENS, recipe("grpo", clip_high=0.5), at=1, max_length=8)
     assert up[0].side == "free"
 
 

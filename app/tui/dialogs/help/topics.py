@@ -78,6 +78,7 @@ PANELS: Mapping[str, Part] = {
     "why": Part("why this reward", (
         ("", "Each reward function's value, its weight, and its reason. The weighted sum is the "
              "reward; advantage is how far it lies above its siblings' mean."),
+        ("█", "a full bar is the function's largest score in this step."),
     )),
     "lab": Part("lab", (
         ("", "The same stored answers scored by another recipe. → shows what would be different; "

@@ -1,8 +1,8 @@
 """The Rollouts screen's lines: groups of a step, answers of a group, one prompt over the steps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from app.inspector.groups import Change, Verdict, letter
+from app.inspector.groups import Change, Verdict, is_greedy, letter, visits
 from app.text.numbers import BARS, short, signed
 from app.text.prompt_text import asked
 from app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
@@ -156,18 +156,20 @@ def history_line(
 ) -> Line:
     """One prompt over the steps: a reward bar per visit, the shown one in brackets."""
     label = style(palette.label)
-    visits = [visit for visit in history if visit.origin == group.origin]
-    if len(visits) < 2:
+    alike = visits(history, group)
+    if len(alike) < 2:
         text = "this prompt was sampled once; * pins it, so that it is sampled again"
         return [(clip(" " + text, width), label)]
-    rewards = [visit.reward_mean for visit in visits]
+    rewards = [visit.reward_mean for visit in alike]
     known = [value for value in rewards if value is not None] or [0.0]
-    place = next((i for i, visit in enumerate(visits) if visit.key == group.key), 0)
+    place = next((i for i, visit in enumerate(alike) if visit.key == group.key), 0)
     texts = [
         f"{visit.step} {bar_of(reward, min(known), max(known))}"
-        for visit, reward in zip(visits, rewards, strict=True)
+        for visit, reward in zip(alike, rewards, strict=True)
     ]
-    name = f" {group.origin} prompt by step " if group.origin != "train" else " by step "
+    sampled = "greedy" if is_greedy(group) else "sampled"
+    names = {"train": "by step", "eval": f"held-out, {sampled}, by step"}
+    name = f" {names.get(group.origin, f'{group.origin} prompt by step')} "
     tail = f"  {short(rewards[0])} → {short(rewards[place])}  [ ] step  D diff"
     first, end = window([len(text) + 2 for text in texts], place, width - len(name) - len(tail))
     line: Line = [(name, label)]
@@ -206,8 +208,13 @@ def diff_lines(changes: Sequence[Change], width: int, palette: Palette) -> list[
     return lines
 
 
-def reward_lines(rollout: RolloutView, width: int, palette: Palette) -> list[Line]:
-    """The total, then each function with bar, value and reason, then the advantage."""
+def reward_lines(
+    rollout: RolloutView, largest: Mapping[str, float], width: int, palette: Palette
+) -> list[Line]:
+    """The total, then each function with bar, value and reason, then the advantage.
+
+    A bar is full at the largest score that the function gave in this step.
+    """
     label, text = style(palette.label), style(palette.text)
     total = pad(short(rollout.reward), 6, ">")
     lines: list[Line] = [
@@ -215,9 +222,9 @@ def reward_lines(rollout: RolloutView, width: int, palette: Palette) -> list[Lin
         [],
     ]
     wide = 8 if width >= 26 else 5
-    largest = max([1.0, *(abs(r.value) for r in rollout.rewards if r.value is not None)])
     for reward in rollout.rewards:
-        full = 0 if reward.value is None else round(wide * min(1.0, abs(reward.value) / largest))
+        most = largest.get(reward.name) or 1.0
+        full = 0 if reward.value is None else round(wide * min(1.0, abs(reward.value) / most))
         colour = palette.of_series("reward") if (reward.value or 0) >= 0 else palette.bad
         name = pad(reward.name, max(6, min(12, width - wide - 7)))
         line: Line = [
@@ -239,9 +246,10 @@ def reward_lines(rollout: RolloutView, width: int, palette: Palette) -> list[Lin
 
 
 def verdict_line(chips: Sequence[Verdict], palette: Palette) -> list[Line]:
-    """The verdicts on an answer, one per line: ✓ good, ✗ bad."""
+    """The verdicts on an answer, one per line: ✓ good, ✗ bad, · neither."""
+    marks = {True: ("✓ ", palette.good), False: ("✗ ", palette.bad), None: ("· ", palette.label)}
     return [
-        [("✓ " if chip.good else "✗ ", style(palette.good if chip.good else palette.bad)),
-         (chip.text, style(palette.text))]
+        [(mark, style(colour)), (chip.text, style(palette.text))]
         for chip in chips
-    ]  # fmt: skip
+        for mark, colour in (marks[chip.good],)
+    ]

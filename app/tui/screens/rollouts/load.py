@@ -6,13 +6,15 @@ Called on the reader thread, which also computes the terms.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from app.inspector.terms import group_terms
-from app.inspector.values import TokenTerm, UpdateTotals
+from app.inspector.terms import group_terms, not_recorded
+from app.inspector.values import TokenTerm
 from experiments.reader import StoreReader
-from experiments.values import GroupView, SearchHit, TokenView
+from experiments.values import GroupView, SearchHit, TokenRow, TokenView
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.errors import EngineError, RecipeError
-from grpo_engine.events import Origin, PassFinished
+from grpo_engine.events import Origin, PassFinished, UpdateTotals
+
+ORIGINS: tuple[Origin, ...] = ("train", "pinned", "eval")
 
 MOST_HITS = 50
 SLICE = 8  # pages of texts that are read at a time
@@ -27,6 +29,8 @@ class RunFacts:
     name: str
     recipe: Recipe
     max_length: int
+    think_budget: int
+    unread: str = ""  # why the recipe is not the run's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +47,11 @@ class StepGroups:
 
     @property
     def totals(self) -> UpdateTotals:
-        """The denominators of the step's update."""
-        rollouts = [r for group in self.groups for r in group.rollouts]
-        minibatches = max((p.minibatch for p in self.passes), default=0) + 1
-        share = max(1, minibatches)
-        return UpdateTotals(
-            rows=max(1, len(rollouts) // share),
-            tokens=max(1, sum(r.tokens for r in rollouts) // share),
-            max_length=self.run.max_length,
-        )
+        """The denominators of the step, if it was one update with every token in the loss."""
+        rollouts = [r for group in self.groups if not replaced(group) for r in group.rollouts]
+        left_out = "length" if self.run.recipe.mask_truncated else ""
+        tokens = sum(r.tokens for r in rollouts if r.finish != left_out)
+        return UpdateTotals(rows=len(rollouts), tokens=tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +72,11 @@ def run_facts(reader: StoreReader, run: int) -> RunFacts:
     name = str(algorithm.pop("recipe", "grpo"))
     changes = {key: value for key, value in algorithm.items() if value is not None}
     changes |= {path.removeprefix("algorithm."): value for path, value in detail.settled.items()}
+    unread = ""
     try:
         chosen = recipe(name, **changes)
-    except (RecipeError, TypeError):
-        chosen = recipe("grpo")
+    except (RecipeError, TypeError) as error:
+        chosen, unread = recipe("grpo"), f"this version cannot read the run's recipe: {error}"
     rollout = detail.config.get("rollout", {})
     return RunFacts(
         key=run,
@@ -83,6 +84,8 @@ def run_facts(reader: StoreReader, run: int) -> RunFacts:
         name=detail.summary.name or detail.summary.id,
         recipe=chosen,
         max_length=int(rollout.get("max_new_tokens", 1)),
+        think_budget=int(rollout.get("think_budget", 0)),
+        unread=unread,
     )
 
 
@@ -100,37 +103,63 @@ def load_step(
         steps=steps,
         groups=groups,
         passes=reader.passes(run.key, chosen),
-        counts={name: len(reader.group_steps(run.key, name)) for name in ("eval", "pinned")},
+        counts={name: len(reader.group_steps(run.key, name)) for name in ORIGINS},
     )
 
 
-def _with_advantages(reader: StoreReader, step: StepGroups, group: GroupView) -> TokenView | None:
-    """The group's tokens; an advantage stored per answer is repeated for each of its tokens."""
-    tokens = reader.tokens(step.run.key, group.key)
+def _completed(step: StepGroups, group: GroupView, tokens: TokenView) -> TokenView:
+    """The group's tokens; an advantage stored per answer is repeated for each of its tokens.
+
+    Runs recorded before updates were have one for the whole step.
+    """
+    by_index = {rollout.index: rollout for rollout in group.rollouts}
+    masks_cut = step.run.recipe.mask_truncated
+
+    def complete(row: TokenRow) -> TokenRow:
+        rollout, count = by_index[row.index], len(row.ids)
+        cut = masks_cut and rollout.finish == "length"
+        advantages = row.advantages or (rollout.advantage or 0.0,) * count
+        if row.updates:
+            return replace(row, advantages=advantages)
+        updates = (step.totals,) * max(1, len(row.passes))
+        return replace(row, advantages=advantages, updates=updates, mask=(0,) * count * cut)
+
+    return replace(tokens, rows=tuple(map(complete, tokens.rows)))
+
+
+def replaced(group: GroupView) -> bool:
+    """Whether another group took this one's place in the update."""
+    return group.no_signal.endswith("replaced")
+
+
+def why_no_terms(step: StepGroups, group: GroupView, tokens: TokenView | None) -> str:
+    """Why a group's tokens have no terms; empty if they have."""
     if tokens is None:
-        return None
-    by_index = {rollout.index: rollout.advantage or 0.0 for rollout in group.rollouts}
-    rows = tuple(
-        row if row.advantages else
-        replace(row, advantages=(by_index.get(row.index, 0.0),) * len(row.ids))
-        for row in tokens.rows
-    )  # fmt: skip
-    return replace(tokens, rows=rows)
+        return "token numbers were not recorded for this group (record.tokens)"
+    if group.origin == "eval":
+        return "held-out answers are not trained on: only the sampler scored their tokens"
+    if group.origin == "pinned":
+        return "no push: sampled outside the gradient"
+    if all(row.old for row in tokens.rows):
+        return step.run.unread or not_recorded(tokens, step.run.recipe, step.run.think_budget)
+    if group.no_signal:
+        return f"no push: {group.no_signal}, so its tokens were left out of the update"
+    return "the step ended before its tokens were scored"
 
 
 def load_group(reader: StoreReader, step: StepGroups, group: GroupView) -> GroupDetail:
     """Read one group's tokens, compute their terms in each pass, and find the prompt's history."""
-    tokens = _with_advantages(reader, step, group) if group.has_tokens else None
+    recorded = reader.tokens(step.run.key, group.key) if group.has_tokens else None
     history = reader.history(step.run.key, group.prompt_hash)
+    missing = why_no_terms(step, group, recorded)
+    tokens = None if recorded is None else _completed(step, group, recorded)
     terms: list[tuple[tuple[TokenTerm, ...], ...]] = []
-    missing = "" if tokens else "token numbers were not recorded for this group (record.tokens)"
-    if tokens is not None and not all(row.old for row in tokens.rows):
-        missing = "the step ended before its tokens were scored"
-    elif tokens is not None and group.origin == "train":
+    if tokens is not None and not missing:
         passes = max((len(row.passes) for row in tokens.rows), default=0)
+        run = step.run
         try:
             for at in range(max(1, passes)):
-                terms.append(group_terms(tokens, step.run.recipe, step.totals, at=at))
+                terms.append(group_terms(tokens, run.recipe, at=at, max_length=run.max_length))
         except EngineError as error:
             missing = str(error)
     return GroupDetail(

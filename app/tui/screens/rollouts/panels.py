@@ -7,7 +7,7 @@ from textual import events
 from textual.message import Message
 from textual.reactive import reactive
 
-from app.inspector.groups import balance, letter, verdicts
+from app.inspector.groups import balance, largest_by_reward, letter, verdicts
 from app.inspector.heat import HEAT_MODES, HEAT_NAMES, Heat
 from app.inspector.layout import Line as TokenLine
 from app.inspector.layout import lay_out
@@ -126,10 +126,9 @@ class GroupsPanel(ViewPanel):
         label = style(palette.label)
         key = style(palette.headline)
         kinds = {"eval": "held-out", "pinned": "pinned", "train": "training"}
-        counts = {**step.counts, "train": len(step.steps)}
         others = [
             f"{kinds[kind]} at {count} step{'s' if count != 1 else ''}"
-            for kind, count in counts.items()
+            for kind, count in step.counts.items()
             if kind != step.origin and count
         ]
         lines: list[Line] = [[("t ", key), (text, label)] for text in others]
@@ -186,8 +185,8 @@ class AnswerPanel(ViewPanel):
             words = detail.missing if detail else "reading the token numbers"
             return [[(words, style(palette.label))]]
         lines = token_lines(
-            row, view.texts[view.token], view.token, view.terms, step.run.recipe, step.totals,
-            width, palette, detail.missing or "no push: sampled outside the gradient",
+            row, view.texts[view.token], view.token, view.terms, step.run.recipe,
+            step.run.max_length, width, palette, detail.missing,
         )  # fmt: skip
         last = view.terms[-1] if view.terms else ()
         found = standouts(row, view.texts, last, step.run.recipe)
@@ -271,7 +270,8 @@ class WhyPanel(ViewPanel):
         if chosen is None or rollout is None:
             text = "What each reward function gave an answer, and why, shows up here."
             return [[(" " + p, style(palette.label))] for p in wrap(text, width - 2, 5)]
-        lines = reward_lines(rollout, width, palette)
+        groups = view.step.groups if view.step else ()
+        lines = reward_lines(rollout, largest_by_reward(groups), width, palette)
         lines += [[], *verdict_line(verdicts(rollout, chosen), palette)]
         label = style(palette.label)
         target = [f"target {chosen.target}"] if chosen.target else []

@@ -18,6 +18,7 @@ from app.inspector.groups import SORT_KEYS
 from app.tui.messages import RolloutOpened
 from app.tui.screens.base import WorkbenchScreen
 from app.tui.screens.rollouts.load import (
+    ORIGINS,
     GroupDetail,
     Hits,
     RunFacts,
@@ -42,7 +43,6 @@ from experiments.errors import StoreError
 from experiments.values import GroupView
 from grpo_engine.events import Origin
 
-ORIGINS: tuple[Origin, ...] = ("train", "pinned", "eval")
 TYPING_S = 0.25  # without a key before a search begins
 
 

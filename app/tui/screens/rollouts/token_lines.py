@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from rich.style import Style
 
-from app.inspector.values import TokenTerm, UpdateTotals
+from app.inspector.terms import inside
+from app.inspector.values import TokenTerm
 from app.inspector.words import why, written_out
 from app.text.numbers import short
 from app.text.safe_text import clip, safe, wrap
@@ -21,7 +22,7 @@ MOST_NAMED = 3
 
 def token_lines(
     row: TokenRow, text: str, index: int, terms: Sequence[Sequence[TokenTerm]],
-    recipe: Recipe, totals: UpdateTotals, width: int, palette: Palette, missing: str = "",
+    recipe: Recipe, max_length: int, width: int, palette: Palette, missing: str = "",
 ) -> list[Line]:  # fmt: skip
     """Probabilities, ratio, explanation, term and passes; numbers are of the last pass."""
     label, plain = style(palette.label), style(palette.text)
@@ -35,7 +36,10 @@ def token_lines(
     last = seen[-1]
     lines.append(_ratio_line(last, width, palette))
     lines += _labelled("why", why(last, recipe, first_pass=len(seen) == 1), width, label, plain)
-    lines += _labelled("term", written_out(last, recipe, totals, count), width, label, plain)
+    term = written_out(
+        last, recipe, row.updates[-1], length=sum(inside(row)), max_length=max_length
+    )
+    lines += _labelled("term", term, width, label, plain)
     passes = "   ".join(f"{n}: ratio {short(one.ratio, 3)}" for n, one in enumerate(seen, 1))
     lines += _labelled("passes", passes, width, label, plain)
     return lines
@@ -44,7 +48,8 @@ def token_lines(
 def _probabilities(row: TokenRow, index: int, width: int, palette: Palette) -> Line:
     label, number = style(palette.label), style(palette.headline)
     name = "reference" if width >= 58 else "ref"
-    stages = [(name, row.reference), ("old", row.old)]
+    sampled = [] if row.old else [("sampled", row.sampler)]
+    stages = [(name, row.reference), *sampled, ("old", row.old)]
     if row.passes:
         stages.append(("new", row.passes[-1]))
     stages.append(("after", row.after))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from app.inspector.groups import Change, SortKey, sorted_groups, word_diff
+from app.inspector.groups import Change, SortKey, sorted_groups, visits, word_diff
 from app.inspector.heat import HEAT_MODES, Heat, HeatMode, heat
 from app.inspector.layout import token_texts
 from app.inspector.values import TokenTerm
@@ -73,7 +73,7 @@ class View:
         if detail is None or row is None or detail.tokens is None:
             return ()
         place = detail.tokens.rows.index(row)
-        return tuple(one[place] for one in detail.terms)
+        return tuple(one[place] for one in detail.terms[: max(1, len(row.passes))])
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -98,8 +98,8 @@ class View:
         detail, chosen = self.shown, self.chosen
         if detail is None or chosen is None:
             return None
-        visits = [v for v in detail.history if v.origin == chosen.origin and v.step < chosen.step]
-        return visits[-1] if visits else None
+        before = [v for v in visits(detail.history, chosen) if v.step < chosen.step]
+        return before[-1] if before else None
 
     def changes(self) -> tuple[Change, ...]:
         """The words that changed since the same answer at the previous visit."""
@@ -160,9 +160,9 @@ class View:
         detail, chosen = self.shown, self.chosen
         if detail is None or chosen is None:
             return None
-        visits = [visit for visit in detail.history if visit.origin == chosen.origin]
-        place = next((i for i, visit in enumerate(visits) if visit.key == chosen.key), -1) + by
-        return visits[place] if 0 <= place < len(visits) else None
+        alike = visits(detail.history, chosen)
+        place = next((i for i, visit in enumerate(alike) if visit.key == chosen.key), -1) + by
+        return alike[place] if 0 <= place < len(alike) else None
 
     def at_row(self, place: int) -> tuple[str, ...]:
         """The token texts of the answer at this row of the recorded numbers."""

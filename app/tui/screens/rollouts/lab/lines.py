@@ -125,6 +125,8 @@ def legend(was: WhatIf, now: WhatIf, width: int, palette: Palette) -> list[Line]
     )
     if now.recipe.beta and any(t.kl is None for answer in now.terms for t in answer):
         text += " Reference log-probabilities were not recorded, so the anchor reads 0."
+    if now.recipe.entropy_top_quantile not in (1, was.recipe.entropy_top_quantile):
+        text += " The lowest entropy of a pushed token is this group's own, not the update's."
     ratios = [t.ratio for answer in was.terms for t in answer] or [1.0]
     text += f" Ratios of this group go from {short(min(ratios), 3)} to {short(max(ratios), 3)}."
-    return [[(part, style(palette.label))] for part in wrap(text, width, 4)]
+    return [[(part, style(palette.label))] for part in wrap(text, width, 6)]

@@ -149,7 +149,10 @@ class LabScreen(Dialog[None]):
         assert isinstance(app, RunApp)
 
         def run(recipe: Recipe) -> WhatIf:
-            return what_if(self._tokens, self._step.groups, self._group, recipe, self._step.totals)
+            return what_if(
+                self._tokens, self._step.groups, self._group, recipe,
+                was=self._base, max_length=self._step.run.max_length,
+            )  # fmt: skip
 
         try:
             if self._was is None:

@@ -1,0 +1,230 @@
+"""The terms that Rollouts shows of a run that was really trained add up to its recorded loss."""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from app.inspector.terms import inside
+from app.inspector.words import written_out
+from app.tui.screens.rollouts.load import GroupDetail, load_group, load_step, run_facts
+from experiments.reader import StoreReader
+from experiments.record.recorder import Recorder
+from grpo_engine.config.recipes import RECIPES, recipe
+from grpo_engine.control import Control
+from grpo_engine.errors import RecipeError
+from grpo_engine.events import RunFinished
+from grpo_engine.trainer import run
+from tests.engine.runs import settings as run_settings
+from tests.engine.runs import write_world
+
+SWITCHES: dict[str, list[Any]] = {
+    "weight": ["per_sequence", "per_completion", "per_token", "per_batch_token", "constant", "sum"],
+    "ratio": ["token", "sequence_mean", "sequence_sum"],
+    "trust": ["none", "clip", "cispo", "sapo", "vespo"],
+    "clip_low": [0.01, 0.3],
+    "delta": [1.1],
+    "beta": [0.0, 0.3],
+    "anchor": ["k1", "k2", "k3"],
+    "anchor_level": ["token", "sequence"],
+    "anchor_place": ["loss", "reward"],
+    "ref_refresh_every": [1],
+    "anchor_reweighted": [True],
+    "passes": [1, 3],
+    "minibatches": [1, 2, 3],
+    "stop": ["all_at_bound", "plateau", "kl"],
+    "stop_kl": [0.001],
+    "drop_at_bound": [True],
+    "sampler_sync_every": [2],
+    "refill_rounds": [1],
+    "mask_truncated": [True],
+    "entropy_bonus": [0.1],
+    "entropy_target": [5.0, 0.1],
+    "entropy_top_quantile": [0.2, 0.7],
+    "importance_cap": [1.05, 2.0],
+    "importance_mode": ["token_mask", "sequence_truncate", "sequence_mask"],
+    "off_policy_mask": [0.02],
+    "value_clip": [0.01],
+}
+# some answers stop at a letter, some are cut
+ROLLOUT = {"prompts": 3, "group_size": 4, "max_new_tokens": 12, "stop": list("abcdefgh")}
+THE_FOUR = (
+    {"mask_truncated": True},
+    {"entropy_top_quantile": 0.2},
+    {"entropy_bonus": 0.1},
+    {"importance_cap": 1.05, "importance_mode": "token_mask"},
+)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def legal(name: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    """The settings of these that the recipe allows, taken one after the other."""
+    kept: dict[str, Any] = {}
+    for setting, value in wanted.items():
+        try:
+            recipe(name, **kept, **{setting: value})
+        except RecipeError:
+            continue
+        kept[setting] = value
+    return kept
+
+
+def trained(world: Path, folder: Path, changes: dict[str, Any]) -> Path:
+    """Train two steps with the real trainer and recorder; return the store."""
+    functions = ["letters", "accuracy"]
+    if changes["algorithm"]["recipe"] == "grpo-process":
+        functions = ["steps"]
+    config = run_settings(
+        world,
+        **{
+            "steps": 2,
+            "rewards": {"functions": [f"{world}/rewards.py:{name}" for name in functions]},
+            "evaluation": {"pinned": 0, "before_and_after": False},
+            **changes,
+            "rollout": ROLLOUT | changes.get("rollout", {}),
+        },
+    )
+    recorder = Recorder(folder / "runs.db")
+    handle = recorder.start_run(config, name="one")
+    for event in run(config, Control(), folder=folder / "run"):
+        handle.put(event)
+    recorder.close()
+    assert isinstance(event, RunFinished), event
+    return folder / "runs.db"
+
+
+def details(reader: StoreReader, step: int) -> Iterator[tuple[GroupDetail, Any]]:
+    """The groups of a step as Rollouts loads them."""
+    facts = run_facts(reader, reader.resolve("one").key)
+    found = load_step(reader, facts, step)
+    for group in found.groups:
+        yield load_group(reader, found, group), facts
+
+
+def check(store: Path) -> int:
+    """Compare the sums of a store's terms with its losses; return the number of terms."""
+    counted = 0
+    with closing(StoreReader(store)) as reader:
+        key = reader.resolve("one").key
+        losses = reader.metric_series(key, "loss")
+        recorded = dict(zip(losses.steps, losses.values, strict=True))
+        for step, loss in recorded.items():
+            sums: dict[tuple[int, int], list[float]] = defaultdict(list)
+            for detail, facts in details(reader, step):
+                if detail.tokens is None or not detail.terms:
+                    assert detail.missing.startswith("no push"), detail.missing
+                    continue
+                for place, row in enumerate(detail.tokens.rows):
+                    for at, update in enumerate(row.updates):
+                        terms = detail.terms[at][place]
+                        sums[at + 1, update.minibatch] += [-one.contribution for one in terms]
+                        counted += len(terms)
+                        for one in terms:
+                            told = written_out(
+                                one, facts.recipe, update, length=sum(inside(row)),
+                                max_length=facts.max_length,
+                            )  # fmt: skip
+                            assert_adds_up(told, one.contribution)
+            passes = reader.passes(key, step)
+            assert passes
+            for made in passes:
+                got = math.fsum(sums[made.index, made.minibatch])
+                assert got == pytest.approx(made.loss, rel=1e-5, abs=1e-5), made
+            last = [math.fsum(v) for (index, _), v in sums.items() if index == passes[-1].index]
+            count = sum(one.index == passes[-1].index for one in passes)
+            assert math.fsum(last) / count == pytest.approx(loss, rel=1e-5, abs=1e-5)
+    return counted
+
+
+def assert_adds_up(told: str, contribution: float) -> None:
+    """The printed arithmetic gives the term, as far as its rounded factors allow."""
+    left, _, _ = told.partition(" = ")
+    numbers = re.sub(r"[A-Za-z-]{2,}|:", "", left)
+    value = eval(numbers.replace("×", "*").replace("÷", "/").replace("−", "-").strip())
+    assert value == pytest.approx(contribution, rel=0.03, abs=2e-4), told
+
+
+@pytest.mark.parametrize("changes", THE_FOUR, ids=lambda changes: next(iter(changes)))
+def test_the_terms_of_a_step_add_up_to_its_loss(
+    world: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    store = trained(world, tmp_path, {"algorithm": {"recipe": "grpo", **changes}})
+    assert check(store) > 0
+
+
+def test_forced_tokens_have_no_term(world: Path, tmp_path: Path) -> None:
+    rollout = {"max_new_tokens": 16, "think_budget": 4}
+    store = trained(world, tmp_path, {"algorithm": {"recipe": "grpo"}, "rollout": rollout})
+    assert check(store) > 0
+    with closing(StoreReader(store)) as reader:
+        terms = [
+            term
+            for detail, _ in details(reader, 1)
+            for row in detail.terms[0]
+            for term in row
+            if not term.in_loss
+        ]
+    assert terms
+    assert all(term.contribution == 0 for term in terms)
+
+
+CASES: dict[str, Any] = {
+    "wanted": st.lists(st.sampled_from(sorted(SWITCHES)), unique=True, max_size=6).flatmap(
+        lambda names: st.fixed_dictionaries({n: st.sampled_from(SWITCHES[n]) for n in names})
+    ),
+    "rollout": st.sampled_from([{}, {"think_budget": 4}, {"top_p": 0.8}]),
+    "micro_rows": st.sampled_from([3, 4, 12]),
+}
+# shrinking trains for minutes
+QUICK = settings(
+    max_examples=2, phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", RECIPES)
+@QUICK
+@given(**CASES)
+def test_the_terms_of_every_recipe_and_switch_add_up_to_the_loss(
+    world: Path, tmp_path_factory: pytest.TempPathFactory, dtype: str, name: str,
+    wanted: dict[str, Any], rollout: dict[str, Any], micro_rows: int,
+) -> None:  # fmt: skip
+    check_case(world, tmp_path_factory.mktemp("run"), dtype, name, wanted, rollout, micro_rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", RECIPES)
+@settings(QUICK, max_examples=12)
+@given(**CASES)
+def test_the_terms_add_up_for_many_more_switches(
+    world: Path, tmp_path_factory: pytest.TempPathFactory, dtype: str, name: str,
+    wanted: dict[str, Any], rollout: dict[str, Any], micro_rows: int,
+) -> None:  # fmt: skip
+    check_case(world, tmp_path_factory.mktemp("run"), dtype, name, wanted, rollout, micro_rows)
+
+
+def check_case(
+    world: Path, folder: Path, dtype: str, name: str, wanted: dict[str, Any],
+    rollout: dict[str, Any], micro_rows: int,
+) -> None:  # fmt: skip
+    """Train with these settings, and compare."""
+    changes = {
+        "model": {"path": str(world / "model"), "lora_rank": 4, "dtype": dtype},
+        "algorithm": {"recipe": name, **legal(name, wanted)},
+        "rollout": rollout,
+        "optimizer": {"learning_rate": 3e-2, "micro_rows": micro_rows},
+    }
+    check(trained(world, folder, changes))

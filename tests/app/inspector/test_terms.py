@@ -1,0 +1,281 @@
+"""Terms of made-up groups by hand: masks, entropies, values, denominators, and what is missing."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.inspector.terms import group_advantages, group_terms, inside, not_recorded, of_pass
+from app.inspector.values import TokenTerm
+from experiments.values import TokenRow, TokenView
+from grpo_engine.config.recipes import recipe
+from grpo_engine.events import RewardValue, UpdateTotals
+from tests.app.inspector.test_groups import group, rollout
+
+HALF, QUARTER = math.log(0.5), math.log(0.25)
+ONE = UpdateTotals(rows=2, tokens=10, batch_tokens=5, micro_batches=2)
+OTHER = UpdateTotals(rows=4, tokens=20, minibatch=1, batch_tokens=8, micro_batches=3)
+GRPO = recipe("grpo", beta=0.0)
+
+
+def row(index: int = 0, **changes: Any) -> TokenRow:
+    base: dict[str, Any] = {
+        "ids": (5, 6), "ends": (1, 2), "sampler": (HALF, HALF), "old": (HALF, HALF),
+        "reference": (HALF, HALF), "passes": ((HALF, HALF),), "after": (), "entropy": (),
+        "advantages": (1.0, 1.0), "updates": (ONE,),
+    }  # fmt: skip
+    return TokenRow(index=index, **(base | changes))
+
+
+def view(*rows: TokenRow) -> TokenView:
+    return TokenView(group=1, prompt_ids=(1,), rows=rows)
+
+
+def terms(how: Any, *rows: TokenRow, at: int = 0, **more: Any) -> tuple[tuple[TokenTerm, ...], ...]:
+    return group_terms(view(*rows), how, at=at, max_length=16, **more)
+
+
+def pushes(how: Any, *rows: TokenRow, at: int = 0) -> list[list[float]]:
+    return [[one.contribution for one in answer] for answer in terms(how, *rows, at=at)]
+
+
+# At ratio 1 a token's objective is its advantage: 1 for the first answer, -2 for the second.
+@pytest.mark.parametrize(
+    ("weight", "first", "second"),
+    [
+        ("per_sequence", 1 / 2 / 2, -2 / 3 / 4),
+        ("per_completion", 1 / 2, -2 / 4),
+        ("per_token", 1 / 10, -2 / 20),
+        ("per_batch_token", 1 / 5 / 2, -2 / 8 / 3),
+        ("constant", 1 / 16 / 2, -2 / 16 / 4),
+        ("sum", 1.0, -2.0),
+    ],
+)
+def test_each_answer_is_divided_by_the_totals_of_its_own_update(
+    weight: str, first: float, second: float
+) -> None:
+    three: dict[str, Any] = dict.fromkeys(("sampler", "old", "reference"), (HALF,) * 3)  # fmt: skip
+    longer = row(
+        1, ids=(5, 6, 7), passes=((HALF,) * 3,), advantages=(-2.0,) * 3, updates=(OTHER,), **three
+    )
+    got = pushes(recipe("grpo", beta=0.0, weight=weight), row(), longer)
+    assert got[0] == pytest.approx([first] * 2, rel=1e-6)
+    assert got[1] == pytest.approx([second] * 3, rel=1e-6)
+
+
+def test_a_masked_token_has_no_part_and_does_not_count_in_its_answers_length() -> None:
+    # 1 / 1 token / 2 answers; without the mask 1 / 2 / 2
+    ((left_out, kept),) = terms(GRPO, row(mask=(0, 1)))
+    assert (left_out.in_loss, left_out.updated, left_out.contribution) == (False, False, 0.0)
+    assert (kept.in_loss, kept.updated) == (True, True)
+    assert kept.contribution == pytest.approx(0.5, rel=1e-6)
+
+
+def test_an_answer_of_one_token_beside_longer_ones_has_one_term() -> None:
+    short = row(
+        ids=(5,), sampler=(HALF,), old=(HALF,), reference=(HALF,), passes=((HALF,),),
+        advantages=(1.0,),
+    )  # fmt: skip
+    long = row(1, advantages=(-1.0, -1.0))
+    one, two = terms(recipe("grpo", ratio="sequence_sum", beta=0.0), short, long)
+    assert [t.contribution for t in one] == pytest.approx([0.5], rel=1e-6)
+    assert [t.contribution for t in two] == pytest.approx([-0.25] * 2, rel=1e-6)
+
+
+def test_only_tokens_at_or_above_the_updates_entropy_floor_are_pushed() -> None:
+    top = replace(ONE, entropy_floor=0.5, updated_tokens=4)
+    how = recipe("grpo", beta=0.0, entropy_top_quantile=0.2)
+    ((below, at_it),) = terms(how, row(entropies=((0.49, 0.5),), updates=(top,)))
+    assert (below.updated, at_it.updated) == (False, True)
+    assert (below.contribution, at_it.contribution) == pytest.approx((0.0, 0.25))
+    assert (below.entropy, at_it.entropy) == pytest.approx((0.49, 0.5))
+    # the first pass's entropies serve for a run that recorded no others, and for the lab
+    ((below, at_it),) = terms(how, row(entropy=(0.6, 0.4), updates=(top,)))
+    assert (below.updated, at_it.updated) == (True, False)
+    # without any, all tokens are pushed
+    assert [t.updated for t in terms(how, row(updates=(top,)))[0]] == [True, True]
+
+
+def test_the_bonus_has_the_weight_in_force_and_the_tokens_of_the_update() -> None:
+    # .25 + .3 x 2 / 10 = .31 and .25 + .3 x 1 / 10 = .28; a target moved the weight to .3
+    paid = replace(ONE, entropy_bonus=0.3)
+    how = recipe("grpo", beta=0.0, entropy_bonus=0.01)
+    ((first, second),) = terms(how, row(entropies=((2.0, 1.0),), updates=(paid,)))
+    assert (first.bonus, second.bonus) == pytest.approx((0.06, 0.03))
+    assert (first.contribution, second.contribution) == pytest.approx((0.31, 0.28))
+    # with a floor, only pushed tokens count: .3 x 2 / 4
+    top = replace(paid, entropy_floor=1.5, updated_tokens=4)
+    how = recipe("grpo", beta=0.0, entropy_top_quantile=0.2)
+    ((first, second),) = terms(how, row(entropies=((2.0, 1.0),), updates=(top,)))
+    assert (first.bonus, second.bonus) == pytest.approx((0.15, 0.0))
+    # no entropies: no bonus, rather than an error
+    assert [t.bonus for t in terms(how, row(updates=(top,)))[0]] == [0.0, 0.0]
+
+
+def test_the_critics_loss_is_in_the_term() -> None:
+    # plain (.5 - 1)² = .25; clipped value .2 + .1 = .3, (.3 - 1)² = .49; half is .245
+    # 1/10 - .1 x .245 / 10 = .09755; the other value equals its return: no loss
+    how = recipe("ppo", value_clip=0.1)
+    one = row(values=((0.5, 2.0),), old_values=(0.2, 2.0), returns=(1.0, 2.0))
+    ((first, second),) = terms(how, one)
+    assert (first.value_loss, second.value_loss) == pytest.approx((0.245, 0.0))
+    assert (first.contribution, second.contribution) == pytest.approx((0.09755, 0.1))
+    assert [t.value_loss for t in terms(how, row())[0]] == [0.0, 0.0]
+
+
+def test_the_anchor_reads_the_reference_if_it_was_recorded() -> None:
+    # k3 = ref/new - log(ref/new) - 1 at 2: 2 - .6931 - 1 = .3069; (1 - .5 x .3069)/4 = .2116
+    how = recipe("grpo", beta=0.5)
+    held = row(old=(QUARTER, QUARTER), passes=((QUARTER, QUARTER),))
+    ((first, _),) = terms(how, held)
+    assert (first.anchor, first.kl) == pytest.approx((0.30685, 0.30685), rel=1e-4)
+    assert first.reference == HALF
+    assert first.contribution == pytest.approx(0.211644, rel=1e-5)
+    ((bare, _),) = terms(how, replace(held, reference=()))
+    assert (bare.anchor, bare.kl, bare.reference) == (0.0, None, None)
+    assert bare.contribution == pytest.approx(0.25)
+    # in the reward the distance is not part of the term, recorded or not
+    paid = recipe("rloo", ratio="token")
+    for one in (held, replace(held, reference=())):
+        assert terms(paid, one)[0][0].contribution == pytest.approx(0.25)
+
+
+def test_without_the_samplers_numbers_there_is_no_correction() -> None:
+    drawn = row(old=(QUARTER, HALF), passes=((QUARTER, HALF),), advantages=(-1.0, -1.0))
+    capped = recipe("grpo", beta=0.0, importance_cap=2.0)
+    assert terms(capped, drawn)[0][0].importance == pytest.approx(0.5)
+    assert terms(capped, replace(drawn, sampler=()))[0][0].importance == 1.0
+    # log(.5/.25)/2 = .35 nats per token from the sampler, over .1: both tokens are left out
+    near = recipe("grpo", beta=0.0, off_policy_mask=0.1)
+    assert [t.kept for t in terms(near, drawn)[0]] == [False, False]
+    assert [t.kept for t in terms(near, replace(drawn, sampler=()))[0]] == [True, True]
+    moved = replace(drawn, passes=((QUARTER - 3, HALF - 3),), sampler=())
+    assert [t.kept for t in terms(near, moved)[0]] == [True, True]
+    cut = replace(drawn, sampled=(QUARTER, HALF))
+    assert terms(capped, cut)[0][0].importance == pytest.approx(1.0)
+
+
+def test_a_target_is_shared_by_the_answers_with_the_same_prefix() -> None:
+    # one good and one bad first token at p = .5: t = .5² = .25 for the bad one; the good one has
+    # s = min(1, (1 - .25 - .5)/(.7071 - .5)) = 1: t = .7071
+    good = row(advantages=(1.0, 1.0))
+    bad = row(1, ids=(9, 6), advantages=(-1.0, -1.0))
+    up, down = terms(recipe("how-much"), good, bad)
+    assert (up[0].target, down[0].target) == pytest.approx((0.70711, 0.25), rel=1e-4)
+    assert (up[0].advantage, down[0].advantage) == (1.0, -1.0)
+    same = row(1, advantages=(-1.0, -1.0))
+    up, down = terms(recipe("how-much"), good, same)
+    assert [t.advantage for t in (*up, *down)] == [0.0] * 4
+    assert terms(GRPO, good)[0][0].target is None
+
+
+def test_every_number_of_a_term_is_the_engines() -> None:
+    # ratio .25/.5 = .5 < .8 with A = -1: J = -.8, at the lower bound; 1/4 of it is the term
+    far = row(passes=((QUARTER, HALF - 61),), advantages=(-1.0, 1.0))
+    ((low, clamped),) = terms(GRPO, far)
+    assert (low.new, low.old, low.ratio) == pytest.approx((QUARTER, HALF, 0.5))
+    assert (low.low, low.high, low.objective, low.weight) == pytest.approx((0.8, 1.2, -0.8, 0.25))
+    assert (low.side, low.clamped, low.importance, low.kept) == ("low", False, 1.0, True)
+    assert low.contribution == pytest.approx(-0.2)
+    assert (clamped.clamped, clamped.side) == (True, "free")
+    ceiling = recipe("grpo", beta=0.0, delta=1.5)
+    up = row(old=(QUARTER, QUARTER), advantages=(-1.0, 1.0))
+    ((at_ceiling, high),) = terms(ceiling, up)
+    assert (at_ceiling.side, high.side) == ("ceiling", "high")
+
+
+def test_a_pass_is_shown_with_its_own_numbers_or_the_last_before_it() -> None:
+    later = replace(ONE, rows=5)
+    twice = row(passes=((HALF, HALF), (QUARTER, HALF)), updates=(ONE, later))
+    once = row(1, updates=(OTHER,))
+    first = pushes(GRPO, twice, once, at=0)
+    assert first[0] == pytest.approx([0.25, 0.25])
+    second = pushes(GRPO, twice, once, at=1)
+    # A = 1 at ratio .5: .5 / 2 / 5, and 1 / 2 / 5
+    assert second[0] == pytest.approx([0.05, 0.1])
+    assert second[1] == pytest.approx([1 / 8, 1 / 8])
+    assert [of_pass((1, 2), at) for at in (0, 1, 2)] == [1, 2, 2]
+    assert of_pass((), 0) is None
+    before = row(passes=())
+    assert terms(GRPO, before)[0][0].ratio == 1.0
+
+
+def test_advantages_of_the_lab_replace_the_recorded_ones() -> None:
+    given = group_terms(view(row()), GRPO, at=0, max_length=16, advantages=[[0.5]])
+    assert [one.advantage for one in given[0]] == [0.5, 0.5]
+
+
+def test_a_group_without_tokens_has_no_terms() -> None:
+    empty = row(ids=(), sampler=(), old=(), passes=(), reference=(), advantages=())
+    assert terms(GRPO, empty, empty) == ((), ())
+    assert terms(GRPO) == ()
+    assert inside(empty) == ()
+
+
+OLDER = replace(row(), updates=())
+
+
+@pytest.mark.parametrize(
+    ("one", "how", "budget", "words"),
+    [
+        (OLDER, GRPO, 0, ""),
+        (row(), recipe("bnpo", minibatches=2, entropy_bonus=0.1), 4, ""),
+        (row(), recipe("ppo"), 0, ""),
+        (OLDER, recipe("grpo", minibatches=2), 0, "which answers were in each minibatch"),
+        (OLDER, recipe("bnpo"), 0, "which answers were in each micro-batch"),
+        (OLDER, GRPO, 1, "which tokens the think budget forced"),
+        (OLDER, recipe("grpo", entropy_bonus=0.1), 0, "the entropies"),
+        (OLDER, recipe("grpo", entropy_target=0.0), 0, "the entropies"),
+        (OLDER, recipe("grpo", entropy_top_quantile=0.9), 0, "the entropies"),
+        (OLDER, recipe("ppo"), 0, "the critic's values"),
+        (replace(row(), reference=()), recipe("grpo"), 0, "the reference's log-probabilities"),
+        (replace(row(), reference=()), recipe("rloo"), 0, ""),
+        (replace(row(), reference=()), GRPO, 0, ""),
+        (
+            replace(row(), sampler=()),
+            recipe("grpo", importance_cap=2.0),
+            0,
+            "the sampler's log-probabilities",
+        ),
+        (replace(row(), sampler=()), GRPO, 0, ""),
+        (
+            OLDER,
+            recipe("bnpo", minibatches=2),
+            0,
+            "which answers were in each minibatch or which answers were in each micro-batch",
+        ),
+    ],
+)
+def test_what_an_older_run_did_not_record_is_said(
+    one: TokenRow, how: Any, budget: int, words: str
+) -> None:
+    whole = f"its term is not known: this run did not record {words}" if words else ""
+    assert not_recorded(view(row(), replace(one, index=1)), how, budget) == whole
+    assert not_recorded(view(one), how, budget) == whole
+
+
+def scored(value: float | None, other: float, advantage: float | None) -> Any:
+    rewards = (
+        RewardValue(name="accuracy", value=value, weight=1.0),
+        RewardValue(name="form", value=other, weight=0.5),
+    )
+    return rollout(0, rewards=rewards, advantage=advantage)
+
+
+def test_advantages_weigh_the_rewards_that_apply_group_by_group() -> None:
+    # totals 1 + .5 x 2 = 2 and 0 + 0 = 0: mean 1; 0 + .5 x 4 = 2 and (none) + 0 = 0: mean 1
+    step = [
+        group(0, scored(1.0, 2.0, 9.0), scored(0.0, 0.0, 9.0)),
+        group(1, scored(0.0, 4.0, 9.0), scored(None, 0.0, 9.0)),
+    ]
+    got = group_advantages(step, recipe("dr-grpo"))
+    assert got == [[[1.0], [-1.0]], [[1.0], [-1.0]]]
+
+
+def test_advantages_per_token_and_of_unscored_answers_stay_as_recorded() -> None:
+    step = [group(0, scored(1.0, 0.0, 0.7), scored(0.0, 0.0, None))]
+    assert group_advantages(step, recipe("ppo")) == [[[0.7], [0.0]]]
+    assert group_advantages(step, recipe("grpo-process")) == [[[0.7], [0.0]]]
+    unscored = [group(0, rollout(0, advantage=0.3))]
+    assert group_advantages(unscored, recipe("dr-grpo")) == [[[0.3]]]

@@ -1,0 +1,257 @@
+"""Every sentence about a token and every way to write out its term, word by word."""
+
+import pytest
+
+from app.inspector.words import ONE, why, written_out
+from grpo_engine.config.recipes import Recipe, recipe
+from grpo_engine.events import UpdateTotals
+from tests.app.inspector.test_inspector import SIZES, TOTALS, term
+
+GRPO = recipe("grpo", beta=0.0)
+UP, DOWN = {"advantage": 1.21}, {"advantage": -1.21}
+FREE = {"side": "free", "ratio": 1.0}
+MASKED = recipe("grpo", importance_cap=3.0, importance_mode="sequence_mask", off_policy_mask=0.1)
+BY_TOKEN = recipe("grpo", importance_cap=2.5, importance_mode="token_mask", importance_floor=0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "how", "words"),
+    [
+        (
+            {"in_loss": False, "advantage": 0.0},
+            GRPO,
+            "left out: it was forced by the think budget, or its answer was cut at the limit",
+        ),
+        ({"advantage": 0.0}, GRPO, "no push: its answer scored like the others of its group"),
+        (
+            {"updated": False, "kept": False, "importance": 0.0},
+            MASKED,
+            "left out: trainer and sampler differ about its answer by a ratio outside 0 to 3",
+        ),
+        (
+            {"updated": False, "kept": False, "importance": 0.0},
+            BY_TOKEN,
+            "left out: trainer and sampler differ about it by a ratio outside .5 to 2.5",
+        ),
+        (
+            {"updated": False, "kept": False, "importance": 1.0},
+            MASKED,
+            "left out: a worse answer, more than 0.1 nats per token away from the sampler",
+        ),
+        (
+            {"updated": False, "side": "high"},
+            recipe("grpo", drop_at_bound=True),
+            "left out of the loss at its bound, ratio 1.35",
+        ),
+        (
+            {"updated": False, "side": "free"},
+            recipe("grpo", drop_at_bound=True, entropy_top_quantile=0.2),
+            "no push: not in the top 20% of tokens by entropy",
+        ),
+        (
+            {"updated": False, "side": "high"},
+            recipe("grpo", entropy_top_quantile=0.2),
+            "no push: not in the top 20% of tokens by entropy",
+        ),
+        (
+            {**UP, "side": "high"},
+            recipe("grpo", drop_at_bound=True),
+            "better answer, already beyond 1.2: clipped, no push",
+        ),
+        (UP | FREE, recipe("reinforce"), "better answer: pushed up, with no ratio and no bound"),
+        (DOWN | FREE, recipe("reinforce"), "worse answer: pushed down, with no ratio and no bound"),
+        ({**UP, "side": "high"}, GRPO, "better answer, already beyond 1.2: clipped, no push"),
+        ({**DOWN, "side": "low"}, GRPO, "worse answer, already below .8: clipped, no push"),
+        (
+            {**DOWN, "side": "ceiling"},
+            recipe("grpo", delta=1.5),
+            "worse answer, ratio beyond the ceiling 1.5: clipped, no push",
+        ),
+        (
+            {**UP, "side": "high", "high": 5.0},
+            recipe("cispo"),
+            "better answer, already beyond 5: still pushed, with capped weight",
+        ),
+        (UP | FREE, GRPO, "better answer: pushed up; ratio is 1 by construction"),
+        (DOWN | FREE, GRPO, "worse answer: pushed down; ratio is 1 by construction"),
+        (
+            UP | FREE | {"ratio": 0.9},
+            GRPO,
+            "better answer that became less likely: pushed up at full strength",
+        ),
+        (
+            DOWN | FREE | {"ratio": 1.1},
+            GRPO,
+            "worse answer that became likelier: pushed down at full strength, "
+            "no bound on this side",
+        ),
+        (
+            DOWN | FREE | {"ratio": 1.1, "high": 1e7},
+            GRPO,
+            "worse answer that became likelier: pushed down at full strength",
+        ),
+        (
+            DOWN | FREE | {"ratio": 1.1, "high": 7e5},
+            GRPO,
+            "worse answer that became likelier: pushed down at full strength, "
+            "no bound on this side",
+        ),
+        (
+            DOWN | FREE | {"ratio": 1.1, "high": 1e6},
+            GRPO,
+            "worse answer that became likelier: pushed down at full strength",
+        ),
+        (
+            DOWN | FREE | {"ratio": 1.1, "high": 1e6 + 0.5},
+            GRPO,
+            "worse answer that became likelier: pushed down at full strength",
+        ),
+        (DOWN | FREE | {"ratio": 0.9, "low": 1e-6}, GRPO, "worse answer: pushed down"),
+        (
+            {"advantage": 0.5, "side": "free", "ratio": 0.9},
+            GRPO,
+            "better answer that became less likely: pushed up at full strength",
+        ),
+        (UP | FREE | {"ratio": 1.1}, GRPO, "better answer: pushed up, up to ratio 1.2"),
+        (DOWN | FREE | {"ratio": 0.9}, GRPO, "worse answer: pushed down, down to ratio .8"),
+        (UP | FREE | {"ratio": 1.1, "high": 1e7}, GRPO, "better answer: pushed up"),
+        (DOWN | FREE | {"ratio": 0.9, "low": 1e-7}, GRPO, "worse answer: pushed down"),
+    ],
+)
+def test_each_state_of_a_token_has_its_sentence(
+    changes: dict[str, object], how: Recipe, words: str
+) -> None:
+    base = {"side": "free", "ratio": 1.35}
+    assert why(term(**(base | changes)), how, first_pass=True) == words
+
+
+def test_a_ratio_of_1_is_by_construction_in_the_first_pass_alone() -> None:
+    one = term(side="free", ratio=1.0)
+    assert why(one, GRPO, first_pass=False) == "better answer: pushed up, up to ratio 1.2"
+    # float32 rounds a log-probability of -16 to about 1e-6, so ratios 5e-6 apart are the same
+    for ratio in (1 - 5e-6, 1 + 5e-6):
+        near = term(side="free", ratio=ratio)
+        assert why(near, GRPO, first_pass=True).endswith("ratio is 1 by construction")
+        assert why(near, GRPO, first_pass=False) == "better answer: pushed up, up to ratio 1.2"
+    at_edge = term(side="free", ratio=1 - ONE)
+    assert why(at_edge, GRPO, first_pass=False) == "better answer: pushed up, up to ratio 1.2"
+    at_edge = term(side="free", ratio=1 + ONE, advantage=-1.0)
+    assert why(at_edge, GRPO, first_pass=False) == "worse answer: pushed down, down to ratio .8"
+    below = why(term(side="free", ratio=1 - 2e-5), GRPO, first_pass=True)
+    assert below == "better answer that became less likely: pushed up at full strength"
+    worse = term(side="free", ratio=1 + 5e-6, advantage=-1.0)
+    assert why(worse, GRPO, first_pass=False) == "worse answer: pushed down, down to ratio .8"
+
+
+# 1.2 x 1.21 = 1.452
+@pytest.mark.parametrize(
+    ("changes", "how", "text"),
+    [
+        ({"in_loss": False}, GRPO, "0: not in the loss"),
+        # 1.452 / 192 = .0075625
+        ({}, GRPO, "1.2 × +1.21 ÷ 24 tokens ÷ 8 answers = +.0076"),
+        # 1.452 / 8 = .1815
+        ({"contribution": 0.1815}, recipe("off-policy"), "1.2 × +1.21 ÷ 8 answers = +.1815"),
+        ({"contribution": 0.00726}, recipe("cispo"), "+1.45 ÷ 200 tokens of the step = +.0073"),
+        (
+            {"contribution": 0.00726},
+            recipe("dapo"),
+            "1.2 × +1.21 ÷ 200 tokens of the minibatch = +.0073",
+        ),
+        # 1.452 / 50 / 4 = .00726
+        (
+            {"contribution": 0.00726},
+            recipe("bnpo"),
+            "1.2 × +1.21 ÷ 50 tokens of its micro-batch ÷ 4 micro-batches = +.0073",
+        ),
+        # 1.452 / 64 / 8 = .0028359
+        (
+            {"contribution": 0.0028359},
+            recipe("dr-grpo"),
+            "1.2 × +1.21 ÷ 64 tokens at most ÷ 8 answers = +.0028",
+        ),
+        (
+            {"advantage": -1.0, "objective": -0.7, "contribution": -0.7},
+            recipe("how-much"),
+            ".7 × −1 = −.7000",
+        ),
+        ({"objective": -2.5, "contribution": -2.5}, recipe("reinforce"), "−2.5 ÷ 8 answers = −2.5"),
+        (
+            {"advantage": 0.0, "objective": 0.0, "contribution": 0.0},
+            GRPO,
+            "0 ÷ 24 tokens ÷ 8 answers = 0",
+        ),
+        # (1.452 - .3 x .25) / 192 = .0071719
+        (
+            {"anchor": 0.25, "contribution": 0.0071719},
+            recipe("grpo", beta=0.3),
+            "(1.2 × +1.21 − .3 × .2500) ÷ 24 tokens ÷ 8 answers = +.0072",
+        ),
+        # a token at its bound leaves the loss with its anchor
+        (
+            {"updated": False, "anchor": 0.25, "contribution": 0.0},
+            recipe("grpo", beta=0.3, drop_at_bound=True),
+            "0 ÷ 24 tokens ÷ 8 answers = 0",
+        ),
+        # (0 - .3 x .25) / 192 = -.00039
+        (
+            {"updated": False, "side": "free", "anchor": 0.25, "contribution": -0.00039},
+            recipe("grpo", beta=0.3, drop_at_bound=True, entropy_top_quantile=0.2),
+            "(0 − .3 × .2500) ÷ 24 tokens ÷ 8 answers = −.0004",
+        ),
+        # (1.452 - .1 x .5) / 200 = .00701
+        (
+            {"value_loss": 0.5, "contribution": 0.00701},
+            recipe("ppo"),
+            "(1.2 × +1.21 − .1 × .5000 critic) ÷ 200 tokens of the step = +.0070",
+        ),
+        (
+            {"importance": 0.9, "contribution": 0.0068063},
+            recipe("grpo", importance_cap=2.0),
+            "1.2 × +1.21 × .9 for the sampler ÷ 24 tokens ÷ 8 answers = +.0068",
+        ),
+        # .0075625 + .01 x 2.25 / 200 = .007675
+        (
+            {"entropy": 2.25, "bonus": 0.0001125, "contribution": 0.007675},
+            GRPO,
+            "1.2 × +1.21 ÷ 24 tokens ÷ 8 answers + .01 × 2.25 entropy ÷ 200 tokens = +.0077",
+        ),
+    ],
+)
+def test_each_part_of_a_term_is_written_out(
+    changes: dict[str, object], how: Recipe, text: str
+) -> None:
+    bonus = UpdateTotals(
+        rows=8, tokens=200, batch_tokens=50, micro_batches=4, entropy_bonus=0.01
+    )  # fmt: skip
+    assert written_out(term(**changes), how, bonus, **SIZES) == text
+
+
+def test_the_bonus_is_divided_by_the_tokens_that_are_pushed() -> None:
+    top = UpdateTotals(rows=8, tokens=200, updated_tokens=40, entropy_bonus=1.5)
+    one = term(entropy=1.0, bonus=0.0375, contribution=0.0075625 + 0.0375)
+    text = written_out(one, GRPO, top, **SIZES)
+    assert text.endswith(" ÷ 8 answers + 1.5 × 1 entropy ÷ 40 tokens = +.0451")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (1.0, "+1"),
+        (-1.0, "−1"),
+        (0.99996, "+1"),
+        (12.34, "+12.3"),
+        (0.9, "+.9000"),
+        (-0.5, "−.5000"),
+        (0.00005, "+.0001"),
+        (0.00006, "+.0001"),
+        (0.00004, "+4e−5"),
+        (0.00003, "+3e−5"),
+        (-0.00004, "−4e−5"),
+        (float("nan"), "NaN"),
+    ],
+)
+def test_a_term_has_four_decimals_or_a_power_of_ten(value: float, text: str) -> None:
+    told = written_out(term(contribution=value), GRPO, TOTALS, **SIZES)
+    assert told == f"1.2 × +1.21 ÷ 24 tokens ÷ 8 answers = {text}"

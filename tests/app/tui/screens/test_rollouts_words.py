@@ -1,0 +1,184 @@
+"""What Rollouts says about held-out answers, strips of visits, rewards and verdicts is true."""
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.inspector.groups import largest_by_reward, verdicts
+from app.tui.app import Workbench
+from app.tui.looks.colours import PALETTES
+from app.tui.preferences import Preferences
+from app.tui.screens.rollouts.lines import history_line, reward_lines, verdict_line
+from app.tui.screens.rollouts.load import load_group, load_step, run_facts
+from app.tui.widgets.panel import Line
+from experiments.reader import StoreReader
+from experiments.values import GroupView
+from grpo_engine import events as ev
+from grpo_engine.events import RewardValue
+from tests.app import frames
+from tests.app.inspector.test_groups import group, rollout
+from tests.app.script import answer, scored
+from tests.app.stored import STEPS, record, run_events, with_ends
+from tests.app.tui.screens.test_rollouts import opened, settled
+
+PALETTE = next(iter(PALETTES.values()))
+HELD_OUT = (12, 30)
+
+
+def evaluated(step: int, index: int, right: float, temperature: float) -> ev.GroupScored:
+    """A held-out problem that a share of the answers get right."""
+    answers = [answer(random.Random(n), HELD_OUT, 1.0) for n in range(4)]
+    answers = [(text, n < 4 * right, cut) for n, (text, _, cut) in enumerate(answers)]
+    made = with_ends(scored(step, index, HELD_OUT, answers).group)
+    changed = replace(made, origin="eval", sampling={"temperature": temperature})
+    return ev.GroupScored(step=step, group=changed)
+
+
+def with_evaluations() -> Iterator[ev.Event]:
+    """The scripted run, evaluated before and after it, greedily and by sampling."""
+    events = list(run_events())
+    yield events[0]
+    yield evaluated(0, 0, 0.0, 0.0)
+    yield evaluated(0, 1, 0.25, 1.0)
+    yield from events[1:-1]
+    yield evaluated(STEPS, 0, 1.0, 0.0)
+    yield evaluated(STEPS, 1, 0.75, 1.0)
+    yield events[-1]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "runs.db"
+    record(path, with_evaluations())
+    return path
+
+
+def workbench(store: Path) -> Workbench:
+    preferences = Preferences()
+    preferences.remember(theme="dark")
+    return Workbench(store, preferences=preferences)
+
+
+def said(lines: list[Line]) -> str:
+    return "\n".join("".join(text for text, _ in line) for line in lines)
+
+
+def test_a_run_recorded_before_masks_leaves_out_cut_answers_by_their_finish(tmp_path: Path) -> None:
+    record(tmp_path / "runs.db", algorithm={"recipe": "cispo", "mask_truncated": True})
+    with closing(StoreReader(tmp_path / "runs.db")) as reader:
+        step = load_step(reader, run_facts(reader, 1), 3)
+        whole = [one for g in step.groups for one in g.rollouts if one.finish != "length"]
+        assert 0 < len(whole) < step.totals.rows == 16
+        assert step.totals.tokens == sum(one.tokens for one in whole)
+        for chosen in step.groups:
+            detail = load_group(reader, step, chosen)
+            assert detail.tokens is not None
+            for row, terms in zip(detail.tokens.rows, detail.terms[0], strict=True):
+                cut = chosen.rollouts[row.index].finish == "length"
+                assert {term.in_loss for term in terms} == {not cut}
+
+
+def test_a_run_recorded_before_minibatches_says_that_its_terms_are_not_known(
+    tmp_path: Path,
+) -> None:
+    record(tmp_path / "runs.db", algorithm={"recipe": "gspo", "minibatches": 2})
+    with closing(StoreReader(tmp_path / "runs.db")) as reader:
+        step = load_step(reader, run_facts(reader, 1), 3)
+        detail = load_group(reader, step, step.groups[0])
+    assert detail.terms == ()
+    assert detail.missing == (
+        "its term is not known: this run did not record which answers were in each minibatch"
+    )
+
+
+def test_a_recipe_that_cannot_be_read_is_said_and_not_replaced(store: Path) -> None:
+    with closing(StoreReader(store)) as reader:
+        facts = replace(run_facts(reader, 1), unread="this version cannot read the run's recipe: x")
+        step = load_step(reader, facts, 3)
+        detail = load_group(reader, step, step.groups[0])
+    assert (detail.terms, detail.missing) == ((), facts.unread)
+
+
+async def test_every_kind_of_prompt_is_counted_by_its_own_steps(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=STEPS, origin="eval", group=0, answer=0)
+        await settled(pilot, screen)
+        text = frames.text(app)
+        assert f"training at {STEPS} steps" in text
+        assert "pinned at 3 steps" in text
+
+
+async def test_held_out_answers_say_that_they_are_not_trained_on(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=STEPS, origin="eval", group=0, answer=0)
+        await settled(pilot, screen)
+        text = " ".join(frames.text(app).split())
+        assert "held-out answers are not trained on" in text
+        assert "the step ended before" not in text
+
+
+def test_a_group_without_a_signal_says_why_its_tokens_have_no_term(store: Path) -> None:
+    with_reader = StoreReader(store)
+    facts = run_facts(with_reader, 1)
+    step = load_step(with_reader, facts, 3)
+    chosen = step.groups[0]
+    alike = replace(chosen, no_signal="all right")
+    tokens = with_reader.tokens(1, chosen.key)
+    assert tokens is not None
+    bare = replace(tokens, rows=tuple(replace(row, old=()) for row in tokens.rows))
+
+    class Reader:
+        def tokens(self, *_: object) -> object:
+            return bare
+
+        def history(self, *_: object) -> tuple[GroupView, ...]:
+            return ()
+
+    fake = Reader()
+    detail = load_group(fake, step, alike)  # type: ignore[arg-type]  # only these two are asked
+    assert detail.missing == "no push: all right, so its tokens were left out of the update"
+    early = load_group(fake, step, replace(chosen, no_signal=""))  # type: ignore[arg-type]
+    assert early.missing == "the step ended before its tokens were scored"
+    with_reader.close()
+
+
+def test_greedy_and_sampled_answers_have_strips_of_their_own(store: Path) -> None:
+    with_reader = StoreReader(store)
+    history = with_reader.history(1, with_reader.groups(1, STEPS, "eval")[0].prompt_hash)
+    with_reader.close()
+    strips = [said([history_line(history, shown, 100, PALETTE)]) for shown in history[-2:]]
+    assert strips[0].startswith(f" held-out, greedy, by step 0 ▁──[{STEPS} █]")
+    assert strips[1].startswith(f" held-out, sampled, by step 0 ▁──[{STEPS} █]")
+    assert ".1 → 1.1" in strips[0]
+
+
+def test_a_bar_is_full_at_the_largest_score_of_its_function_in_the_step() -> None:
+    def scored_by(name: str, value: float | None) -> RewardValue:
+        return RewardValue(name=name, value=value, weight=1.0, reason="")
+
+    one = rollout(0, rewards=(scored_by("format_all", 0.5), scored_by("accuracy", 0.0)))
+    other = rollout(1, rewards=(scored_by("format_all", 0.25), scored_by("accuracy", 1.0)))
+    largest = largest_by_reward([group(0, one, other)])
+    assert largest == {"format_all": 0.5, "accuracy": 1.0}
+    bars = [
+        line
+        for line in said(reward_lines(one, largest, 40, PALETTE)).splitlines()
+        if "░" in line or "█" in line
+    ]
+    assert "████████" in bars[0]
+    assert "░░░░░░░░" in bars[1]
+    half = said(reward_lines(other, largest, 40, PALETTE))
+    assert "████░░░░" in half
+
+
+def test_an_answer_like_its_siblings_is_marked_neither_good_nor_bad() -> None:
+    one, twin = rollout(0, text="x"), rollout(1, text="x")
+    marks = said(verdict_line(verdicts(one, group(0, one, twin)), PALETTE))
+    assert "· same as b" in marks
+    assert "✗" not in marks
