@@ -1,6 +1,7 @@
 """Descriptions of all metrics, under TRL's names where TRL has one."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Direction = Literal["up", "down", "none"]
@@ -169,10 +170,23 @@ def spec(name: str) -> MetricSpec:
         leaf = rest.rpartition("/")[2]
         if leaf in ("truncated", "mean_length"):
             return _held_out_length(name, leaf)
+        if f"eval/{leaf}" in METRICS:
+            known, mode = METRICS[f"eval/{leaf}"], rest.rpartition("/")[0]
+            return replace(known, name=name, label=f"{known.label}, {mode}")
         return _spec(name, f"held-out {rest}", f"{rest} on held-out problems. It is measured "
                      "without training on them.", "up")  # fmt: skip
     return _spec(name, name, f"{name}, logged by a reward function or a newer engine. It has no "
                  "description of its own.")  # fmt: skip
+
+
+def natural_range(name: str) -> tuple[float, float]:
+    """The least and the greatest value that a metric can have."""
+    if name == "value/explained_variance":
+        return -math.inf, 1.0
+    unit = spec(name).unit
+    if unit == "share":
+        return 0.0, 1.0
+    return (0.0 if unit else -math.inf), math.inf
 
 
 def _held_out_length(name: str, leaf: str) -> MetricSpec:
