@@ -40,7 +40,7 @@ wheel: dev ## build the wheel, and use it in new environments: make wheel ARGS=p
 	$(PY) -P tools/check_wheel.py $(ARGS)
 
 mutants: dev ## change the maths line by line; does a test notice?
-	$(PY) -m tests.tools.mutants
+	$(PY) -m tests.tools.mutants $(ARGS)
 
 soak: dev ## hours of faults and load
 	$(PYTEST) -m soak --timeout 3600

@@ -1,14 +1,16 @@
-"""Changes the maths one operator, comparison or constant at a time and counts what tests notice.
+"""Changes a package one operator, comparison or constant at a time and counts what tests notice.
 
-    python -m tests.tools.mutants [--seconds N] [--workers N] [--again]
+    python -m tests.tools.mutants [TARGET] [--seconds N] [--workers N] [--again]
 
-Results are kept in `.mutants.jsonl`, so that an interrupted run can be continued; `--again` tries
-the survivors once more. When every mutant has a result, `docs/mutants.md` is written, and the exit
-status says whether at least 95 % were noticed and every survivor is explained.
+TARGET is one of `TARGETS`, the maths unless told otherwise. Results are kept in `.mutants.jsonl`,
+so that an interrupted run can be continued; `--again` tries the survivors once more. When every
+mutant has a result, the target's page in `docs/` is written, and the exit status says whether at
+least 95 % were noticed and every survivor is explained in `survivors/`.
 """
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
 import signal
@@ -16,8 +18,8 @@ import sys
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -27,64 +29,106 @@ import pytest
 from tests.tools.mutate import Mutant, mutants
 
 ROOT = Path(__file__).parents[2]
-MATHS = ROOT / "grpo_engine" / "maths"
 RESULTS = ROOT / ".mutants.jsonl"
-REASONS = Path(__file__).with_name("survivors.toml")
-TABLE = ROOT / "docs" / "mutants.md"
 LEAST = 0.95
 PATIENCE = 120.0  # seconds after which a mutant that hangs counts as noticed
 
-# The tests most likely to notice, by module; the rest run after them in this order.
-FILES = (
-    "worked_numbers",
-    "advantages",
-    "critic",
-    "metrics",
-    "target",
-    "around",
-    "reuse",
-    "trl",
-    "gradients",
-    "identities",
-    "stability",
-    "edges",
-)
-FIRST = {
-    "advantage": ("advantages", "critic"),
-    "around": ("around",),
-    "batch": ("stability", "trl"),
-    "critic": ("critic", "gradients"),
-    "groups": ("advantages",),
-    "loss": ("gradients", "around", "stability"),
-    "metrics": ("metrics", "target"),
-    "process": ("advantages",),
-    "ratio": ("gradients", "stability"),
-    "reuse": ("reuse",),
-    "signal": ("advantages",),
-    "target": ("target",),
-    "trust": ("identities", "gradients", "trl"),
-    "weight": ("gradients", "around", "stability"),
-}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is mutated, and the tests that must notice."""
+
+    title: str
+    modules: tuple[str, ...]  # files or folders
+    folder: str  # the tests' folder; each test is a file in it, without `test_` and `.py`
+    tests: tuple[str, ...]  # in the order in which they run
+    first: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by module, run before
+    page: str
+
+    def sources(self) -> list[Path]:
+        """The files that are mutated."""
+        found: list[Path] = []
+        for name in self.modules:
+            path = ROOT / name
+            found += sorted(path.glob("*.py")) if path.is_dir() else [path]
+        return [path for path in found if path.stem != "__init__"]
+
+    def test_files(self, module: str = "") -> list[Path]:
+        """The files of tests, those most likely to notice a change of the module first."""
+        names = dict.fromkeys((*self.first.get(module, ()), *self.tests))
+        return [
+            (ROOT / self.folder / name).with_name(f"test_{Path(name).name}.py") for name in names
+        ]
+
+
+TARGETS = {
+    "maths": Target(
+        title="the maths",
+        modules=("grpo_engine/maths",),
+        folder="tests/engine/maths",
+        tests=(
+            "worked_numbers", "advantages", "critic", "metrics", "target", "around", "reuse",
+            "trl", "gradients", "identities", "stability", "edges",
+        ),
+        first={
+            "advantage": ("advantages", "critic"),
+            "around": ("around",),
+            "batch": ("stability", "trl"),
+            "critic": ("critic", "gradients"),
+            "groups": ("advantages",),
+            "loss": ("gradients", "around", "stability"),
+            "metrics": ("metrics", "target"),
+            "process": ("advantages",),
+            "ratio": ("gradients", "stability"),
+            "reuse": ("reuse",),
+            "signal": ("advantages",),
+            "target": ("target",),
+            "trust": ("identities", "gradients", "trl"),
+            "weight": ("gradients", "around", "stability"),
+        },
+        page="docs/mutants.md",
+    ),
+    "inspector": Target(
+        title="the inspector",
+        modules=("app/inspector",),
+        folder="tests/app/inspector",
+        tests=("inspector", "groups", "heat", "lab"),
+        first={"groups": ("groups",), "heat": ("heat",), "layout": ("heat",), "lab": ("lab",)},
+        page="docs/mutants-inspector.md",
+    ),
+    "charts": Target(
+        title="the charts",
+        modules=("app/tui/widgets/charts", "app/feed/series.py"),
+        folder="tests/app",
+        tests=("tui/braille", "feed/series"),
+        page="docs/mutants-charts.md",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One mutant of one module."""
+    """One mutant of one module, which is named by its path without `.py`."""
 
-    module: str
+    path: str
     mutant: Mutant
+
+    @property
+    def module(self) -> str:
+        """The module's last name."""
+        return Path(self.path).name
 
     @property
     def key(self) -> str:
         """The mutated source, independent of its line number."""
-        return hashlib.sha256(f"{self.module}\n{self.mutant.source}".encode()).hexdigest()[:20]
+        return hashlib.sha256(f"{self.path}\n{self.mutant.source}".encode()).hexdigest()[:20]
 
 
 def install(job: Job) -> None:
     """Put a mutant in place of its module, wherever that was imported."""
-    name = f"grpo_engine.maths.{job.module}"
+    name = job.path.replace("/", ".")
     module = sys.modules[name]
-    changed: dict[str, Any] = {"__name__": name}
+    changed: dict[str, Any] = {"__name__": name, "__file__": module.__file__}
     exec(compile(job.mutant.source, str(module.__file__), "exec"), changed)
     for key, new in changed.items():
         old = module.__dict__.get(key)
@@ -92,17 +136,28 @@ def install(job: Job) -> None:
             continue
         if isinstance(new, FunctionType) and isinstance(old, FunctionType):
             transplant(old, new)
-        elif isinstance(new, type):
-            for part, method in vars(new).items():
-                transplant(vars(old).get(part), method)
+        elif isinstance(new, type) and isinstance(old, type):
+            replace_parts(old, new)
         else:
             rebind(key, old, new)
 
 
+def replace_parts(old: type, new: type) -> None:
+    """Replace a class's methods and plain constants by another's."""
+    for name, part in vars(new).items():
+        if isinstance(part, int | float | str | tuple) and not name.startswith("__"):
+            setattr(old, name, part)
+        else:
+            transplant(vars(old).get(name), part)
+
+
 def transplant(old: object, new: object) -> None:
     """Replace the code and defaults of a function, property or wrapped function by another's."""
-    if isinstance(new, property):
-        old, new = getattr(old, "fget", None), new.fget
+    for within in ("fget", "__func__"):
+        if not isinstance(new, FunctionType) and isinstance(
+            getattr(new, within, None), FunctionType
+        ):
+            old, new = getattr(old, within, None), getattr(new, within)
     if isinstance(old, FunctionType) and isinstance(new, FunctionType):
         old.__code__, old.__defaults__ = new.__code__, new.__defaults__
         old.__kwdefaults__ = new.__kwdefaults__
@@ -116,20 +171,26 @@ def rebind(key: str, old: object, new: object) -> None:
             space[key] = new
 
 
-def jobs() -> list[Job]:
-    sources = sorted(path for path in MATHS.glob("*.py") if path.stem != "__init__")
-    return [Job(path.stem, mutant) for path in sources for mutant in mutants(path.read_text())]
+def jobs(target: Target) -> list[Job]:
+    """Every mutant of every file."""
+    found = []
+    for source in target.sources():
+        path = str(source.relative_to(ROOT).with_suffix(""))
+        found += [Job(path, mutant) for mutant in mutants(source.read_text())]
+    return found
 
 
 class Loop:
     """A pytest plug-in that runs the collected tests once per mutant, each in a child process."""
 
-    def __init__(self, todo: Sequence[Job], workers: int, seconds: float) -> None:
-        self.todo, self.workers, self.seconds = todo, workers, seconds
+    def __init__(self, target: Target, todo: Sequence[Job], workers: int, seconds: float) -> None:
+        self.target, self.todo, self.workers, self.seconds = target, todo, workers, seconds
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try mutants in parallel until all are done or time runs out."""
-        _, status = os.waitpid(start(None, session), 0)
+        for path in {job.path for job in self.todo}:
+            importlib.import_module(path.replace("/", "."))
+        _, status = os.waitpid(start(None, session, self.target), 0)
         if status != 0:
             raise pytest.UsageError("the tests fail without any mutant: mend them first")
         waiting, running = list(reversed(self.todo)), dict[int, tuple[Job, float]]()
@@ -137,7 +198,7 @@ class Loop:
         while running or (waiting and time.monotonic() < end):
             while waiting and len(running) < self.workers and time.monotonic() < end:
                 job = waiting.pop()
-                running[start(job, session)] = (job, time.monotonic())
+                running[start(job, session, self.target)] = (job, time.monotonic())
             child, status = os.waitpid(-1, os.WNOHANG)
             if child in running:
                 job, _ = running.pop(child)
@@ -153,7 +214,7 @@ class Loop:
         return True
 
 
-def start(job: Job | None, session: pytest.Session) -> int:
+def start(job: Job | None, session: pytest.Session, target: Target) -> int:
     """Test a mutant, or the unchanged source, in a child; exit status 0 if all tests pass."""
     child = os.fork()
     if child:
@@ -162,14 +223,11 @@ def start(job: Job | None, session: pytest.Session) -> int:
     os.dup2(silence, 1)
     os.dup2(silence, 2)
     try:
-        first: tuple[str, ...] = ()
         if job is not None:
             install(job)
-            first = FIRST.get(job.module, ())
-        order = {
-            f"test_{name}.py": rank for rank, name in enumerate(dict.fromkeys((*first, *FILES)))
-        }
-        for item in sorted(session.items, key=lambda item: order[item.path.name]):
+        files = target.test_files(job.module if job else "")
+        order = {path: rank for rank, path in enumerate(files)}
+        for item in sorted(session.items, key=lambda item: order[item.path]):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
             if session.testsfailed:
                 os._exit(1)
@@ -201,19 +259,25 @@ def reason(job: Job, reasons: dict[str, list[dict[str, str]]]) -> str:
     return ""
 
 
-def table(every: Sequence[Job], survived: dict[str, bool]) -> tuple[str, bool]:
+def table(name: str, every: Sequence[Job], survived: dict[str, bool]) -> tuple[str, bool]:
     """The page for `docs/`, and whether the tests notice enough mutants."""
-    reasons = tomllib.loads(REASONS.read_text()) if REASONS.exists() else {}
+    target = TARGETS[name]
+    given = Path(__file__).parent / "survivors" / f"{name}.toml"
+    reasons = tomllib.loads(given.read_text()) if given.exists() else {}
     left = [job for job in every if survived[job.key]]
     explained = {job.key: reason(job, reasons) for job in left}
     share = 1 - len(left) / len(every)
     good = share >= LEAST and all(explained.values())
+    folders = " or ".join(
+        f"`{one if one.endswith('.py') else one + '/'}`" for one in target.modules
+    )
+    command = "make mutants" if name == "maths" else f"make mutants ARGS={name}"
     lines = [
-        "# Mutants of the maths",
+        f"# Mutants of {target.title}",
         "",
-        "Written by `make mutants`: each row changes one operator, comparison, constant, extreme, "
-        "branch or stop_gradient of a module in `grpo_engine/maths/`, and asks whether a test in "
-        "`tests/engine/maths/` turns red.",
+        f"Written by `{command}`: each row changes one operator, comparison, constant, extreme, "
+        f"branch or stop_gradient of a module in {folders}, and asks whether a test in "
+        f"`{target.folder}/` turns red.",
         "",
         f"**{len(every)} mutants, {len(every) - len(left)} noticed ({share:.1%})**; "
         f"{len(left)} survivors, explained below.",
@@ -247,23 +311,24 @@ def table(every: Sequence[Job], survived: dict[str, bool]) -> tuple[str, bool]:
 def main() -> int:
     """Try mutants without a result, and write the page when all have one."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("target", nargs="?", choices=tuple(TARGETS), default="maths")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop starting after this long")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--again", action="store_true", help="try survivors once more")
     asked = parser.parse_args()
-    every, known = jobs(), results()
+    target = TARGETS[asked.target]
+    every, known = jobs(target), results()
     todo = [job for job in every if job.key not in known or (asked.again and known[job.key])]
-    files = [str(ROOT / f"tests/engine/maths/test_{name}.py") for name in FILES]
     plain = ["-s", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
-    pytest.main([*plain, *files], plugins=[Loop(todo, asked.workers, asked.seconds)])
+    loop = Loop(target, todo, asked.workers, asked.seconds)
+    pytest.main([*plain, *map(str, target.test_files())], plugins=[loop])
     known = results()
     missing = sum(job.key not in known for job in every)
     if missing:
         print(f"{missing} of {len(every)} mutants have no result yet; run this again")
         return 3
-    page, good = table(every, known)
-    TABLE.parent.mkdir(exist_ok=True)
-    TABLE.write_text(page)
+    page, good = table(asked.target, every, known)
+    (ROOT / target.page).write_text(page)
     print(page.split("\n\n")[2])
     return 0 if good else 1
 

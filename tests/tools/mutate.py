@@ -40,6 +40,7 @@ NAMES = {
     "ones": "zeros",
     "zeros": "ones",
 }
+Body = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +67,26 @@ class Sites(ast.NodeVisitor):
     def visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
             return  # messages for people, and imported names
+        if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Literal":
+            return  # read by type checkers alone
         if isinstance(node, ast.AnnAssign | ast.arg):
             value = getattr(node, "value", None)
             if value is not None:
                 self.visit(value)
             return
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+        if isinstance(node, Body):
             self.visit_body(node)
             return
         self.look_at(node)
         self.generic_visit(node)
 
-    def visit_body(self, node: ast.FunctionDef | ast.ClassDef | ast.Module) -> None:
+    def visit_body(self, node: Body) -> None:
         """Visit statements and defaults, but no docstring, decorator or annotation."""
         for child in node.body:
             docstring = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
             if not docstring:
                 self.visit(child)
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
                 self.visit(default)
 
