@@ -5,10 +5,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from rich.style import Style
+
+from app.tui.looks.colours import PALETTES
+from app.tui.looks.themes import number_of
 from app.tui.widgets.panel import Line
 
 BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 Dot = tuple[int, int]
+FAINT = PALETTES["dark"].raw  # drawn below every curve
 SLACK = 1e-4  # of a dot, for rounding
 
 
@@ -18,7 +23,7 @@ def value_of(label: str) -> float:
     size = 1.0
     for mark, factor in (("%", 0.01), ("k", 1e3), ("M", 1e6), ("G", 1e9)):
         if text.endswith(mark):
-            text, size = text.removesuffix(mark), factor
+            text, size = text.removesuffix(mark), size * factor
     return float(text) * size
 
 
@@ -62,7 +67,7 @@ class Picture:
                         return True
                     cell = self.cells.get((at_x >> 1, at_y >> 2))
                     braille = cell is not None and 0x2800 < ord(cell[0]) < 0x2900
-                    if cell is not None and (cell[1] != colour or not braille):
+                    if cell is not None and (cell[1] not in (colour, FAINT) or not braille):
                         return True
         return False
 
@@ -71,8 +76,7 @@ def read(lines: Sequence[Line], margin: int) -> Picture:
     """Read the rows of a plot, of which the first cells are labels."""
     found = Picture(sum(len(text) for text, _ in lines[0]) - margin, len(lines))
     for y, line in enumerate(lines):
-        cells = [(char, look.color.number if look is not None and look.color else None)
-                 for text, look in line for char in text]  # fmt: skip
+        cells = [(char, _number(look)) for text, look in line for char in text]
         label = "".join(char for char, _ in cells[:margin]).strip()
         if label:
             found.labels[y] = value_of(label)
@@ -89,6 +93,11 @@ def read(lines: Sequence[Line], margin: int) -> Picture:
                     if bits & BITS[side][place]
                 }
     return found
+
+
+def _number(look: Style | None) -> int | None:
+    triplet = look.color.triplet if look is not None and look.color is not None else None
+    return number_of(*triplet) if triplet is not None else None
 
 
 def on_lines(dot: Dot, paths: Iterable[Sequence[tuple[float, float]]]) -> bool:

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.feed.series import Series, SeriesView
+from app.text.axes import Axis, column
 from app.tui.app import Workbench
 from app.tui.looks.colours import LIGHT
-from app.tui.widgets.charts.braille import Canvas, Curve, Frame, columns, draw, limits
+from app.tui.widgets.charts.braille import Canvas, Curve, Frame, columns, draw, drawn_values
 from app.tui.widgets.charts.chart import Chart, chart_lines
 from app.tui.widgets.charts.curves import Curves
 from tests.app.script import ScriptFeed
@@ -45,17 +46,16 @@ def dots(canvas: Canvas, colour: int) -> set[tuple[int, int]]:
 
 def value_by_value(view: SeriesView, frame: Frame, wide: int, tall: int) -> set[tuple[int, int]]:
     """The dots of straight lines between all consecutive values, computed dot by dot."""
-    scale = (tall - 1) / (frame.high - frame.low)
     found, previous = set(), None
     for place, step in enumerate(view.steps()):
-        x = (step - frame.first) * wide // frame.span
+        x = column(step - frame.first, frame.last - frame.first, wide)
         value = view.high[place] if view.sparse else view.smooth[place]
-        if not 0 <= x < wide:
+        if not frame.first <= step <= frame.last:
             continue
         if value != value:
             previous = previous if view.sparse else None
             continue
-        y = max(0, min(tall - 1, round((frame.high - value) * scale - 1e-6)))
+        y = frame.axis.dot(value, tall)
         x0, y0 = previous or (x, y)
         length = max(abs(x - x0), abs(y - y0), 1)
         found |= {
@@ -70,31 +70,30 @@ def value_by_value(view: SeriesView, frame: Frame, wide: int, tall: int) -> set[
 def test_a_line_has_the_dots_of_all_its_values(
     values: list[float], width: int, height: int, span: int, first: int
 ) -> None:
-    view, frame = series_of(values), Frame(-1.0, 1.0, first, span)
+    view, frame = series_of(values), Frame(Axis(-1.0, 1.0), first, first + span - 1)
     canvas = Canvas(width, height)
     draw(canvas, Curve(view, LINE), frame)
     assert dots(canvas, LINE) == value_by_value(view, frame, 2 * width, 4 * height)
 
 
 @given(VALUES, st.integers(1, 60), st.integers(1, 600), st.integers(0, 50))
-def test_each_bucket_is_in_the_column_of_its_first_step(
+def test_each_bucket_is_in_the_column_nearest_to_its_first_step(
     values: list[float], wide: int, span: int, first: int
 ) -> None:
-    view = series_of(values)
+    view, frame = series_of(values), Frame(Axis(0.0, 1.0), first, first + span - 1)
     found = {
-        place: x
-        for x, part in columns(view, Frame(0.0, 1.0, first, span), wide)
-        for place in range(part.start, part.stop)
+        place: x for x, part in columns(view, frame, wide) for place in range(part.start, part.stop)
     }
-    places = ((step - first) * wide // span for step in view.steps())
-    assert found == {place: x for place, x in enumerate(places) if 0 <= x < wide}
+    places = ((step, column(step - first, span - 1, wide)) for step in view.steps())
+    inside = enumerate(places)
+    assert found == {place: x for place, (step, x) in inside if first <= step < first + span}
 
 
 def test_a_column_shows_the_range_of_its_raw_values() -> None:
     # 8 steps in 2 columns of dots; with 8 dots from 7 down to 0, a value is its own row
     view = series_of([7, 5, 6, 7, 0, 3, 1, 2], smoothing=0.0)
     canvas = Canvas(1, 2)
-    draw(canvas, Curve(view, LINE, RAW), Frame(0.0, 7.0, 0, 8))
+    draw(canvas, Curve(view, LINE, RAW), Frame(Axis(0.0, 7.0), 0, 7))
     left, right = {(0, y) for y in range(3)}, {(1, y) for y in range(4, 8)}
     assert dots(canvas, LINE) >= left | right
     canvas = Canvas(1, 2)
@@ -105,16 +104,15 @@ def test_a_column_shows_the_range_of_its_raw_values() -> None:
 
 
 @given(VALUES.filter(lambda values: any(map(math.isfinite, values))))
-def test_the_range_leaves_out_a_fiftieth_of_the_raw_values_at_each_end(
-    values: list[float],
-) -> None:
+def test_the_drawn_extremes_are_those_of_the_values_and_of_the_line(values: list[float]) -> None:
     view = series_of(values)
-    low, high = limits([view])
-    raw = sorted(value for value in values if math.isfinite(value))
-    inner = raw[math.ceil(0.02 * (len(raw) - 1)) : int(0.98 * (len(raw) - 1)) + 1]
-    smooth = [value for value in view.smooth if math.isfinite(value)]
-    assert low <= min(smooth + inner) + 1e-9
-    assert high >= max(smooth + inner) - 1e-9
+    known = [value for value in values if math.isfinite(value)]
+    ranged = list(drawn_values(Curve(view, LINE, RAW)))
+    assert (min(ranged), max(ranged)) == (min(known), max(known))
+    line = view.high if view.sparse else view.smooth
+    smooth = [value for value in line if math.isfinite(value)]
+    plain = list(drawn_values(Curve(view, LINE)))
+    assert (min(plain), max(plain)) == (min(smooth), max(smooth))
 
 
 async def test_charts_are_drawn_again_only_where_they_change(

@@ -7,6 +7,7 @@ import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -186,7 +187,7 @@ class Stored:
     def __init__(self, runs: Sequence[Points], tokens: int = 100) -> None:
         self.runs, self.tokens = runs, tokens
 
-    def metric_arrays(self, run: int, key: str, after: int = -1) -> Any:
+    def metric_arrays(self, run: int, _key: str, after: int = -1) -> Any:
         kept = [(step, value) for step, value in self.runs[run] if step > after]
         return array("q", [s for s, _ in kept]), array("d", [v for _, v in kept])
 
@@ -301,13 +302,12 @@ def test_on_compare_each_dot_is_where_its_value_belongs(
         sparse = is_sparse(key, points)
         smoothing = 0.0 if sparse else SMOOTHINGS[smooth]
         found = points if not smoothing else averages(points, smoothing)
-        stored_runs = Stored(lines)
-        _, tokens, elapsed = stored_runs.work(place)
-        where = {"step": lambda s: s, "tokens": lambda s: tokens[s - 1] if s else 0,
-                 "wall": lambda s: elapsed[s - 1] if s else 0}[axis]  # fmt: skip
+        _, tokens, elapsed = Stored(lines).work(place)
+        steps = range(len(tokens) + 1)
+        where = {"step": steps, "tokens": (0, *tokens), "wall": (0.0, *elapsed)}[axis]
         columns: dict[int, list[tuple[float, float]]] = {}
         for step, value in found:
-            x = where(step) * (picture.wide - 1) / (end or 1)
+            x = where[step] * (picture.wide - 1) / (end or 1)
             height_of = shown(value) if log and math.isfinite(value) else value
             columns.setdefault(math.floor(x + 0.5), []).append((x, height_of))
         colour = view.look(f"r{place}", DARK).colour
@@ -317,6 +317,19 @@ def test_on_compare_each_dot_is_where_its_value_belongs(
             for x, value in drawn:
                 if len(picture.labels) > 1:
                     assert picture.near(colour, x, picture.place(value)), (x, value)
+
+
+def test_held_out_accuracy_of_two_runs_is_read_off_as_it_is_stored(made: Made) -> None:
+    lines = [[(0, 0.36), (20, 0.6), (40, 0.7), (60, 0.86)], [(0, 0.34), (20, 0.82)]]
+    picture, view, end = compare_picture(made.run, "eval/accuracy", lines, 60, 8)
+    assert min(picture.labels.values()) <= 0.34
+    assert max(picture.labels.values()) >= 0.86
+    picture = uncrossed(picture)
+    for run, points in zip(view.runs, lines, strict=True):
+        colour = view.look(run.id, DARK).colour
+        for step, value in points:
+            x = step * (picture.wide - 1) / end
+            assert picture.near(colour, x, picture.place(value))
 
 
 @settings(deadline=None, max_examples=60)
@@ -343,7 +356,7 @@ def test_seeds_of_different_speed_are_averaged_where_both_are(
 ) -> None:
     # run 1 makes twice as many tokens a step: its rise from 0 to 1 takes twice as far
     lines = [[(step, step / 8) for step in range(9)] for _ in range(2)]
-    view, request = compared(made.run, "reward", lines, bands=True, axis="tokens", smooth=0)
+    _, request = compared(made.run, "reward", lines, bands=True, axis="tokens", smooth=0)
     reader = cast("StoreReader", Stored(lines))
     charts = CurveLoader().charts(reader, replace(request, wide=65))
     ((_, mean),) = charts.charts[0].bands
@@ -390,7 +403,7 @@ def test_each_bar_of_a_sparkline_is_within_half_a_level_of_its_mean(
     bars = sparkline(values, width)
     count = len(values)
     edges = [i * count // width for i in range(width + 1)] if count > width else range(count + 1)
-    parts = [[v for v in values[a:b] if math.isfinite(v)] for a, b in zip(edges, edges[1:], strict=False)]  # fmt: skip # noqa: E501
+    parts = [[v for v in values[a:b] if math.isfinite(v)] for a, b in pairwise(edges)]
     means = [math.fsum(part) / len(part) if part else None for part in parts]
     known = [mean for mean in means if mean is not None]
     assert len(bars) == len(parts)
