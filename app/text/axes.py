@@ -124,13 +124,15 @@ def _steps(most: float) -> Iterator[Decimal]:
 
 
 def _labelled(ends: Sequence[Decimal], unit: str, count: int) -> tuple[tuple[float, str], ...]:
-    """Both ends and, between them, the multiples nearest to equal distances."""
-    last = len(ends) - 1
-    places = sorted({round(last * part / (count - 1)) for part in range(count)})
-    found = texts([ends[place] for place in places], unit)
-    if not found:
-        places, found = [0, last], texts([ends[0], ends[-1]], unit)
-    return tuple((number(ends[place]), text) for place, text in zip(places, found, strict=True))
+    """Both ends, and the middle or the multiples nearest to equal distances between them."""
+    (first, exponent), (last, _) = ends[0], ends[-1]
+    between = [ends[round((len(ends) - 1) * part / (count - 1))] for part in range(1, count - 1)]
+    if count == 3 and ends[-1][1] == exponent:
+        between = [(5 * (first + last), exponent - 1)]
+    marks = [ends[0], *between, ends[-1]]
+    if not texts(marks, unit):
+        marks = [ends[0], ends[-1]]
+    return tuple((number(mark), text(mark, unit)) for mark in marks)
 
 
 def _logarithmic(

@@ -25,6 +25,7 @@ from types import FunctionType
 from typing import Any
 
 import pytest
+from hypothesis import Phase, settings
 
 from tests.tools.mutate import Mutant, mutants
 
@@ -98,9 +99,21 @@ TARGETS = {
     ),
     "charts": Target(
         title="the charts",
-        modules=("app/tui/widgets/charts", "app/feed/series.py"),
+        modules=(
+            "app/text/axes.py", "app/tui/widgets/charts/braille.py", "app/feed/series.py",
+            "app/tui/screens/compare/tracks.py", "app/tui/widgets/charts/chart.py",
+            "app/tui/screens/compare/plot.py",
+        ),
         folder="tests/app",
-        tests=("tui/braille", "feed/series"),
+        tests=(
+            "text/axes", "tui/charts", "tui/compare/plot", "tui/braille", "feed/series",
+            "tui/compare/tracks", "tui/chart_truth",
+        ),
+        first={
+            "braille": ("tui/braille",), "series": ("feed/series",),
+            "tracks": ("tui/compare/tracks",), "plot": ("tui/compare/plot",),
+            "chart": ("tui/charts",),
+        },
         page="docs/mutants-charts.md",
     ),
 }  # fmt: skip
@@ -185,6 +198,12 @@ class Loop:
 
     def __init__(self, target: Target, todo: Sequence[Job], workers: int, seconds: float) -> None:
         self.target, self.todo, self.workers, self.seconds = target, todo, workers, seconds
+
+    def pytest_sessionstart(self) -> None:
+        """Shrink no failing example: that a test fails is enough."""
+        kept = settings.get_profile("tests")
+        settings.register_profile("mutants", kept, phases=(Phase.explicit, Phase.generate))
+        settings.load_profile("mutants")
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try mutants in parallel until all are done or time runs out."""
