@@ -66,7 +66,7 @@ def axis(
     for guide in guides:
         if high < guide <= 3 * high or low > guide >= 0:
             low, high = min(low, guide), max(high, guide)
-    ends = _round_ends(low, high, unit, natural)
+    ends = _round_ends(low, high, unit, natural, halves=labels == 3)
     marks = [number(end) for end in ends]
     return Axis(marks[0], marks[-1], _labelled(ends, unit, labels))
 
@@ -100,13 +100,23 @@ def _constant(value: float, unit: str, natural: tuple[float, float], log: bool) 
     return Axis(low, high, ((value, label),))
 
 
-def _round_ends(low: float, high: float, unit: str, natural: tuple[float, float]) -> list[Decimal]:
-    """The round ends around the data, with the multiples of the finest step that fits between."""
+def _round_ends(
+    low: float, high: float, unit: str, natural: tuple[float, float], *, halves: bool = False
+) -> list[Decimal]:
+    """The multiples of the finest step that suits the labels, from below the data to above.
+
+    There is one in the middle if there are to be `halves`.
+    """
     found: list[Decimal] = []
     for factor, exponent in _steps((high - low) / 8):
         step = number((factor, exponent))
         first = math.floor(low / step + NOISE)
         last = math.ceil(high / step - NOISE)
+        if halves and (last - first) % 2:
+            if high <= natural[1] < number(((last + 1) * factor, exponent)):
+                first -= 1
+            else:
+                last += 1
         found = [(n * factor, exponent) for n in range(first, last + 1)]
         if number(found[-1]) > natural[1] >= high:
             found[-1] = (round(natural[1]), 0)
@@ -124,12 +134,9 @@ def _steps(most: float) -> Iterator[Decimal]:
 
 
 def _labelled(ends: Sequence[Decimal], unit: str, count: int) -> tuple[tuple[float, str], ...]:
-    """Both ends, and the middle or the multiples nearest to equal distances between them."""
-    (first, exponent), (last, _) = ends[0], ends[-1]
-    between = [ends[round((len(ends) - 1) * part / (count - 1))] for part in range(1, count - 1)]
-    if count == 3 and ends[-1][1] == exponent:
-        between = [(5 * (first + last), exponent - 1)]
-    marks = [ends[0], *between, ends[-1]]
+    """Both ends and, between them, the multiples nearest to equal distances."""
+    last = len(ends) - 1
+    marks = [ends[round(last * part / (count - 1))] for part in range(count)]
     if not texts(marks, unit):
         marks = [ends[0], ends[-1]]
     return tuple((number(mark), text(mark, unit)) for mark in marks)

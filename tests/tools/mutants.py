@@ -25,7 +25,6 @@ from types import FunctionType
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
 
 from tests.tools.mutate import Mutant, mutants
 
@@ -201,6 +200,8 @@ class Loop:
 
     def pytest_sessionstart(self) -> None:
         """Shrink no failing example: that a test fails is enough."""
+        from hypothesis import Phase, settings  # pytest wants to be the first to import it
+
         kept = settings.get_profile("tests")
         settings.register_profile("mutants", kept, phases=(Phase.explicit, Phase.generate))
         settings.load_profile("mutants")

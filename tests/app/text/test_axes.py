@@ -200,3 +200,22 @@ def test_labels_are_in_the_rows_of_their_values() -> None:
     }  # fmt: skip
     assert found.margin(1) == ["     0 "]
     assert found.margin(2) == ["     8 ", "     0 "]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        # 9 steps of .1, 13 of .02, 15 of .02: one more makes them even, at the top if that can be
+        ([0.0, 0.9], [0.0, 0.5, 1.0]),
+        ([0.75, 1.0], [0.72, 0.86, 1.0]),
+        ([0.6, 0.9], [0.6, 0.76, 0.92]),
+        ([0.6, 0.95], [0.6, 0.78, 0.96]),
+    ],
+)
+def test_the_middle_label_is_round_and_in_the_middle(
+    values: list[float], expected: list[float]
+) -> None:
+    found = axis(values, natural=(0.0, 1.0), labels=3)
+    assert [place for place, _ in found.labels] == expected
+    above = axis([0.0, 9.0], natural=(0.0, 1.0), labels=3)
+    assert [label for _, label in above.labels] == ["0", "5", "10"]
