@@ -147,13 +147,14 @@ def mutants(source: str) -> Iterator[Mutant]:
     tree = ast.parse(source)
     sites = Sites()
     sites.visit(tree)
-    index = {id(node): number for number, node in enumerate(ast.walk(tree))}
     plain = ast.unparse(tree).splitlines()
     for kind, node, edit in sorted(sites.found, key=lambda site: getattr(site[1], "lineno", 0)):
-        changed = copy.deepcopy(tree)
-        target = list(ast.walk(changed))[index[id(node)]]
-        edit(target)
-        text = ast.unparse(ast.fix_missing_locations(Unwrap().visit(changed)))
+        kept = dict(vars(node))
+        edit(node)
+        emptied = None in (getattr(node, "op", 0), getattr(node, "func", 0))
+        text = ast.unparse(Unwrap().visit(copy.deepcopy(tree)) if emptied else tree)
+        vars(node).clear()
+        vars(node).update(kept)
         lines = text.splitlines()
         pair = next(((a, b) for a, b in zip(plain, lines, strict=False) if a != b), None)
         if pair is not None:
