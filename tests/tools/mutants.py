@@ -101,7 +101,7 @@ TARGETS = {
         title="the charts",
         modules=(
             "app/text/axes.py", "app/tui/widgets/charts/braille.py",
-            "app/tui/screens/compare/tracks.py", "app/tui/widgets/charts/chart.py",
+            "app/tui/widgets/charts/chart.py",
             "app/tui/screens/compare/plot.py",
         ),
         folder="tests/app",
@@ -348,7 +348,7 @@ def main() -> int:
     target = TARGETS[asked.target]
     every, known = jobs(target), results()
     todo = [job for job in every if job.key not in known or (asked.again and known[job.key])]
-    plain = ["-s", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    plain = ["-s", "-q", "--tb=native", "-p", "no:cacheprovider", "-p", "no:randomly"]
     loop = Loop(target, todo, asked.workers, asked.seconds)
     pytest.main([*plain, *map(str, target.test_files())], plugins=[loop])
     known = results()
