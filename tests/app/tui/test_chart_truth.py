@@ -36,6 +36,7 @@ from tests.app.pictures import Picture, on_lines, read
 from tests.app.stored import record, run_events
 
 DARK = PALETTES["dark"]
+EXAMPLES = settings().max_examples // 2
 Points = list[tuple[int, float]]
 SHARES = st.sampled_from([0.0, 1.0, 0.25, 0.5, 0.36, 0.86]) | st.floats(0, 1, width=32)
 NUMBERS = st.sampled_from([0.0, 1.0, -0.0032, -0.003, 7.0, 1200.0]) | st.floats(
@@ -134,7 +135,7 @@ def runs_of(draw: st.DrawFn) -> tuple[str, Points, Points]:
     return key, points, resumed
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(runs_of(), st.integers(12, 60), st.integers(3, 12), st.integers(0, 90))
 @example(("eval/accuracy", [(0, 0.36), (4, 0.5), (8, 0.86), (12, 0.86)], []), 40, 6, 12)
 @example(("completions/clipped_ratio", [(1, 0.0), (2, 0.0)], []), 40, 6, 2)
@@ -274,7 +275,7 @@ def several(draw: st.DrawFn) -> tuple[str, list[Points]]:
     return key, draw(st.lists(stored(KINDS[key]), min_size=1, max_size=3))
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(several(), st.integers(12, 60), st.integers(2, 12),
        st.sampled_from(["step", "tokens", "wall"]), st.integers(0, 4), st.booleans())  # fmt: skip
 @example(("eval/accuracy", [[(0, 0.36), (20, 0.6), (40, 0.7), (60, 0.86)],
@@ -332,7 +333,7 @@ def test_held_out_accuracy_of_two_runs_is_read_off_as_it_is_stored(made: Made) -
             assert picture.near(colour, x, picture.place(value))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(st.lists(st.lists(SHARES, min_size=2, max_size=12), min_size=2, max_size=3))
 @example([[0.0, 0.9], [0.5, 1.0]])
 def test_a_band_is_at_the_mean_of_its_seeds_and_within_what_a_share_can_be(
@@ -370,7 +371,7 @@ def test_seeds_of_different_speed_are_averaged_where_both_are(
 # -- Runs ---------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(several(), st.integers(20, 60))
 def test_in_the_preview_each_dot_is_where_its_value_belongs(
     made: Made, runs: tuple[str, list[Points]], width: int
@@ -429,7 +430,7 @@ def printed(lines: Iterable[str]) -> Picture:
     return read([[(line.ljust(wide), None)] for line in inside], edge + 1)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(several(), st.integers(40, 90), st.sampled_from([0.0, 0.9]))
 @example(("reward", [[(1, 0.1), (2, 0.1), (3, 0.1)]]), 60, 0.9)
 def test_in_the_shell_each_dot_is_where_its_value_belongs(
