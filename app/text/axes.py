@@ -7,6 +7,7 @@ series is rounded.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from app.text.numbers import MINUS
 
@@ -129,7 +130,7 @@ def _steps(most: float) -> Iterator[Decimal]:
     """The largest of 1, 2 and 5 times a power of ten that is at most this, then coarser ones."""
     exponent = math.floor(math.log10(most))
     place = max(i for i, factor in enumerate(DECADE) if not i or number((factor, exponent)) <= most)
-    for turn in range(place, place + 150):
+    for turn in count(place):
         yield DECADE[turn % 3], exponent + turn // 3
 
 

@@ -67,6 +67,8 @@ class Sites(ast.NodeVisitor):
     def visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
             return  # messages for people, and imported names
+        if isinstance(node, ast.keyword) and node.arg == "strict":
+            return  # a check, as an assertion is
         if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Literal":
             return  # read by type checkers alone
         if isinstance(node, ast.AnnAssign | ast.arg):

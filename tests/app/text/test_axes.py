@@ -108,6 +108,10 @@ def test_nothing_to_draw_has_no_label() -> None:
     for values in ([], [math.nan, math.inf], [1e61]):
         assert axis(values) == Axis(0.0, 1.0)
     assert axis([0.0, -1.0], log=True) == Axis(0.0, 1.0)
+    assert len(axis([7e-46, 1.0], log=True).labels) == 1  # so little is drawn as 0
+    assert len(axis([1.1e-45, 1.0], log=True).labels) == 2
+    assert axis([7e59, -7e59]).high == 7e59
+    assert axis([-7e-46]) == Axis(-1.0, 1.0, ((0.0, "0"),))
     assert axis([1e60, -1e60]).labels == ((-1e60, "−1e60"), (1e60, "1e60"))
 
 

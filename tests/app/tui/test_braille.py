@@ -13,7 +13,16 @@ from app.feed.series import Series, SeriesView
 from app.text.axes import Axis, column
 from app.tui.app import Workbench
 from app.tui.looks.colours import LIGHT
-from app.tui.widgets.charts.braille import Canvas, Curve, Frame, columns, draw, drawn_values
+from app.tui.widgets.charts.braille import (
+    Canvas,
+    Curve,
+    Frame,
+    columns,
+    draw,
+    drawn_values,
+    span_of,
+    stroke,
+)
 from app.tui.widgets.charts.chart import Chart, chart_lines
 from app.tui.widgets.charts.curves import Curves
 from tests.app.script import ScriptFeed
@@ -42,6 +51,55 @@ def dots(canvas: Canvas, colour: int) -> set[tuple[int, int]]:
         for side in range(2) for place in range(4)
         if canvas.bits[row][column] & sides[side][place]
     }  # fmt: skip
+
+
+def test_a_bar_is_cut_at_the_edges() -> None:
+    canvas = Canvas(2, 2)
+    for x in (-1, 4):
+        canvas.bar(x, 0, 7, LINE)
+    assert dots(canvas, LINE) == set()
+    canvas.bar(0, -3, 1, LINE)
+    canvas.bar(3, 6, 99, LINE)
+    canvas.bar(1, 5, 3, LINE)
+    assert dots(canvas, LINE) == {(0, 0), (0, 1), (3, 6), (3, 7)}
+    canvas.bar(2, 0, 7, LINE)
+    assert {(2, y) for y in range(8)} <= dots(canvas, LINE)
+
+
+def test_the_last_colour_takes_a_cell_and_what_is_below_fills_only_free_ones() -> None:
+    canvas = Canvas(2, 1)
+    canvas.bar(0, 0, 1, LINE)
+    canvas.bar(1, 2, 3, RAW, over=False)
+    assert (dots(canvas, LINE), dots(canvas, RAW)) == ({(0, 0), (0, 1)}, set())
+    canvas.bar(1, 2, 3, LINE, over=False)
+    assert dots(canvas, LINE) == {(0, 0), (0, 1), (1, 2), (1, 3)}
+    canvas.bar(1, 0, 0, RAW)
+    assert (dots(canvas, LINE), dots(canvas, RAW)) == (set(), {(1, 0)})
+    canvas.bar(2, 3, 3, LINE, over=False)
+    assert canvas.rows() == [[("\u2808", RAW), ("\u2840", LINE)]]
+    assert Canvas(3, 2).rows() == [[("   ", None)]] * 2
+
+
+def test_a_stroke_has_one_dot_in_each_column_or_row_of_its_way() -> None:
+    canvas = Canvas(4, 2)
+    stroke(canvas, (0, 0), (6, 3), LINE)
+    # y = 3 i / 6: .5, 1, 1.5, 2, 2.5, 3; halves go to the even number
+    assert dots(canvas, LINE) == {(1, 0), (2, 1), (3, 2), (4, 2), (5, 2), (6, 3)}
+    canvas = Canvas(4, 2)
+    stroke(canvas, (1, 7), (3, 3), LINE)
+    # x = 1 + 2 i / 4 downwards, y one up each time
+    assert dots(canvas, LINE) == {(1, 6), (2, 5), (2, 4), (3, 3)}
+    canvas = Canvas(1, 2)
+    stroke(canvas, (1, 6), (1, 2), LINE)
+    assert dots(canvas, LINE) == {(1, y) for y in range(2, 7)}
+
+
+def test_the_span_of_steps_grows_in_few_jumps_up_to_the_total() -> None:
+    spans = [span_of(n, 500) for n in (1, 16, 17, 24, 25, 32, 33, 49, 65)]
+    assert spans == [16, 16, 24, 24, 32, 32, 48, 64, 96]
+    assert [span_of(n, 500) for n in (384, 385, 499, 500, 501)] == [384, 500, 500, 500, 512]
+    assert [span_of(n, 10) for n in (1, 10, 11)] == [10, 10, 16]
+    assert span_of(3, 16) == 16
 
 
 def value_by_value(view: SeriesView, frame: Frame, wide: int, tall: int) -> set[tuple[int, int]]:

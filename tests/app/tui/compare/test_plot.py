@@ -132,7 +132,7 @@ def test_seeds_are_one_band_within_what_the_metric_can_be(made: Made) -> None:
     lines = [[(0, 0.0), (10, 0.9)], [(0, 0.5), (10, 1.0)]]
     view = view_of(made, "eval/accuracy", lines, bands=True)
     (band,) = drawn_curves(chart_of(view), view, DARK)
-    assert band.ranged == DARK.raw
+    assert (band.ranged, band.raw) == (DARK.raw, False)
     assert (min(band.shape.low), max(band.shape.high)) == (0.0, 1.0)
     assert list(band.shape.smooth) == pytest.approx([0.25, 0.95])
     log = view_of(made, "eval/accuracy", [[(0, 0.1), (9, 1.0)], [(0, 0.2), (9, 0.9)]], bands=True,
