@@ -9,7 +9,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from experiments.compare.statistics import mean_and_std
 from experiments.db.connection import open_writer
 from experiments.db.paths import log_file, run_folder
 from experiments.db.tables import AttemptRow, RunRow
@@ -232,13 +231,12 @@ def _steps(rows: list[dict[str, Any]]) -> Iterator[list[Item]]:
 def _group(index: int, prompt: str, rows: list[dict[str, Any]]) -> ev.Group:
     rollouts = tuple(_completion(place, row) for place, row in enumerate(rows))
     rewards = [item.reward for item in rollouts if item.reward is not None]
-    mean, std = mean_and_std(rewards) if rewards else (None, None)
+    mean, std = (math.fsum(rewards) / len(rewards) if rewards else None), ev.reward_std(rewards)
     key = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    same = len(set(rewards)) == 1 and len(rewards) > 1
     return ev.Group(
         index=index, origin="train", example_key=key, prompt_text=prompt, prompt_ids=(),
         prompt_hash=key, target="", rollouts=rollouts, reward_mean=mean, reward_std=std,
-        no_signal="all answers scored the same" if same else "",
+        no_signal="all answers scored the same" if std == 0 else "",
     )  # fmt: skip
 
 

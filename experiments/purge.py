@@ -7,7 +7,9 @@ from contextlib import closing
 from pathlib import Path
 
 from experiments.db.connection import begin, open_writer
-from experiments.db.paths import run_folder, spill_file
+from experiments.db.paths import run_folder
+from experiments.db.spilled import spilled
+from experiments.errors import StoreError
 from experiments.store import ExperimentStore
 
 GROUPS = 50
@@ -16,8 +18,16 @@ _BIG = ("metric", "metric_hidden", "update_pass", "step", "event")
 
 
 def purge(store: ExperimentStore, run: int) -> int:
-    """Delete the run's rows, folder and spilled events; return the bytes freed."""
+    """Delete the run's rows and folder, and return the bytes freed.
+
+    Raises StoreError while events of the run wait to be taken into the store.
+    """
     row = store.run_row(run)
+    if (waiting := spilled(store.path, row.short)).places:
+        raise StoreError(
+            f"run {row.short} is not deleted: {waiting}; they are taken into the store when it can "
+            "be written, or remove the file first"
+        )
     folder = run_folder(store.path, row.short)
     freed = folder_size(folder) + row.bytes
     with closing(open_writer(store.path)) as conn:
@@ -34,7 +44,6 @@ def purge(store: ExperimentStore, run: int) -> int:
             if conn.execute("PRAGMA freelist_count").fetchone()[0] >= before:
                 break
     shutil.rmtree(folder, ignore_errors=True)
-    spill_file(store.path, row.short).unlink(missing_ok=True)
     return freed
 
 

@@ -19,6 +19,7 @@ from experiments.errors import QueryError
 from experiments.store import ExperimentStore
 
 LEASE_S = 60.0
+ANYWAY = "trained though the same run exists"
 
 
 class RunQueue:
@@ -106,17 +107,29 @@ class RunQueue:
         """Cancel a waiting run."""
         self.finish(item, "cancelled")
 
-    def retry_failed(self, sweep: int) -> int:
-        """Requeue the failed items of a sweep and return their number."""
+    def requeue(self, state: str, sweep: int | None = None, item: int | None = None) -> int:
+        """Queue items that failed or were skipped once more, and return their number.
+
+        `sweep` or `item` limits them; what was skipped is trained this time.
+        """
+        query = select(QueueItemRow).where(QueueItemRow.state == state)
+        if sweep is not None:
+            query = query.where(QueueItemRow.sweep_id == sweep)
+        if item is not None:
+            query = query.where(QueueItemRow.id == item)
         with self.store.session() as session:
-            rows = session.exec(
-                select(QueueItemRow).where(
-                    QueueItemRow.sweep_id == sweep, QueueItemRow.state == "failed"
-                )
-            ).all()
+            rows = session.exec(query).all()
             for row in rows:
                 row.state = "queued"
+                if state == "skipped":
+                    row.run_id, row.note = None, ANYWAY
             return len(rows)
+
+    def repeats(self, item: QueueItemRow) -> RunRow | None:
+        """Return the completed run that a new item of a sweep would repeat."""
+        if item.sweep_id is None or item.run_id is not None or item.note == ANYWAY:
+            return None
+        return self.finished_run(item.config_hash)
 
     def finished_run(self, fingerprint: str) -> RunRow | None:
         """Return a completed run of the same configuration, whatever its name."""

@@ -91,6 +91,7 @@ class RunSummary:
     attempts: int
     bytes: int
     config_hash: str
+    waiting: str = ""  # which events of the run are not in the store yet
     metrics: Mapping[str, MetricSummary] = field(default_factory=dict)
     columns: Mapping[str, Any] = field(default_factory=dict)
 
@@ -199,7 +200,7 @@ class TokenView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchHit:
-    """A rollout whose completion or prompt contains the search text."""
+    """A rollout whose completion or prompt contains the search text, from `start` to `end`."""
 
     rollout: int
     group: int
@@ -210,6 +211,8 @@ class SearchHit:
     index: int
     where: Literal["completion", "prompt"]
     text: str
+    start: int
+    end: int
     reward: float | None
 
 

@@ -24,6 +24,7 @@ class Control:
     _checkpoint: bool = False
     _pins: deque[str] = field(default_factory=deque)
     _lost: str = ""
+    _blocked: str = ""
 
     def ask(self, verb: Verb) -> None:
         """Request `verb`; repeating a request has no effect."""
@@ -55,6 +56,17 @@ class Control:
     def lost(self) -> str:
         """Which other rank is gone, and why; empty while all are running."""
         return self._lost
+
+    def block(self, reason: str) -> None:
+        """Hold the run before its next step, for this reason; an empty one lets it continue."""
+        with self._lock:
+            self._blocked = reason
+            self._wake.set()
+
+    @property
+    def blocked(self) -> str:
+        """Why the next step must wait; empty if it need not."""
+        return self._blocked
 
     @property
     def paused(self) -> bool:
@@ -95,3 +107,8 @@ class Control:
         if self._paused:
             self._wake.wait(seconds)
         return self._paused
+
+    def wait(self, seconds: float) -> None:
+        """Wait up to `seconds` for any request."""
+        self._wake.clear()
+        self._wake.wait(seconds)

@@ -38,6 +38,10 @@ class CheckpointError(EngineError):
     """A checkpoint is missing, damaged, or belongs to another configuration."""
 
 
+class NotWrittenError(EngineError):
+    """A checkpoint could not be written, for example because the disk is full."""
+
+
 class MemoryLimitError(EngineError, MemoryError):
     """The run would need more memory than the machine has."""
 

@@ -3,9 +3,11 @@
 import dataclasses
 import functools
 import math
+import statistics
+import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
@@ -25,14 +27,40 @@ class RewardValue:
     reason: str = ""
 
 
+# Rewards this close, as a share of the largest, are equal. Advantages and many reward functions
+# are computed in float32, which rounds each number by up to 6e-8 of it.
+EQUAL_REWARDS = 1e-6
+
+
+def rewards_differ(rewards: Iterable[float | None]) -> bool:
+    """Whether any two rewards differ by more than rounding."""
+    known = [reward for reward in rewards if reward is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    return high - low > EQUAL_REWARDS * abs(high)
+
+
+def reward_std(rewards: Sequence[float]) -> float | None:
+    """The standard deviation (n - 1) of a group's rewards, 0 if none differ; None below two."""
+    if len(rewards) < 2:
+        return None
+    return statistics.stdev(rewards) if rewards_differ(rewards) else 0.0
+
+
 def total_reward(values: Iterable[float | None], weights: Iterable[float]) -> float | None:
-    """r = Σ_f w_f·r_f over the functions that apply; None if none does. NaN counts as None."""
+    """r = Σ_f w_f·r_f over the functions that apply; None if none does. NaN counts as None.
+
+    A total that is not larger than the rounding of its terms is 0: .1 + .2 - .3 is not 6e-17.
+    """
     parts = [
         weight * value
         for value, weight in zip(values, weights, strict=True)
         if value is not None and not math.isnan(value)
     ]
-    return sum(parts) if parts else None
+    if not parts:
+        return None
+    total = sum(parts)
+    rounding = 2 * len(parts) * sys.float_info.epsilon * sum(map(abs, parts))
+    return total if abs(total) > rounding else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,9 +322,10 @@ class NoteWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPaused:
-    """The engine paused."""
+    """The engine paused: because it was asked to, or for the reason given."""
 
     step: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

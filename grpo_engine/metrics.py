@@ -148,12 +148,12 @@ _SPECS = (
           "sampling. It tells how well decoding is batched.", "up", "tok/s"),
     _spec("memory/peak_gb", "peak memory", "Most memory that MLX used in this step. It should stay "
           "flat over a run.", "down", "GB", reduction="max"),
-    _spec("eval/accuracy", "held-out accuracy", "Share of held-out problems answered correctly. It "
-          "is the honest measure of progress.", "up", "share"),
-    _spec("eval/reward", "held-out reward", "Mean reward on held-out problems. Compare it with the "
-          "training reward to see overfitting.", "up"),
-    _spec("eval/format", "held-out format", "Share of held-out answers in the requested format. A "
-          "rise of format alone is not reasoning.", "up", "share"),
+    _spec("eval/accuracy", "held-out accuracy, sampled", "Share of held-out problems answered "
+          "correctly. It is the honest measure of progress.", "up", "share"),
+    _spec("eval/reward", "held-out reward, sampled", "Mean reward on held-out problems. Compare it "
+          "with the training reward to see overfitting.", "up"),
+    _spec("eval/format", "held-out format, sampled", "Share of held-out answers in the requested "
+          "format. A rise of format alone is not reasoning.", "up", "share"),
 )  # fmt: skip
 
 METRICS: dict[str, MetricSpec] = {spec.name: spec for spec in _SPECS}
@@ -166,15 +166,16 @@ def spec(name: str) -> MetricSpec:
     head, _, rest = name.partition("/")
     if head == "rewards":
         return _reward_spec(name, rest)
+    if head == "eval" and rest.startswith("greedy/"):
+        found = spec(f"eval/{rest.removeprefix('greedy/')}")
+        label = f"{found.label.removesuffix(', sampled')}, greedy"
+        return replace(found, name=name, label=label)
     if head == "eval":
         leaf = rest.rpartition("/")[2]
         if leaf in ("truncated", "mean_length"):
             return _held_out_length(name, leaf)
-        if f"eval/{leaf}" in METRICS:
-            known, mode = METRICS[f"eval/{leaf}"], rest.rpartition("/")[0]
-            return replace(known, name=name, label=f"{known.label}, {mode}")
-        return _spec(name, f"held-out {rest}", f"{rest} on held-out problems. It is measured "
-                     "without training on them.", "up")  # fmt: skip
+        return _spec(name, f"held-out {rest}, sampled", f"{rest} on held-out problems. It is "
+                     "measured without training on them.", "up")  # fmt: skip
     return _spec(name, name, f"{name}, logged by a reward function or a newer engine. It has no "
                  "description of its own.")  # fmt: skip
 
@@ -191,11 +192,11 @@ def natural_range(name: str) -> tuple[float, float]:
 
 def _held_out_length(name: str, leaf: str) -> MetricSpec:
     if leaf == "truncated":
-        return _spec(name, "held-out truncated", "Share of held-out answers that were cut at the "
-                     "longest length. A cut answer rarely contains its result.", "down",
+        return _spec(name, "held-out truncated, sampled", "Share of held-out answers that were "
+                     "cut at the longest length. A cut answer rarely contains its result.", "down",
                      "share")  # fmt: skip
-    return _spec(name, "held-out length", "Mean length of held-out answers. Longer is neither "
-                 "better nor worse by itself.", "none", "tokens")  # fmt: skip
+    return _spec(name, "held-out length, sampled", "Mean length of held-out answers. Longer is "
+                 "neither better nor worse by itself.", "none", "tokens")  # fmt: skip
 
 
 def _reward_spec(name: str, rest: str) -> MetricSpec:

@@ -34,8 +34,8 @@ from grpo_engine.evaluation.pinned import sample_pinned, score_pinned_after_upda
 from grpo_engine.events import Event, NoteWritten, PhaseStarted, RunFailed, RunFinished, StepSkipped
 from grpo_engine.maths.around import entropy_control
 from grpo_engine.platform.threads import launched_rank
-from grpo_engine.run.persist import save_checkpoint, save_if_due
-from grpo_engine.run.requests import answer_requests
+from grpo_engine.run.persist import save_if_due, save_last
+from grpo_engine.run.requests import answer_requests, wait_until_recorded
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.setup.opening import load_run, open_run
 from grpo_engine.setup.self_check import check_itself
@@ -82,8 +82,8 @@ def _whole_run(run: Run) -> Iterator[Event]:
         yield from _before_first_step(run)
     yield from _train(run)
     stopped = run.step < run.config.steps
-    if stopped and run.saved_step != run.step:
-        yield from save_checkpoint(run)
+    if run.saved_step != run.step and (stopped or run.unsaved):
+        yield from save_last(run)
     yield RunFinished(
         step=run.step,
         reason="stopped" if stopped else "completed",
@@ -156,6 +156,7 @@ def _train(run: Run) -> Iterator[Event]:
 
         yield from evaluate_if_due(run)
         yield from save_if_due(run)
+        yield from wait_until_recorded(run)
 
 
 def score_before_update(run: Run, samples: Samples, step: int) -> Iterator[Event]:

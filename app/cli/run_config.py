@@ -19,8 +19,13 @@ def assemble(
     seed: int | None = None,
     name: str | None = None,
 ) -> RunConfig:
-    """Merge the settings in order; without a file and a preset, start from `starter`."""
+    """Merge the settings in order; without a file and a preset, start from `starter`.
+
+    The user's own settings come together first, so that a file that names no recipe changes
+    whichever is chosen.
+    """
     tree: dict[str, Any] = {}
+    own = parse_sets(sets)
     where = "the command line"
     if preset is not None or file is None:
         from experiments.presets import preset as read_preset
@@ -28,8 +33,8 @@ def assemble(
         chosen = preset or DEFAULT_PRESET
         tree, where = read_preset(chosen).tree, f"preset {chosen}"
     if file is not None:
-        tree, where = merge(tree, read_yaml(file)), str(file)
-    tree = merge(tree, parse_sets(sets))
+        own, where = merge(read_yaml(file), own), str(file)
+    tree = merge(tree, own)
     for key, value in (("steps", steps), ("seed", seed), ("name", name)):
         if value is not None:
             tree[key] = value

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from shutil import disk_usage
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,9 +22,12 @@ Db = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 Raw = Annotated[
-    bool, typer.Option("--raw", help="Leave texts in CSV as they are, without formula guard.")
+    bool,
+    typer.Option("--raw", help="Leave texts in CSV as they are: formulas, control characters."),
 ]
 RunRef = Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")]
+
+SCARCE = 1e6  # bytes; a step's events need about as many
 
 
 @contextmanager
@@ -41,6 +45,12 @@ def reading(db: str | None) -> Iterator["StoreReader"]:
         reader = StoreReader(path)
     if reader.note:
         say(reader.note)
+    if (free := disk_usage(path.parent).free) < SCARCE:
+        say(
+            f"only {free / 1e6:.1f} MB are free in {path.parent}: runs recorded there wait for room"
+        )
+    for waiting in reader.waiting().values():
+        say(f"{waiting}; the next command that writes takes them in, as `grpo-tui runs tag` does")
     try:
         yield reader
     finally:

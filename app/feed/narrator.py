@@ -39,7 +39,13 @@ def _waiting(snapshot: Snapshot) -> str:
             return "Saving a checkpoint of the last finished step at the next token."
         case "continue":
             return "Continuing."
-    return "The run is paused. Press . to continue." if snapshot.status == "paused" else ""
+    if snapshot.board.paused and (trouble := snapshot.board.store_warning):
+        return f"The run waits: {trouble}"
+    if snapshot.status != "paused":
+        return ""
+    if snapshot.paused_for:
+        return f"The run waits: {snapshot.paused_for}. It continues by itself; s stops it."
+    return "The run is paused. Press . to continue."
 
 
 def _ended(snapshot: Snapshot) -> str:

@@ -242,12 +242,12 @@ class RunState:
         self._write(event, at, event.text, event.severity)
 
     def _paused(self, event: ev.RunPaused, at: float | None) -> None:
-        self._values.update(status="paused", asked="")
-        self._write(event, at, "paused")
+        self._values.update(status="paused", asked="", paused_for=event.reason)
+        self._write(event, at, f"paused: {event.reason}" if event.reason else "paused")
 
     def _resumed(self, event: ev.RunResumed, at: float | None) -> None:
-        self._values.update(status="running", asked="")
-        self._write(event, at, "went on")
+        self._values.update(status="running", asked="", paused_for="")
+        self._write(event, at, "resumed")
 
     def _finished(self, event: ev.RunFinished, at: float | None) -> None:
         self._values.update(status=event.reason, asked="", summary=event.summary, step=event.step)

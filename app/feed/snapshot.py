@@ -75,6 +75,7 @@ class Snapshot:
     evaluation: ev.EvaluationFinished | None = None
     alerts: tuple[AlertView, ...] = ()
     log: tuple[LogLine, ...] = ()
+    paused_for: str = ""  # why the engine paused by itself
     failure: ev.RunFailed | None = None
     summary: Mapping[str, float] = field(default_factory=dict)
     skipped: str = ""

@@ -58,6 +58,7 @@ class Watcher:
         self._asked = self._step = 0
         self._deadline = float("inf")
         self._lost_since: float | None = None
+        self._blocked = ""
         self._ended: ev.RunFinished | ev.RunFailed | None = None
         self._facts = job.handle.facts if job.handle else None
         self._noted: deque[ev.NoteWritten] = deque(maxlen=200)
@@ -94,11 +95,19 @@ class Watcher:
                 event = self._queue.get(timeout=TICK)
             except Empty:
                 self._leave_if_stuck()
+                self._tell_trouble()
                 self._give_up_lost()
                 continue
             if event is not None and self._is_shown_late(event):
                 self._await_commit(event)
             return event
+
+    def _tell_trouble(self) -> None:
+        """Say what the recorder waits for: its own notes cannot be recorded then."""
+        blocked = self._job.control.blocked
+        if blocked and not self._blocked:
+            self._say(blocked)
+        self._blocked = blocked
 
     def _give_up_lost(self) -> None:
         """Fail the run if another rank is gone and the engine cannot notice it."""
@@ -128,6 +137,7 @@ class Watcher:
                 stored = self._facts.get(timeout=TICK)
             except Empty:
                 self._leave_if_stuck()
+                self._tell_trouble()
                 continue
             if stored is None or stored == event:
                 return
@@ -217,6 +227,8 @@ class Watcher:
         if isinstance(ended, ev.RunFailed) and ended.traceback:
             self._say(ended.traceback.rstrip())
         self._log.close()
+        if self._job.handle is not None and self._job.handle.left:
+            self._say(f"not in the store yet: {self._job.handle.left}")
         ring()
         if self._on_end:
             self._run_command(self._on_end)

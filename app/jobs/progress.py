@@ -122,7 +122,8 @@ def sentence(event: ev.Event, tally: Tally) -> str:
         case ev.NoteWritten():
             return f"{'' if event.severity == 'info' else event.severity + ': '}{event.text}"
         case ev.RunPaused():
-            return f"paused after step {event.step}"
+            why = f": {event.reason}" if event.reason else ""
+            return f"paused after step {event.step}{why}"
         case ev.RunResumed():
             return "resumed"
         case ev.RunFinished():

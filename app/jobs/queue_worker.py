@@ -24,9 +24,10 @@ def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool =
     failed = 0
     while (item := queue.take(sweep)) is not None:
         assert item.id is not None
-        if item.run_id is None and (known := queue.finished_run(item.config_hash)) is not None:
-            queue.finish(item.id, "skipped", run=known.id, note="the same run already exists")
-            say(f"{item.name}: already done as {known.short}")
+        if (known := queue.repeats(item)) is not None:
+            note = f"the same settings and seed were trained as {known.name}"
+            queue.finish(item.id, "skipped", run=known.id, note=note)
+            say(f"{item.name}: skipped, {note}; `grpo-tui sweep --queue --again` trains it anyway")
             continue
         try:
             state, note = run_item(queue, item)

@@ -2,7 +2,7 @@
 
 import faulthandler
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,13 +25,15 @@ class RunLog:
         if not text:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._file.write(f"{now}  {visible(text)}\n")
-        if isinstance(event, RunFailed) and event.traceback:
-            self._file.write(event.traceback)
-        self._file.flush()
+        with suppress(OSError):  # on a full disk the run matters more than its log
+            self._file.write(f"{now}  {visible(text)}\n")
+            if isinstance(event, RunFailed) and event.traceback:
+                self._file.write(event.traceback)
+            self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):
+            self._file.close()
 
 
 @contextmanager

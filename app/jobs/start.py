@@ -15,6 +15,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, EngineError
 from grpo_engine.events import Event, RunFailed
+from grpo_engine.platform.device import require_open_files
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.run.checkpoint import latest, newest_step
 
@@ -50,13 +51,15 @@ class Job:
 
     def train(self, show: Callable[[Event], None]) -> None:
         """Train on this thread, which must be the engine's: record each event, then show it."""
-        from grpo_engine.trainer import run
 
         def put(event: Event) -> None:
             self.record(event)
             show(event)
 
         try:
+            require_open_files()
+            from grpo_engine.trainer import run
+
             for event in run(self.config, self.control, folder=self.folder, resume=self.resume):
                 put(event)
         except BaseException as error:  # for example a failed import, or an error in `show`

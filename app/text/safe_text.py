@@ -122,6 +122,14 @@ def clip_start(text: str, width: int) -> str:
     return ELLIPSIS + text
 
 
+def excerpt(text: str, start: int, end: int, width: int) -> tuple[str, str, str]:
+    """Return what is before, in and after a part of the text, cut to `width` cells around it."""
+    part = clip(text[start:end], width)
+    room = width - cell_len(part)
+    after = clip(text[end:], room - cell_len(clip_start(text[:start], room // 3)))
+    return clip_start(text[:start], room - cell_len(after)), part, after
+
+
 def pad(text: str, width: int, align: str = "<") -> str:
     """Clip to `width` cells and pad with spaces; align is `<`, `>` or `^`."""
     text = clip(text, width)

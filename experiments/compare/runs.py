@@ -7,6 +7,7 @@ from typing import Any
 from experiments.compare import statistics
 from experiments.compare.values import (  # fmt: skip
     Comparison,
+    Evaluated,
     GridView,
     MetricCell,
     MetricComparison,
@@ -52,7 +53,8 @@ def compare(
     by_key = {run.key: run for run in full}
     runs = [by_key[run.key] for run in runs]
     steps, words = _equal_steps(reader, runs, axis, at)
-    tests, notes = _tests(reader, runs, baseline)
+    alike = _alike(runs, settings)
+    tests, notes = _tests(reader, alike, baseline or runs[0], _limits(runs, steps, axis), words)
     return Comparison(
         runs=tuple(runs),
         baseline=baseline.id if baseline else None,
@@ -60,7 +62,7 @@ def compare(
         differing=differing,
         same={path: settings[0][path] for path in settings[0] if path not in different},
         metrics=_metrics(reader, runs, baseline, keys or _all_keys(reader, runs), steps),
-        seeds=_seed_groups(runs, settings, keys or _all_keys(reader, runs)),
+        seeds=_seed_groups(alike, keys or _all_keys(reader, runs)),
         tests=tests,
         notes=notes,
     )
@@ -145,13 +147,20 @@ def _better(key: str, delta: float | None) -> bool | None:
 # -- seeds --------------------------------------------------------------------------------------
 
 
-def _seed_groups(
-    runs: Sequence[RunSummary], settings: Sequence[Mapping[str, Any]], keys: Sequence[str]
-) -> tuple[SeedGroup, ...]:
+def _alike(
+    runs: Sequence[RunSummary], settings: Sequence[Mapping[str, Any]]
+) -> list[list[RunSummary]]:
+    """Group the runs that differ only in the seed."""
     alike: dict[str, list[RunSummary]] = {}
     for run, values in zip(runs, settings, strict=True):
         rest = {path: value for path, value in values.items() if path not in _SEEDLESS}
         alike.setdefault(json.dumps(rest, sort_keys=True), []).append(run)
+    return list(alike.values())
+
+
+def _seed_groups(
+    alike: Sequence[Sequence[RunSummary]], keys: Sequence[str]
+) -> tuple[SeedGroup, ...]:
     return tuple(
         SeedGroup(
             runs=tuple(run.id for run in group),
@@ -159,7 +168,7 @@ def _seed_groups(
             best=_statistics(group, keys, "best"),
             last=_statistics(group, keys, "last"),
         )
-        for group in alike.values()
+        for group in alike
         if len(group) > 1
     )
 
@@ -183,60 +192,118 @@ def _statistics(
 # -- the same problems --------------------------------------------------------------------------
 
 
+def _limits(
+    runs: Sequence[RunSummary], steps: Sequence[int | None], axis: str
+) -> Mapping[int, int]:
+    """Return the last step within the equal work, by key, of the runs that did more."""
+    if not axis:
+        return {}
+    found = ((run, -1 if step is None else step) for run, step in zip(runs, steps, strict=True))
+    return {run.key: step for run, step in found if step < run.step}
+
+
 def _tests(
-    reader: StoreReader, runs: Sequence[RunSummary], baseline: RunSummary | None
-) -> tuple[tuple[PairedTest, ...], tuple[str, ...]]:
-    base = baseline or runs[0]
+    reader: StoreReader, alike: Sequence[Sequence[RunSummary]], base: RunSummary,
+    limits: Mapping[int, int], words: str,
+) -> tuple[tuple[PairedTest, ...], tuple[str, ...]]:  # fmt: skip
+    """Test each setting against the baseline's; if all runs share one, each run by itself."""
+    groups = [list(group) for group in alike]
+    if len(groups) == 1:
+        groups = [[run] for run in groups[0]]
+    own = next(group for group in groups if base.key in {run.key for run in group})
+    own.sort(key=lambda run: run.key != base.key)
     tests: list[PairedTest] = []
     notes: list[str] = []
-    for run in runs:
-        if run.key != base.key:
+    for group in groups:
+        if group is not own:
             try:
-                tests += paired_tests(reader, run, base)
+                found = paired_tests(reader, group, own, limits)
+                if not found and limits and paired_tests(reader, group, own):
+                    notes.append(
+                        f"no paired test of {_names(group)} and {_names(own)}: not both were "
+                        f"evaluated by {words}"
+                    )
+                tests += found
             except CompareError as error:
                 notes.append(str(error))
     return tuple(tests), tuple(notes)
 
 
-def paired_tests(reader: StoreReader, run: RunSummary, base: RunSummary) -> list[PairedTest]:
-    """Test two runs on the same held-out problems, by their last evaluation of each mode.
+def paired_tests(
+    reader: StoreReader, runs: Sequence[RunSummary], base: Sequence[RunSummary],
+    limits: Mapping[int, int] | None = None,
+) -> list[PairedTest]:  # fmt: skip
+    """Test two settings on the same held-out problems, by their runs' last evaluations.
 
-    The difference is in the share of correct samples per problem. With one sample each: McNemar's
-    exact test; with several: Student's paired t-test.
+    Problems are the unit: each has the share of right answers of a setting, averaged over its runs.
+    `limits` are the last steps that count, by run.
     """
-    if run.dataset_fingerprint != base.dataset_fingerprint:
+    prints = dict.fromkeys(run.dataset_fingerprint for run in (*runs, *base))
+    if len(prints) > 1:
         raise CompareError(
-            f"no paired test of {run.name} and {base.name}: their data sets differ "
-            f"({run.dataset_fingerprint or 'unknown'}, {base.dataset_fingerprint or 'unknown'})"
+            f"no paired test of {_names(runs)} and {_names(base)}: their data sets differ "
+            f"({', '.join(sorted(text or 'unknown' for text in prints))})"
         )
-    mine, theirs = _last_by_mode(reader, run), _last_by_mode(reader, base)
+    mine, theirs = ([(run, _last_by_mode(reader, run, (limits or {}).get(run.key)))
+                     for run in group] for group in (runs, base))  # fmt: skip
     found = []
-    for mode in sorted(mine.keys() & theirs.keys()):
-        left, right = _shares(mine[mode]), _shares(theirs[mode])
-        shared = sorted(left.keys() & right.keys())
-        if len(shared) > 1:
-            differences = [left[key] - right[key] for key in shared]
-            low, high = statistics.mean_interval(differences)
-            single = mine[mode].samples == theirs[mode].samples == 1
-            gained = sum(difference > 0 for difference in differences)
-            lost = sum(difference < 0 for difference in differences)
-            found.append(
-                PairedTest(
-                    run=run.id, baseline=base.id, mode=mode, step=mine[mode].step,
-                    baseline_step=theirs[mode].step, problems=len(shared),
-                    difference=sum(differences) / len(shared), low=low, high=high,
-                    p_value=statistics.mcnemar_exact(gained, lost) if single
-                    else statistics.paired_t(differences),
-                    method="McNemar's exact test" if single else "paired t-test",
-                )
-            )  # fmt: skip
+    for mode in ("greedy", "sampled"):
+        one, other = ([(run, last[mode]) for run, last in group if mode in last]
+                      for group in (mine, theirs))  # fmt: skip
+        if one and other and (test := _paired_test(mode, one, other)):
+            found.append(test)
     return found
 
 
-def _last_by_mode(reader: StoreReader, run: RunSummary) -> dict[str, EvaluationView]:
+Evaluations = Sequence[tuple[RunSummary, EvaluationView]]
+
+
+def _paired_test(mode: str, runs: Evaluations, base: Evaluations) -> PairedTest | None:
+    left, right = ([_shares(item) for _, item in group] for group in (runs, base))
+    shared = sorted(set.intersection(*(set(shares) for shares in (*left, *right))))
+    if len(shared) < 2:
+        return None
+    differences = tuple(
+        sum(shares[key] for shares in left) / len(left)
+        - sum(shares[key] for shares in right) / len(right)
+        for key in shared
+    )
+    own, other = _evaluated(runs, left, shared), _evaluated(base, right, shared)
+    from experiments.compare.paired import paired  # numpy takes a tenth of a second to load
+
+    test = paired(differences)
+    single = len(runs) == len(base) == own.samples == other.samples == 1
+    return PairedTest(
+        run=own.runs[0], baseline=other.runs[0], mode=mode, step=own.steps[0],
+        baseline_step=other.steps[0], problems=len(shared), difference=test.mean,
+        low=test.low, high=test.high, p_value=test.p_value,
+        method="McNemar's exact test" if single and test.exact else "paired permutation test",
+        own=own, other=other,
+    )  # fmt: skip
+
+
+def _evaluated(
+    runs: Evaluations, shares: Sequence[Mapping[str, float]], shared: Sequence[str]
+) -> Evaluated:
+    return Evaluated(
+        runs=tuple(run.id for run, _ in runs),
+        shares=tuple(sum(found[key] for key in shared) / len(shared) for found in shares),
+        steps=tuple(item.step for _, item in runs),
+        samples=max(item.samples for _, item in runs),
+    )
+
+
+def _names(runs: Sequence[RunSummary]) -> str:
+    return " + ".join(run.name for run in runs)
+
+
+def _last_by_mode(
+    reader: StoreReader, run: RunSummary, upto: int | None
+) -> dict[str, EvaluationView]:
     found: dict[str, EvaluationView] = {}
     for item in reversed(reader.evaluations(run.key)):
-        if item.mode not in found and (whole := reader.evaluation(item.key)).rows:
+        late = upto is not None and item.step > upto
+        if item.mode not in found and not late and (whole := reader.evaluation(item.key)).rows:
             found[item.mode] = whole
     return found
 

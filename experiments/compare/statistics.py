@@ -1,4 +1,4 @@
-"""Statistics of a comparison: Student's t, confidence intervals of a mean, exact paired tests."""
+"""Statistics over seeds: mean, spread, Student's t, the confidence interval of a mean."""
 
 import math
 from collections.abc import Sequence
@@ -73,21 +73,3 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
         if abs(c * d - 1) < 1e-15:
             break
     return total
-
-
-def mcnemar_exact(gained: int, lost: int) -> float:
-    """Two-sided p-value of gained against lost problems under binomial(gained + lost, 1/2)."""
-    n, k = gained + lost, min(gained, lost)
-    if n == 0:
-        return 1.0
-    return min(1.0, 2 * sum(math.comb(n, i) for i in range(k + 1)) / float(2**n))
-
-
-def paired_t(differences: Sequence[float]) -> float:
-    """Two-sided p-value of the null hypothesis that the mean difference is 0."""
-    mean, std = mean_and_std(differences)
-    if std is None:
-        return 1.0
-    if std == 0.0:
-        return 1.0 if mean == 0.0 else 0.0
-    return t_two_sided(abs(mean) / (std / math.sqrt(len(differences))), len(differences) - 1)

@@ -64,8 +64,26 @@ class SeedGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """One setting's part in a paired test: its runs, and their shares of right answers."""
+
+    runs: tuple[str, ...]
+    shares: tuple[float, ...]
+    steps: tuple[int, ...]
+    samples: int
+
+    @property
+    def share(self) -> float:
+        """The mean over the runs."""
+        return sum(self.shares) / len(self.shares)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PairedTest:
-    """Two runs on the same held-out problems: mean difference, 95 % interval, p-value."""
+    """Two settings on the same held-out problems: mean difference, 95 % interval, p-value.
+
+    Each is pooled over its runs; `run`, `baseline` and the steps are those of the first ones.
+    """
 
     run: str
     baseline: str
@@ -74,10 +92,12 @@ class PairedTest:
     baseline_step: int
     problems: int
     difference: float
-    low: float | None
-    high: float | None
+    low: float
+    high: float
     p_value: float
     method: str
+    own: Evaluated
+    other: Evaluated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

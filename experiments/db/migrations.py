@@ -10,7 +10,7 @@ from experiments.db.connection import APPLICATION_ID, begin
 from experiments.db.machine import host_name, is_alive
 from experiments.db.migration_sql import CURRENT, MIGRATIONS
 from experiments.db.texts import iso, now_iso, seconds
-from experiments.errors import StoreReadOnlyError
+from experiments.errors import StoreReadOnlyError, StoreUnusableError
 
 FRESH_S = 30.0
 
@@ -40,7 +40,15 @@ def migrate(conn: sqlite3.Connection, path: Path, *, upto: int = CURRENT) -> Pat
         _refuse_while_running(conn, path)
         copy = backup(conn, path, f"before-schema-{upto}")
     for number, name in enumerate(list(MIGRATIONS)[:upto], start=1):
-        _apply(conn, number, name)
+        try:
+            _apply(conn, number, name)
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise
+            raise StoreUnusableError(
+                f"{path} says that its schema is {found}, but it does not fit ({error}); restore a "
+                f"backup, or choose another store with --db"
+            ) from error
     return copy
 
 

@@ -9,30 +9,42 @@ import unicodedata
 from datetime import UTC, datetime
 from typing import Annotated
 
-_HOSTILE = re.compile("[\x00\ud800-\udfff]")
-_ENCODE = re.compile("(\\\\*)(?:([\x00\ud800-\udfff])|(x00|ud[89a-f][0-9a-f]{2}))")
-_DECODE = re.compile(r"(\\+)(x00|ud[89a-f][0-9a-f]{2})")
-
 Escaped = Annotated[str, "escaped"]  # a column whose text is stored by `escape`
 
 
-def escape(text: str) -> str:
-    """Escape text for storage; `unescape` restores it exactly."""
-    if "\\" not in text and not _HOSTILE.search(text):
-        return text
-    return _ENCODE.sub(_escape_match, text)
+class Escapes:
+    """Writes some characters as escapes, and reads them back exactly.
+
+    `hostile` is a class of characters; `tails` matches what follows the backslash of their escapes.
+    """
+
+    def __init__(self, hostile: str, tails: str) -> None:
+        self._hostile = re.compile(f"[{hostile}]")
+        self._encode = re.compile(f"(\\\\*)(?:([{hostile}])|({tails}))")
+        self._decode = re.compile(rf"(\\+)({tails})")
+
+    def escape(self, text: str) -> str:
+        """Escape text; `unescape` restores it exactly."""
+        if "\\" not in text and not self._hostile.search(text):
+            return text
+        return self._encode.sub(_escape_match, text)
+
+    def unescape(self, text: str) -> str:
+        """Restore the text that was given to `escape`."""
+        return self._decode.sub(_unescape_match, text) if "\\" in text else text
 
 
 def _escape_match(match: re.Match[str]) -> str:
     slashes, hostile, tail = match.groups()
     if hostile is None:
         return str(slashes) * 2 + str(tail)
-    return str(slashes) * 2 + ("\\x00" if hostile == "\x00" else f"\\u{ord(hostile):04x}")
+    return str(slashes) * 2 + escape_of(hostile)
 
 
-def unescape(text: str) -> str:
-    """Restore the text that was given to `escape`."""
-    return _DECODE.sub(_unescape_match, text) if "\\" in text else text
+def escape_of(character: str) -> str:
+    """The escape of a character, such as `\\x1b` or `\\u202e`."""
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
 def _unescape_match(match: re.Match[str]) -> str:
@@ -40,7 +52,11 @@ def _unescape_match(match: re.Match[str]) -> str:
     kept = slashes[: len(slashes) // 2]
     if len(slashes) % 2 == 0:
         return kept + str(tail)
-    return kept + ("\x00" if tail == "x00" else chr(int(tail[1:], 16)))
+    return kept + chr(int(tail[1:], 16))
+
+
+_STORED = Escapes("\x00\ud800-\udfff", "x00|ud[89a-f][0-9a-f]{2}")
+escape, unescape = _STORED.escape, _STORED.unescape
 
 
 class _Visible(dict[int, str]):
@@ -49,7 +65,7 @@ class _Visible(dict[int, str]):
     def __missing__(self, code: int) -> str:
         shown = chr(code)
         if unicodedata.category(shown) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
-            shown = f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+            shown = escape_of(shown)
         self[code] = shown
         return shown
 

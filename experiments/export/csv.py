@@ -1,4 +1,4 @@
-"""CSV for spreadsheets and pandas: UTF-8, RFC 4180, full precision, formulas guarded."""
+"""CSV for spreadsheets and pandas: UTF-8, RFC 4180, full precision, hostile texts made harmless."""
 
 import csv
 import io
@@ -6,11 +6,18 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from experiments.db.texts import escape, unescape
+from experiments.db.texts import Escapes, escape, unescape
 from experiments.export.json import number_text, plain
 
 Rows = Iterable[Mapping[str, Any]]
 # characters that make spreadsheets read a cell as a formula
+# characters that act on a terminal or reorder text: controls except tab and line ends, and
+# bidirectional marks; and what the store escapes
+_CONTROLS = Escapes(
+    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff",
+    "x0[0-8bcef]|x1[0-9a-f]|x7f|x[89][0-9a-f]|u061c|u200[ef]|u202[a-e]|u206[6-9]"
+    "|ud[89a-f][0-9a-f]{2}",
+)
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "'")
 
 
@@ -23,7 +30,7 @@ def header_of(rows: Rows) -> list[str]:
 
 
 def write_csv(out: IO[str], header: Sequence[str], rows: Rows, *, raw: bool = False) -> int:
-    """Write a header and the rows, and return their number; `raw` leaves texts unguarded."""
+    """Write a header and the rows, and return their number; `raw` leaves texts as they are."""
     writer = csv.writer(out, lineterminator="\r\n")
     writer.writerow([cell(name, raw=raw) for name in header])
     count = 0
@@ -45,7 +52,7 @@ def cell(value: Any, *, raw: bool = False) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return escape(value) if raw else guard(escape(value))
+        return escape(value) if raw else guard(_CONTROLS.escape(value))
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -65,7 +72,7 @@ def read_csv(source: IO[str], *, raw: bool = False) -> Iterator[dict[str, str]]:
 
 
 def _text(value: str, raw: bool) -> str:
-    return unescape(value if raw else unguard(value))
+    return unescape(value) if raw else _CONTROLS.unescape(unguard(value))
 
 
 def guard(text: str) -> str:

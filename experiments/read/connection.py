@@ -13,7 +13,7 @@ from experiments.db.migrations import too_new, version
 from experiments.db.statements import select
 from experiments.db.stored import TABLES
 from experiments.db.texts import unescape
-from experiments.errors import NoStoreError, NothingStoredError, StoreUnusableError
+from experiments.errors import NoStoreError, NothingStoredError, QueryError, StoreUnusableError
 from experiments.read.shapes import Columns, Shape, V
 
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -56,6 +56,11 @@ class Reading:
     def _all(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         try:
             return self._conn.execute(sql, values).fetchall()
+        except OverflowError as error:
+            large = max((abs(one) for one in values if isinstance(one, int)), default=0)
+            raise QueryError(
+                f"{large} is too large: the store's whole numbers end at {2**63 - 1}"
+            ) from error
         except sqlite3.OperationalError as error:
             if "interrupted" in str(error):
                 raise InterruptedError("the query was stopped") from error

@@ -20,6 +20,7 @@ _TOKEN = re.compile(
     |(?P<word>"[^"]*"|[^\s()|!]+))""",
     re.VERBOSE,
 )
+MOST_PARTS, MOST_BRACKETS = 500, 50
 _CONTAINS = ("name", "note", "model", "task", "error", "device", "code")
 
 
@@ -55,6 +56,12 @@ class _Parser:
     def __init__(self, text: str, known: Known) -> None:
         self.text, self.known = text, known
         self.tokens = _tokens(text)
+        marks = sum(token.mark in ("(", "!") for token in self.tokens)
+        if len(self.tokens) > MOST_PARTS or marks > MOST_BRACKETS:
+            raise QueryError(
+                f"the filter {text[:40]!r}… has {len(self.tokens)} parts, {marks} of them brackets "
+                f"or !; it may have {MOST_PARTS}, {MOST_BRACKETS} of them brackets or !"
+            )
 
     def any_of(self) -> Sql:
         """Parse terms joined by `|`."""

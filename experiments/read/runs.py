@@ -9,6 +9,7 @@ from experiments import values as v
 from experiments.db import stored
 from experiments.db.configs import flat
 from experiments.db.paths import run_folder
+from experiments.db.spilled import Spilled, runs_waiting, spilled
 from experiments.db.texts import escape
 from experiments.errors import RunNotFoundError
 from experiments.read.columns import FIELDS, Column, Known, nearest, parse_column, parse_columns
@@ -83,7 +84,8 @@ class RunQuestions(Reading):
         extra = [column.sql(shown=True) for column in wanted]
         attempt = "worker.n, worker.host, worker.heartbeat"
         select = ", ".join([self._select(RUN), attempt, *(sql for sql, _ in extra)])
-        statuses = self._derive_active()
+        waiting = self.waiting()
+        statuses = self._derive_active(waiting)
         with no_collection():
             rows = self._all(
                 f"SELECT {select} FROM run {_LAST_ATTEMPT} WHERE {condition} "
@@ -93,7 +95,16 @@ class RunQuestions(Reading):
                     *values, *order_values, -1 if limit is None else limit,
                 ],
             )  # fmt: skip
-            return self._summaries(rows, wanted, statuses, metrics)
+            return self._summaries(rows, wanted, statuses, waiting, metrics)
+
+    def waiting(self) -> dict[int, Spilled]:
+        """Return by run which events are not in the store yet."""
+        files = {short: spilled(self.path, short) for short in runs_waiting(self.path)}
+        found = {short: one for short, one in files.items() if one.events}
+        rows = self._all(
+            f"SELECT id, short FROM run WHERE short IN ({marks(list(found))})", list(found)
+        )
+        return {run: found[short] for run, short in rows}
 
     def known(self) -> Known:
         """Return the names of settings and metrics in the store."""
@@ -191,8 +202,8 @@ class RunQuestions(Reading):
 
     # -- rows to values -------------------------------------------------------------------------
 
-    def _derive_active(self) -> dict[int, Derived]:
-        """Derive the true status of each run that is stored as active."""
+    def _derive_active(self, waiting: Mapping[int, Spilled]) -> dict[int, Derived]:
+        """Derive the true status of each run that is stored as active, or whose end waits."""
         rows = self._all(
             "SELECT run.id, run.status, run.elapsed, run.step, a.host, a.boot, a.pid, a.pid_start, "
             "a.heartbeat, a.progress_at, a.ended_at FROM run JOIN attempt a ON a.run_id = run.id "
@@ -203,6 +214,7 @@ class RunQuestions(Reading):
             run: derive(status, LifeSigns(*signs), elapsed / step if step else 0.0)
             for run, status, elapsed, step, *signs in rows
         }
+        found |= {run: (one.status, None) for run, one in waiting.items() if one.status}
         self._conn.create_function(
             "derived", 2, lambda run, status: found.get(run, (status, None))[0]
         )
@@ -210,7 +222,7 @@ class RunQuestions(Reading):
 
     def _summaries(
         self, rows: Sequence[Any], columns: Sequence[Column], statuses: Mapping[int, Derived],
-        metrics: Sequence[str],
+        waiting: Mapping[int, Spilled], metrics: Sequence[str],
     ) -> tuple[v.RunSummary, ...]:  # fmt: skip
         found = RUN.read(rows, *_OF_ATTEMPT)
         keys = found["key"]
@@ -229,6 +241,12 @@ class RunQuestions(Reading):
         ]
         found["status"] = [status for status, _ in derived]
         found["status_since"] = [since for _, since in derived]
+        waits = [waiting.get(key) for key in keys]
+        found["waiting"] = [str(one) if one else "" for one in waits]
+        found["step"] = [
+            max(step, one.step) if one else step
+            for step, one in zip(found["step"], waits, strict=True)
+        ]
         found["attempts"] = [count or 0 for count in found["attempts"]]
         found["host"] = [host or "" for host in found["host"]]
         found["tags"] = [tags.get(key, ()) for key in keys]

@@ -1,30 +1,34 @@
-"""Search prompts and completions, as a stream: newest hits come from the full-text index.
+"""Search prompts and completions, as a stream, newest first.
 
-The text is always quoted, so that `<answer>` and `x = -5` are ordinary searches.
+A substring is looked for by reading the texts, whole words in the full-text index. The text is
+always quoted, so that `<answer>` and `x = -5` are ordinary searches.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from experiments import values as v
 from experiments.db.texts import escape
 from experiments.errors import QueryError
-from experiments.read.connection import marks, text
+from experiments.read.connection import marks
 from experiments.read.search_order import PAGE, Found, OrderedRollouts
 
-Mode = Literal["words", "prefix", "substring"]
-MODES = ("words", "prefix", "substring")
+Mode = Literal["substring", "words", "prefix"]
+MODES = ("substring", "words", "prefix")
 SORTS = {"newest": "", "reward": "reward", "advantage": "advantage", "length": "tokens", "kl": "kl",
          "clip": "clip_fraction"}  # fmt: skip
 FEW = 20_000
+SCANNED = 5_000  # rollouts whose texts are read at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
     """A parsed search, for SQLite and for a check of the text itself."""
 
+    typed: str
     literal: str
     words: tuple[str, ...]
     mode: Mode
@@ -35,21 +39,42 @@ class Query:
         """Return the quoted phrase for the full-text index; empty if it contains no word."""
         if not self.words:
             return ""
-        return '"' + self.literal.replace('"', '""') + '"' + ("*" if self.mode == "prefix" else "")
+        stored = _even(escape(self.typed)).replace('"', '""')
+        return f'"{stored}"' + ("*" if self.mode == "prefix" else "")
 
     def holds(self, candidate: str) -> bool:
-        """Return whether the text contains the phrase, ignoring case and, for words, spacing."""
-        if self.mode == "substring":
-            return self.literal in candidate.casefold()
+        """Return whether the text contains the phrase, ignoring case and the kind of spacing."""
         return not self.exact or self.literal in _even(candidate)
+
+    def span(self, candidate: str) -> tuple[int, int]:
+        """Return where the phrase is in a text that contains it, as start and end."""
+        if not self.exact:
+            match = self._pattern.search(candidate)
+            return match.span() if match else (0, 0)
+        folded: list[str] = []
+        places: list[int] = []
+        for place, char in enumerate(candidate):
+            for part in " " if char.isspace() else char.casefold():
+                if part != " " or folded[-1:] != [" "]:
+                    folded.append(part)
+                    places.append(place)
+        at = "".join(folded).find(self.literal)
+        return (places[at], places[at + len(self.literal) - 1] + 1) if at >= 0 else (0, 0)
+
+    @property
+    def _pattern(self) -> re.Pattern[str]:
+        end = "" if self.mode == "prefix" else r"(?![^\W_])"
+        words = r"[\W_]+".join(map(re.escape, self.words))
+        return re.compile(r"(?<![^\W_])" + words + end, re.IGNORECASE)
 
     @property
     def likely(self) -> tuple[str, tuple[str, ...]]:
         """Return an SQL condition that rules out texts before they are read, and its parameters."""
-        if not self.literal.isascii():
+        # backslashes and what they escape are stored in another form
+        longest = max(re.split(r"[\s\\\x00]+", self.literal), key=len)
+        if not self.literal.isascii() or not longest:
             return "", ()
-        parts = self.literal.split() if self.mode != "substring" else [self.literal]
-        pattern = "%" + re.sub(r"([\\%_])", r"\\\1", max(parts, key=len)[:1000]) + "%"
+        pattern = "%" + re.sub(r"([\\%_])", r"\\\1", longest[:1000]) + "%"
         # LIKE folds only ASCII case; a text with other characters is checked in Python
         one = r"{0} LIKE ? ESCAPE '\' OR length(CAST({0} AS BLOB)) > length({0})"
         texts = " OR ".join(one.format(column) for column in ("r.text", "g.prompt_text"))
@@ -59,12 +84,7 @@ class Query:
         """Return whether the text contains the phrase word by word, without using the index."""
         if not self.holds(candidate):
             return False
-        if self.mode == "substring":
-            return True
-        words = [re.escape(word) for word in self.words]
-        end = "" if self.mode == "prefix" else r"(?![^\W_])"
-        pattern = r"(?<![^\W_])" + r"[\W_]+".join(words) + end
-        return re.search(pattern, candidate, re.IGNORECASE) is not None
+        return self.mode == "substring" or self._pattern.search(candidate) is not None
 
 
 def make_query(typed: str, mode: str) -> Query:
@@ -73,13 +93,13 @@ def make_query(typed: str, mode: str) -> Query:
         raise QueryError(f"there is no search mode {mode!r}; choose from {', '.join(MODES)}")
     if not typed.strip():
         raise QueryError("the search text is empty; type a word or a phrase")
-    stored = escape(typed)
-    words = tuple(re.findall(r"[^\W_]+", stored))
+    words = tuple(re.findall(r"[^\W_]+", typed))
+    literal = _even(typed)
     if mode == "substring" or not words:
-        return Query(stored.casefold(), (), "substring", True)
+        return Query(typed, literal, (), "substring", True)
     # the index omits punctuation between words, so the text itself is checked for it
-    bare = re.fullmatch(r"[^\W_]+(?:\s+[^\W_]+)*", stored.strip()) is not None
-    return Query(_even(stored).strip(), words, "prefix" if mode == "prefix" else "words", not bare)
+    bare = re.fullmatch(r"[^\W_]+(?:\s+[^\W_]+)*", typed.strip()) is not None
+    return Query(typed, literal, words, "prefix" if mode == "prefix" else "words", not bare)
 
 
 def _even(candidate: str) -> str:
@@ -90,8 +110,8 @@ class SearchQuestions(OrderedRollouts):
     """Search queries; `interrupt` from another thread stops one with InterruptedError."""
 
     def search(
-        self, typed: str, *, run: int | None = None, mode: str = "words", sort: str = "newest",
-        limit: int = 50, before: int | None = None, step: int | None = None,
+        self, typed: str, *, run: int | None = None, mode: str = "substring",
+        sort: str = "newest", limit: int = 50, before: int | None = None, step: int | None = None,
         group: int | None = None, origin: str = "",
     ) -> Iterator[v.SearchHit]:  # fmt: skip
         """Stream rollouts whose completion or prompt contains the text.
@@ -100,6 +120,18 @@ class SearchQuestions(OrderedRollouts):
         page through newest, pass the last hit's `rollout` as `before`. `step`, `group` (its index)
         and `origin` restrict the search; `limit` applies after them.
         """
+        found = self.searching(
+            typed, run=run, mode=mode, sort=sort, limit=limit, before=before, step=step,
+            group=group, origin=origin,
+        )  # fmt: skip
+        yield from (hit for hit in found if hit is not None)
+
+    def searching(
+        self, typed: str, *, run: int | None, mode: str = "substring", sort: str = "newest",
+        limit: int = 50, before: int | None = None, step: int | None = None,
+        group: int | None = None, origin: str = "",
+    ) -> Iterator[v.SearchHit | None]:  # fmt: skip
+        """Stream the same hits, and None now and then, so that a caller can pause in between."""
         if sort not in SORTS:
             raise QueryError(f"cannot sort hits by {sort!r}; choose from {', '.join(SORTS)}")
         if sort != "newest" and run is None:
@@ -124,6 +156,7 @@ class SearchQuestions(OrderedRollouts):
                 step in (None, hit.step) and group in (None, hit.group_index)
                 and origin in ("", hit.origin)
             ):  # fmt: skip
+                yield None
                 continue
             yield hit
             count += 1
@@ -229,7 +262,7 @@ class SearchQuestions(OrderedRollouts):
                 in_text = query.holds(row.text)
                 if not in_text and not query.holds(row.prompt):
                     return None
-            return _as_hit(row, in_text)
+            return _as_hit(row, query, in_text)
         return None
 
     # -- without the index, and in other orders ---------------------------------------------------
@@ -240,15 +273,18 @@ class SearchQuestions(OrderedRollouts):
         """Scan the rollouts, newest first."""
         low, high = bounds
         likely, values = query.likely
-        size = 100
+        size, stops = min(100, SCANNED), self._stops
         while high >= low:
+            if self._stops != stops:
+                raise InterruptedError("the search was stopped")
             bottom = max(low, high - size + 1)
             rows = self._found(
                 f"AND r.id BETWEEN ? AND ? {likely} ORDER BY r.id DESC",
                 (bottom, high, *values),
             )
-            yield from self._among(rows, query, run)
-            high, size = bottom - 1, 5000
+            yield from (hit for hit in self._among(rows, query, run) if hit is not None)
+            yield None
+            high, size = bottom - 1, SCANNED
 
     def _among(
         self, rows: Iterable[Found], query: Query, run: int | None
@@ -256,9 +292,8 @@ class SearchQuestions(OrderedRollouts):
         for row in rows:
             in_text = query.found_in(row.text)
             mine = run is None or row.run == run
-            yield (
-                _as_hit(row, in_text) if mine and (in_text or query.found_in(row.prompt)) else None
-            )
+            fits = mine and (in_text or query.found_in(row.prompt))
+            yield _as_hit(row, query, in_text) if fits else None
 
     def _sorted(
         self, query: Query, run: int | None, column: str, bounds: tuple[int, int]
@@ -275,10 +310,10 @@ class SearchQuestions(OrderedRollouts):
     ) -> dict[int, bool] | None:
         """Return all hits by id, and whether each is in the completion; None if many."""
         if not query.match or self.schema < 2:
-            if bounds[1] - bounds[0] >= FEW:
-                return None
-            hits = self._scan(query, run, bounds)
-            return {hit.rollout: hit.where == "completion" for hit in hits if hit is not None}
+            hits = (hit for hit in self._scan(query, run, bounds) if hit is not None)
+            most = FEW // 10  # a text that more rollouts contain is soon met in any order
+            few = {hit.rollout: hit.where == "completion" for hit in islice(hits, most + 1)}
+            return few if len(few) <= most else None
         texts = self._column(
             "SELECT rowid FROM rollout_words WHERE rollout_words MATCH ? "
             "AND rowid BETWEEN ? AND ? LIMIT ?",
@@ -315,10 +350,12 @@ class SearchQuestions(OrderedRollouts):
             yield self._hit(key, query, run, found[key])
 
 
-def _as_hit(row: Found, in_text: bool) -> v.SearchHit:
+def _as_hit(row: Found, query: Query, in_text: bool) -> v.SearchHit:
+    where = row.text if in_text else row.prompt
+    start, end = query.span(where)
     return v.SearchHit(
         rollout=row.rollout, group=row.group, run=row.run, step=row.step, origin=row.origin,
         group_index=row.group_index, index=row.rollout_index,
-        where="completion" if in_text else "prompt",
-        text=text(row.text if in_text else row.prompt), reward=row.reward,
+        where="completion" if in_text else "prompt", text=where, start=start, end=end,
+        reward=row.reward,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from experiments.read.connection import Reading, marks
+from experiments.read.connection import Reading, marks, text
 from grpo_engine.events import Origin
 
 PAGE = 500
@@ -35,7 +35,10 @@ class OrderedRollouts(Reading):
     """All rollouts of a run by descending reward, advantage, length, KL or clip fraction."""
 
     def _found(self, rest: str, values: Sequence[Any]) -> list[Found]:
-        return list(map(Found._make, self._all(HIT + rest, values)))
+        return [
+            Found._make((*row[:7], text(row[7]), row[8], text(row[9])))
+            for row in self._all(HIT + rest, values)
+        ]
 
     def _ordered(self, run: int | None, column: str) -> Iterator[Found]:
         """Yield the rollouts of a run by descending `column`, page by page."""

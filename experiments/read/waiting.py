@@ -39,12 +39,15 @@ class WaitingQuestions(Reading):
             raise NothingStoredError(f"there is no request {request}")
         return _control(row)
 
-    def queue(self, *, all_states: bool = False) -> tuple[QueueItemView, ...]:
-        """Return the waiting and active runs of the queue, in order."""
+    def queue(self, *, ended: int = 0) -> tuple[QueueItemView, ...]:
+        """Return the waiting and active runs in order, then the last `ended` others."""
         if self.schema < 3:
             return ()
-        where = "" if all_states else "WHERE state IN ('queued', 'leased') "
-        return self._queued(where + "ORDER BY queue_item.id")
+        open_ = "state IN ('queued', 'leased')"
+        found = self._queued(f"WHERE {open_} ORDER BY queue_item.id")
+        if ended:
+            found += self._queued(f"WHERE NOT {open_} ORDER BY queue_item.id DESC LIMIT ?", ended)
+        return found
 
     def _queued(self, rest: str, *values: int) -> tuple[QueueItemView, ...]:
         columns = self._columns(ITEM, _JOINED + rest, values, "sweep.name", "run.short")

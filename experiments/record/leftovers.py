@@ -3,15 +3,19 @@
 import contextlib
 import json
 import sqlite3
+import threading
+import time
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from experiments.db.connection import open_writer
 from experiments.db.machine import host_name, is_alive
 from experiments.db.paths import run_folder
-from experiments.errors import RunNotFoundError
+from experiments.db.spilled import runs_waiting, spilled
+from experiments.errors import RunNotFoundError, StoreError
 from experiments.record.rows import RecordedParts
-from experiments.record.spill import Spill
+from experiments.record.spill import Spill, taking_in
 from experiments.record.writer import RunWriter
 from experiments.store import ExperimentStore
 
@@ -52,15 +56,41 @@ def take_in_leftovers(store: ExperimentStore) -> tuple[int, list[str]]:
     """
     count = 0
     complaints = []
-    for short in Spill.waiting(store.path):
-        with contextlib.suppress(RunNotFoundError, sqlite3.Error, OSError):
+    for short in runs_waiting(store.path):
+        with contextlib.suppress(RunNotFoundError):
             run = store.key_of(short)
-            if not _being_recorded(store, run):
-                spill = Spill(store.path, short)
-                count += _take_in(store, run, spill)
+            spill = Spill(store.path, short)
+            try:
+                if _being_recorded(store, run):
+                    continue
+                with taking_in(store.path):
+                    count += _take_in(store, run, spill)
+            except (StoreError, sqlite3.Error, OSError) as error:
+                complaints.append(f"run {short}: {spilled(store.path, short)} ({error})")
+            else:
                 if text := spill.complaint():
                     complaints.append(f"run {short}: {text}")
     return count, complaints
+
+
+def take_in_later(store: Path, short: str, attempt: int, cause: str, every: float) -> None:
+    """On a thread, try until the process ends to import what a run's own recorder spilled."""
+
+    def work() -> None:
+        spill = Spill(store, short)
+        while spill.places:
+            time.sleep(every)
+            with (
+                contextlib.suppress(StoreError, sqlite3.Error, OSError),
+                closing(ExperimentStore(store)) as opened,
+            ):
+                run = opened.key_of(short)
+                with taking_in(store):
+                    _take_in(opened, run, spill)
+                opened.end_attempt(run, attempt, cause)
+                return
+
+    threading.Thread(target=work, name="spilled events", daemon=True).start()
 
 
 def _being_recorded(store: ExperimentStore, run: int) -> bool:

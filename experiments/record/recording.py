@@ -11,13 +11,14 @@ from typing import Any
 
 from experiments.board import Board
 from experiments.db.paths import run_folder
+from experiments.db.spilled import room, spilled
 from experiments.db.texts import iso, unescape
 from experiments.errors import StoreError
 from experiments.record.heartbeat import Heartbeat
-from experiments.record.leftovers import drain, may_pass, recorded_parts
+from experiments.record.leftovers import drain, may_pass, recorded_parts, take_in_later
 from experiments.record.live import LiveBoard, Requests
 from experiments.record.rows import PROGRESS, Item
-from experiments.record.spill import Spill
+from experiments.record.spill import Spill, taking_in
 from experiments.record.store_file import StoreFile
 from experiments.record.writer import RunWriter
 from grpo_engine import events as ev
@@ -77,6 +78,11 @@ class RunHandle:
         return self._recording.trouble
 
     @property
+    def left(self) -> str:
+        """After `close`: what is not in the store yet, in words; empty if everything is."""
+        return self._recording.left
+
+    @property
     def lock_waits(self) -> "deque[float]":
         """Seconds that each transaction waited for the lock."""
         return self._recording.lock_waits
@@ -119,6 +125,7 @@ class Recording:
         self.lock_waits: deque[float] = deque(maxlen=100_000)
         self.progress_at = 0.0
         self.trouble = ""
+        self.left = ""  # at the end: what could not be written to the store
         self.ended = False
         self._progress_written = 0.0
         self._pending: list[Item] = []
@@ -231,11 +238,15 @@ class Recording:
         try:
             self._spill.append(self._pending)
         except OSError as error:
+            count = len(self._pending)
             self._set_trouble(
-                f"neither {self.store.path} nor a spill file can be written ({error}); "
-                f"{len(self._pending)} events wait in memory: free some disk space"
+                f"neither {self.store.path} nor {self._spill.path} can be written "
+                f"({error.strerror or error}; {room(self._spill.path)}); {count} events wait in "
+                "memory, and the run waits before its next step: free some disk space"
             )
+            self._control.block(self.trouble)
             return
+        self._control.block("")
         self._deliver()
 
     def _set_aside(self, error: Exception) -> None:
@@ -252,9 +263,11 @@ class Recording:
             self.file.connection.execute("PRAGMA busy_timeout = 0")
             self.file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self.writer.use(self.file.connection)
-            count = drain(self._spill, self.writer)
+            with taking_in(self.store.path):
+                count = drain(self._spill, self.writer)
             self._spilling = False
             self._failing_since = 0.0
+            self._control.block("")
             self._set_trouble("")
             self.note(f"the store can be written again; {count} spilled events were imported")
             if text := self._spill.complaint():
@@ -304,10 +317,15 @@ class Recording:
         if self._spilling:
             self._take_in()
         self.heart.stop()
-        with contextlib.suppress(sqlite3.Error, StoreError):
-            self.requests.finish(self.file.connection)
-        with contextlib.suppress(Exception):
-            self.store.end_attempt(self.run, self.attempt, cause)
+        if self._spilling:  # its end is among the events that wait
+            lost = f", {len(self._pending)} are lost" if self._pending else ""
+            self.left = f"run {self.name}: {spilled(self.store.path, self.short)}{lost}"
+            take_in_later(self.store.path, self.short, self.attempt, cause, RETRY_S)
+        else:
+            with contextlib.suppress(sqlite3.Error, StoreError):
+                self.requests.finish(self.file.connection)
+            with contextlib.suppress(Exception):
+                self.store.end_attempt(self.run, self.attempt, cause)
         self.writer.close()
         for queue in self.listeners:
             queue.put(None)

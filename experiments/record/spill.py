@@ -1,41 +1,33 @@
 """The spill: events as JSON lines next to the run while the store cannot take them."""
 
+import fcntl
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from experiments.db.paths import spill_file, spill_folder
+from experiments.db.spilled import places, second_place
 from experiments.record.rows import Item
 from grpo_engine import events as ev
 
 CHUNK = 200
-PREFIX = "grpo-tui-spill-"
 
 
 class Spill:
     """The spill file of one run, in its folder, or in the temporary folder if that disk is full."""
 
     def __init__(self, store: Path, run: str) -> None:
-        self.path = spill_file(store, run)
-        self.second = Path(tempfile.gettempdir()) / f"{PREFIX}{run}.jsonl"
+        self.store, self.run = store, run
+        self.path, self.second = spill_file(store, run), second_place(run)
         self.kept: list[bytes] = []  # lines that the store cannot take
 
     @property
     def places(self) -> tuple[Path, ...]:
         """The existing files, oldest first."""
-        return tuple(path for path in (self.path, self.second) if _is_ours(path))
-
-    @classmethod
-    def waiting(cls, store: Path) -> list[str]:
-        """Return the ids of the runs with spilled events."""
-        here = spill_folder(store).glob("*.jsonl")
-        there = Path(tempfile.gettempdir()).glob(f"{PREFIX}*.jsonl")
-        found = [path.stem for path in here if _is_ours(path)]
-        found += [path.stem.removeprefix(PREFIX) for path in there if _is_ours(path)]
-        return list(dict.fromkeys(found))
+        return places(self.store, self.run)
 
     def append(self, items: Sequence[Item]) -> Path:
         """Append the events durably and return the file; OSError if no place accepts them."""
@@ -108,12 +100,14 @@ class Spill:
         )
 
 
-def _is_ours(path: Path) -> bool:
-    """Return whether this user owns the file: anyone may write to the temporary folder."""
-    try:
-        return path.stat().st_uid == os.getuid()
-    except OSError:
-        return False
+@contextmanager
+def taking_in(store: Path) -> Iterator[None]:
+    """Hold the lock under which spilled events are moved into the store, so that one does it."""
+    folder = spill_folder(store)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _line(item: Item) -> str:

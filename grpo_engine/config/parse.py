@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from grpo_engine.config.recipe_settings import ANY, Setting
+from grpo_engine.config.safe_yaml import parse_yaml, read_text
 from grpo_engine.config.settings import RunConfig, Section
 from grpo_engine.errors import ConfigError, RecipeError
 
@@ -96,12 +97,11 @@ def flatten(config: RunConfig) -> dict[str, Any]:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML config as a plain tree."""
+    text = read_text(path)
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; check the path") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
+        tree = parse_yaml(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} cannot be used as YAML: {error}") from error
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -111,22 +111,38 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return tree
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes a text of several lines as lines."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    ),
+)
+
+
 def write_yaml(config: RunConfig, *, only_changed: bool = True) -> str:
     """Return a config as YAML; by default only what differs from the defaults.
 
-    If a text has invisible characters, everything beyond ASCII is escaped.
+    Settings of the algorithm are written with the recipe that they belong to. If a text has
+    invisible characters, everything beyond ASCII is escaped.
     """
     tree = config.model_dump(mode="json", exclude_defaults=only_changed)
-    text = str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    if changes := tree.get("algorithm"):
+        tree["algorithm"] = {"recipe": config.algorithm.recipe, **changes}
+    text = str(yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
     if any(unicodedata.category(char) == "Cf" for char in text):
-        return str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=False))
+        return str(yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=False))
     return text
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Merge `over` into `base`, section by section.
 
-    New rewards drop the weights of the old ones, and a new task drops the old one's options.
+    A recipe named in `over` comes with its own settings: those beside a recipe named in `base` are
+    dropped. New rewards drop the weights of the old ones, and a new task the old one's options.
     """
     merged = dict(base)
     for key, value in over.items():
@@ -138,17 +154,31 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
             kept = {
                 name: item for name, item in old.items() if not _replaced(key, name, old, value)
             }
-            merged[key] = {**kept, **value}
+            merged[key] = {**kept, **{name: _over(kept.get(name), value[name]) for name in value}}
         else:
             merged[key] = value
     return merged
 
 
+class Entries(dict[str, Any]):
+    """Single entries of a setting that is a mapping; the others stay."""
+
+
+def _over(old: Any, new: Any) -> Any:
+    if isinstance(new, Entries) and isinstance(old, Mapping):
+        return {**old, **new}
+    return new
+
+
 BELONGS_TO = {("rewards", "weights"): "functions", ("task", "options"): "name"}
+# settings whose change takes others with it
+OWNERS = ("algorithm.recipe", *(f"{section}.{name}" for (section, _), name in BELONGS_TO.items()))
 
 
 def _replaced(section: str, name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether a setting belongs to another one whose value changes."""
+    """Whether a setting belongs to another one that `new` replaces."""
+    if section == "algorithm":
+        return "recipe" in old and "recipe" in new
     owner = BELONGS_TO.get((section, name), "")
     return owner in new and new[owner] != old.get(owner)
 
@@ -169,7 +199,7 @@ def parse_sets(pairs: Iterable[str]) -> dict[str, Any]:
         if path == root:
             place[name or section] = value
         else:
-            place.setdefault(name or section, {})[path[len(root) + 1 :]] = value
+            place.setdefault(name or section, Entries())[path[len(root) + 1 :]] = value
     return tree
 
 
@@ -199,14 +229,14 @@ def _parse_value(info: SettingInfo, text: str) -> Any:
     inner = get_args(info.annotation)
     if get_origin(info.annotation) is tuple and not isinstance(value, list):
         return [] if value is None else [part.strip() for part in text.split(",")]
-    if value is not None and str in inner:
+    if value is not None and str in inner and get_origin(info.annotation) is not Mapping:
         return text
     return value
 
 
 def _plain(text: str) -> Any:
     try:
-        value = yaml.safe_load(text)
+        value = parse_yaml(text)
         # YAML reads 1e-5 as text, because its floats need a point
         return float(value) if isinstance(value, str) else value
     except (yaml.YAMLError, ValueError):
@@ -260,4 +290,6 @@ def _problem(item: Any) -> Problem:
             named = tuple(f"algorithm.{name}" for name in (*named, "recipe"))
         return Problem(str(error), named)
     words = str(item["msg"])[0].lower() + str(item["msg"])[1:]
+    if item["type"] in ("tuple_type", "list_type"):
+        words = "must be a list, such as [one, two]"
     return Problem(f"{words}, got {item['input']!r}", (setting,) if setting else (), path)

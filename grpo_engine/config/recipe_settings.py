@@ -121,6 +121,8 @@ class Setting:
             return f"one of {', '.join(self.choices)}"
         if self.kind is bool:
             return "true or false"
+        if self.kind is str:
+            return "a name"
         words = f"a whole number {self.range}" if self.kind is int else str(self.range)
         if self.off is None:
             return f"none (off) or {words}"
@@ -139,6 +141,8 @@ class Setting:
                 value = float(value)
         if self.choices or self.kind is bool:
             legal = value in self.choices if self.choices else isinstance(value, bool)
+        elif self.kind is str:
+            legal = isinstance(value, str) and bool(value)
         elif value is None or isinstance(value, bool):
             legal = value is None and self.off is None
         else:
@@ -146,7 +150,7 @@ class Setting:
             legal = legal and (self.kind is not int or value == int(value))
         if not legal:
             raise ValueError(f"must be {self.allowed}, got {given!r}")
-        if self.choices or value is None:
+        if self.choices or self.kind is str or value is None:
             return value
         return self.kind(value) if self.kind in (int, bool) else float(value)
 

@@ -294,6 +294,10 @@ class Recipe:
         "steps",
     )  # fmt: skip
     refill_rounds: int = number(0, "Rounds that replace groups without signal; 0 is off.", off=0)
+    refill_on: str = setting(
+        "accuracy", "What answers of a group must differ in: accuracy, total or a reward function.",
+        when=more("refill_rounds", 0),
+    )  # fmt: skip
     overlong_buffer: float = number(
         0.0, "Share of the longest length with a soft penalty; 0 is off.", high=1, off=0
     )

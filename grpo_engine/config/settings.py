@@ -5,7 +5,7 @@ loaded model needs. Elsewhere 0 or None means off.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -13,12 +13,14 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    ValidationInfo,
     create_model,
+    field_validator,
     model_validator,
 )
 
 from grpo_engine.config.recipe_settings import Setting
-from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
+from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, recipe
 from grpo_engine.errors import ConfigError
 
 
@@ -35,6 +37,15 @@ class Section(BaseModel):
     """A frozen group of settings; an unknown name is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        kinds = {annotation, *get_args(annotation)}
+        if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
+            raise ValueError(f"must be a number, got {str(value).lower()}")
+        return value
 
 
 class ModelConfig(Section):
@@ -113,6 +124,13 @@ class RolloutConfig(Section):
     max_rows: int = setting(0, "Rows decoded at a time; 0 for all of the step.", ge=0)
     ignore_end: bool = setting(False, "Sample past end tokens, for benchmarks.")
 
+    @field_validator("stop")
+    @classmethod
+    def _stop_texts_have_characters(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        if "" in texts:
+            raise ValueError("an empty text would end every answer at once; remove it")
+        return texts
+
 
 def _checked(facts: Setting) -> Callable[[Any], Any]:
     return lambda value: None if value is None else facts.checked(value)
@@ -139,8 +157,16 @@ class AlgorithmConfig(
 
     def resolved(self) -> Recipe:
         """Return the recipe with this run's changes."""
-        changes = self.model_dump(exclude={"recipe"}, exclude_none=True)
-        return recipe(self.recipe, **changes)
+        return recipe(self.recipe, **self._set())
+
+    def differences(self) -> dict[str, tuple[Any, Any]]:
+        """The settings that differ from the recipe as defined: this run's value, the recipe's."""
+        own = RECIPES[self.recipe]
+        values = {name: (value, getattr(own, name)) for name, value in self._set().items()}
+        return {name: pair for name, pair in values.items() if pair[0] != pair[1]}
+
+    def _set(self) -> dict[str, Any]:
+        return dict(self.model_dump(exclude={"recipe"}, exclude_none=True))
 
     @model_validator(mode="after")
     def _check(self) -> "AlgorithmConfig":
@@ -238,6 +264,13 @@ class RunConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     record: RecordConfig = RecordConfig()
     alerts: AlertsConfig = AlertsConfig()
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_no_reference(cls, name: str) -> str:
+        if name.startswith("@"):
+            raise ValueError(f"a name must not begin with @, which marks references, got {name!r}")
+        return name
 
     @model_validator(mode="after")
     def _check(self) -> "RunConfig":

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from grpo_engine.config.safe_yaml import parse_yaml, read_text
 from grpo_engine.config.trl_names import ALIASES, DEFAULTS, MACHINE, NO_CAP, PLAIN, REWARDS, UNLIKE
 from grpo_engine.errors import ConfigError
 
@@ -61,18 +62,15 @@ def translate(given: Mapping[str, Any]) -> tuple[Tree, list[str]]:
 
 def read(path: Path) -> Tree:
     """Read the file into names and values."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+    text = read_text(path)
     try:
         if path.suffix == ".py":
             found: Any = _python(text, path)
         elif path.suffix == ".json":
             found = json.loads(text)
         else:
-            found = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, SyntaxError) as error:
+            found = parse_yaml(text)
+    except (yaml.YAMLError, ValueError, SyntaxError, RecursionError) as error:
         kind = {".py": "Python", ".json": "JSON"}.get(path.suffix, "YAML")
         raise ConfigError(f"{path} is not {kind}: {error}") from error
     if not isinstance(found, dict) or not found:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from grpo_engine.events import EQUAL_REWARDS
+
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
@@ -31,10 +33,10 @@ class Siblings:
 
     @property
     def differ(self) -> mx.array:
-        """max > min of the scores themselves, so that rounding of a mean does not matter. [B]"""
+        """max - min > 1e-6·|max|: the scores differ by more than rounding. [B]"""
         most = mx.where(self.members, self.score[None, :], -mx.inf).max(axis=1)
         least = mx.where(self.members, self.score[None, :], mx.inf).min(axis=1)
-        return most > least
+        return most - least > EQUAL_REWARDS * mx.abs(most)
 
     def std(self, kind: str) -> mx.array:
         """√(Σ_j (r_j - mean)²/n), with n-1 for `sample`; 0 if all scores are equal. [B]

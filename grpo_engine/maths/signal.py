@@ -8,6 +8,7 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from grpo_engine.config.recipes import Recipe
+from grpo_engine.events import EQUAL_REWARDS
 from grpo_engine.maths.groups import Siblings, of_group
 
 
@@ -84,7 +85,9 @@ def normalize_then_sum(
     parts = mx.stack([signal(column, group_ids, recipe) for column in columns], axis=1)
     told_apart = mx.stack([of_group(column, group_ids).differ for column in columns], axis=1)
     scored = (~mx.isnan(rewards)).any(axis=1)
-    x = mx.where(scored, (parts * weights).sum(axis=1), mx.nan)
+    terms = parts * weights
+    cancels = mx.abs(terms.sum(axis=1)) <= EQUAL_REWARDS * mx.abs(terms).sum(axis=1)
+    x = mx.where(scored, mx.where(cancels, 0.0, terms.sum(axis=1)), mx.nan)
     batch = of_group(x, group_ids).in_batch()
     advantages = standard(batch.score - batch.mean, batch.std(recipe.std), recipe.signal_eps)
     return mx.where(batch.valid & told_apart.any(axis=1), advantages, 0.0)

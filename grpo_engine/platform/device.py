@@ -1,5 +1,6 @@
 """Which MLX is installed, which device it uses, and which extra the machine needs."""
 
+import resource
 import subprocess
 import sys
 from functools import cache
@@ -9,7 +10,7 @@ from pathlib import Path
 from platform import machine
 from typing import Final
 
-from grpo_engine.errors import MissingPackageError
+from grpo_engine.errors import EngineError, MissingPackageError
 
 BACKENDS: Final = {
     "mlx-metal": "metal",
@@ -17,6 +18,7 @@ BACKENDS: Final = {
     "mlx-cuda-12": "cuda12",
     "mlx-cuda-13": "cuda13",
 }
+OPEN_FILES: Final = (2048, 4096)  # what mlx-lm sets, soft and hard
 CUDA_13_DRIVER: Final = 580  # the oldest driver branch that runs CUDA 13
 CUDA_12_DRIVER: Final = 525
 
@@ -82,6 +84,18 @@ def require_mlx() -> None:
         import mlx.core  # noqa: F401
     except ImportError as error:
         raise MissingPackageError(str(error)) from error
+
+
+def require_open_files() -> None:
+    """Allow as many open files as mlx-lm asks for when it is imported; raise if that fails."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, OPEN_FILES)
+    except (ValueError, OSError) as error:
+        raise EngineError(
+            f"mlx-lm asks for {OPEN_FILES[1]} open files, and {most} are allowed: raise the limit "
+            f"before the start (`ulimit -n {OPEN_FILES[1]}`)"
+        ) from error
 
 
 def require_backend() -> None:

@@ -1,5 +1,6 @@
 """Finds and loads models: the embedded starter, a folder, or a hub id."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,18 @@ import mlx.nn as nn
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 from mlx_lm.utils import load_model, load_tokenizer
 
+from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.errors import ModelError
+from grpo_engine.errors import ConfigError, ModelError
 from grpo_engine.platform.formats import STORED, auto_format
-from grpo_engine.policy.trees import nest
+from grpo_engine.policy.trees import flatten, nest
 
+# the largest numbers of a model's config.json, far above any that fits a machine
+MOST = {
+    "num_hidden_layers": 2_000, "hidden_size": 1_000_000, "intermediate_size": 10_000_000,
+    "num_attention_heads": 100_000, "num_key_value_heads": 100_000, "vocab_size": 10_000_000,
+    "num_experts": 10_000, "num_local_experts": 10_000, "n_routed_experts": 10_000,
+}  # fmt: skip
 STARTER = Path(__file__).parents[1] / "models" / "starter" / "model"
 FILES = (
     "*.json", "*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja",
@@ -65,6 +73,7 @@ def load_parts(
     folder = find_folder(config.path)
     if not (folder / "config.json").is_file():
         raise ModelError(f"model.path {folder} has no config.json, so it is no model folder")
+    _check_sizes(folder)
     trust = config.trust_remote_code
     try:
         model, settings = load_model(folder, lazy=True, trust_remote_code=trust)
@@ -81,7 +90,44 @@ def load_parts(
         mx.eval(model.parameters())
     except RuntimeError as error:
         raise ModelError(f"the weights in {folder} are damaged: {_first_line(error)}") from error
+    _check_finite(model, folder)
     return model, tokenizer, settings, folder, notes
+
+
+def _check_sizes(folder: Path) -> None:
+    """Refuse a configuration whose model could not even be laid out; mlx-lm would try."""
+    try:
+        text = read_text(folder / "config.json")
+        settings = json.loads(text)
+    except (ConfigError, ValueError, RecursionError) as error:
+        raise ModelError(f"{folder / 'config.json'} cannot be read: {error}") from error
+    places = [settings] if isinstance(settings, dict) else []
+    while places:
+        place = places.pop()
+        places += [value for value in place.values() if isinstance(value, dict)]
+        for name, most in MOST.items():
+            value = place.get(name)
+            if isinstance(value, int) and not 0 < value <= most:
+                raise ModelError(
+                    f"{folder / 'config.json'}: {name} is {value}; models have 1 to {most}"
+                )
+
+
+def _check_finite(model: nn.Module, folder: Path) -> None:
+    """Refuse weights that hold NaN or infinity: every probability would be NaN."""
+    floats = {
+        name: array for name, array in flatten(model.parameters()).items()
+        if mx.issubdtype(array.dtype, mx.floating)
+    }  # fmt: skip
+    finite = [mx.isfinite(array).all() for array in floats.values()]
+    mx.eval(finite)
+    bad = [name for name, one in zip(floats, finite, strict=True) if not one.item()]
+    if bad:
+        others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        raise ModelError(
+            f"the weights in {folder} are damaged: {bad[0]}{others} hold NaN or infinite numbers; "
+            "get the model again"
+        )
 
 
 def on_cpu() -> bool:

@@ -14,6 +14,7 @@ class BuiltIn(NamedTuple):
 
 
 _SCORING, _SHAPE = "grpo_engine.rewards.correctness", "grpo_engine.rewards.shape"
+_GSM8K = "grpo_engine.tasks.gsm8k"
 
 BUILT_IN: Final[Mapping[str, BuiltIn]] = {
     "numeric_answer": BuiltIn(
@@ -65,6 +66,16 @@ BUILT_IN: Final[Mapping[str, BuiltIn]] = {
         "grpo_engine.tasks.countdown:countdown",
         "The expression uses the given numbers once and equals the target.",
         "0, 1",
+    ),
+    "tutorial_accuracy": BuiltIn(
+        f"{_GSM8K}:tutorial_accuracy",
+        "As in the GSM8K tutorial: the text is well formed, and its number is the answer.",
+        "0, 1, None",
+    ),
+    "tutorial_format": BuiltIn(
+        f"{_GSM8K}:tutorial_format",
+        "As in the GSM8K tutorial: thoughts, then an answer with one number; text may follow.",
+        "0, 0.5",
     ),
     "gym_score": BuiltIn(
         "grpo_engine.tasks.gym:gym_score", "The scorer of the reasoning-gym generator.", "0 to 1"

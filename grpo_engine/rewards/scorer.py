@@ -6,13 +6,15 @@ from typing import Any
 
 from grpo_engine.alerts.rules import Finding
 from grpo_engine.alerts.state import raised
+from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control, StopNow
+from grpo_engine.errors import ConfigError, EngineError
 from grpo_engine.events import AlertRaised
 from grpo_engine.rewards.combine import process_steps
-from grpo_engine.rewards.scoring import Scores, Steps
+from grpo_engine.rewards.scoring import OVERLONG, Scores, Steps
 from grpo_engine.rewards.worker.client import RewardWorker
-from grpo_engine.rewards.worker.outcome import RewardProblem, ScoredRewards
+from grpo_engine.rewards.worker.outcome import Kind, RewardProblem, ScoredRewards
 from grpo_engine.rewards.worker.process import ScoringInterruptedError
 from grpo_engine.rollouts.prompts import (
     RenderedPrompt,
@@ -56,6 +58,18 @@ def specs_of(config: RunConfig, task: Task) -> tuple[RewardSpec, ...]:
     )
 
 
+def check_refill(recipe: Recipe, names: Sequence[str]) -> None:
+    """Refuse refills that are judged by a reward function which the run does not have."""
+    own = [*names, OVERLONG] if recipe.overlong_buffer else names
+    if recipe.refill_rounds and recipe.refill_on not in ("accuracy", "total", *own):
+        raise ConfigError(
+            f"algorithm.refill_on {recipe.refill_on!r} is not a reward function of the run; "
+            f"give accuracy, total or one of {', '.join(own)}",
+            "algorithm.refill_on",
+            "rewards.functions",
+        )
+
+
 class Scorer:
     """Client of the reward worker; a context manager that ends its process."""
 
@@ -71,13 +85,18 @@ class Scorer:
         self._tokenizer = tokenizer
         self._total = config.steps
         self._prompts = config.rollout.prompts
-        self._process = config.algorithm.resolved().signal == "process"
+        self._recipe = config.algorithm.resolved()
         self._task = task
 
     def __enter__(self) -> "Scorer":
         self._worker.__enter__()
         columns = dict(self._task.train[0].columns) if len(self._task.train) else {}
-        self._worker.check(list(columns), f"task {self._task.name}")
+        try:
+            self._worker.check(list(columns), f"task {self._task.name}")
+            check_refill(self._recipe, self._worker.names)
+        except EngineError:
+            self._worker.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,9 +144,9 @@ class Scorer:
             raise StopNow(str(error)) from None
         return Scores(
             rewards=found.rewards,
-            steps=self._steps(found, rollouts) if self._process else None,
+            steps=self._steps(found, rollouts) if self._recipe.signal == "process" else None,
             logged=found.metrics,
-            alerts=tuple(alerts_of(step, found.problems)),
+            alerts=tuple(alerts_of(step, found.problems, rollouts)),
         )
 
     def _steps(self, found: ScoredRewards, rollouts: Sequence[Rollout]) -> Steps:
@@ -154,16 +173,22 @@ def columns_of(examples: Sequence[Example]) -> Mapping[str, list[Any]]:
     return {name: [example.columns.get(name) for example in examples] for name in names}
 
 
-def alerts_of(step: int, problems: Sequence[RewardProblem]) -> Iterator[AlertRaised]:
-    """One alert per function and kind of problem."""
-    seen = set()
+def alerts_of(
+    step: int, problems: Sequence[RewardProblem], rollouts: Sequence[Rollout]
+) -> Iterator[AlertRaised]:
+    """One alert per function and kind of problem, which names the first answer that has it."""
+    by_kind: dict[tuple[str, Kind], list[RewardProblem]] = {}
     for problem in problems:
-        if (problem.function, problem.kind) in seen:
-            continue
-        seen.add((problem.function, problem.kind))
+        by_kind.setdefault((problem.function, problem.kind), []).append(problem)
+    for (_, kind), (first, *others) in by_kind.items():
+        where = ""
+        if first.completion is not None:
+            rollout = rollouts[first.completion]
+            more = f", and {len(others)} more of the step" if others else ""
+            where = f" It was answer {rollout.index + 1} to prompt {rollout.group + 1}{more}."
         finding = Finding(
-            severity="error" if problem.kind in ("exception", "crash") else "warning",
-            explanation=f"{problem}.",
-            remedy=REMEDIES.get(problem.kind, REMEDY),
+            severity="error" if kind in ("exception", "crash") else "warning",
+            explanation=f"{first}.{where}",
+            remedy=REMEDIES.get(kind, REMEDY),
         )
-        yield raised(step, f"reward_{problem.kind}", finding)
+        yield raised(step, f"reward_{kind}", finding)

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
-import numpy as np
 
-from grpo_engine.events import AlertRaised, RewardValue, total_reward
+from grpo_engine.events import AlertRaised, RewardValue, rewards_differ, total_reward
 from grpo_engine.maths.around import overlong_penalty
 
 OVERLONG = "overlong"
@@ -43,13 +42,9 @@ class Scores:
 
     @property
     def differ(self) -> bool:
-        """Whether any two rollouts, or any two of their steps, have different scores.
-
-        Totals are compared in float32, like the advantages computed from them.
-        """
-        totals = {np.float32(total) for total in self.totals() if total is not None}
-        steps = {score for row in self.steps or () for _, score in row if score is not None}
-        return len(totals) > 1 or len(steps) > 1
+        """Whether any two rollouts, or any two of their steps, have different scores."""
+        steps = [score for row in self.steps or () for _, score in row]
+        return rewards_differ(self.totals()) or rewards_differ(steps)
 
     def column(self, name: str) -> list[float | None]:
         """The values of one function."""
@@ -63,6 +58,12 @@ class Scores:
             rewards=self.rewards[start:end],
             steps=None if self.steps is None else self.steps[start:end],
         )
+
+
+def without_overlong(scores: Scores) -> Scores:
+    """The scores without the length penalty."""
+    rewards = tuple(tuple(one for one in row if one.name != OVERLONG) for row in scores.rewards)
+    return replace(scores, rewards=rewards)
 
 
 def with_overlong(scores: Scores, lengths: Sequence[int], max_length: int, share: float) -> Scores:

@@ -65,8 +65,9 @@ def make_rows(
             )
         for index in range(prompt.first_index, prompt.first_index + prompt.rows):
             key = row_key(
-                seed=seed, step=step, prompt=prompt.key, attempt=prompt.attempt, index=index
-            )
+                seed=seed, step=step, prompt=prompt.key, attempt=prompt.attempt, index=index,
+                occurrence=prompt.occurrence,
+            )  # fmt: skip
             rows.append(
                 Row(prompt=prompt, index=index, key=key, limit=limit, text=GrowingText(decode))
             )

@@ -78,6 +78,7 @@ class PromptRenderer:
     model: str = "the model"
     context: int = 0
     max_new_tokens: int = 0
+    vocabulary: int = 0  # how many tokens the model knows, 0 if unknown
 
     @property
     def limit(self) -> int:
@@ -96,6 +97,12 @@ class PromptRenderer:
         if not text.strip() or not ids:
             raise DataError(
                 f"{place(example)}: the prompt is empty; give it text or remove the row"
+            )
+        if self.vocabulary and max(ids) >= self.vocabulary:
+            token = max(ids)
+            raise DataError(
+                f"{place(example)}: token {token} ({self.tokenizer.decode([token])!r}) is beyond "
+                f"the {self.vocabulary} that {self.model} knows: its tokenizer is another model's"
             )
         if self.limit and len(ids) > self.limit:
             raise DataError(self._too_long(example, len(ids)))

@@ -41,6 +41,7 @@ class PromptRows:
     ids: tuple[int, ...]
     rows: int
     attempt: int = 0
+    occurrence: int = 0  # how often the prompt came before in the step
     first_index: int = 0  # completion index of its first row
 
 

@@ -8,6 +8,8 @@ checkpoint is detected and the previous one is used.
 Listing checkpoints does not load MLX.
 """
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_engine.errors import CheckpointError
+from grpo_engine.errors import CheckpointError, NotWrittenError
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -62,13 +64,48 @@ def save(
 ) -> Checkpoint:
     """Write a checkpoint atomically: a kill at any moment leaves it complete or absent.
 
-    `write` writes the adapter's files into the given folder.
+    `write` writes the adapter's files into the given folder. Raises NotWrittenError if it cannot be
+    written; earlier checkpoints stay.
     """
     import mlx.core as mx
 
+    mx.eval([list(arrays.values()) for arrays in tensors.values()])
+    size = sum(array.nbytes for arrays in tensors.values() for array in arrays.values())
     root = run_folder / FOLDER
-    root.mkdir(parents=True, exist_ok=True)
-    clear_leftovers(run_folder)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        _check_room(root, size)
+        return _save(root, step, tensors, state, write)
+    except (OSError, RuntimeError) as error:  # MLX reports a failed write as RuntimeError
+        with contextlib.suppress(OSError):
+            clear_leftovers(run_folder)
+        raise NotWrittenError(
+            f"the checkpoint of step {step} cannot be written to {root}: "
+            f"{getattr(error, 'strerror', None) or error}; it needs {size / 1e6:.1f} MB, "
+            f"{_free(run_folder)}"
+        ) from error
+
+
+def _check_room(root: Path, size: int) -> None:
+    # a part of a checkpoint would only take the room that the store may still need
+    if shutil.disk_usage(root).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _free(folder: Path) -> str:
+    try:
+        return f"{shutil.disk_usage(folder).free / 1e6:.1f} MB are free"
+    except OSError as error:
+        return f"and the folder cannot be read ({error.strerror})"
+
+
+def _save(
+    root: Path, step: int, tensors: "Mapping[str, Mapping[str, mx.array]]",
+    state: Mapping[str, Any], write: Callable[[Path], None] | None,
+) -> Checkpoint:  # fmt: skip
+    import mlx.core as mx
+
+    clear_leftovers(root.parent)
     final = root / f"{_PREFIX}{step:06d}"
     partial = root / f"{_PARTIAL}{final.name}"
     partial.mkdir()

@@ -13,8 +13,16 @@ from grpo_engine.config.parse import flatten
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import StopNow
 from grpo_engine.distributed.ranks import Ranks
-from grpo_engine.errors import CheckpointError
-from grpo_engine.events import CheckpointSaved, Event, NoteWritten, PhaseStarted
+from grpo_engine.errors import CheckpointError, NotWrittenError
+from grpo_engine.events import (
+    CheckpointSaved,
+    Event,
+    NoteWritten,
+    PhaseStarted,
+    RunPaused,
+    RunResumed,
+)
+from grpo_engine.rollouts.noise import NOISE
 from grpo_engine.run import checkpoint
 from grpo_engine.run.checkpoint import Checkpoint
 from grpo_engine.run.session import Arrays, Progress, Run
@@ -23,6 +31,15 @@ from grpo_engine.versions import versions
 
 # settings that may change on resume, because they do not affect results
 FREE = ("name",)
+OTHER_NOISE = (
+    "the version that wrote this checkpoint gave a prompt that occurs twice in a step the same "
+    "answers both times: steps with such a prompt are not bit-identical to the unbroken run's"
+)
+OTHER_REFILLS = (
+    "the version that wrote this checkpoint replaced groups by their total reward; from here on "
+    "they are judged by algorithm.refill_on"
+)
+RETRY_S = 1.0
 TENSORS = ("trained", "optimizer", "reference", "lagged", "critic", "critic_optimizer")
 
 
@@ -41,14 +58,24 @@ def save_checkpoint(run: Run) -> Iterator[Event]:
         raise StopNow(f"the checkpoint of step {step} was left out")
     begun = run.clock.now()
     tensors = run.held_state or _tensors(run)
-    saved = checkpoint.save(
-        run.folder, step, write=partial(run.policy.save_adapter, weights=tensors["trained"]),
-        tensors=tensors, state=_state(run),
-    )  # fmt: skip
-    run.saved_step = step
     progress = run.progress
     best = progress.best_step if run.config.checkpoint.best else None
-    checkpoint.prune(run.folder, keep=run.config.checkpoint.keep, best=best)
+    try:
+        saved = checkpoint.save(
+            run.folder, step, write=partial(run.policy.save_adapter, weights=tensors["trained"]),
+            tensors=tensors, state=_state(run),
+        )  # fmt: skip
+        checkpoint.prune(run.folder, keep=run.config.checkpoint.keep, best=best)
+    except NotWrittenError as error:
+        if not run.unsaved:
+            text = f"{error}. Earlier checkpoints stay; the write is tried again after each step."
+            yield NoteWritten(step=step, severity="warning", text=text)
+        run.unsaved = str(error)
+        return
+    run.saved_step = step
+    if run.unsaved:
+        run.unsaved = ""
+        yield NoteWritten(step=step, text="checkpoints can be written again")
     yield CheckpointSaved(
         step=step,
         path=str(saved.path),
@@ -63,8 +90,24 @@ def save_if_due(run: Run) -> Iterator[Event]:
     is_requested = run.control.take_checkpoint()
     is_due = config.every and step % config.every == 0
     is_best = config.best and run.progress.best_step == step
-    if is_requested or is_due or is_best or step == run.config.steps:
+    if is_requested or is_due or is_best or run.unsaved or step == run.config.steps:
         yield from save_checkpoint(run)
+
+
+def save_last(run: Run) -> Iterator[Event]:
+    """Save at the end of the run. Where that fails, wait until it can be written, or for a stop."""
+    yield from save_checkpoint(run)
+    if not run.unsaved:
+        return
+    if not run.control.stop_after_step:
+        yield RunPaused(step=run.step, reason=run.unsaved)
+        while run.unsaved and not run.control.stop_after_step:
+            run.control.wait(RETRY_S)
+            yield from save_checkpoint(run)
+        yield RunResumed(step=run.step)
+    if run.unsaved:
+        text = f"the run ends without a checkpoint of step {run.step}: {run.unsaved}"
+        yield NoteWritten(step=run.step, severity="warning", text=text)
 
 
 def hold_state(run: Run) -> None:
@@ -144,11 +187,12 @@ def _state(run: Run) -> dict[str, Any]:
         "threads": run.threads,
         "versions": dict(versions()),
         "fingerprint": run.task.fingerprint,
+        "noise": NOISE,
     }
 
 
 def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
-    """Restore a run from a checkpoint; warn if threads, versions or data differ."""
+    """Restore a run from a checkpoint; warn if threads, versions, data or noise differ."""
     state = saved.state
     run.policy.load_trainable(saved.tensors("trained"))
     run.optimizer.restore(saved.tensors("optimizer"), run.policy.snapshot())
@@ -168,6 +212,10 @@ def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
             severity="warning",
             text=f"{what} was {then} and is {here}: numbers may differ from an unbroken run's",
         )
+    if state.get("noise", 1) != NOISE:
+        yield NoteWritten(step=run.step, severity="warning", text=OTHER_NOISE)
+        if run.recipe.refill_rounds:
+            yield NoteWritten(step=run.step, severity="warning", text=OTHER_REFILLS)
 
 
 def _progress(state: Mapping[str, Any]) -> Progress:

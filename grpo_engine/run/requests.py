@@ -26,6 +26,18 @@ def answer_requests(run: Run, step: int) -> Iterator[Event]:
     yield from save_if_requested(run)
 
 
+def wait_until_recorded(run: Run) -> Iterator[Event]:
+    """Wait before a step while events can be written nowhere, until they can or a stop is asked."""
+    if not run.control.blocked:
+        return
+    yield RunPaused(step=run.step, reason=run.control.blocked)
+    run.clock.pause()
+    while run.control.blocked and not run.control.stop_after_step:
+        run.control.wait(0.2)
+    run.clock.resume()
+    yield RunResumed(step=run.step)
+
+
 def relay(
     run: Run, step: int, events: Generator[Event, None, Result]
 ) -> Generator[Event, None, Result]:

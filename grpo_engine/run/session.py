@@ -65,6 +65,7 @@ class Run:
     clock: Clock = field(default_factory=Clock)
     thread_guard: ThreadGuard = field(default_factory=ThreadGuard)
     saved_step: int | None = None  # step of the newest checkpoint
+    unsaved: str = ""  # why the newest checkpoint could not be written, until one can
     held_state: Arrays | None = None  # during a step: the state before it
     last_metrics: dict[str, float] = field(default_factory=dict)  # for the summary
 

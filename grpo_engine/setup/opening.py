@@ -143,6 +143,7 @@ def load_run(
         model=config.model.path,
         context=policy.context_length,
         max_new_tokens=config.rollout.max_new_tokens,
+        vocabulary=policy.vocabulary,
     )
     for text in (*policy.notes, *render.check()):
         yield NoteWritten(step=step, text=text)

@@ -1,15 +1,21 @@
-"""GSM8K: grade-school word problems whose answer is a whole number.
+"""GSM8K: grade-school word problems whose answer is a whole number, and a tutorial's rewards.
 
 A row: question "Natalia sold clips to 48 of her friends in April, and then she sold half as many
 clips in May. How many clips did Natalia sell altogether in April and May?", answer "Natalia sold
 48/2 = <<48/2=24>>24 clips in May. … #### 72".
+
+The rewards are those of https://pramodith.github.io/posts/2025-06-04-grpo-trainer/, to compare runs
+with its table.
 """
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
+from grpo_engine.tasks.answers import texts_of, to_number
 from grpo_engine.tasks.base import Example, RewardSpec, Task, user_message
 from grpo_engine.tasks.files import load_splits, make_task, pick_splits
 from grpo_engine.tasks.options import read_options
@@ -24,14 +30,19 @@ REWARDS: Final = (RewardSpec(name="numeric_answer"), RewardSpec(name="format_all
 
 
 def build(config: TaskConfig) -> Task:
-    """Build the task from `options.path` (a file or folder), else from the hub or its cache."""
-    options = read_options(config, {"path": "", "seed": 0})
+    """Build the task from `options.path` (a file or folder), else from the hub or its cache.
+
+    `options.prefix` comes before every question.
+    """
+    options = read_options(config, {"path": "", "prefix": "", "seed": 0})
     source = str(options["path"]) or HUB
     if options["path"] and not Path(source).expanduser().exists() and source.count("/") != 1:
         raise DataError(f"task.options.path: there is no file or folder {source}")
     splits = load_splits(config, source)
     train, held_out = (
-        [example(row, name, index) for index, row in enumerate(splits[name])] if name else []
+        [example(row, name, index, options["prefix"]) for index, row in enumerate(splits[name])]
+        if name
+        else []
         for name in pick_splits(config, splits)
     )
     return make_task(
@@ -46,7 +57,7 @@ def build(config: TaskConfig) -> Task:
     )
 
 
-def example(row: Row, split: str, index: int) -> Example:
+def example(row: Row, split: str, index: int, prefix: str = "") -> Example:
     """Convert a row to a problem; the number after `####` becomes the column `answer`."""
     question, solution = row.columns.get("question"), row.columns.get("answer")
     if not isinstance(question, str) or not isinstance(solution, str) or not question.strip():
@@ -60,8 +71,53 @@ def example(row: Row, split: str, index: int) -> Example:
     answer = answer.strip().replace(",", "")
     return Example(
         key=f"gsm8k-{split}-{index}",
-        prompt=user_message(question),
+        prompt=user_message(prefix + question),
         target=answer,
         columns={"question": question, "answer": answer, "solution": solution},
         where=row.where,
     )
+
+
+def tutorial_accuracy(
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
+    answer: Sequence[Any],
+    log_extra: Any = None,
+    **_: Any,
+) -> list[float | None]:
+    """Give 1 where the text is well formed and its number is the `answer` column, else 0.
+
+    A row whose `answer` is no number gets None.
+    """
+    found = [tutorial_number(text) for text in texts_of(completions, prompts)]
+    wanted = [to_number(str(expected)) for expected in answer]
+    if log_extra is not None:
+        log_extra("reason", [_reason(got, want) for got, want in zip(found, answer, strict=True)])
+    return [
+        None if want is None else float(got is not None and float(got) == float(want))
+        for got, want in zip(found, wanted, strict=True)
+    ]
+
+
+def tutorial_format(prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
+    """Give 0.5 where the text is well formed, else 0."""
+    texts = texts_of(completions, prompts)
+    return [0.0 if tutorial_number(text) is None else 0.5 for text in texts]
+
+
+def tutorial_number(text: str) -> str | None:
+    """The digits in a well-formed text; None for any other.
+
+    It begins with `<think>`, and after the first `</think>` come an `<answer>` and an `</answer>`
+    with exactly one run of digits between them. Everything else may be any text.
+    """
+    begun, closed, rest = text.partition("</think>")
+    if not closed or not begun.startswith("<think>"):
+        return None
+    parts = re.split(r"(\d+)", rest)  # text, digits, text, …
+    runs = zip(parts[::2], parts[1::2], parts[2::2], strict=False)
+    return next((run for a, run, b in runs if "<answer>" in a and "</answer>" in b), None)
+
+
+def _reason(got: str | None, want: Any) -> str:
+    return "not well formed" if got is None else f"found {got[:40]}, expected {str(want)[:40]}"

@@ -13,6 +13,8 @@ from grpo_engine.events import (
     Origin,
     TokenNumbers,
     TokensScored,
+    reward_std,
+    rewards_differ,
 )
 from grpo_engine.maths.advantage import reward_metrics
 from grpo_engine.rollouts.types import Rollout, Sampling
@@ -71,7 +73,7 @@ def group_scored(
                 for place in range(len(group.rollouts))
             ),
             reward_mean=statistics.fmean(known) if known else None,
-            reward_std=statistics.stdev(known) if len(known) > 1 else None,
+            reward_std=reward_std(known),
             no_signal=_why_no_signal(group, accuracy),
             sampling={
                 "temperature": sampling.temperature,
@@ -103,23 +105,22 @@ def _completion(
 
 
 def _why_no_signal(group: SampledGroup, accuracy: str) -> str:
-    """Why a group has no signal; empty if it has one."""
-    if group.scores.differ or len(group.rollouts) < 2:
+    """Why a group has no signal, or was replaced; empty if it has one."""
+    scores = group.scores
+    if len(group.rollouts) < 2 or (scores.differ and not group.alike_in):
         return ""
     known = [value for value in group.totals if value is not None]
+    right = scores.column(accuracy) if accuracy in scores.names else []
+    decided = [value for value in right if value is not None]
     if not known:
         why = "no reward function applies"
-    elif accuracy in group.scores.names:
-        right = [value for value in group.scores.column(accuracy) if value is not None]
-        alike = bool(right) and min(right) == max(right)
-        why = f"all scored {known[0]:g}"
-        if alike and right[0] >= 1:
-            why = "all right"
-        elif alike and right[0] <= 0:
-            why = "all wrong"
+    elif decided and not rewards_differ(decided) and decided[0] >= 1:
+        why = "all right"
+    elif decided and not rewards_differ(decided) and decided[0] <= 0:
+        why = "all wrong"
     else:
-        why = f"all scored {known[0]:g}"
-    return f"{why}, replaced" if group.replaced else why
+        why = f"equal in {group.alike_in}" if scores.differ else f"all scored {known[0]:g}"
+    return f"{why}, replaced" if group.alike_in else why
 
 
 def tokens_scored(step: int, samples: Samples, rows: Sequence[int], group: int) -> TokensScored:

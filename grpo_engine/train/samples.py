@@ -31,7 +31,7 @@ class SampledGroup:
     rollouts: list[Rollout]
     scores: Scores
     prefill: str = ""
-    replaced: bool = False
+    alike_in: str = ""  # the reward that did not differ, if a refill replaced the group
 
     @property
     def totals(self) -> list[float | None]:

@@ -1,4 +1,4 @@
-"""Samples and scores a step's groups; refills replace groups without variance."""
+"""Samples and scores a step's groups; refills replace groups whose answers are equally good."""
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,9 +10,11 @@ from grpo_engine.events import (
     PhaseStarted,
     PromptsStarted,
     PromptStarted,
+    rewards_differ,
 )
-from grpo_engine.rewards.scoring import Scores, with_overlong
+from grpo_engine.rewards.scoring import Scores, with_overlong, without_overlong
 from grpo_engine.rollouts.decode import sample_groups
+from grpo_engine.rollouts.noise import occurrences
 from grpo_engine.rollouts.prompts import RenderedPrompt, prefill_of
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.run.requests import answer_requests, relay
@@ -64,8 +66,8 @@ def sample_step(run: Run, step: int) -> Generator[Event, None, StepGroups]:
             groups = fresh
             break
         for group in fresh:
-            group.replaced = not group.scores.differ
-            (replaced if group.replaced else groups).append(group)
+            group.alike_in = alike_in(group.scores, run.recipe.refill_on, run.scorer.accuracy)
+            (replaced if group.alike_in else groups).append(group)
         if len(groups) == wanted or refills == most_refills:
             break
         refills += 1
@@ -89,10 +91,7 @@ def sample_and_score(
 ) -> Generator[Event, None, list[SampledGroup]]:
     """Sample `rows` completions of each example and score them; group numbers start at `first`."""
     prompts = [run.render(example) for example in examples]
-    prompt_rows = [
-        PromptRows(key=example.key, group=first + place, ids=prompt.ids, rows=rows, attempt=attempt)
-        for place, (example, prompt) in enumerate(zip(examples, prompts, strict=True))
-    ]
+    prompt_rows = rows_to_sample(examples, prompts, rows=rows, first=first, attempt=attempt)
     assigned = run.ranks.assigned(prompt_rows)
     with run.clock.phase("generate" if origin == "train" else "evaluate"):
         yield from _announced(step, prompt_rows, examples, prompts, origin)
@@ -131,6 +130,36 @@ def sample_and_score(
         for row, prompt, example, (group_rollouts, group_scores) in zip(
             prompt_rows, prompts, examples, scored, strict=True
         )
+    ]  # fmt: skip
+
+
+def alike_in(scores: Scores, refill_on: str, accuracy: str) -> str:
+    """The reward by which refills judge a group, if its answers do not differ in it; else empty.
+
+    `refill_on` is a reward function, `total`, or `accuracy`: the function that says right or wrong.
+    Without one, and for scores of steps, the length penalty is left out of the total.
+    """
+    name = refill_on
+    if refill_on == "accuracy":
+        name = accuracy if scores.steps is None else ""
+    if name in scores.names:
+        return "" if rewards_differ(scores.column(name)) else name
+    whole = scores if refill_on == "total" else without_overlong(scores)
+    return "" if whole.differ else "total"
+
+
+def rows_to_sample(
+    examples: Sequence[Example], prompts: Sequence[RenderedPrompt],
+    *, rows: int, first: int = 0, attempt: int = 0,
+) -> list[PromptRows]:  # fmt: skip
+    """The rows of every prompt, before ranks share them; a repeated prompt gets its own noise."""
+    again = occurrences([example.key for example in examples])
+    return [
+        PromptRows(
+            key=example.key, group=first + place, ids=prompt.ids, rows=rows, attempt=attempt,
+            occurrence=again[place],
+        )
+        for place, (example, prompt) in enumerate(zip(examples, prompts, strict=True))
     ]  # fmt: skip
 
 

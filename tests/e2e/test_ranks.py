@@ -36,6 +36,8 @@ CASES: dict[str, dict[str, Any]] = {
     "dropped": {"rollout": {"prompts": 2}, "algorithm": {"recipe": "dr-grpo", "beta": 0.0}},
     "refilled": {"rollout": {"prompts": 2}, "algorithm": {"recipe": "dapo", "refill_rounds": 2}},
     "minibatches": {"rollout": {"prompts": 3}, "algorithm": {"minibatches": 2, "passes": 2}},
+    # a problem is twice in every step, on one rank or on two
+    "repeated": {"rollout": {"prompts": 4}, "task": {"train_size": 3}},
     "critic": {"rollout": {"prompts": 3}, "algorithm": {"recipe": "ppo"}},
 }
 NOT_EQUAL = ("time/", "memory/", "step_time", "tokens_per_second")

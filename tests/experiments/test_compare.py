@@ -145,7 +145,7 @@ def two_evaluated(path: Path, samples: int = 1, fingerprint: str = "data") -> St
 
 def test_the_paired_test_takes_the_same_problems_of_the_last_evaluations(tmp_path: Path) -> None:
     with closing(two_evaluated(tmp_path / "s.db")) as reader:
-        (found,) = paired_tests(reader, reader.resolve("better"), reader.resolve("base"))
+        (found,) = paired_tests(reader, [reader.resolve("better")], [reader.resolve("base")])
     # ten won, one lost: 2 * (1 + 11) / 2**11
     assert found.p_value == pytest.approx(24 / 2048)
     assert (found.problems, found.method) == (12, "McNemar's exact test")
@@ -153,11 +153,73 @@ def test_the_paired_test_takes_the_same_problems_of_the_last_evaluations(tmp_pat
 
 
 def test_several_samples_of_a_problem_are_tested_by_their_shares(tmp_path: Path) -> None:
-    with closing(two_evaluated(tmp_path / "s.db", samples=2)) as reader:
-        (found,) = paired_tests(reader, reader.resolve("better"), reader.resolve("base"))
-    assert found.method == "paired t-test"
-    # t = 4.17978 with 11 degrees of freedom, by integrating the density
-    assert found.p_value == pytest.approx(0.00153711, rel=1e-4)
+    path = tmp_path / "s.db"
+    run_of(path, "base", (0.1,), extra=(evaluated(1, (0, 0, 0, 0), samples=2),))
+    run_of(path, "better", (0.1,), extra=(evaluated(1, (1, 1, 1, 2), samples=2),))
+    with closing(StoreReader(path)) as reader:
+        (found,) = paired_tests(reader, [reader.resolve("better")], [reader.resolve("base")])
+    assert found.method == "paired permutation test"
+    # of 16 ways to sign .5, .5, .5 and 1, the two with equal signs reach a sum of 2.5
+    assert found.p_value == pytest.approx(2 / 16)
+    assert found.difference == pytest.approx(2.5 / 4)
+    # a mean of 0 or of 1 is held by 2 of 16 splits: the one into all and none bounds nothing
+    assert (found.low, found.high) == (-1, 1)
+
+
+def swept(path: Path) -> None:
+    """Two betas with two seeds each; greedy answers favour one beta, sampled ones the other."""
+    for beta, greedy, sampled in ((0.04, (1, 1, 0, 0), (0, 1)), (0.4, (0, 0, 0, 1), (3, 4))):
+        for seed in (0, 1):
+            right = tuple(min(4, count + place % 2) for place in range(12) for count in
+                          sampled[seed : seed + 1])  # fmt: skip
+            extra = (
+                evaluated(1, (4,) * 12, samples=4),
+                evaluated(2, greedy * 3, mode="greedy"), evaluated(2, right, samples=4),
+            )  # fmt: skip
+            run_of(path, f"b{beta}-s{seed}", (0.1, 0.2), seed=seed, beta=beta, extra=extra)
+
+
+def test_settings_are_tested_pooled_over_their_seeds(tmp_path: Path) -> None:
+    swept(tmp_path / "s.db")
+    with closing(StoreReader(tmp_path / "s.db")) as reader:
+        found = compare(reader, reader.runs(sort="created")[::-1])
+    ids = {run.name: run.id for run in found.runs}
+    base = found.runs[0].name.partition("-")[0]
+    own = "b0.4" if base == "b0.04" else "b0.04"
+    assert [test.mode for test in found.tests] == ["greedy", "sampled"]
+    for test in found.tests:
+        assert set(test.own.runs) == {ids[f"{own}-s0"], ids[f"{own}-s1"]}
+        assert set(test.other.runs) == {ids[f"{base}-s0"], ids[f"{base}-s1"]}
+        assert (test.own.steps, test.own.samples) == ((2, 2), 1 if test.mode == "greedy" else 4)
+    sampled = found.tests[1]
+    shares = {run: share for side in (sampled.own, sampled.other)
+              for run, share in zip(side.runs, side.shares, strict=True)}  # fmt: skip
+    # beta .04: 0 or 1 of 4 and 1 or 2 of 4; beta .4: 3 or 4 of 4 and always 4
+    expected = {"b0.04-s0": 0.125, "b0.04-s1": 0.375, "b0.4-s0": 0.875, "b0.4-s1": 1.0}
+    assert shares == {ids[name]: share for name, share in expected.items()}
+    assert abs(sampled.difference) == pytest.approx(0.9375 - 0.25)
+
+
+def test_the_evaluations_are_those_up_to_where_the_runs_are_compared(tmp_path: Path) -> None:
+    swept(tmp_path / "s.db")
+    with closing(StoreReader(tmp_path / "s.db")) as reader:
+        runs = reader.runs(sort="created")
+        early = compare(reader, runs, axis="step", at=1)
+        before = compare(reader, runs, axis="step", at=0)
+    (test,) = early.tests
+    assert (test.mode, test.step, test.difference) == ("sampled", 1, 0)
+    assert before.tests == ()
+
+
+def test_seeds_of_one_setting_are_tested_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    for seed in (0, 1, 2):
+        run_of(path, f"s{seed}", (0.1,), seed=seed, extra=(evaluated(1, (1, seed % 2)),))
+    with closing(StoreReader(path)) as reader:
+        base = reader.resolve("s1")
+        found = compare(reader, reader.runs(), baseline=base)
+    assert len(found.tests) == 2
+    assert {test.other.runs for test in found.tests} == {(base.id,)}
 
 
 def test_the_paired_test_is_refused_for_other_data(tmp_path: Path) -> None:

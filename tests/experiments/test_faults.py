@@ -1,9 +1,8 @@
 """File errors during a run: nothing is lost and training never stops."""
 
 import json
-import os
 import random
-import shutil
+import re
 import signal
 import sqlite3
 import subprocess
@@ -16,12 +15,18 @@ from pathlib import Path
 import pytest
 
 from experiments.db.paths import spill_file
+from experiments.errors import StoreError
+from experiments.purge import purge
 from experiments.reader import StoreReader
 from experiments.record.leftovers import take_in_leftovers
 from experiments.record.recorder import Recorder
+from experiments.record.rows import Item
+from experiments.record.spill import Spill
 from experiments.store import ExperimentStore
 from experiments.values import AttemptView
 from grpo_engine import events as ev
+from grpo_engine.control import Control
+from tests.disks import fill, small_disk
 from tests.experiments.made import (
     CONFIG,
     ended,
@@ -155,46 +160,97 @@ def test_a_full_disk_keeps_events_and_goes_on_when_there_is_room(tmp_path: Path)
     check(path)
 
 
-@pytest.mark.skipif(not shutil.which("mount") or os.getuid() != 0, reason="mounting needs root")
-def test_a_full_file_system_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small)], capture_output=True,
-        check=False,
-    )  # fmt: skip
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs here: {mounted.stderr.decode().strip()}")
-    # the second location for spilled events is on the same full file system
-    monkeypatch.setattr("tempfile.tempdir", str(small))
-    path = small / "s.db"
-    try:
+def test_a_full_file_system_loses_nothing_and_holds_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "small", "3m") as small:
+        # the second location for spilled events is on the same full file system
+        monkeypatch.setattr("tempfile.tempdir", str(small))
+        path, control = small / "s.db", Control()
         recorder = Recorder(path)
-        handle = recorder.start_run(CONFIG)
+        handle = recorder.start_run(CONFIG, control=control)
         put_all(handle, started(), *step_events(1))
         assert handle.flush(PATIENCE)
-        ballast = small / "ballast"
-        _fill(ballast)
+        ballast = fill(small)
         for step in range(2, 12):
             put_all(handle, *step_events(step, groups=8))
         until(lambda: "free some disk space" in handle.trouble)
+        assert control.blocked == handle.trouble
+        assert re.search(r"No space left on device; \d\.\d MB are free in ", control.blocked)
         ballast.unlink()
         wait_until_stored(path, 11)
+        until(lambda: not control.blocked)
         assert handle.close(), handle.trouble
         recorder.close()
         assert steps_of(path) == list(range(1, 12))
         check(path)
-    finally:
-        subprocess.run(["umount", "-l", str(small)], check=False)
 
 
-def _fill(ballast: Path) -> None:
-    with ballast.open("wb", buffering=0) as out:
-        try:
-            while True:
-                out.write(b"x" * 4096)
-        except OSError:
-            pass
+def test_a_run_that_ends_while_the_store_is_locked_is_shown_as_it_ended(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    recorder = Recorder(path)
+    handle = recorder.start_run(CONFIG)
+    put_all(handle, started(), *step_events(1))
+    assert handle.flush(PATIENCE)
+    with locked(path):
+        put_all(handle, *step_events(2), *step_events(3), ended(3))
+        assert not handle.close()
+        assert re.search(r"\d+ events wait in .*spilled", handle.left)
+        recorder.close()
+        with closing(StoreReader(path)) as reader:
+            (run,) = reader.runs()
+            assert (run.status, run.step) == ("completed", 3)
+            assert re.match(r"\d+ events wait in ", run.waiting)
+            assert [one.status for one in reader.runs("status:completed")] == ["completed"]
+    # the process that recorded the run keeps trying
+    with closing(StoreReader(path)) as reader:
+        until(lambda: not reader.runs()[0].waiting)
+        (run,) = reader.runs()
+        assert (run.status, run.step) == ("completed", 3)
+        until(lambda: attempts(path)[0].ended_at is not None)
+    assert steps_of(path) == [1, 2, 3]
+    check(path)
+
+
+def test_spilled_events_are_taken_in_once_by_many_processes_and_guard_their_run(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s.db"
+    short = record_run(path, steps=1)
+    with closing(StoreReader(path)) as reader:
+        run = reader.resolve(short)
+    items = [
+        Item(1000 + place, time.time(), event)
+        for place, event in enumerate([*step_events(2), *step_events(3), ended(3)])
+    ]
+    Spill(path, run.id).append(items)
+    with (
+        closing(ExperimentStore(path)) as store,
+        pytest.raises(StoreError, match=f"{len(items)} events wait in"),
+    ):
+        purge(store, run.key)
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from experiments.record.leftovers import take_in_leftovers\n"
+        "from experiments.store import ExperimentStore\n"
+        "sys.stdin.readline()\n"
+        "print(take_in_leftovers(ExperimentStore(Path(sys.argv[1])))[0])"
+    )
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-P", "-c", code, str(path)], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )
+        for _ in range(4)
+    ]  # fmt: skip
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    counts = [int(child.communicate()[0]) for child in children]
+    assert sorted(counts) == [0, 0, 0, len(items)]
+    assert steps_of(path) == [1, 2, 3]
+    check(path)
 
 
 @pytest.mark.parametrize("tails", [True, False])

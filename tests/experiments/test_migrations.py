@@ -12,7 +12,7 @@ from experiments.db import tables as tables_module
 from experiments.db.connection import open_writer, sqlite_warnings
 from experiments.db.migration_sql import CURRENT, MIGRATIONS
 from experiments.db.migrations import migrate, version
-from experiments.errors import StoreReadOnlyError
+from experiments.errors import StoreReadOnlyError, StoreUnusableError
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
@@ -116,12 +116,26 @@ def test_a_failing_migration_leaves_the_file_as_it_was(
     first_version(path)
     broken = MIGRATIONS["m003_queue"] + "CREATE TABLE run (twice);"
     monkeypatch.setitem(MIGRATIONS, "m003_queue", broken)
-    with pytest.raises(sqlite3.OperationalError):
+    with pytest.raises(StoreUnusableError, match="says that its schema is 1, but it does not fit"):
         ExperimentStore(path)
     with closing(sqlite3.connect(path)) as conn:
         # the second migration is complete, the third left nothing
         assert version(conn) == 2
         assert "sweep" not in tables(conn)
+
+
+def test_a_store_whose_number_was_set_back_is_refused_in_words_and_left_alone(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s.db"
+    record_run(path)
+    with closing(sqlite3.connect(path)) as conn:
+        before = tables(conn)
+        conn.execute("PRAGMA user_version = 1")
+    with pytest.raises(StoreUnusableError, match="restore a backup"):
+        ExperimentStore(path)
+    with closing(sqlite3.connect(path)) as conn:
+        assert tables(conn) == before
 
 
 def shape(conn: sqlite3.Connection) -> dict[str, dict[str, object]]:

@@ -105,7 +105,7 @@ def test_failed_items_are_queued_again_on_request(queue: RunQueue) -> None:
     assert item is not None
     assert item.id is not None
     queue.finish(item.id, "failed", note="it broke")
-    assert queue.retry_failed(key) == 1
+    assert queue.requeue("failed", key) == 1
     assert queue.item(item.id).state == "queued"
     with pytest.raises(QueryError, match="no state of a queued run"):
         queue.finish(item.id, "lost")

@@ -1,11 +1,14 @@
 """Search: text matches literally, newest first, streamed and interruptible."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from experiments.errors import QueryError
 from experiments.reader import StoreReader
@@ -71,14 +74,14 @@ def found(reader: StoreReader, text: str, **options: object) -> list[tuple[int, 
 def test_text_is_quoted_and_never_full_text_syntax(
     reader: StoreReader, text: str, hits: list[tuple[int, int]]
 ) -> None:
-    assert found(reader, text) == hits
+    assert found(reader, text, mode="words") == hits
 
 
 def test_prefix_and_substring_modes(reader: StoreReader) -> None:
     assert found(reader, "pref", mode="prefix") == [(4, 0)]
     assert found(reader, "efix", mode="prefix") == []
     assert found(reader, "EFIX", mode="substring") == [(4, 0)]
-    with pytest.raises(QueryError, match="choose from words"):
+    with pytest.raises(QueryError, match="choose from substring, words"):
         found(reader, "x", mode="regex")
     with pytest.raises(QueryError, match="empty"):
         found(reader, "  ")
@@ -97,6 +100,7 @@ def test_walking_the_sorted_rollouts_gives_what_sorting_the_hits_gives(
     wanted = found(reader, "problem", sort="reward")
     monkeypatch.setattr("experiments.read.search.FEW", 1)
     assert found(reader, "problem", sort="reward") == wanted
+    assert found(reader, "problem", sort="reward", mode="words") == wanted
     by_length = found(reader, "problem", sort="length")
     assert sorted(by_length) == sorted(wanted)
 
@@ -129,6 +133,61 @@ def test_the_limit_counts_what_the_narrowing_leaves(
 def test_a_step_is_searched_within_a_run(reader: StoreReader) -> None:
     with pytest.raises(QueryError, match="name the run"):
         list(reader.search("problem", step=1))
+
+
+@pytest.mark.parametrize("text", ["ca", "CA", "42</ans", "x=-", "= -5 OR", "sat", "roblem 2"])
+def test_a_part_of_a_word_is_found_without_being_asked_for(reader: StoreReader, text: str) -> None:
+    hits = list(reader.search(text, run=reader.resolve("one").key))
+    assert hits
+    for hit in hits:
+        assert hit.text[hit.start : hit.end].casefold() == text.casefold()
+
+
+ODD = st.text(alphabet="abcABC xX \n\tﬁßéİ\x00\\_%<'", max_size=12)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], StoreReader]:
+    """Records the texts as the answers of one group, in a store of their own."""
+    folder = tmp_path_factory.mktemp("odd")
+    numbers = count()
+
+    def write(texts: tuple[str, ...]) -> StoreReader:
+        place = folder / str(next(numbers))
+        place.mkdir()
+        return StoreReader(recorded(place, ev.GroupScored(step=1, group=group(0, texts))))
+
+    return write
+
+
+def evened(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+@settings(max_examples=25, deadline=None)
+@given(texts=st.lists(ODD, min_size=1, max_size=6), sought=st.lists(ODD, min_size=1, max_size=6))
+def test_the_answers_that_contain_a_text_are_found_and_the_match_is_in_its_place(
+    written: Callable[[tuple[str, ...]], StoreReader], texts: list[str], sought: list[str]
+) -> None:
+    with closing(written(tuple(texts))) as reader:
+        for typed in (part for part in (*sought, *(text[1:5] for text in texts)) if part.strip()):
+            hits = [hit for hit in reader.search(typed) if hit.where == "completion"]
+            wanted = [index for index, text in enumerate(texts) if evened(typed) in evened(text)]
+            assert sorted(hit.index for hit in hits) == wanted
+            for hit in hits:
+                assert evened(typed) in evened(hit.text[hit.start : hit.end])
+
+
+def test_a_search_pauses_after_every_few_thousand_texts(
+    reader: StoreReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.read.search.SCANNED", 2)
+    run = reader.resolve("one").key
+    steps = list(reader.searching("cat", run=run))
+    assert [hit.text for hit in steps if hit] == ["the cat sat"]
+    nothing = list(reader.searching("nowhere", run=run))
+    assert nothing == [None] * len(nothing)
+    assert len(nothing) >= 1
 
 
 def test_a_search_can_be_stopped(reader: StoreReader) -> None:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import unicodedata
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,8 @@ from experiments.export.csv import cell, guard, read_csv, unguard, write_csv
 from experiments.export.json import json_text
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=40) | st.from_regex(
-    r"(\\|x00|ud8[0-9a-f]{2}|\x00|[=+@'-]|\t|\r\n|\"|,|,){1,8}", fullmatch=True
+    r"(\\|x00|x1b|x9b|u202e|ud8[0-9a-f]{2}|\x00|\x1b|\x9b|\u202e|\u2066|[=+@'-]|\t|\r\n|\"|,|,){1,8}",
+    fullmatch=True,
 )
 
 
@@ -52,6 +54,20 @@ def test_any_text_survives_csv(rows: list[tuple[str, str]], raw: bool) -> None:
     encoded = out.getvalue().encode("utf-8").decode("utf-8")
     found = list(read_csv(io.StringIO(encoded, newline=""), raw=raw))
     assert [(row["a"], row["b"]) for row in found] == rows
+
+
+@given(ANY_TEXT)
+def test_no_csv_cell_acts_on_a_terminal_or_reorders_text(text: str) -> None:
+    written = cell(text)
+    acting = [c for c in written if unicodedata.category(c) == "Cc" and c not in "\t\n\r"]
+    assert not acting
+    assert not set(written) & set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2069")
+
+
+def test_a_title_sequence_is_visible_in_csv_and_raw_keeps_it() -> None:
+    attack = "\x1b]52;c;aGk=\x07 \u202eabc \\x1b"
+    assert cell(attack) == r"\x1b]52;c;aGk=\x07 \u202eabc \\x1b"
+    assert cell(attack, raw=True) == attack
 
 
 def test_csv_has_one_header_row_and_newlines_inside_quotes() -> None:

@@ -47,7 +47,7 @@ SETTINGS: dict[str, Any] = {
 FULL: dict[str, Any] = {
     "seed": 6,
     "model": {"tuning": "full", "dtype": "bfloat16"},
-    "algorithm": {"recipe": "grpo-iterative", "ref_refresh_every": 2},
+    "algorithm": {**SETTINGS["algorithm"], "recipe": "grpo-iterative", "ref_refresh_every": 2},
 }
 COPY = "spilled.db"
 CHECKED = 2  # the step of the kept checkpoints

@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.output import print_json, print_rows, print_table, shown, tell
+from app.cli.output import print_json, print_rows, print_table, tell
 from app.cli.store_access import Csv, Db, Json, Raw, reading, resolve_all
-from app.text.comparison import comparison_json, flat_rows
+from app.text.comparison import (
+    comparison_json,
+    flat_rows,
+    metric_name,
+    run_name,
+    sentence_of,
+    setting_name,
+)
 from app.text.stderr import say
 
 if TYPE_CHECKING:
@@ -108,7 +115,7 @@ def print_page(result: "Comparison", all_settings: bool, curves: list[str]) -> N
     rows = []
     for item in result.metrics:
         arrow = {"up": "↑", "down": "↓", "none": ""}[item.direction]
-        row: dict[str, Any] = {"metric": f"{item.key} {arrow}".strip()}
+        row: dict[str, Any] = {"metric": f"{metric_name(item.key)} {arrow}".strip()}
         for name, cell in zip(names, item.cells, strict=True):
             row[name] = _best(cell.best, cell.best_step, cell.delta_best, cell.better)
             row[f"{name} last"] = cell.last
@@ -118,17 +125,12 @@ def print_page(result: "Comparison", all_settings: bool, curves: list[str]) -> N
     print_table(rows)
     print(*curves, sep="\n", end="\n" if curves else "")
     for group in result.seeds:
-        print(f"\n{len(group.runs)} seeds ({', '.join(map(str, group.seeds))}): mean of best, 95 %")
-        print_table([{"metric": one.key, "mean": one.mean, "std": one.std, "low": one.low,
-                      "high": one.high} for one in group.best])  # fmt: skip
-    called = dict(zip([run.id for run in result.runs], names, strict=True))
+        seeds = ", ".join(map(str, group.seeds))
+        tell(f"\n{setting_name(result, group.runs)} ({seeds}): mean of best, 95 %")
+        print_table([{"metric": metric_name(one.key), "mean": one.mean, "std": one.std,
+                      "low": one.low, "high": one.high} for one in group.best])  # fmt: skip
     for test in result.tests:
-        tell(
-            f"\n{called[test.run]} − {called[test.baseline]}, {test.mode}, "
-            f"{test.problems} held-out problems: "
-            f"{test.difference:+.4f} [{shown(test.low)}, {shown(test.high)}], "
-            f"p = {test.p_value:.3g} ({test.method})"
-        )
+        tell(f"\n{sentence_of(test, result)}")
     for note in result.notes:
         say(note)
 
@@ -150,8 +152,7 @@ def _value(value: Any) -> str:
 
 
 def _names(runs: "tuple[RunSummary, ...] | list[RunSummary]") -> list[str]:
-    names = [run.name for run in runs]
-    return [run.name if names.count(run.name) == 1 else f"{run.name} {run.id}" for run in runs]
+    return [run_name(run, runs) for run in runs]
 
 
 def _print_example(

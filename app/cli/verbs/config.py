@@ -94,12 +94,17 @@ def check(
     config = assemble(file, None, sets or [])
     default = flatten(RunConfig())
     changed = {path: value for path, value in flatten(config).items() if value != default[path]}
+    other = config.algorithm.differences()
     if as_json:
-        typer.echo(json.dumps({"valid": True, "changed": changed}))
+        said = {"valid": True, "changed": changed, "differs_from_recipe": other}
+        typer.echo(json.dumps(said))
         return
-    typer.echo(f"{file} is valid; recipe {config.algorithm.recipe}, {config.steps} steps")
+    name = config.algorithm.recipe
+    typer.echo(f"{file} is valid; recipe {name}, {config.steps} steps")
+    own = {f"algorithm.{leaf}": pair[1] for leaf, pair in other.items()}
     for path, value in changed.items():
-        typer.echo(f"{path} = {json.dumps(value)}")
+        aside = f"   ({name} has {json.dumps(own[path])})" if path in own else ""
+        typer.echo(f"{path} = {json.dumps(value)}{aside}")
 
 
 @app.command("diff")

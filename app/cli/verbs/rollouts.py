@@ -1,5 +1,6 @@
 """`grpo-tui rollouts`: list, search and print rollouts of a run."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -7,13 +8,15 @@ import typer
 from app.cli.output import print_rows
 from app.cli.store_access import Csv, Db, Json, Raw, RunRef, reading
 from app.text.prompt_text import asked
+from app.text.safe_text import excerpt
 from app.text.stderr import say
 
 if TYPE_CHECKING:
     from experiments.reader import StoreReader
-    from experiments.values import GroupView, RunSummary
+    from experiments.values import GroupView, RunSummary, SearchHit
 
 SORTS = ("reward", "advantage", "length", "kl", "clip", "newest")
+EXCERPT = 72  # cells around a match
 
 
 def rollouts(
@@ -25,7 +28,9 @@ def rollouts(
     search: Annotated[
         str, typer.Option(help="Text in prompts and answers; of all steps without --step.")
     ] = "",
-    mode: Annotated[str, typer.Option(help="Search for words, a prefix or a substring.")] = "",
+    mode: Annotated[
+        str, typer.Option(help="Find the text anywhere (substring), as whole words, or a prefix.")
+    ] = "substring",
     limit: Annotated[int, typer.Option(help="How many at most; 0 for all.", min=0)] = 50,
     as_json: Json = False,
     as_csv: Csv = False,
@@ -44,11 +49,19 @@ def rollouts(
         raise QueryError(f"there is no origin {origin!r}; choose train, eval or pinned")
     with reading(db) as reader:
         found = reader.resolve(run)
+        hits: list[SearchHit] = []
         if search:
-            within = {"step": step, "group": group, "origin": origin, "sort": sort or "newest"}
-            rows = _found(reader, found, search, mode, within | {"limit": limit or 2**31})
+            most = limit + 1 if limit else 2**31
+            hits = list(
+                reader.search(search, run=found.key, mode=mode, sort=sort or "newest", limit=most,
+                              step=step, group=group, origin=origin)
+            )  # fmt: skip
+            more = len(hits) == most
+            hits = hits[: limit or None]
+            rows = _of_hits(reader, found, hits)
         else:
             rows = _of_step(reader, found, step, group, origin)
+            more = bool(limit) and len(rows) > limit
             rows = _sorted(rows, sort)[: limit or None]
     table = [
         {
@@ -58,9 +71,13 @@ def rollouts(
         }
         for row in rows
     ]  # fmt: skip
+    for line, hit in zip(table, hits, strict=False):
+        line[hit.where] = "".join(excerpt(hit.text, hit.start, hit.end, EXCERPT))
     print_rows(rows, as_json=as_json, as_csv=as_csv, table=table, raw=raw)
     if not rows:
         say("no rollouts" + (f" with {search!r}" if search else " there"))
+    elif more:
+        say(f"the first {limit}; --limit 0 gives all")
 
 
 def _of_step(
@@ -94,15 +111,11 @@ def _of_step(
     ]
 
 
-def _found(
-    reader: "StoreReader", run: "RunSummary", text: str, mode: str, within: dict[str, Any]
+def _of_hits(
+    reader: "StoreReader", run: "RunSummary", hits: "Sequence[SearchHit]"
 ) -> list[dict[str, Any]]:
-    """Return the hits for whole words; if there are none, for parts of words."""
     from experiments.export.rows import rollout_row
 
-    hits = list(reader.search(text, run=run.key, mode=mode or "words", **within))
-    if not hits and not mode:
-        hits = list(reader.search(text, run=run.key, mode="substring", **within))
     groups: dict[int, GroupView] = {}
     rows = []
     for hit in hits:

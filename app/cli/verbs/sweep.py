@@ -33,6 +33,9 @@ def sweep(
         bool, typer.Option("--queue", help="No new sweep: run what is queued.")
     ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Run failed runs again.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Train what was skipped because the same run exists.")
+    ] = False,
     as_json: Json = False,
     as_csv: Csv = False,
     db: Db = None,
@@ -51,15 +54,21 @@ def sweep(
     with writing(db) as store:
         waiting = RunQueue(store)
         if queue:
+            _requeue(waiting, None, retry=retry, again=again)
             failed = 0 if add_only else work(waiting)
             raise typer.Exit(exit_codes.FAILED if failed else exit_codes.OK)
         key = _plan(waiting, file, preset, sets or [], seeds, steps, name)
-        if retry:
-            say(f"{waiting.retry_failed(key)} failed runs were requeued")
+        _requeue(waiting, key, retry=retry, again=again)
         failed = 0 if add_only else work(waiting, key)
         rows = _report(store.path, key, metric, as_json=as_json, as_csv=as_csv)
     if not add_only and (failed or any(row["state"] == "failed" for row in rows)):
         raise typer.Exit(exit_codes.FAILED)
+
+
+def _requeue(queue: "RunQueue", sweep: int | None, *, retry: bool, again: bool) -> None:
+    for state, asked in (("failed", retry), ("skipped", again)):
+        if asked:
+            say(f"{queue.requeue(state, sweep)} {state} runs were requeued")
 
 
 def _plan(

@@ -39,7 +39,8 @@ def train(
 ) -> None:
     """Train with GRPO, without a screen.
 
-    Settings come from the preset, then the file, then --set, each over the one before.
+    Settings come from the preset, then the file, then --set, each over the one before. A recipe
+    comes with its own settings: those set for another one before are dropped.
     Ctrl-C once stops after the step with a checkpoint, twice at once.
 
     Example: grpo-tui train --preset starter --steps 20 --set optimizer.learning_rate=3e-4

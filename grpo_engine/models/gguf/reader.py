@@ -107,9 +107,9 @@ class GgufFile:
             key = self._string("the metadata")
             self.metadata[key] = self._value(self._number("I", key), f"the value of {key}")
         described = [self._describe() for _ in range(tensors)]
-        step = int(self.metadata.get("general.alignment", 32))
-        if step < 1:
-            raise ModelError(f"{self.path} is damaged: general.alignment is {step}")
+        step = self.metadata.get("general.alignment", 32)
+        if not isinstance(step, int) or step < 1:
+            raise ModelError(f"{self.path} is damaged: general.alignment is {step!r:.40}")
         start = -(-self.place // step) * step
         for name, shape, kind, offset in described:
             self._locate(name, shape, kind, start + offset)

@@ -152,7 +152,10 @@ class RewardWorker:
         self._process = RewardProcess(self.folder, self._interrupted)
         self._has_batch = False
         for function in self.functions:
-            request = {"do": "load", "name": function.written, "options": dict(function.options)}
+            request = {
+                "do": "load", "name": function.written, "options": dict(function.options),
+                "weight": function.weight,
+            }  # fmt: skip
             try:
                 found = self._process.ask(request, max(LOAD_LIMIT, self.time_limit))
             except TimedOutError as error:
@@ -240,16 +243,7 @@ class RewardWorker:
                 late.seconds = found["seconds"]
                 return late
             return self._raised(index, found, count)
-        problems = [
-            RewardProblem(
-                function=function.name,
-                completion=row,
-                line=function.file,
-                message=message,
-                kind=kind,
-            )
-            for row, kind, message in found["odd"]
-        ]
+        problems = _odd(function, found)
         return Outcome(
             found["values"],
             [None if own is None else tuple((e, s) for e, s in own) for own in found["steps"]],
@@ -278,6 +272,8 @@ class RewardWorker:
             self._problem(function, row, "exception", each[row]["message"], "", each[row])
             for row in culprits
         ]
+        for row, one in enumerate(each):
+            problems += _odd(function, one, row) if one["ok"] else []
         tupled = [None if own is None else tuple((e, s) for e, s in own) for own in steps]
         return Outcome(values, tupled, problems=problems, seconds=found["seconds"])
 
@@ -368,6 +364,19 @@ class RewardWorker:
             problems=tuple(problem for outcome in outcomes for problem in outcome.problems),
             seconds=tuple(outcome.seconds for outcome in outcomes),
         )
+
+
+def _odd(
+    function: Function, found: Mapping[str, Any], completion: int | None = None
+) -> list[RewardProblem]:
+    """The unusable scores of a call, which was for one completion if that is given."""
+    return [
+        RewardProblem(
+            function=function.name, completion=row if completion is None else completion,
+            line=function.file, message=message, kind=kind,
+        )
+        for row, kind, message in found["odd"]
+    ]  # fmt: skip
 
 
 def _at(where: str) -> str:

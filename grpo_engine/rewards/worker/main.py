@@ -70,6 +70,7 @@ class Server:
 
     def __init__(self) -> None:
         self.rewards: list[LoadedReward] = []
+        self.weights: list[float] = []
         self.batch: dict[str, Any] = {}
         self.state: dict[str, Any] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -78,7 +79,7 @@ class Server:
         """Handle a request and return the reply."""
         match frame["do"]:
             case "load":
-                return self.load(frame["name"], frame["options"])
+                return self.load(frame["name"], frame["options"], frame["weight"])
             case "batch":
                 self.batch, self.state = frame["batch"], frame["state"]
                 return {"ok": True}
@@ -88,7 +89,7 @@ class Server:
                 return self.each(frame["function"], frame["limit"])
         raise ValueError(f"unknown request {frame['do']!r}")
 
-    def load(self, name: str, options: Mapping[str, Any]) -> Any:
+    def load(self, name: str, options: Mapping[str, Any], weight: float) -> Any:
         """Load one function and describe it."""
         try:
             reward = load_reward(name, options)
@@ -99,6 +100,7 @@ class Server:
             found["message"] = f"reward {name} cannot be loaded: {found['message']}"
             return found
         self.rewards.append(reward)
+        self.weights.append(weight)
         return {
             "ok": True,
             "name": reward.name,
@@ -137,7 +139,7 @@ class Server:
             output = reward.function(**self.keywords(reward, journal, rows))
             if inspect.isawaitable(output):
                 output = self.run(asyncio.wait_for(output, limit))
-            return self.result(output, rows, journal, started)
+            return self.result(function, output, rows, journal, started)
         except BaseException as error:
             return failure(error, reward, limit, started)
 
@@ -148,9 +150,8 @@ class Server:
             reward, journal, started = self.rewards[function], Journal(), time.monotonic()
             try:
                 call = reward.function(**self.keywords(reward, journal, slice(None)))
-                return self.result(
-                    await asyncio.wait_for(call, limit), slice(None), journal, started
-                )
+                output = await asyncio.wait_for(call, limit)
+                return self.result(function, output, slice(None), journal, started)
             except BaseException as error:
                 return failure(error, reward, limit, started)
 
@@ -174,10 +175,12 @@ class Server:
         }
         return reward.keywords(given)
 
-    def result(self, output: Any, rows: slice, journal: Journal, started: float) -> Any:
+    def result(
+        self, function: int, output: Any, rows: slice, journal: Journal, started: float
+    ) -> Any:
         """The reply for a call that returned."""
         count = len(self.batch["completions"][rows])
-        scores: Scores = read_scores(output, count)
+        scores: Scores = read_scores(output, count, self.weights[function])
         return {
             "ok": True,
             "values": scores.values,

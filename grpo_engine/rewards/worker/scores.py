@@ -7,6 +7,9 @@ from typing import Any
 
 Steps = list[tuple[int, float]]
 
+# The largest score times its weight: sums over a step's answers stay within float32, 3.4e38.
+LARGEST = 1e30
+
 
 @dataclass(slots=True)
 class Scores:
@@ -21,8 +24,8 @@ class Scores:
     odd: list[tuple[int | None, str, str]] = field(default_factory=list)
 
 
-def read_scores(output: Any, count: int) -> Scores:
-    """Check what a function returned; NaN means None, as in TRL."""
+def read_scores(output: Any, count: int, weight: float = 1.0) -> Scores:
+    """Check what a function returned; a score that float32 cannot hold or add up becomes None."""
     if isinstance(output, str | bytes | dict) or not isinstance(output, Iterable):
         kind = type(output).__name__
         message = f"returned {kind}, not one score per completion; return a list of {count} numbers"
@@ -38,7 +41,7 @@ def read_scores(output: Any, count: int) -> Scores:
         return Scores([None] * count, [None] * count, [(None, "count", message)])
     scores = Scores()
     for index, item in enumerate(items):
-        value, steps, kind, message = _score(item)
+        value, steps, kind, message = _score(item, weight)
         scores.values.append(value)
         scores.steps.append(steps)
         if kind:
@@ -46,30 +49,45 @@ def read_scores(output: Any, count: int) -> Scores:
     return scores
 
 
-def _score(item: Any) -> tuple[float | None, Steps | None, str, str]:
+def _score(item: Any, weight: float) -> tuple[float | None, Steps | None, str, str]:
     if item is None:
         return None, None, "", ""
     if isinstance(item, list | tuple):
-        return _steps(item)
+        return _steps(item, weight)
     value = _number(item)
     if value is None:
         kind = type(item).__name__
         return None, None, "type", f"gave {kind} {str(item)[:80]!r}; a score is a number or None"
-    if math.isnan(value):
-        return None, None, "", ""
-    if math.isinf(value):
-        return None, None, "value", f"gave {value}; a score must be finite"
+    if message := _unusable(value, weight):
+        return None, None, "value", message
     return value, None, "", ""
 
 
-def _steps(item: list[Any] | tuple[Any, ...]) -> tuple[float | None, Steps | None, str, str]:
+def _unusable(score: float, weight: float) -> str:
+    """Why a number cannot be a score; empty if it can."""
+    if math.isnan(score):
+        return "gave NaN, scored None; return None where the function does not apply"
+    if math.isinf(score):
+        return f"gave {score}, scored None; a score must be finite"
+    if abs(score) * max(1.0, abs(weight)) > LARGEST:
+        weighted = f" with weight {weight:g}" if abs(weight) > 1 else ""
+        return f"gave {score:g}{weighted}, scored None; float32 adds up scores to {LARGEST:g} only"
+    return ""
+
+
+def _steps(
+    item: list[Any] | tuple[Any, ...], weight: float
+) -> tuple[float | None, Steps | None, str, str]:
     steps: Steps = []
     for pair in item:
         ok = isinstance(pair, list | tuple) and len(pair) == 2
         end, score = (_number(pair[0]), _number(pair[1])) if ok else (None, None)
-        if end is None or score is None or not math.isfinite(score) or end != int(end) or end < 0:
-            message = f"gave the step {str(pair)[:80]}; a step is (end character, finite score)"
+        legal = end is not None and math.isfinite(end) and end == int(end) and end >= 0
+        if end is None or score is None or not legal:
+            message = f"gave the step {str(pair)[:80]}; a step is (end character, score)"
             return None, None, "type", message
+        if message := _unusable(score, weight):
+            return None, None, "value", f"{message} (step {str(pair)[:80]})"
         steps.append((int(end), score))
     steps.sort()
     mean = sum(score for _, score in steps) / len(steps) if steps else None
@@ -81,5 +99,7 @@ def _number(item: Any) -> float | None:
         return None
     try:
         return float(item)
-    except (TypeError, ValueError, OverflowError):
+    except OverflowError:  # a whole number beyond the range of floats
+        return math.inf if item > 0 else -math.inf
+    except (TypeError, ValueError):
         return None

@@ -75,6 +75,12 @@ def test_an_empty_store_is_no_error_to_list(cli: Cli) -> None:
         (("runs", "show", "plain-oter"), 3, "did you mean plain-otter?"),
         (("runs", "show", "@first"), 3, "@last and @best"),
         (("runs", "--filter", "status:complete"), 2, "did you mean completed"),
+        (("runs", "--filter", "(" * 20_000), 2, "20000 of them brackets"),
+        (("runs", "--filter", "!" * 51 + "a"), 2, "51 of them brackets"),
+        (("runs", "--filter", "a | " * 300 + "a"), 2, "has 601 parts"),
+        (("runs", "--limit", "9" * 23), 2, f"{'9' * 23} is too large"),
+        (("rollouts", "@last", "--step", "9" * 23), 2, f"{'9' * 23} is too large"),
+        (("logs", "@last", "--lines", "9" * 23), 2, f"{'9' * 23} is too large"),
         (("runs", "--filter", "cfg.algorithm.betta>0"), 2, "did you mean algorithm.beta"),
         (("runs", "--sort", "rewrd"), 2, "did you mean reward"),
         (("runs", "--columns", "last nope"), 2, "there is no field, setting or metric 'nope'"),
@@ -148,7 +154,9 @@ def test_compare_shows_exactly_what_differs_with_equal_numbers_in_csv_and_json(
     page = cli("compare", *two, "--baseline", two[0], "--at", "tokens")
     assert "▲+0.1" in page.out
     assert "`at` is 300 tokens" in page.err
-    assert "McNemar" in page.out
+    # the second run was evaluated at 400 tokens
+    assert "not both were evaluated by 300 tokens" in page.err
+    assert "McNemar" in cli("compare", *two, "--baseline", two[0]).out
 
 
 def test_rollouts_are_listed_and_searched(cli: Cli, two: tuple[str, str]) -> None:
@@ -162,6 +170,13 @@ def test_rollouts_are_listed_and_searched(cli: Cli, two: tuple[str, str]) -> Non
     narrowed = cli("rollouts", "plain-otter", "--search", "yes", "--step", "1", "--group", "0",
                    "--limit", "1", "--json").data  # fmt: skip
     assert [(row["step"], row["group"], row["completion"]) for row in narrowed] == [(1, 0, "yes")]
+    parts = cli("rollouts", "plain-otter", "--search", "ye", "--limit", "3")
+    assert [line.split("  ")[-1] for line in parts.out.splitlines()[1:]] == ["yes"] * 3
+    assert "the first 3; --limit 0 gives all" in parts.err
+    every = cli("rollouts", "plain-otter", "--search", "ye", "--limit", "6")
+    assert len(every.out.splitlines()) == 7
+    assert "the first" not in every.err
+    assert cli("rollouts", "plain-otter", "--search", "ye", "--mode", "words", "--json").data == []
     listed = cli("rollouts", "plain-otter", "--limit", "1").out.splitlines()[1]
     assert listed.split("  ")[-2:] == ["1 + 1 = ?", "yes"]
     done = cli("rollouts", "plain-otter", "--search", "x = -5", "--json")

@@ -1,5 +1,7 @@
 """How a run is started in each place: recorded first, closed if it cannot start."""
 
+import subprocess
+import sys
 from itertools import chain
 from pathlib import Path
 
@@ -86,3 +88,20 @@ def test_the_queue_starts_runs_that_find_no_modules_in_the_working_folder(tmp_pa
         "-P", "-m", "app", "train", str(tmp_path / "config.yaml"),
     ]  # fmt: skip
     store.close()
+
+
+def test_too_few_open_files_are_named_with_the_remedy(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom app.jobs.start import Job\n"
+        "from grpo_engine.config.settings import RunConfig\n"
+        "job = Job(config=RunConfig(), folder=Path(sys.argv[1]), resume=False)\n"
+        "job.train(lambda event: print(event.message, repr(event.traceback)))"
+    )
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -n 64 && exec "$0" -P -c "$1" "$2"', sys.executable, code, tmp_path],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if not done.stdout and "Traceback" not in done.stderr:
+        pytest.skip("this user may raise the limit again")
+    assert "and 64 are allowed" in done.stdout, done.stderr
+    assert done.stdout.endswith("(`ulimit -n 4096`) ''\n")

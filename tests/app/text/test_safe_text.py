@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.text.safe_text import cell_len, clip, clip_start, pad, safe, wrap
+from app.text.safe_text import cell_len, clip, clip_start, excerpt, pad, safe, wrap
 from tests.app.script import HOSTILE
 
 ANY_TEXT = st.text(st.characters(), max_size=200)
@@ -23,6 +23,24 @@ def test_cut_text_fits_and_says_that_it_was_cut(text: str, width: int) -> None:
     for cut, mark in ((clip(text, width), -1), (clip_start(text, width), 0)):
         assert cell_len(cut) <= width
         assert cut == safe(text) or cut[mark] == "…"
+
+
+@given(ANY_TEXT, ANY_TEXT, ANY_TEXT, st.integers(1, 60))
+def test_an_excerpt_shows_the_part_and_as_much_around_it_as_fits(
+    before: str, part: str, after: str, width: int
+) -> None:
+    shown = excerpt(before + part + after, len(before), len(before + part), width)
+    assert cell_len("".join(shown)) <= width
+    assert shown[1] == clip(part, width)
+    assert shown[0] == "" or shown[0] == safe(before) or shown[0][0] == "…"
+    assert shown[2] == "" or shown[2] == safe(after) or shown[2][-1] == "…"
+
+
+def test_an_excerpt_keeps_two_thirds_of_the_room_for_what_follows() -> None:
+    # 20 cells less 5 of the match: a third of 15 before it, the rest after it
+    assert excerpt("then we carry the 1 to the tens", 8, 13, 20) == ("… we ", "carry", " the 1 to…")
+    assert excerpt("carry the 1 to the tens", 0, 5, 20) == ("", "carry", " the 1 to the …")
+    assert excerpt("then we carry", 8, 13, 20) == ("then we ", "carry", "")
 
 
 @given(ANY_TEXT, st.integers(2, 30), st.integers(1, 5), st.booleans())

@@ -4,6 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from grpo_engine.config.parse import (
     build,
@@ -107,6 +110,19 @@ def test_yaml_round_trip_keeps_the_config(tmp_path: Path) -> None:
     assert build(read_yaml(path)) == config
 
 
+@given(st.text(st.sampled_from("a \n\t:#'\"é\u200b|-"), max_size=12))
+@example("two\nlines\n")
+@example(" a\n b \n\n")
+def test_any_text_comes_back_from_yaml(text: str) -> None:
+    config = build({"task": {"system_prompt": text}})
+    assert build(yaml.safe_load(write_yaml(config))) == config
+
+
+def test_a_text_of_lines_is_written_as_lines() -> None:
+    config = build({"task": {"system_prompt": "one\n\n<think>\n"}})
+    assert write_yaml(config) == "task:\n  system_prompt: |\n    one\n\n    <think>\n"
+
+
 def test_numbers_that_yaml_reads_as_text_are_numbers(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("algorithm: {signal_eps: 1e-5, passes: '2'}\noptimizer: {learning_rate: 1e-5}")
@@ -132,6 +148,17 @@ def test_weights_go_with_their_functions_and_options_with_their_task() -> None:
     same = merge(base, {"rewards": {"functions": ["a", "b"]}, "task": {"held_out_size": 3}})
     assert same["rewards"] == base["rewards"]
     assert same["task"]["options"] == {"numbers": 4}
+
+
+def test_a_single_entry_of_a_mapping_leaves_the_others() -> None:
+    base = {"task": {"name": "gsm8k", "options": {"prefix": "Q: ", "seed": 1}}}
+    one = merge(base, parse_sets(["task.options.seed=2", "task.options.path=x"]))
+    assert one["task"]["options"] == {"prefix": "Q: ", "seed": 2, "path": "x"}
+    whole = merge(base, parse_sets(["task.options={seed: 2}"]))
+    assert whole["task"]["options"] == {"seed": 2}
+    other = merge(base, parse_sets(["task.options.low=2", "task.name=arithmetic"]))
+    assert other["task"] == {"name": "arithmetic", "options": {"low": 2}}
+    assert build(other).task.options == {"low": 2}
 
 
 def test_flatten_and_settings_name_the_same_paths() -> None:

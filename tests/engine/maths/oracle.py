@@ -183,7 +183,7 @@ def signal(how: Settings, rewards: Array, groups: Array) -> Array:
     for i, r in enumerate(rewards):
         own = rewards[(groups == groups[i]) & ~np.isnan(rewards)]
         others = np.delete(own, np.flatnonzero(own == r)[:1])
-        same = len(own) == 0 or own.max() == own.min()
+        same = len(own) == 0 or own.max() - own.min() <= 1e-6 * np.abs(own).max()
         kind = how["signal"]
         if np.isnan(r):
             continue

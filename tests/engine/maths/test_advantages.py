@@ -1,6 +1,7 @@
 """Advantages: every signal, several reward functions, missing rewards, steps."""
 
 from dataclasses import asdict
+from fractions import Fraction
 from typing import Any
 
 import mlx.core as mx
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from grpo_engine.config.recipes import recipe
 from grpo_engine.errors import MathsError
-from grpo_engine.events import RewardValue, total_reward
+from grpo_engine.events import RewardValue, reward_std, rewards_differ, total_reward
 from grpo_engine.maths.advantage import advantages, reward_metrics
 from grpo_engine.rewards.scoring import Scores
 from tests.engine.maths import oracle
@@ -27,6 +28,9 @@ PLAIN_SIGNALS = (
     "batch_standard",
     "group_sign",
 )
+COMPARING = (
+    "group_mean", "group_standard", "leave_one_out", "batch_standard", "group_sign",
+)  # fmt: skip
 REWARD = st.one_of(st.just(NAN), st.integers(-6, 6).map(float), st.floats(-5, 5))
 SCORED = st.lists(st.tuples(REWARD, st.integers(0, 2)), min_size=1, max_size=9)
 
@@ -76,6 +80,91 @@ def test_totals_that_differ_by_rounding_alone_teach_nothing() -> None:
     assert len(set(scores.totals())) == 2
     assert not scores.differ
     assert numbers(advantages(rows, [0, 0], "grpo", scores.weights).values) == [0.0, 0.0]
+
+
+def scores_of(rows: list[list[float]], weights: list[float]) -> Scores:
+    return Scores(
+        rewards=tuple(
+            tuple(RewardValue(name=str(f), value=value, weight=weight)
+                  for f, (value, weight) in enumerate(zip(row, weights, strict=True)))
+            for row in rows
+        )
+    )  # fmt: skip
+
+
+DECIMAL = st.integers(-40, 40).map(lambda n: Fraction(n, 20))
+SHARE = st.integers(1, 20).map(lambda n: Fraction(n, 20))
+
+
+@st.composite
+def equal_totals(draw: st.DrawFn, decimal: st.SearchStrategy[Fraction], *, cancels: bool) -> Any:
+    """Rewards of two to five completions by some functions, with weights; equal exact totals.
+
+    The last function of each completion makes up for the others, by its sign too if it `cancels`.
+    """
+    *head, last = weights = draw(st.lists(decimal.filter(bool), min_size=2, max_size=6))
+    total = draw(decimal)
+    rows = []
+    for _ in range(draw(st.integers(2, 5))):
+        row = [draw(decimal) for _ in head]
+        if not cancels:
+            row = [r * total / (2 * len(head) * w) for r, w in zip(row, head, strict=True)]
+        rest = total - sum(weight * reward for weight, reward in zip(head, row, strict=True))
+        rows.append([float(reward) for reward in (*row, rest / last)])
+    return rows, [float(weight) for weight in weights]
+
+
+@given(equal_totals(DECIMAL, cancels=True), st.sampled_from(COMPARING))
+def test_totals_that_are_equal_before_rounding_are_equal_everywhere(
+    case: tuple[list[list[float]], list[float]], signal: str
+) -> None:
+    rows, weights = case
+    scores = scores_of(rows, weights)
+    assert not scores.differ
+    assert reward_std([value for value in scores.totals() if value is not None]) == 0
+    found = advantages(rows, [0] * len(rows), recipe("grpo", signal=signal, beta=0.0), weights)
+    assert numbers(found.values) == [0.0] * len(rows)
+    assert not any(numbers(found.has_signal))
+    assert reward_metrics(rows, found, [])["frac_reward_zero_std"] == (len(rows), len(rows))
+
+
+@given(equal_totals(SHARE, cancels=False), st.sampled_from(COMPARING))
+def test_totals_of_rewards_that_were_computed_in_float32_are_equal_too(
+    case: tuple[list[list[float]], list[float]], signal: str
+) -> None:
+    rewards, weights = (
+        mx.array(case[0]),
+        case[1],
+    )  # positive terms, which lose nothing by cancelling
+    found = advantages(rewards, [0] * len(case[0]), recipe("grpo", signal=signal), weights)
+    assert numbers(found.values) == [0.0] * len(case[0])
+    assert not scores_of(np.array(rewards).tolist(), weights).differ
+
+
+@given(st.data(), st.sampled_from(COMPARING), st.floats(1e-4, 1), st.integers(-6, 6))
+def test_totals_that_differ_by_a_ten_thousandth_are_different(
+    data: st.DataObject, signal: str, share: float, power: int
+) -> None:
+    one = [data.draw(st.floats(0.1, 2)) * 10.0**power for _ in range(3)]
+    other = [value * (1 + share) for value in one]
+    scores = scores_of([one, other], [1.0] * 3)
+    assert scores.differ
+    assert rewards_differ(scores.totals())
+    found = advantages([one, other], [0, 0], recipe("grpo", signal=signal, beta=0.0))
+    low, high = numbers(found.values)
+    assert low < 0 < high
+    assert numbers(found.has_signal) == [True, True]
+    assert reward_metrics([one, other], found, [])["frac_reward_zero_std"] == (0.0, 2.0)
+
+
+def test_a_sum_of_terms_that_cancel_is_zero_and_not_its_rounding() -> None:
+    # .1 + .2 - .3 = 2.8e-17 or 5.6e-17 in floats
+    assert total_reward([0.1, 0.2, 0.3], [1.0, 1.0, -1.0]) == 0.0
+    assert total_reward([1e9, -1e9 + 1e-3], [1.0, 1.0]) == pytest.approx(1e-3, rel=1e-3)
+    # signals of ±.7071 whose sum over two functions that disagree is rounding
+    how = recipe("grpo", combine="normalize_then_sum", signal_eps=0.0)
+    rows = [[0.1, 0.3], [0.3, 0.1], [0.2, 0.2]]
+    assert numbers(advantages(rows, [0, 0, 0], how).values) == [0.0, 0.0, 0.0]
 
 
 def test_groups_of_two_get_opposite_advantages() -> None:

@@ -39,9 +39,11 @@ def test_a_completion_without_siblings_is_its_own_mean() -> None:
     assert numbers(found.values)[0] == 0.0
 
 
-def test_a_group_that_no_function_tells_apart_is_worth_exactly_nothing() -> None:
+@pytest.mark.parametrize("score", [1.0, 0.0])
+def test_a_group_that_no_function_tells_apart_is_worth_exactly_nothing(score: float) -> None:
     how = recipe("reinforce-baseline", combine="normalize_then_sum")
-    found = numbers(advantages([[1.0], [1.0], [0.0], [1.0]], [0, 0, 1, 1], how).values)
+    rewards = [[score], [score], [score - 1], [score]]
+    found = numbers(advantages(rewards, [0, 0, 1, 1], how).values)
     assert found[:2] == [0.0, 0.0]
     assert found[2] < 0 < found[3]
 

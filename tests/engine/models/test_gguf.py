@@ -109,6 +109,8 @@ def test_a_file_cut_anywhere_is_refused_and_leaves_nothing(
         ({"llama.embedding_length": None}, "lacks llama.embedding_length"),
         ({"llama.embedding_length": 48}, "does not give a working model"),
         ({"llama.block_count": 3}, "does not give a working model"),
+        ({"general.alignment": "no number"}, "general.alignment is 'no number'"),
+        ({"general.alignment": 0}, "general.alignment is 0"),
         ({"llama.attention.head_count": 5}, "is damaged: blk.*.attn_q.weight has 32 rows, 5 heads"),
         ({"llama.rope.scaling.type": "yarn"}, "uses the rope scaling 'yarn'"),
         ({"tokenizer.ggml.tokens": None}, "holds no tokenizer"),

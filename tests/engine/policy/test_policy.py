@@ -1,6 +1,7 @@
 """Loading, adapters, reference and critic."""
 
 import json
+import shutil
 from pathlib import Path
 
 import mlx.core as mx
@@ -200,6 +201,34 @@ def test_a_folder_with_damaged_weights_is_named(tiny_folder: Path, tmp_path: Pat
     (tmp_path / "config.json").write_bytes((tiny_folder / "config.json").read_bytes())
     with pytest.raises(ModelError, match=str(tmp_path)):
         load_policy(ModelConfig(path=str(tmp_path)), seed=0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(
+    tiny_folder: Path, tmp_path: Path, bad: float
+) -> None:
+    folder = shutil.copytree(tiny_folder, tmp_path / "model")
+    file = folder / "model.safetensors"
+    weights: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
+    mx.eval(weights)
+    weights["model.norm.weight"][3] = bad
+    mx.save_safetensors(str(file), weights, metadata={"format": "mlx"})
+    with pytest.raises(ModelError, match=r"model\.norm\.weight hold NaN or infinite numbers"):
+        load_policy(ModelConfig(path=str(folder)), seed=0)
+
+
+@pytest.mark.parametrize("name", ["num_hidden_layers", "vocab_size"])
+def test_a_configuration_that_no_memory_could_hold_is_refused_at_once(
+    tiny_folder: Path, tmp_path: Path, name: str
+) -> None:
+    folder = shutil.copytree(tiny_folder, tmp_path / "model")
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {name: 10**9}))
+    with pytest.raises(ModelError, match=f"{name} is 1000000000; models have 1 to"):
+        load_policy(ModelConfig(path=str(folder)), seed=0)
+    file.write_text("[" * 100_000)
+    with pytest.raises(ModelError, match=r"config\.json cannot be read"):
+        load_policy(ModelConfig(path=str(folder)), seed=0)
 
 
 def test_weights_of_another_shape_are_refused(make_policy: MakePolicy) -> None:

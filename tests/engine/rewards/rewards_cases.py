@@ -55,6 +55,10 @@ def fails_on_three(completions: list[str], **kwargs: Any) -> list[float]:
     return [float(1 / (3 - int(completion))) for completion in completions]
 
 
+def fails_on_three_and_gives_nan_on_four(completions: list[str], **kwargs: Any) -> list[float]:
+    return [float("nan") if c == "4" else 1 / (3 - int(c)) for c in completions]
+
+
 def tell_process(kwargs: dict[str, Any]) -> None:
     """Write the process id to the file that the test reads."""
     if "path" in kwargs:

@@ -5,7 +5,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards import correctness, shape
@@ -202,6 +205,25 @@ def test_arrays_and_scalars_of_other_libraries_are_scores() -> None:
     assert read_scores((x for x in (1, None)), 2).values == [1.0, None]
     assert read_scores({"a": 1}, 1).odd[0][1] == "type"
     assert read_scores([[(1, 2, 3)]], 1).odd[0][1] == "type"
+
+
+@given(st.floats() | st.integers(), st.floats(-1e9, 1e9))
+def test_a_score_is_kept_if_float32_can_add_it_up_and_named_if_not(
+    item: float, weight: float
+) -> None:
+    read = read_scores([item, 1.0], 2, weight)
+    (value, other), odd = read.values, read.odd
+    assert other == 1.0
+    if value is None:
+        ((place, kind, message),) = odd
+        assert (place, kind) == (0, "value")
+        assert "scored None" in message
+    else:
+        assert (value, odd) == (item, [])
+        assert np.isfinite(np.float32(max(1, abs(weight)) * value) * np.float32(1e6))
+    steps = read_scores([[(0, item), (1, 1.0)]], 1, weight)
+    assert (steps.values[0] is None) == (value is None)
+    assert [kind for _, kind, _ in steps.odd] == (["value"] if value is None else [])
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))

@@ -192,11 +192,26 @@ def test_an_unusable_return_value_later_is_none_and_a_problem(tmp_path: Path) ->
     assert [problem.kind for problem in scored.problems] == ["count", "type"]
 
 
-def test_nan_means_none_as_in_trl_and_infinity_is_a_problem(tmp_path: Path) -> None:
+def test_nan_and_infinity_are_none_and_a_problem(tmp_path: Path) -> None:
     with worker(tmp_path, "gives_odd_numbers") as made:
         scored = score(made, "a", "b", "c", "d", step=0)
     assert scored.values == ((None, None, 1.0, None),)
-    assert [(p.completion, p.kind) for p in scored.problems] == [(1, "value")]
+    assert [(p.completion, p.kind) for p in scored.problems] == [(0, "value"), (1, "value")]
+
+
+def test_an_unusable_score_is_named_beside_an_exception(tmp_path: Path) -> None:
+    with worker(tmp_path, "fails_on_three_and_gives_nan_on_four") as made:
+        scored = score(made, "2", "3", "4")
+    assert scored.values == ((1.0, None, None),)
+    assert [(p.completion, p.kind) for p in scored.problems] == [(1, "exception"), (2, "value")]
+
+
+def test_a_weight_counts_towards_the_largest_score(tmp_path: Path) -> None:
+    heavy = RewardSpec(name=f"{CASES}:with_options", weight=-1e3, options={"bonus": 1e28})
+    with worker(tmp_path, heavy, spec("with_options", bonus=1e28)) as made:
+        scored = score(made, "a")
+    assert scored.values == ((None,), (1e28,))
+    assert "1e+28 with weight -1000, scored None" in scored.problems[0].message
 
 
 def test_a_function_that_never_works_ends_the_run(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def example(prompt: Any = None, where: str = "") -> Example:
 def renderer(
     template: str | None = CHATML, settings: dict[str, Any] | None = None, **fields: Any
 ) -> PromptRenderer:
-    own = {k: fields.pop(k) for k in ("context", "max_new_tokens") if k in fields}
+    own = {k: fields.pop(k) for k in ("context", "max_new_tokens", "vocabulary") if k in fields}
     config = TaskConfig(**(settings or {}))
     return PromptRenderer(byte_tokenizer(template), task(**fields), config, "tiny", **own)
 
@@ -50,6 +50,13 @@ def test_messages_go_through_the_chat_template_and_ids_are_those_of_the_text() -
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "2+2?"},
     )
+
+
+def test_a_token_that_the_model_does_not_know_is_refused_with_its_row() -> None:
+    ids = renderer()(example()).ids
+    assert renderer(vocabulary=max(ids) + 1)(example()).ids == ids
+    with pytest.raises(DataError, match=f"row 7: token {max(ids)} .* is beyond the {max(ids)} "):
+        renderer(vocabulary=max(ids))(example(where="row 7"))
 
 
 def test_a_system_message_of_the_data_is_kept() -> None:

@@ -78,3 +78,5 @@ def test_impossible_tokens_are_never_drawn() -> None:
 def test_row_keys_are_those_of_a_fixed_rule() -> None:
     # The first 8 bytes of blake2b over "seed 0 step 0 attempt 0 index 0 prompt", zero-separated.
     assert row_key(seed=1, step=2, prompt="p", attempt=3, index=4) == 0xFFC9407BEA235A55
+    again = row_key(seed=1, step=2, prompt="p", attempt=3, index=4, occurrence=5)
+    assert again == 0x089785C8FEAF7BB0

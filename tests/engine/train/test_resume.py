@@ -1,5 +1,7 @@
 """A run that was interrupted anywhere and resumed equals an uninterrupted one, bit for bit."""
 
+import itertools
+import json
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,12 +16,16 @@ from grpo_engine.control import Control
 from grpo_engine.events import (
     Event,
     GroupScored,
+    NoteWritten,
     PassFinished,
     RunFailed,
     RunStarted,
     StepFinished,
     TokensScored,
 )
+from grpo_engine.rollouts.noise import NOISE
+from grpo_engine.run import checkpoint
+from grpo_engine.run.persist import OTHER_NOISE, OTHER_REFILLS
 from tests.engine.runs import events_of, settings, write_world
 
 CASES: dict[str, dict[str, Any]] = {
@@ -113,6 +119,34 @@ def test_a_finished_run_has_nothing_to_resume(world: Path, tmp_path: Path) -> No
     again = events_of(config, tmp_path, resume=True)
     assert [event for event in again if isinstance(event, StepFinished)] == []
     assert type(again[-1]).__name__ == "RunFinished"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("grpo", [OTHER_NOISE]), ("dapo", [OTHER_NOISE, OTHER_REFILLS])]
+)
+def test_a_checkpoint_with_other_noise_says_so_when_it_is_resumed(
+    world: Path, tmp_path: Path, name: str, said: list[str]
+) -> None:
+    config = config_of(world, name)
+    events = trainer.run(config, Control(), folder=tmp_path)
+    for event in events:
+        if event.step == 4:
+            break
+    events.close()  # type: ignore[attr-defined]
+    file = checkpoint.folder(tmp_path, 3) / checkpoint.STATE
+    state = json.loads(file.read_text())
+    assert state.pop("noise") == NOISE == 2
+
+    def notes() -> list[str]:
+        resumed = trainer.run(config, Control(), folder=tmp_path, resume=True)
+        early = itertools.takewhile(lambda event: event.step <= 3, resumed)
+        found = [event.text for event in early if isinstance(event, NoteWritten)]
+        resumed.close()  # type: ignore[attr-defined]
+        return [text for text in found if "the version that wrote this checkpoint" in text]
+
+    assert notes() == []
+    file.write_text(json.dumps(state))  # as versions before this one wrote it
+    assert notes() == said
 
 
 def test_a_run_that_began_without_correction_is_resumed_without_it(

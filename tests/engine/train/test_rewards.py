@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from grpo_engine.events import AlertRaised, Event, RunFailed, RunFinished, StepFinished
+from grpo_engine.events import (
+    AlertRaised,
+    Event,
+    GroupScored,
+    RunFailed,
+    RunFinished,
+    StepFinished,
+)
 from grpo_engine.rewards.worker.client import PATIENCE
 from tests.engine.runs import events_of, settings, write_world
 
@@ -28,6 +35,7 @@ FAULTS = {
     "count": "scores.pop()",
     "type": "scores[0] = 'good'",
     "exception": "scores[0] = 1 / 0",
+    "value": "scores[5] = float('nan')",
     "": "print('x' * 5_000_000)",
 }
 
@@ -59,8 +67,30 @@ def test_a_fault_in_one_step_is_an_alert_and_the_run_goes_on(
     alerts = [e for e in events if isinstance(e, AlertRaised) and e.rule in rules]
     assert [(e.step, e.rule) for e in alerts] == ([(2, f"reward_{kind}")] if kind else [])
     assert all("odd" in e.explanation for e in alerts)
+    if kind == "value":  # the second of four answers to the second prompt
+        assert "reward odd on completion 5" in alerts[0].explanation
+        assert "gave NaN, scored None" in alerts[0].explanation
+        assert "It was answer 2 to prompt 2." in alerts[0].explanation
     means = [e.metrics["rewards/good/mean"] for e in events if isinstance(e, StepFinished)]
     assert len(means) == 3
+
+
+@pytest.mark.parametrize("score", ["float('nan')", "1e39", "-1e300", "10 ** 400", "float('inf')"])
+def test_a_score_that_float32_cannot_hold_is_none_with_an_alert_from_the_first_step_on(
+    world: Path, tmp_path: Path, score: str
+) -> None:
+    events = faulty_run(world, tmp_path, f"pass\n    scores[2:4] = [{score}] * 2", steps=2)
+    assert isinstance(events[-1], RunFinished), events[-1]
+    alerts = [e for e in events if isinstance(e, AlertRaised) and e.rule == "reward_value"]
+    assert [e.step for e in alerts] == [1, 2]
+    assert "answer 3 to prompt 1, and 1 more of the step" in alerts[0].explanation
+    groups = [e.group for e in events if isinstance(e, GroupScored) and e.group.origin == "train"]
+    for step in range(2):
+        first, second = groups[2 * step : 2 * step + 2]
+        odd = [one.rewards[1].value for one in (*first.rollouts, *second.rollouts)]
+        assert [value is None for value in odd] == [place in (2, 3) for place in range(8)]
+        assert "scored None" in first.rollouts[2].rewards[1].reason
+        assert any(one.advantage for one in first.rollouts)  # the other rewards still count
 
 
 @pytest.mark.parametrize("fault", ["scores.pop()", "os._exit(3)"])

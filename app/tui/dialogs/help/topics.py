@@ -120,7 +120,7 @@ ALERTS: Mapping[str, tuple[str, str]] = {
     "reward_timeout": ("A reward function took longer than rewards.time_limit.", ""),
     "reward_count": ("A reward function did not give one value per answer.", ""),
     "reward_type": ("A reward function gave something that is not a number.", ""),
-    "reward_value": ("A reward function gave a number that is not finite.", ""),
+    "reward_value": ("A reward function gave NaN or a number too large to add up.", ""),
     "reward_constant": ("A reward function gives every answer the same score.", ""),
     "duplicates": ("Many answers are identical to a sibling.", "duplicates"),
     "memory_near_limit": ("A step needs nearly all available memory.", "memory"),
@@ -136,7 +136,7 @@ SCREENS: Mapping[str, str] = {
     "rollouts": "Every recorded answer, down to the single token and its term in the loss.",
     "compare": "Runs side by side. One crosshair reads every run at the same step, tokens or "
                "time. ▲ is better and ▼ worse than the baseline ◆. The sentence on top is a paired "
-               "test on the same held-out problems.",
+               "test on the same held-out problems, of settings pooled over their seeds.",
 }  # fmt: skip
 
 DIRECTIONS = {"up": "Higher is better.", "down": "Lower is better.", "none": ""}

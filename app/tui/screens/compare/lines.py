@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from app.text.numbers import MINUS, seconds, signed, tokens, with_unit
+from app.text.comparison import metric_name, points, value_text
+from app.text.numbers import seconds, signed, tokens, with_unit
 from app.text.safe_text import cell_len, clip, clip_start, pad
 from app.tui.looks.colours import Palette, style
-from app.tui.screens.compare.verdict import place_text, value_text
+from app.tui.screens.compare.verdict import place_text
 from app.tui.screens.compare.view import Stat, View
 from app.tui.widgets.panel import Line
 from app.tui.widgets.top_bar import status_mark
@@ -32,9 +33,7 @@ def delta_text(key: str, delta: float | None) -> str:
     if delta is None:
         return ""
     if spec(key).unit == "share" and math.isfinite(delta):
-        points = 100 * delta
-        text = f"{abs(points):.1f}".removesuffix(".0")
-        number = "=" if delta == 0 else f"{'+' if delta > 0 else MINUS}{text} pt"
+        number = "=" if delta == 0 else f"{points(delta)} pt"
     else:
         number = "=" if delta == 0 else signed(delta)
     return f"{verdict_mark(key, delta)} {number}"
@@ -236,7 +235,7 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
     label = style(palette.label)
     if not rows:
         return [[("no metric matches", label)]]
-    name = min(max(cell_len(row.key) for row in rows) + 2, max(18, width // 4))
+    name = min(max(cell_len(metric_name(row.key)) for row in rows) + 2, max(18, width // 4))
     first, last, size = column_window(view, width - name - 1, 23)
     size = min(size, 34)
     more = "" if last - first == len(view.runs) else f"{first + 1}–{last} of {len(view.runs)}"
@@ -251,7 +250,7 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
         arrow = {"up": "↑", "down": "↓", "none": " "}[row.direction]
         line: Line = [
             (shown, style(palette.accent, back)),
-            (clip_start(row.key, name - 2).ljust(name - 2), style(palette.text, back)),
+            (clip_start(metric_name(row.key), name - 2).ljust(name - 2), style(palette.text, back)),
             (arrow, style(palette.label, back)),
         ]
         for cell in row.cells[first:last]:

@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 
 from app.inspector.groups import letter
+from app.text.comparison import value_text
 from app.text.numbers import short, signed, with_unit
 from app.text.prompt_text import asked
 from app.text.safe_text import cell_len, clip, pad, safe, wrap
 from app.tui.looks.colours import Palette, rgb, style
 from app.tui.screens.compare.lines import column_window
-from app.tui.screens.compare.verdict import value_text
 from app.tui.screens.compare.view import View
 from app.tui.widgets.panel import Line
 from experiments.compare.values import GridView, SeedGroup, SeedStatistics
@@ -80,26 +80,14 @@ def _mean_text(found: SeedStatistics | None, unit: str) -> str:
     return f"{text} ±{with_unit(half, unit)}"
 
 
-def group_label(view: View, group: SeedGroup) -> str:
-    """What distinguishes a group of seeds from the other runs."""
-    places = [place for place, run in enumerate(view.runs) if run.id in group.runs]
-    differing = view.comparison.differing if view.comparison else ()
-    parts = [
-        f"{item.path} {value_text(item.values[places[0]])}"
-        for item in differing
-        if item.path != "seed" and places
-    ]
-    return ", ".join(parts) or "all settings alike"
-
-
 def _group_name(view: View, group: SeedGroup, width: int, palette: Palette) -> Line:
     line: Line = []
     for run in group.runs[:10]:
         look = view.look(run, palette)
         line.append((look.mark, style(look.colour, bold=True)))
-    count = f"  {len(group.runs)} seeds ({', '.join(map(str, group.seeds[:8]))})"
+    count = f" ({', '.join(map(str, group.seeds[:8]))})"
     used = sum(cell_len(text) for text, _ in line) + cell_len(count)
-    return [*line, (" " + clip(group_label(view, group), max(4, width - used - 2)),
+    return [*line, (" " + clip(view.name_of(group.runs), max(4, width - used - 2)),
                     style(palette.headline)), (count, style(palette.label))]  # fmt: skip
 
 

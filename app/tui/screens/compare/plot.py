@@ -217,7 +217,10 @@ def title_line(
     room = width - 2 - cell_len(name) - cell_len(arrow) - 1
     if len(readouts) <= 3 and width >= 40:
         free = (room - sum(_cells(one) + 2 for one in readouts)) // max(1, len(readouts))
-        if free >= 7:
+        # the number of seeds goes first, and what they share is not cut
+        named = [who if cell_len(who) < free else who.rpartition(", ")[0] or who for who in named]
+        whole = not view.bands or all(cell_len(who) < free for who in named)
+        if free >= 7 and whole:
             for who, one in zip(named, readouts, strict=True):
                 one.insert(1, (clip(who, free - 1) + " ", style(palette.label)))
     right: Line = []
@@ -247,7 +250,7 @@ def readings(chart: ChartData, view: View, palette: Palette) -> tuple[list[Line]
     for group in groups:
         curves = [curve for run in group if (curve := view.curve(chart.key, run)) is not None]
         mark = view.look(group[0], palette)
-        names.append(f"{len(group)} seeds" if len(group) > 1 else view.name_of(group[0]))
+        names.append(view.name_of(group))
         known = [smooth_value(curve, view.x) for curve in curves]
         values = [value for value in known if value is not None]
         if not curves:

@@ -1,64 +1,25 @@
-"""One sentence on which run is better and with what confidence, and one on what differs."""
+"""What the Compare screen says on top: which setting is better, and what differs."""
 
-import json
 import math
 
-from app.text.numbers import MINUS, seconds, short
+from app.text.comparison import value_text
+from app.text.comparison import verdict as verdict_of
+from app.text.numbers import seconds, short
 from app.tui.screens.compare.view import View
-from experiments.compare.values import PairedTest
 from grpo_engine.metrics import spec
-
-SURE = 0.05
-MODES = {"greedy": "greedy answers", "sampled": "sampled answers"}
-
-
-def probability(p: float) -> str:
-    """Format a p-value: `p = .031`, `p < .001`."""
-    return "p < .001" if p < 0.001 else f"p = {p:.3f}".replace("0.", ".", 1)
-
-
-def points(share: float, sign: bool = False) -> str:
-    """Format a difference of shares in percentage points: `+3.1`, `−12`."""
-    value = 100 * share
-    text = f"{abs(value):.1f}".removesuffix(".0")
-    if value < 0 and text != "0":
-        return MINUS + text
-    return f"+{text}" if sign and value > 0 else text
-
-
-def test_sentence(test: PairedTest, view: View) -> str:
-    """The paired test in words."""
-    run, base = view.name_of(test.run), view.name_of(test.baseline)
-    kind = MODES.get(test.mode, f"{test.mode} answers")
-    tests = view.comparison.tests if view.comparison else ()
-    where = f"on the same {test.problems} held-out problems"
-    where += f", {kind}" if len({other.mode for other in tests}) > 1 else ""
-    how = f"{probability(test.p_value)}, {test.method}"
-    if test.difference == 0:
-        return f"{run} and {base} get as many right {where}; {how}."
-    better, worse = (run, base) if test.difference > 0 else (base, run)
-    size = f"{points(abs(test.difference), True)} points"
-    if test.low is not None and test.high is not None:
-        ends = (test.low, test.high) if test.difference > 0 else (-test.high, -test.low)
-        size += f" (95 %: {points(ends[0], True)} to {points(ends[1], True)})"
-    if test.p_value < SURE:
-        return f"{better} is better than {worse}: {size} {where}; {how}."
-    return f"No significant difference: {size} for {better} over {worse} {where}; {how}."
 
 
 def verdict(view: View) -> str:
-    """Which run is better and with what confidence, or why that cannot be said."""
-    found = view.comparison
-    if found is None:
+    """Which setting is better and with what confidence, or why that cannot be said."""
+    found, chosen = view.comparison, view.chosen
+    if found is None or chosen is None:
         return ""
     if len(found.runs) == 1:
         return f"Only {view.name(found.runs[0])} is shown. + adds runs to compare it with."
-    test = view.test()
-    if test is not None:
-        many = len(found.tests)
-        more = f" One of {many} tests: 1 in 20 is below .05 by chance." if many > 2 else ""
-        return test_sentence(test, view) + more
-    own = [note for note in found.notes if view.chosen and view.chosen.name in note]
+    said = verdict_of(found, chosen.id, view.metric)
+    if said:
+        return said
+    own = [note for note in found.notes if chosen.name in note]
     reason = next(
         iter(own), "they have no held-out answers to the same problems (evaluation.every)"
     )
@@ -87,22 +48,6 @@ def leader(view: View) -> str:
         f"Best {spec(key).label}: {view.name(run)} {short(top)}, "
         f"then {view.name(second)} {short(other)}."
     )
-
-
-def value_text(value: object) -> str:
-    """Format a setting's value for people."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        text = f"{value:g}"
-        return text.replace("-", MINUS)
-    return json.dumps(value, ensure_ascii=False)
 
 
 def differences(view: View, most: int = 4) -> str:

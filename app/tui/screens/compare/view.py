@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from app.text.comparison import run_name, setting_name
 from app.tui.looks.colours import Palette
 from app.tui.screens.compare.load import Answers, Charts, CurveData, Prompt, common_end, end_of
 from app.tui.screens.compare.tracks import SMOOTHINGS
@@ -13,7 +14,6 @@ from experiments.compare.values import (
     GridView,
     MetricCell,
     MetricComparison,
-    PairedTest,
 )
 from experiments.values import RunSummary
 
@@ -100,12 +100,11 @@ class View:
 
     def name(self, run: RunSummary) -> str:
         """A run's name, followed by its id if two runs share the name."""
-        twins = [other for other in self.runs if other.name == run.name]
-        return run.name if run.name and len(twins) == 1 else f"{run.name} {run.id}".strip()
+        return run_name(run, self.runs)
 
-    def name_of(self, ref: str) -> str:
-        """The name of the run with this id."""
-        return next((self.name(run) for run in self.runs if run.id == ref), ref)
+    def name_of(self, runs: Sequence[str]) -> str:
+        """The name of the runs with these ids: one run's, or what several seeds share."""
+        return setting_name(self.comparison, runs) if self.comparison else ""
 
     def look(self, run: str, palette: Palette) -> Look:
         """Mark and colour of a run, unchanged when other runs are added or removed."""
@@ -231,11 +230,3 @@ class View:
         paths = [item.path for item in differing if item.path not in NOT_IN_A_GRID]
         free = [path for path in paths if path != "seed"]
         return tuple(free if len(free) >= 2 else [*free, *(["seed"] if "seed" in paths else [])])
-
-    def test(self) -> PairedTest | None:
-        """The paired test to report: the chosen run's, otherwise the first."""
-        tests = self.comparison.tests if self.comparison else ()
-        chosen = self.chosen
-        if chosen is None or chosen == self.base:
-            return next(iter(tests), None)
-        return next((test for test in tests if test.run == chosen.id), None)

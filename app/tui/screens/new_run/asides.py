@@ -62,6 +62,7 @@ class RecipePanel(ScrolledPanel):
         """Conflicts, the six choices, the formula."""
         if view.checked.recipe is not None:
             self.title = f"recipe {view.checked.recipe.name}, six choices"
+            self.note = "● differs" if view.checked.own else ""
         return recipe_lines(view, width, self.palette)
 
 

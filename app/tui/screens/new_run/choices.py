@@ -4,7 +4,6 @@ from typing import get_args
 
 from app.tui.screens.new_run.form import FormField, RunForm, shown
 from app.tui.screens.new_run.view import check
-from grpo_engine.config.parse import flatten
 from grpo_engine.config.recipes import RECIPES, settings_read
 
 RECIPE = "algorithm.recipe"
@@ -27,7 +26,7 @@ def with_recipe(form: RunForm, name: str) -> RunForm:
     for clear_all in (False, True):
         if not any(path.startswith("algorithm.") for path in check(made).errors):
             break
-        values = flatten(made.base)
+        values = made.start
         for path in values:
             leaf = path.partition(".")[2]
             own = path.startswith("algorithm.") and path != RECIPE

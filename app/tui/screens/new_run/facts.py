@@ -152,7 +152,7 @@ def recipe_lines(view: View, width: int, palette: Palette) -> list[Line]:
         return lines
     if lines:
         lines.append([])
-    changed = {p.partition(".")[2] for p in view.checked.changed if p.startswith("algorithm.")}
+    changed = {path.partition(".")[2] for path in view.checked.own}
     for answer in answers(chosen):
         mine = changed & {answer.question, *answer.settings}
         mark = "● " if mine else "  "

@@ -8,6 +8,7 @@ import yaml
 
 from experiments.values import RunSummary
 from grpo_engine.config.parse import (
+    OWNERS,
     SettingInfo,
     build,
     flatten,
@@ -17,6 +18,7 @@ from grpo_engine.config.parse import (
     settings,
     write_yaml,
 )
+from grpo_engine.config.safe_yaml import parse_yaml
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 
@@ -42,10 +44,22 @@ class RunForm:
     edits: Mapping[str, str] = field(default_factory=dict)
     title: str = ""
 
+    @property
+    def start(self) -> Mapping[str, Any]:
+        """The base's values, without those that belonged to what was replaced here."""
+        owners = [f"{path}={text}" for path, text in self.edits.items() if path in OWNERS]
+        kept = merge(self.base.model_dump(), parse_sets(owners))
+        start = flatten(self.base)
+        for path, info in settings().items():
+            section, _, leaf = path.partition(".")
+            if leaf and leaf not in kept[section]:
+                start[path] = info.default
+        return start
+
     def type(self, path: str, text: str) -> "RunForm":
-        """Return the form with one field edited; typing the base's value removes the edit."""
+        """Return the form with one field edited; typing its value at the start removes the edit."""
         edits = {key: value for key, value in self.edits.items() if key != path}
-        if text != shown(flatten(self.base)[path]):
+        if text != shown(self.start[path]):
             edits[path] = text
         return replace(self, edits=edits)
 
@@ -81,20 +95,16 @@ class RunForm:
         places = [path for path in reversed(list(self.edits)) if path in settings]
         return (places or settings or [*self.edits, "steps"])[0]
 
-    def fields(self, search: str = "") -> tuple[FormField, ...]:
-        """The rows that match the search: the eight main ones first, then the others by section."""
-        base, errors = flatten(self.base), self.errors()
-        rows = [
-            FormField(
-                info=info,
-                text=self.edits.get(path, shown(base[path])),
-                changed=path in self.edits,
-                error=errors.get(path, ""),
+    def fields(self, errors: Mapping[str, str]) -> dict[str, FormField]:
+        """Every setting's row by its path."""
+        start, rows = self.start, {}
+        for path, info in settings().items():
+            was = shown(start[path])
+            text = self.edits.get(path, was)
+            rows[path] = FormField(
+                info=info, text=text, changed=text != was, error=errors.get(path, "")
             )
-            for path, info in settings().items()
-            if matches(info, search)
-        ]
-        return tuple(sorted(rows, key=lambda row: not row.info.main))
+        return rows
 
     def to_yaml(self) -> str:
         """The differences from the defaults, as YAML."""
@@ -103,14 +113,18 @@ class RunForm:
     def from_yaml(self, text: str) -> "RunForm":
         """Replace the settings by a YAML text; anything it omits gets the default."""
         try:
-            tree = yaml.safe_load(text) or {}
+            tree = parse_yaml(text) or {}
         except yaml.YAMLError as error:
             raise ConfigError(f"this is not YAML: {error}") from error
         if not isinstance(tree, dict):
             raise ConfigError(f"a config has sections like `rollout:`, got {text[:40]!r}")
-        wanted, base = flatten(build(tree, where="this YAML")), flatten(self.base)
-        edits = {path: shown(value) for path, value in wanted.items() if value != base[path]}
-        return replace(self, edits=edits)
+        wanted = {p: shown(value) for p, value in flatten(build(tree, where="this YAML")).items()}
+        made = replace(self, edits={})
+        for path in OWNERS:
+            made = made.type(path, wanted[path])
+        start = made.start
+        others = {p: text for p, text in wanted.items() if text != shown(start[p])}
+        return replace(made, edits={**made.edits, **others})
 
 
 def matches(info: SettingInfo, search: str) -> bool:

@@ -36,10 +36,14 @@ def what(view: View, busy: str) -> str:
         f"{config.steps:,} steps of {rollout.prompts} × {rollout.group_size} answers.",
         f"It takes {cost_summary(view)}.",
     ]
+    fields = view.checked.fields
     changed = [path for path in view.checked.changed if path != "name"]
     if changed:
         more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
         lines.append(f"Not as in {view.origin.name}: {', '.join(changed[:4])}{more}.")
+    if own := view.checked.own:
+        said = ", ".join(f"{path.partition('.')[2]} {fields[path].text}" for path in own)
+        lines.append(f"Not as in recipe {config.algorithm.recipe}: {said}.")
     for found in (view.examples, view.memory):
         if problem := found.get("problem") or found.get("refused"):
             lines.append(f"▲ It may fail: {str(problem)[:300]}")

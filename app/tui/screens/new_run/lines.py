@@ -6,7 +6,6 @@ from app.tui.screens.new_run.form import FormField, allowed, shown
 from app.tui.screens.new_run.view import FIRST, SECTIONS, Row, View
 from app.tui.widgets.panel import Line, Span
 from grpo_engine.config.mismatch import SAID, can_agree
-from grpo_engine.config.parse import flatten
 from grpo_engine.config.recipe_cards import CARDS
 from grpo_engine.config.recipe_words import ASKS
 from grpo_engine.config.recipes import SETTINGS
@@ -66,7 +65,7 @@ def _mark(field: FormField, palette: Palette) -> tuple[str, int]:
 
 def _value(view: View, field: FormField, room: int, back: int, palette: Palette) -> Line:
     text, aside = value_words(view, field)
-    derived = bool(aside) and aside != field.info.unit
+    derived = aside == "suggested" or text != field.text
     front = palette.label if derived else palette.text
     if field.changed:
         front = palette.bad if field.error else palette.headline
@@ -97,15 +96,26 @@ def value_words(view: View, field: FormField) -> tuple[str, str]:
     if not field.text and path.startswith("algorithm.") and view.checked.recipe is not None:
         chosen = getattr(view.checked.recipe, path.partition(".")[2], None)
         return shown(chosen) or "off", f"as {view.checked.recipe.name}"
-    return field.text, info.unit
+    return field.text, own_words(view, path) or info.unit
+
+
+def own_words(view: View, path: str) -> str:
+    """The recipe's own value, where the setting differs from it."""
+    own, recipe = view.checked.own, view.checked.recipe
+    if path not in own or recipe is None:
+        return ""
+    return f"{recipe.name} has {shown(own[path]) or 'none'}"
 
 
 def shown_value(view: View, field: FormField) -> str:
-    """Format the value from the preset or the parent."""
-    value = shown(flatten(view.form.base)[field.info.path])
+    """Format the value from the preset, the parent or the recipe."""
+    path = field.info.path
+    value = shown(view.form.start[path])
     if value:
         return value
-    return "set by the recipe" if field.info.path.startswith("algorithm.") else "nothing"
+    if path.startswith("algorithm."):
+        return own_words(view, path) or "set by the recipe"
+    return "nothing"
 
 
 def is_unread(view: View, field: FormField) -> bool:
@@ -209,13 +219,11 @@ def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
     path = field.info.path
     lines: list[Line] = [[(part, text)] for part in wrap(plain(field.info.help), width, 3)]
     facts = [("allowed", allowed(field.info)), ("default", default_words(field))]
-    if field.changed:
-        facts.append(
-            (
-                "was",
-                f"{shown_value(view, field)} in {view.origin.kind} {view.origin.name}; u resets it",
-            )
-        )
+    own = own_words(view, path)
+    was = shown_value(view, field) if field.changed else ""
+    if was and was != own:
+        facts.append(("was", f"{was} in {view.origin.kind} {view.origin.name}; u resets it"))
+    facts.append(("recipe", f"{own}; u resets it" if was and was == own else own))
     facts += _recipe_facts(view, path)
     if path == "model.dtype":
         facts.append(("here", auto_words(on_gpu=uses_gpu())))

@@ -4,7 +4,6 @@ from app.tui.screens.new_run.form import shown
 from app.tui.screens.new_run.view import View
 from experiments.export.json import json_text
 from experiments.export.markdown import md_cell, table
-from grpo_engine.config.parse import flatten
 
 
 def as_json(view: View) -> str:
@@ -15,7 +14,7 @@ def as_json(view: View) -> str:
 
 def as_markdown(view: View) -> str:
     """The differences, then all settings, as tables."""
-    base, checked = flatten(view.form.base), view.checked
+    base, checked = view.form.start, view.checked
     lines = [f"# {md_cell(view.name)}", ""]
     lines += [f"From {view.origin.kind} {md_cell(view.origin.name)}.", ""]
     if checked.changed:

@@ -57,22 +57,28 @@ class Checked:
         """The settings that differ from the preset or the parent."""
         return tuple(path for path, row in self.fields.items() if row.changed)
 
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """The recipe's own values of the settings that are set to other ones, by path."""
+        if self.recipe is None:
+            return {}
+        pairs = {name: getattr(RECIPES[self.recipe.name], name) for name in SETTINGS}
+        return {
+            f"algorithm.{name}": value
+            for name, value in pairs.items()
+            if self.fields[f"algorithm.{name}"].text and getattr(self.recipe, name) != value
+        }
+
 
 def check(form: RunForm) -> Checked:
     """Build the config, and assign each error to the field that should be changed."""
     found = form.errors()
-    base = flatten(form.base)
-    rows = {
-        path: FormField(info=info, text=form.edits.get(path, shown(base[path])),
-                        changed=path in form.edits, error=found.get(path, ""))
-        for path, info in INFO.items()
-    }  # fmt: skip
     config = None
     if not found:
         config = form.config()
     chosen = _recipe_of(form, config)
     read = frozenset(settings_read(chosen)) if chosen is not None else frozenset()
-    return Checked(fields=rows, errors=found, config=config, recipe=chosen, read=read)
+    return Checked(fields=form.fields(found), errors=found, config=config, recipe=chosen, read=read)
 
 
 def _recipe_of(form: RunForm, config: RunConfig | None) -> Recipe | None:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from app.inspector.groups import Change, Verdict, letter
 from app.text.numbers import BARS, short, signed
 from app.text.prompt_text import asked
-from app.text.safe_text import cell_len, clip, pad, safe, wrap
+from app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
 from app.tui.looks.colours import Palette, style
+from app.tui.screens.rollouts.load import Hits
 from app.tui.widgets.panel import Line
 from experiments.values import GroupView, RolloutView, SearchHit
 
@@ -44,14 +45,35 @@ def group_line(group: GroupView, *, chosen: bool, width: int, palette: Palette) 
     ]
 
 
-def hit_line(hit: SearchHit, chosen: bool, width: int, palette: Palette) -> Line:
-    """One search hit: step, answer and the text."""
-    back = palette.cursor if chosen else palette.paper
-    head = f"{hit.step:>5} {hit.group_index + 1}{letter(hit.index)} "
+def hit_lines(hits: Sequence[SearchHit], chosen: int, width: int, palette: Palette) -> list[Line]:
+    """The hits of a search, one below the other."""
+    heads = [f"{hit.step:>4} {hit.group_index + 1}{letter(hit.index)} " for hit in hits]
+    size = max(map(len, heads), default=0)
     return [
-        (head, style(palette.label, back)),
-        (pad(hit.text, max(1, width - len(head))), style(palette.text, back)),
+        _hit_line(hit, head.ljust(size), place == chosen, width, palette)
+        for place, (hit, head) in enumerate(zip(hits, heads, strict=True))
     ]
+
+
+def _hit_line(hit: SearchHit, head: str, chosen: bool, width: int, palette: Palette) -> Line:
+    """One hit: step, answer, and the match with the text around it."""
+    back = palette.cursor if chosen else palette.paper
+    before, match, after = excerpt(hit.text, hit.start, hit.end, max(1, width - len(head)))
+    text = style(palette.text, back)
+    line: Line = [
+        (head, style(palette.label, back)), (before, text),
+        (match, style(palette.headline, back, bold=True, underline=True)), (after, text),
+    ]  # fmt: skip
+    return [*line, (" " * max(0, width - cells(line)), text)]
+
+
+def search_note(hits: Hits, chosen: int) -> str:
+    """How far a search has come: `1 of 7`, `1 of the first 50`, `none`, with `…` while it looks."""
+    if not hits.done:
+        return f"{chosen + 1} of {len(hits.found)}…" if hits.found else "looking…"
+    if not hits.found:
+        return "none"
+    return f"{chosen + 1} of {'the first ' if hits.more else ''}{len(hits.found)}"
 
 
 def place_line(group: GroupView, rollout: RolloutView | None, run: str, palette: Palette) -> Line:

@@ -3,6 +3,7 @@
 Called on the reader thread, which also computes the terms.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from app.inspector.terms import group_terms
@@ -12,6 +13,9 @@ from experiments.values import GroupView, SearchHit, TokenView
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.errors import EngineError, RecipeError
 from grpo_engine.events import Origin, PassFinished
+
+MOST_HITS = 50
+SLICE = 8  # pages of texts that are read at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +138,40 @@ def load_group(reader: StoreReader, step: StepGroups, group: GroupView) -> Group
     )
 
 
-def load_hits(
-    reader: StoreReader, run: RunFacts, text: str, most: int = 50
-) -> tuple[SearchHit, ...]:
-    """The newest answers and prompts of the run that contain the text."""
-    return tuple(reader.search(text, run=run.key, limit=most))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hits:
+    """What a search of a run has found so far, newest first; `more` than `MOST_HITS` may exist."""
+
+    text: str
+    found: tuple[SearchHit, ...] = ()
+    done: bool = False
+    more: bool = False
+
+
+class Searcher:
+    """A search of a run's prompts and answers, in slices that leave the reader free in between."""
+
+    def __init__(self, run: RunFacts, text: str) -> None:
+        self.hits = Hits(text=text)
+        self._run = run
+        self._stream: Iterator[SearchHit | None] | None = None
+
+    def look(self, reader: StoreReader) -> Hits:
+        """Look further and return what is found so far."""
+        if self._stream is None:
+            self._stream = reader.searching(self.hits.text, run=self._run.key, limit=MOST_HITS + 1)
+        found, pauses = list(self.hits.found), 0
+        for hit in self._stream:
+            if hit is not None:
+                found.append(hit)
+                continue
+            pauses += 1
+            if pauses == SLICE:
+                break
+        self.hits = replace(
+            self.hits,
+            found=tuple(found[:MOST_HITS]),
+            done=pauses < SLICE,
+            more=len(found) > MOST_HITS,
+        )
+        return self.hits

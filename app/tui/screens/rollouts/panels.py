@@ -20,12 +20,14 @@ from app.tui.screens.rollouts.lines import (
     group_line,
     groups_head,
     history_line,
-    hit_line,
+    hit_lines,
     place_line,
     reward_lines,
+    search_note,
     sibling_lines,
     verdict_line,
 )
+from app.tui.screens.rollouts.load import Hits
 from app.tui.screens.rollouts.token_lines import standouts, token_lines
 from app.tui.screens.rollouts.view import View
 from app.tui.widgets.panel import Line, Panel, Span
@@ -90,11 +92,11 @@ class GroupsPanel(ViewPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """A header, the groups around the selected one, and counts of other origins."""
         palette, view = self.palette, self.view
-        self.title = "found" if view.hits else "groups"
-        self.note = f"{view.hit + 1} of {len(view.hits)}" if view.hits else f"sort {view.sort}"
+        self.title, self.note = "groups", f"sort {view.sort}"
         groups = view.groups
-        if view.hits:
-            return self._found(width, height)
+        if view.search is not None:
+            self.title, self.note = "found", search_note(view.search, view.hit)
+            return self._found(view.search, width, height)
         if not groups:
             return missing(view, width, palette)
         foot = self._foot(palette)
@@ -107,11 +109,15 @@ class GroupsPanel(ViewPanel):
         gap: list[Line] = [[] for _ in range(room - len(rows))]
         return [groups_head(width, palette), *rows, *gap, *foot]
 
-    def _found(self, width: int, height: int) -> list[Line]:
-        hits, at = self.view.hits, self.view.hit
+    def _found(self, search: Hits, width: int, height: int) -> list[Line]:
+        hits, at = search.found, self.view.hit
+        if not hits:
+            text = f"Looking for “{safe(search.text)}” in all prompts and answers of this run."
+            if search.done:
+                text = f"No prompt or answer of this run contains “{safe(search.text)}”."
+            return [[(" " + part, style(self.palette.label))] for part in wrap(text, width - 2, 5)]
         self._top = max(min(self._top, at), at - height + 1)
-        lines = [hit_line(hit, place == at, width, self.palette) for place, hit in enumerate(hits)]
-        return lines[self._top : self._top + height]
+        return hit_lines(hits, at, width, self.palette)[self._top : self._top + height]
 
     def _foot(self, palette: Palette) -> list[Line]:
         step = self.view.step
@@ -131,9 +137,9 @@ class GroupsPanel(ViewPanel):
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked group."""
-        head = 0 if self.view.hits else 1
+        head = 0 if self.view.search else 1
         place = self.inside(event.offset).y - head + self._top
-        if 0 <= place < len(self.view.hits or self.view.groups):
+        if 0 <= place < len(self.view.hits if self.view.search else self.view.groups):
             self.post_message(GroupPicked(place))
 
 

@@ -1,8 +1,9 @@
 """The Rollouts screen: browse steps, groups, answers and tokens of a stored run."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from textual import on, work
@@ -18,10 +19,11 @@ from app.tui.messages import RolloutOpened
 from app.tui.screens.base import WorkbenchScreen
 from app.tui.screens.rollouts.load import (
     GroupDetail,
+    Hits,
     RunFacts,
+    Searcher,
     StepGroups,
     load_group,
-    load_hits,
     load_step,
     run_facts,
 )
@@ -41,6 +43,7 @@ from experiments.values import GroupView
 from grpo_engine.events import Origin
 
 ORIGINS: tuple[Origin, ...] = ("train", "pinned", "eval")
+TYPING_S = 0.25  # without a key before a search begins
 
 
 class RolloutsScreen(WorkbenchScreen):
@@ -98,6 +101,7 @@ class RolloutsScreen(WorkbenchScreen):
         self._shown: int | None = None  # the run that was last shown in the workbench
         self._following = True
         self._seen_step = -1
+        self.typing_pause: Callable[[], Awaitable[None]] = partial(asyncio.sleep, TYPING_S)
 
     def body(self) -> ComposeResult:
         """A history line and three panes."""
@@ -171,6 +175,7 @@ class RolloutsScreen(WorkbenchScreen):
         """Pass the view to every panel, and read the numbers of the selected group."""
         if not self.is_mounted:
             return
+        self.set_class(new.search is not None, "-finding")
         for panel in self.query(ViewPanel):
             panel.view = new
         if new.chosen is not None and new.shown is None:
@@ -285,26 +290,27 @@ class RolloutsScreen(WorkbenchScreen):
     # -- search and export ------------------------------------------------------------------
 
     def find(self, text: str) -> None:
-        """Search all answers and prompts of the run."""
-        if self._run is None or not text:
-            self.view = replace(self.view, hits=(), hit=0)
-            return
-        self._search(self._run, text)
+        """Search all answers and prompts of the run once the user stops typing."""
+        self.workers.cancel_group(self, "search")
+        found = None
+        if self._run is not None and text.strip():
+            found = Hits(text=text)
+            self._search(self._run, text)
+        self.view = replace(self.view, search=found, hit=0)
 
     @work(exclusive=True, group="search")
     async def _search(self, run: RunFacts, text: str) -> None:
+        searcher = Searcher(run, text)
         try:
-            hits = await self.workbench.reader.ask(
-                lambda reader: load_hits(reader, run, text), "search"
-            )
-        except (StoreError, asyncio.CancelledError) as error:
+            await self.typing_pause()
+            while not searcher.hits.done and self._run is run:
+                hits = await self.workbench.reader.ask(searcher.look, "search")
+                first = not self.view.hits
+                self.view = replace(self.view, search=hits)
+                if first and hits.found:
+                    self._open_hit(0)
+        except (StoreError, InterruptedError, asyncio.CancelledError) as error:
             self._say(error)
-            return
-        self.view = replace(self.view, hits=hits, hit=0)
-        if hits:
-            self._open_hit(0)
-        else:
-            self.notify(f"No prompt or answer of this run contains {text!r}.")
 
     def _open_hit(self, place: int) -> None:
         hits = self.view.hits
@@ -327,7 +333,7 @@ class RolloutsScreen(WorkbenchScreen):
     @on(GroupPicked)
     def choose_group(self, message: GroupPicked) -> None:
         """Choose the clicked group or search hit."""
-        if self.view.hits:
+        if self.view.search is not None:
             self._open_hit(message.place)
         else:
             self.view = self.view.move_group(message.place - self.view.group)

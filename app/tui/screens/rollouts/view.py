@@ -7,7 +7,7 @@ from app.inspector.groups import Change, SortKey, sorted_groups, word_diff
 from app.inspector.heat import HEAT_MODES, Heat, HeatMode, heat
 from app.inspector.layout import token_texts
 from app.inspector.values import TokenTerm
-from app.tui.screens.rollouts.load import GroupDetail, StepGroups
+from app.tui.screens.rollouts.load import GroupDetail, Hits, StepGroups
 from experiments.values import GroupView, RolloutView, SearchHit, TokenRow
 
 
@@ -23,8 +23,13 @@ class View:
     sort: SortKey = "prompt"
     mode: HeatMode = "push"
     diff: bool = False
-    hits: tuple[SearchHit, ...] = ()
+    search: Hits | None = None
     hit: int = 0
+
+    @property
+    def hits(self) -> tuple[SearchHit, ...]:
+        """What the search has found."""
+        return self.search.found if self.search else ()
 
     @property
     def groups(self) -> tuple[GroupView, ...]:

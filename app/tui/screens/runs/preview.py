@@ -55,6 +55,9 @@ def _head(preview: Preview, width: int, palette: Palette) -> list[Line]:
         lines += [[(part, text)] for part in wrap(run.note, width, 3)]
     if run.error:
         lines += [[(part, style(palette.bad))] for part in wrap(run.error, width, 4)]
+    if run.waiting:
+        words = f"{run.waiting} and are imported when the store can be written"
+        lines += [[(part, style(palette.warn))] for part in wrap(words, width, 4)]
     if run.parent:
         lines.append([(f"cloned from {run.parent}", label)])
     return lines

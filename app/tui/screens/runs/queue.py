@@ -1,7 +1,9 @@
 """The queue: waiting runs, and the worker that takes them."""
 
 import asyncio
-from typing import ClassVar
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -18,6 +20,11 @@ from app.tui.widgets.panel import Line, Panel
 from experiments.errors import StoreError
 from experiments.values import QueueItemView
 
+if TYPE_CHECKING:
+    from experiments.queue import RunQueue
+
+ENDED = 20  # how many runs are listed that are no longer in the queue
+AGAIN = ("skipped", "failed", "cancelled")
 EMPTY = "The queue is empty. New run (2) and `grpo-tui sweep` add runs to it."
 
 
@@ -60,6 +67,8 @@ class QueueScreen(Dialog[None]):
                 tooltip="Train the waiting runs, one after another, in a background process"),
         Binding("x", "cancel", "remove", id="queue.cancel",
                 tooltip="Remove a waiting run from the queue"),
+        Binding("a", "again", "train anyway", id="queue.again",
+                tooltip="Train a run that was skipped, failed or removed after all"),
         Binding("escape,q,Q", "close", "close", id="queue.close", tooltip="Back to the runs"),
     ]  # fmt: skip
 
@@ -84,7 +93,9 @@ class QueueScreen(Dialog[None]):
     @work(exclusive=True)
     async def _read(self) -> None:
         try:
-            items = await self.workbench.reader.ask(lambda reader: reader.queue(), "queue")
+            items = await self.workbench.reader.ask(
+                lambda reader: reader.queue(ended=ENDED), "queue"
+            )
         except (StoreError, asyncio.CancelledError):
             return
         self.query_one(QueuePanel).items = items
@@ -110,19 +121,33 @@ class QueueScreen(Dialog[None]):
         if item.state != "queued":
             self.notify(f"Only a waiting run can be removed; this one is {item.state}.")
             return
+        self._write(lambda queue: queue.cancel(item.key))
+
+    def action_again(self) -> None:
+        """Queue the run under the cursor once more."""
+        panel = self.query_one(QueuePanel)
+        if not panel.items or self.workbench.read_only:
+            return
+        item = panel.items[min(panel.cursor, len(panel.items) - 1)]
+        if item.state not in AGAIN:
+            self.notify(
+                f"This run is {item.state}; what was skipped or failed can be queued again."
+            )
+            return
+        self._write(lambda queue: queue.requeue(item.state, item=item.key))
+        self.notify(f"{item.name or 'The run'} waits again; ⏎ starts a worker.")
+
+    def _write(self, change: "Callable[[RunQueue], object]") -> None:
         path = self.workbench.store
 
-        def take_out() -> None:
+        def write() -> None:
             from experiments.queue import RunQueue
             from experiments.store import ExperimentStore
 
-            store = ExperimentStore(path)
-            try:
-                RunQueue(store).cancel(item.key)
-            finally:
-                store.close()
+            with closing(ExperimentStore(path)) as store:
+                change(RunQueue(store))
 
-        self.run_worker(take_out, thread=True, group="write")
+        self.run_worker(write, thread=True, group="write")
 
     def action_close(self) -> None:
         """Return to the runs."""

@@ -1,6 +1,8 @@
 """The pages below the curves of Compare: metrics, seeds, grid, answers, and the paired test."""
 
 import json
+import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from tests.app import frames
 from tests.app.compared import cli, grid_of_runs, opened, refs_of, settled, two_runs, workbench
-from tests.app.script import evaluation, started
+from tests.app.script import algorithm, evaluation, started
 from tests.app.stored import record
 
 
@@ -63,7 +65,7 @@ async def test_seeds_are_grouped_with_mean_and_interval(sweep: Path) -> None:
         assert all(len(group.runs) == 2 for group in found.seeds)
         text = frames.text(app)
         assert "seeds as bands" in text
-        assert "algorithm.beta 0.1, optimizer.learning_rate 1e−05  2 seeds (0, 1)" in text
+        assert "beta 0.1, learning_rate 1e−05, 2 seeds (0, 1)" in text
         one = next(item for item in found.seeds[0].best if item.key == "reward")
         assert one.low is not None
         assert one.high is not None
@@ -154,15 +156,18 @@ def judged(path: Path, first: float, second: float, fingerprint: str = "a1b2c3")
         record(path, iter(events), name=f"run-{number}", seed=number)
 
 
+WHERE = "on 128 held-out problems, greedy answers, step 3"
+
+
 @pytest.mark.parametrize(
     ("share", "expected"),
     [
-        (0.75, "run-1 is better than run-0: +25 points (95 %: +17.4 to +32.6) on the same 128 "
-               "held-out problems; p < .001, McNemar's exact test."),
-        (0.51, "No significant difference: +1.6 points (95 %: −0.6 to +3.7) for run-1 over run-0 "
-               "on the same 128 held-out problems; p = .500, McNemar's exact test."),
-        (0.5, "run-1 and run-0 get as many right on the same 128 held-out problems; p = 1.000, "
-              "McNemar's exact test."),
+        (0.75, "run-1 is better than run-0: +25 points (95 %: +17.4 to +32.7), 75 and 50 %, "
+               f"{WHERE}; p < .001, McNemar's exact test."),
+        (0.51, "No significant difference: +1.6 points (95 %: 0 to +3.4), 51.6 and 50 %, "
+               f"for run-1 over run-0 {WHERE}; p = .500, McNemar's exact test."),
+        (0.5, f"run-1 and run-0 get as many right, 50 %, {WHERE}; p = 1.000, McNemar's exact "
+              "test."),
     ],
 )  # fmt: skip
 async def test_the_paired_test_is_one_sentence(share: float, expected: str, tmp_path: Path) -> None:
@@ -173,6 +178,61 @@ async def test_the_paired_test_is_one_sentence(share: float, expected: str, tmp_
         assert verdict(screen.view) == expected
         shown = " ".join(line.strip(" ▸") for line in frames.frame(app)[1:4])
         assert expected in shown
+
+
+def two_betas(path: Path) -> None:
+    """Two betas with two seeds each, tried greedily and by sampling."""
+    chance = random.Random(0)
+    for beta, share in ((0.04, 0.55), (0.4, 0.8)):
+        for seed in (0, 1):
+            sampled = tuple(
+                ev.EvaluationSample(example_key=f"held-{i}", samples=4, rewards={},
+                                    correct=sum(chance.random() < share for _ in range(4)))
+                for i in range(128)
+            )  # fmt: skip
+            accuracy = sum(row.correct for row in sampled) / 512
+            greedy = evaluation(3, 0.5 + 0.01 * seed, "after")
+            both = replace(greedy, mode="sampled", samples=4, rows=sampled,
+                           metrics={"eval/accuracy": accuracy})  # fmt: skip
+            events: list[ev.Event] = [started(), greedy, both]
+            record(path, iter(events), name=f"b{beta}-s{seed}", seed=seed,
+                   algorithm=algorithm(beta=beta))  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 48)])
+async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
+    size: tuple[int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "runs.db"
+    two_betas(path)
+    app = workbench(path)
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(app, pilot)
+        said = verdict(screen.view)
+        assert said.startswith("beta 0.4 (2 seeds) is better than beta 0.04 (2 seeds): +")
+        assert "on 128 held-out problems, sampled 4 times, step 3; p < .001" in said
+        assert "By seed: " in said
+        # each seed's share in the sentence is the one in the table
+        table = [screen.view.cell("eval/accuracy", run.id) for run in screen.view.runs]
+        shares = sorted(100 * cell.last for cell in table if cell and cell.last is not None)
+        text = said.partition("By seed: ")[2]
+        assert [float(part) for part in re.findall("[0-9.]+[0-9]", text)] == pytest.approx(
+            [*shares[2:], *shares[:2]], abs=0.06
+        )
+        frames.check(app)
+        await pilot.press("S")
+        await settled(pilot, screen)
+        assert "beta 0.4" in frames.text(app)
+        # the greedy answers are told of where they are looked at
+        greedy = replace(screen.view, chart=screen.view.metrics.index("eval/greedy/accuracy"))
+        assert "greedy answers, step 3; p = 1.000" in verdict(greedy)
+        screen.view = greedy
+        await settled(pilot, screen)
+        assert "held-out accuracy, greedy" in frames.text(app)
+    printed = " ".join(cli(capsys, *refs_of(path), "--db", str(path)).split())
+    assert said in printed
+    assert "beta 0.4, 2 seeds (0, 1): mean of best" in printed
+    assert "eval/accuracy (sampled) ↑" in printed
 
 
 async def test_other_data_refuse_the_test_and_say_so(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.tui.screens.new_run.form import RunForm, allowed, cost, shown
+from app.tui.screens.new_run.form import RunForm, allowed, cost, matches, shown
 from grpo_engine.config.parse import build, flatten, settings
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
@@ -41,12 +41,11 @@ def test_an_error_of_several_fields_stands_at_the_one_that_was_edited_last() -> 
     assert "at most the answers of a step (16)" in form.errors()["rollout.prompts"]
 
 
-def test_the_eight_come_first_and_search_reads_path_and_help() -> None:
-    rows = RunForm(BASE).fields()
-    assert [row.info.main for row in rows[:9]] == [True] * 8 + [False]
-    assert {row.info.path for row in RunForm(BASE).fields("learning peak")} == {
+def test_search_reads_path_and_help() -> None:
+    rows = RunForm(BASE).fields({}).values()
+    assert [row.info.path for row in rows if matches(row.info, "learning peak")] == [
         "optimizer.learning_rate"
-    }
+    ]
 
 
 def test_every_default_can_be_typed_as_it_is_shown() -> None:
@@ -64,6 +63,17 @@ def test_yaml_goes_both_ways() -> None:
     form = RunForm(BASE).type("steps", "12")
     again = RunForm(RunConfig()).from_yaml(form.to_yaml())
     assert again.config() == form.config()
+
+
+def test_a_mapping_is_typed_as_it_is_shown() -> None:
+    base = build({"task": {"name": "gsm8k", "options": {"prefix": "Q: ", "seed": 1}}})
+    assert shown(flatten(base)["task.options"]) == "{prefix: 'Q: ', seed: 1}"
+    form = RunForm(base).type("task.options", "{seed: 2}")
+    assert form.config().task.options == {"seed": 2}
+    assert RunForm(RunConfig()).from_yaml(form.to_yaml()).config() == form.config()
+    assert (
+        RunForm(base).type("task.system_prompt", "{a: 1}").config().task.system_prompt == "{a: 1}"
+    )
 
 
 def test_bad_yaml_is_refused_in_words() -> None:

@@ -1,5 +1,6 @@
 """New run by keys alone: choose, change, see errors, try, save, launch."""
 
+import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from app.tui.screens.new_run.panels import SettingsPanel, Typed
 from app.tui.screens.new_run.picks import Pick
 from experiments.reader import StoreReader
 from grpo_engine.config.parse import read_yaml
+from grpo_engine.config.recipes import RECIPES, recipe
+from grpo_engine.config.settings import AlgorithmConfig
 from tests.app import frames
 from tests.app.frames import LOOKS
 from tests.app.new_run_kit import go_to, opened, workbench, write
@@ -127,7 +130,8 @@ async def test_a_recipe_that_the_settings_exclude_is_refused_in_its_rules_words(
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, preset="starter")
-        screen.view = replace(screen.view, cursor="algorithm.recipe")
+        form = screen.view.form.type("algorithm.passes", "3")
+        screen.change(replace(screen.view.with_form(form), cursor="algorithm.recipe"))
         await pilot.press("enter")
         assert isinstance(app.screen, Pick)
         await pilot.press("home")
@@ -143,9 +147,41 @@ async def test_a_recipe_that_the_settings_exclude_is_refused_in_its_rules_words(
         await pilot.press("c")
         await pilot.pause()
         assert screen.view.problems == 0
-        assert set(screen.view.checked.changed) == {"algorithm.recipe", "algorithm.passes"}
-        await pilot.press("ctrl+z")
+        assert screen.view.checked.changed == ("algorithm.recipe",)
+        await pilot.press("ctrl+z", "ctrl+z")
         assert not screen.view.checked.changed
+
+
+async def test_another_recipe_shows_its_own_values_and_marks_what_is_typed(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, pilot, preset="starter")
+        screen.view = replace(screen.view, cursor="algorithm.recipe")
+        await pilot.press("slash", *"algorithm.passes", "enter")
+        await pilot.pause()
+        assert re.search(r"passes +2 +grpo has 1", frames.text(app))
+        await pilot.press("escape")
+        recipes = list(RECIPES)
+        for _ in range(recipes.index("how-much") - recipes.index("grpo")):
+            screen.view = replace(screen.view, cursor="algorithm.recipe")
+            await pilot.press("right")
+        assert screen.view.checked.changed == ("algorithm.recipe",)
+        assert screen.view.name == "starter-how-much"
+        await go_to(pilot, screen, "algorithm.passes")
+        assert re.search(r" {3}passes +8 +as how-much", frames.text(app))
+        await pilot.press("enter")
+        await write(pilot, "2")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert re.search(r" ● passes +2 +← how-much has 8", frames.text(app))
+        frames.check(app)
+        await pilot.press("L")
+        await pilot.pause()
+        assert "Not as in recipe how-much: passes 2." in " ".join(frames.text(app).split())
+        await pilot.press("q")
+    with closing(StoreReader(store)) as reader:
+        algorithm = reader.queue()[-1].config["algorithm"]
+    assert AlgorithmConfig(**algorithm).resolved() == recipe("how-much", passes=2)
 
 
 async def test_clone_from_runs_shows_exactly_the_setting_that_differs(store: Path) -> None:

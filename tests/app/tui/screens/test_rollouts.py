@@ -1,5 +1,6 @@
 """Rollouts on a stored run: the screen agrees with the store."""
 
+import asyncio
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from app.tui.app import Workbench
 from app.tui.messages import RolloutOpened
 from app.tui.preferences import Preferences
 from app.tui.screens.rollouts import RolloutsScreen
+from app.tui.screens.rollouts.load import Hits, Searcher, run_facts
 from app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown
 from app.tui.screens.rollouts.token_lines import probability
 from experiments.reader import StoreReader
@@ -21,6 +23,7 @@ from grpo_engine import events as ev
 from tests.app import frames
 from tests.app.frames import LOOKS, SIZES
 from tests.app.script import hostile_group, started
+from tests.app.script import scored as group_scored
 from tests.app.stored import record, with_ends
 
 
@@ -157,6 +160,124 @@ async def test_search_finds_answers_and_opens_them(store: Path) -> None:
         hit = screen.view.hits[1]
         assert screen.view.chosen is not None
         assert (screen.view.chosen.step, screen.view.chosen.index) == (hit.step, hit.group_index)
+
+
+TEMPLATE = "<|im_start|>system\nYou are a careful assistant.<|im_end|>\n<|im_start|>user\n{}"
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 60 prompts in a chat template; every answer carries a digit, one a zebra."""
+    path = tmp_path_factory.mktemp("texts") / "runs.db"
+    events: list[ev.Event] = [started()]
+    for step in range(1, 61):
+        words = "then we carry the 1 to the tens" + (" with a zebra" if step == 30 else "")
+        scored = group_scored(step, 0, (17, step), [(f"first 7+{step}, {words}", True, False)])
+        asked = replace(scored.group, prompt_text=TEMPLATE.format(f"17 + {step} = ?"))
+        events.append(replace(scored, group=with_ends(asked)))
+    record(path, iter(events))
+    return path
+
+
+async def searched(pilot: Pilot[int], screen: RolloutsScreen, text: str) -> str:
+    """The frame once the text was looked for."""
+    screen.find(text)
+    await pilot.pause()
+    assert screen.view.search is not None
+    assert screen.view.search.done
+    return frames.text(screen.app)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 48)])
+async def test_a_part_of_a_word_is_found_and_shown_where_it_is(
+    size: tuple[int, int], texts: Path
+) -> None:
+    app = workbench(texts)
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(app, pilot, step=60, group=0, answer=0)
+        shown = await searched(pilot, screen, "zeb")
+        (line,) = [line for line in shown.splitlines() if "30 1a " in line]
+        assert "zebra" in line
+        assert "1 of 1" in shown
+        assert screen.view.chosen is not None
+        assert screen.view.chosen.step == 30
+        frames.check(app)
+        # in a prompt the question is shown, and not how its template begins
+        shown = await searched(pilot, screen, "17 + 5 =")
+        (line,) = [line for line in shown.splitlines() if "5 1a " in line]
+        assert "17 + 5 = ?" in line
+        assert "system" not in line
+        shown = await searched(pilot, screen, "car")
+        assert "carry" in next(line for line in shown.splitlines() if "60 1a " in line)
+        frames.check(app)
+
+
+async def test_a_limit_is_called_one(texts: Path) -> None:
+    app = workbench(texts)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=60, group=0, answer=0)
+        assert "1 of the first 50" in await searched(pilot, screen, "carry")
+        # 7+5, and 7+50 to 7+59
+        assert "1 of 11 " in await searched(pilot, screen, "7+5")
+
+
+async def test_a_search_waits_until_typing_pauses_and_says_nothing_before(
+    texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = asyncio.Event()
+    looked: list[str] = []
+    look = Searcher.look
+
+    def noted(searcher: Searcher, reader: StoreReader) -> Hits:
+        looked.append(searcher.hits.text)
+        return look(searcher, reader)
+
+    async def pause() -> None:
+        await paused.wait()
+
+    monkeypatch.setattr(Searcher, "look", noted)
+    app = workbench(texts)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=60, group=0, answer=0)
+        screen.typing_pause = pause
+        await pilot.press("slash")
+        for typed in ("q", "qu", "qux"):
+            await pilot.press(typed[-1])
+            shown = frames.text(app)
+            assert "looking…" in shown
+            assert f"Looking for “{typed}”" in shown
+            assert "contains" not in shown
+        assert looked == []
+        paused.set()
+        await pilot.pause()
+        assert looked == ["qux"]
+        assert "No prompt or answer of this run contains “qux”." in " ".join(
+            line[1:43].strip() for line in frames.frame(app)
+        )
+        paused.clear()
+        await pilot.press("escape")
+        assert screen.view.search is None
+        assert "sort prompt" in frames.text(app)
+
+
+async def test_a_search_leaves_the_reader_free_between_slices(
+    texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.read.search.SCANNED", 5)
+    monkeypatch.setattr("app.tui.screens.rollouts.load.SLICE", 2)
+    reader = StoreReader(texts)
+    searcher = Searcher(run_facts(reader, 1), "7+1")
+    monkeypatch.setattr("app.tui.screens.rollouts.load.MOST_HITS", 50)
+    states = []
+    while not searcher.hits.done:
+        states.append(searcher.look(reader))
+        assert reader.runs()  # another question in between
+    reader.close()
+    # two pages of five answers at a time, of 60
+    assert len(states) in (6, 7)
+    assert [len(state.found) for state in states] == sorted(len(state.found) for state in states)
+    # 7+1 and 7+10 to 7+19
+    assert len(states[-1].found) == 11
 
 
 async def test_the_lab_turns_a_choice_and_shows_what_it_would_have_changed(store: Path) -> None:

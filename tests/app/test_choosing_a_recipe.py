@@ -1,0 +1,210 @@
+"""A recipe comes with its own settings, wherever it is chosen; what is set beside it stays."""
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.cli.main import main
+from app.cli.run_config import assemble
+from app.tui.screens.new_run.form import RunForm
+from app.tui.screens.new_run.screen import preset_view
+from app.tui.screens.new_run.view import check
+from experiments.presets import names, preset
+from experiments.reader import StoreReader
+from grpo_engine.config.parse import build, merge, parse_sets, read_yaml, write_yaml
+from grpo_engine.config.recipes import RECIPES, Recipe, recipe
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.errors import ConfigError, RecipeError
+
+RECIPE = "algorithm.recipe"
+# settings of the algorithm that people set on purpose, with values that no recipe has
+CHANGES = {
+    "passes": 3, "minibatches": 2, "beta": 0.07, "clip_low": 0.11, "clip_high": 0.13,
+    "mask_truncated": True, "std": "population", "entropy_bonus": 0.01, "ref_refresh_every": 7,
+    "weight": "sum", "refill_rounds": 1, "overlong_buffer": 0.3, "cispo_cap": 2.5,
+}  # fmt: skip
+PRESETS, CHANGED = st.sampled_from(names()), st.sampled_from(tuple(RECIPES))
+ON_PURPOSE = st.lists(st.sampled_from(tuple(CHANGES)), unique=True, max_size=3)
+
+
+def expected(name: str, changes: Sequence[str]) -> Recipe | None:
+    """The recipe as defined with these changes; None if it refuses them."""
+    try:
+        return recipe(name, **{change: CHANGES[change] for change in changes})
+    except RecipeError:
+        return None
+
+
+def pairs(changes: Sequence[str]) -> list[str]:
+    return [f"algorithm.{name}={str(CHANGES[name]).lower()}" for name in changes]
+
+
+def same(config: Callable[[], RunConfig], wanted: Recipe | None) -> None:
+    """A configuration has this recipe, or is refused as the recipe's changes are."""
+    if wanted is None:
+        with pytest.raises(ConfigError, match="recipe"):
+            config()
+    else:
+        assert config().algorithm.resolved() == wanted
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("start", names())
+def test_a_recipe_named_over_a_preset_is_the_recipe_as_defined(start: str, name: str) -> None:
+    config = assemble(None, start, [f"{RECIPE}={name}"])
+    assert config.algorithm.resolved() == RECIPES[name]
+
+
+@given(PRESETS, CHANGED, ON_PURPOSE, st.randoms())
+@settings(max_examples=150)
+def test_what_is_set_beside_the_recipe_stays_in_any_order(
+    start: str, name: str, changes: list[str], order: Random
+) -> None:
+    words = [f"{RECIPE}={name}", *pairs(changes)]
+    order.shuffle(words)
+    same(lambda: assemble(None, start, words), expected(name, changes))
+
+
+@given(PRESETS, CHANGED, ON_PURPOSE)
+@settings(max_examples=100)
+def test_the_form_takes_a_recipe_as_defined_and_keeps_what_was_typed(
+    start: str, name: str, changes: list[str]
+) -> None:
+    opened = RunForm(preset(start).config)
+    if name == opened.base.algorithm.recipe:
+        return
+    before, after = opened, opened.type(RECIPE, name)
+    for pair in pairs(changes):
+        path, _, text = pair.partition("=")
+        before, after = before.type(path, text), after.type(path, text)
+    for form in (before.type(RECIPE, name), after):
+        same(form.config, expected(name, changes))
+
+
+def test_over_starter_every_recipe_makes_its_own_number_of_passes() -> None:
+    passes = {
+        name: assemble(None, "starter", [f"{RECIPE}={name}"]).algorithm.resolved().passes
+        for name in ("how-much", "ppo", "dapo", "gspo", "cispo", "reinforce")
+    }
+    assert passes == {
+        "how-much": 8, "ppo": 4, "dapo": 1, "gspo": 1, "cispo": 1, "reinforce": 1,
+    }  # fmt: skip
+
+
+def test_a_preset_keeps_its_own_changes_to_its_own_recipe() -> None:
+    # starter makes two passes with grpo, whose own number is one
+    assert assemble(None, "starter", ["seed=3"]).algorithm.resolved() == recipe("grpo", passes=2)
+    changed = assemble(None, "starter", ["algorithm.beta=0.1"])
+    assert changed.algorithm.resolved() == recipe("grpo", passes=2, beta=0.1)
+
+
+def test_a_file_brings_its_recipe_over_a_preset_and_keeps_what_it_sets(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("algorithm: {recipe: how-much, target_tolerance: 0.05}")
+    made = assemble(file, "starter", []).algorithm.resolved()
+    assert made == recipe("how-much", target_tolerance=0.05)
+    assert assemble(file, None, [f"{RECIPE}=ppo"]).algorithm.resolved() == RECIPES["ppo"]
+
+
+def test_a_file_that_names_no_recipe_changes_whichever_is_chosen(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("algorithm: {passes: 3}")
+    for start in (None, "starter"):
+        made = assemble(file, start, [f"{RECIPE}=ppo"]).algorithm.resolved()
+        assert made == recipe("ppo", passes=3)
+
+
+@pytest.mark.parametrize("start", names())
+def test_a_written_file_belongs_to_its_recipe(start: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(write_yaml(preset(start).config))
+    assert build(read_yaml(file)) == preset(start).config
+    for name in RECIPES:
+        assert assemble(file, None, [f"{RECIPE}={name}"]).algorithm.resolved() == RECIPES[name]
+
+
+def test_config_init_writes_the_recipe_as_defined(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "init", "--preset", "starter", "--set", f"{RECIPE}=how-much"]) == 0
+    assert "algorithm:\n  recipe: how-much\noptimizer:" in capsys.readouterr().out
+
+
+def test_config_check_says_what_differs_from_the_recipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("algorithm: {recipe: how-much, passes: 3, stop_share: 0.99}")
+    assert main(["config", "check", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "algorithm.passes = 3   (how-much has 8)" in out
+    assert "algorithm.stop_share = 0.99\n" in out  # as how-much has it
+    assert main(["config", "check", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["differs_from_recipe"] == {"passes": [3, 8]}
+
+
+@pytest.mark.parametrize("start", names())
+def test_a_sweep_over_recipes_compares_them_as_defined(start: str, tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    assert main(["sweep", "--preset", start, "--set", f"{RECIPE}={','.join(RECIPES)}",
+                 "--add-only", "--db", str(store)]) == 0  # fmt: skip
+    with closing(StoreReader(store)) as reader:
+        configs = [build(item.config) for item in reader.queue()]
+    assert [config.algorithm.resolved() for config in configs] == list(RECIPES.values())
+
+
+def test_a_sweep_keeps_what_is_set_beside_its_recipes(tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    assert main(["sweep", "--set", "algorithm.passes=3", "--set", f"{RECIPE}=how-much,ppo",
+                 "--add-only", "--db", str(store)]) == 0  # fmt: skip
+    with closing(StoreReader(store)) as reader:
+        made = [build(item.config).algorithm.resolved() for item in reader.queue()]
+    assert made == [recipe("how-much", passes=3), recipe("ppo", passes=3)]
+
+
+def test_trees_of_settings_follow_the_same_rule() -> None:
+    base = {"algorithm": {"recipe": "grpo", "passes": 2, "beta": 0.0}, "seed": 4}
+    assert merge(base, {"algorithm": {"recipe": "ppo"}}) == {
+        "algorithm": {"recipe": "ppo"}, "seed": 4,
+    }  # fmt: skip
+    assert merge(base, parse_sets(["algorithm.passes=5"]))["algorithm"] == {
+        "recipe": "grpo", "passes": 5, "beta": 0.0,
+    }  # fmt: skip
+
+
+def test_a_clone_takes_another_recipe_as_defined_and_undoes_it_to_the_parents_own() -> None:
+    parent = build({"algorithm": {"recipe": "grpo", "passes": 2, "beta": 0.1}})
+    form = RunForm(parent).type(RECIPE, "ppo")
+    assert form.config().algorithm.resolved() == RECIPES["ppo"]
+    # the parent's number of passes, set on purpose for another recipe
+    assert form.type("algorithm.passes", "2").config().algorithm.resolved().passes == 2
+    assert form.type(RECIPE, "grpo").config() == parent
+
+
+def test_the_form_marks_what_was_set_on_purpose_and_nothing_else() -> None:
+    form = preset_view("starter").form.type(RECIPE, "how-much")
+    assert check(form).changed == (RECIPE,)
+    form = form.type("algorithm.passes", "2")
+    assert set(check(form).changed) == {RECIPE, "algorithm.passes"}
+    assert check(form.type(RECIPE, "grpo")).changed == ()
+
+
+def test_yaml_typed_into_the_form_keeps_its_settings_for_a_new_recipe() -> None:
+    form = RunForm(preset("starter").config)
+    for text, wanted in (
+        ("algorithm: {recipe: how-much, passes: 2}", recipe("how-much", passes=2)),
+        ("algorithm: {recipe: how-much}", RECIPES["how-much"]),
+        ("algorithm: {recipe: grpo}", RECIPES["grpo"]),
+    ):
+        again = form.from_yaml(text)
+        assert again.config().algorithm.resolved() == wanted
+        assert again.from_yaml(again.to_yaml()).config() == again.config()
+
+
+def test_stored_settings_mean_what_they_meant() -> None:
+    stored = build({"algorithm": {"recipe": "dapo", "passes": 2}}).model_dump(mode="json")
+    assert RunConfig.model_validate(stored).algorithm.resolved() == recipe("dapo", passes=2)

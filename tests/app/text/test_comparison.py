@@ -1,0 +1,101 @@
+"""The verdict in words: it says what the test found, and does not contradict itself."""
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.text.comparison import percent, points, probability, sentence_of, value_text
+from experiments.compare.paired import paired
+from experiments.compare.values import Evaluated, PairedTest, SettingDifference
+
+NAMES: Any = SimpleNamespace(
+    runs=tuple(SimpleNamespace(id=name, name=f"run-{name}") for name in "abcd"),
+    differing=(
+        SettingDifference(path="algorithm.beta", values=(0.4, 0.4, 0.04, 0.04)),
+        SettingDifference(path="optimizer.beta", values=(1, 1, 2, 2)),
+        SettingDifference(path="task.options.hard", values=(True, True, False, False)),
+        SettingDifference(path="seed", values=(0, 1, 0, 1)),
+    ),
+)
+
+
+def compared(left: list[float], right: list[float]) -> PairedTest:
+    """A test of two runs by their shares per problem."""
+    found = paired(tuple(one - other for one, other in zip(left, right, strict=True)))
+    own, other = (
+        Evaluated(runs=(name,), shares=(sum(shares) / len(shares),), steps=(step,), samples=4)
+        for name, shares, step in (("a", left, 60), ("c", right, 20))
+    )
+    return PairedTest(
+        run="a", baseline="c", mode="sampled", step=60, baseline_step=20, problems=len(left),
+        difference=found.mean, low=found.low, high=found.high, p_value=found.p_value,
+        method="paired permutation test", own=own, other=other,
+    )  # fmt: skip
+
+
+SHARE = st.integers(0, 4).map(lambda right: right / 4)
+
+
+def number(text: str) -> float:
+    return float(text.replace("−", "-").replace("<", ""))
+
+
+@given(st.lists(st.tuples(SHARE, SHARE), min_size=2, max_size=40))
+def test_the_printed_interval_holds_0_exactly_when_the_printed_p_is_not_below_5_percent(
+    pairs: list[tuple[float, float]],
+) -> None:
+    test = compared([one for one, _ in pairs], [other for _, other in pairs])
+    said = sentence_of(test, NAMES)
+    p = number(re.findall(r"p [=<] ([.0-9]+)", said)[0])
+    if "get as many right" in said:
+        assert p >= 0.05
+        return
+    low, high = map(number, re.findall(r"95 %: (\S+) to ([^)]+)\)", said)[0])
+    assert ("is better than" in said) == (p < 0.05) == (low > 0 or high < 0)
+    first = "run-a" if test.own.share > test.other.share else "run-c"
+    assert re.search(rf"(^{first} is better|for {first} over)", said)
+    # steps are in the order of the runs
+    assert f"step{'s 60 and 20' if first == 'run-a' else 's 20 and 60'};" in said
+
+
+def test_settings_are_named_by_what_their_seeds_share() -> None:
+    test = compared([1.0] * 10, [0.0] * 10)
+    own = Evaluated(runs=("a", "b"), shares=(0.9, 0.8), steps=(60, 60), samples=1)
+    other = Evaluated(runs=("c", "d"), shares=(0.5, 0.52), steps=(60, 60), samples=1)
+    said = sentence_of(replace(test, own=own, other=other), NAMES)
+    # two settings end in `beta`, so both are named in full
+    assert said.startswith(
+        "algorithm.beta 0.4, optimizer.beta 1, hard yes (2 seeds) is better than "
+        "algorithm.beta 0.04, optimizer.beta 2, hard no (2 seeds): +100 points"
+    )
+    assert "85 and 51 %, on 10 held-out problems, sampled once, step 60; p = .002" in said
+    assert said.endswith("By seed: 80–90 and 50–52 %.")
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [(0.0004, "p < .001"), (0.0117, "p = .012"), (0.0498, "p = .0498"), (0.05, "p = .050"),
+     (0.04999, "p = .04999"), (0.5, "p = .500"), (1.0, "p = 1.000")],
+)  # fmt: skip
+def test_a_p_value_is_not_rounded_across_its_limit(p: float, text: str) -> None:
+    assert probability(p) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.031, "+3.1"), (-0.12, "−12"), (0.0, "0"), (0.0003, "+0.03"), (-0.0003, "−0.03")],
+)
+def test_points_have_a_sign_unless_they_are_0(share: float, text: str) -> None:
+    assert points(share) == text
+
+
+def test_numbers_of_settings_are_as_people_write_them() -> None:
+    assert [value_text(v) for v in (1e-5, None, True, 3, "x", [1, 2])] == [
+        "1e−05", "–", "yes", "3", "x", "[1, 2]"
+    ]  # fmt: skip
+    assert (percent(0.821), percent(0.79)) == ("82.1", "79")

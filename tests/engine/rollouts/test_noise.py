@@ -1,0 +1,119 @@
+"""Noise: no two answers of a step share it, and it does not depend on how a step is computed."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_engine.config.settings import ModelConfig
+from grpo_engine.distributed.ranks import Ranks
+from grpo_engine.events import Group, GroupScored
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.decode import make_rows, sample_groups
+from grpo_engine.rollouts.prompts import RenderedPrompt
+from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from grpo_engine.tasks.base import Example
+from grpo_engine.train.sampling import rows_to_sample
+from tests.engine import runs
+from tests.engine.policy.helpers import drain
+from tests.engine.tiny import write_model
+
+DTYPES = ("float32", "bfloat16")
+STEP = st.lists(st.sampled_from("abc"), min_size=1, max_size=7)  # prompts of a step, by key
+SAMPLING = Sampling(max_new_tokens=6)
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Policy]:
+    folder = write_model(tmp_path_factory.mktemp("models") / "tiny")
+    return {
+        dtype: load_policy(ModelConfig(path=str(folder), dtype=dtype), seed=0) for dtype in DTYPES
+    }
+
+
+def asked(keys: Sequence[str], *, rows: int = 2, attempt: int = 0) -> list[PromptRows]:
+    """The rows of a step with these prompts, each of which is its key."""
+    examples = [Example(key=key, prompt=key) for key in keys]
+    prompts = [RenderedPrompt(ids=tuple(key.encode()), text=key, prompt=key) for key in keys]
+    return rows_to_sample(examples, prompts, rows=rows, attempt=attempt)
+
+
+def sampled(
+    policy: Policy, prompts: Sequence[PromptRows], sampling: Sampling = SAMPLING
+) -> list[Rollout]:
+    found: list[Rollout] = drain(sample_groups(policy, prompts, sampling, seed=1, step=2))[1]
+    return found
+
+
+def by_prompt(rollouts: Sequence[Rollout]) -> Counter[tuple[str, int, tuple[int, ...]]]:
+    """How often each answer occurs, whatever the places of the prompts."""
+    return Counter((rollout.key, rollout.index, rollout.ids) for rollout in rollouts)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_prompt_that_occurs_twice_in_a_step_gets_other_answers(
+    tmp_path: Path, dtype: str
+) -> None:
+    world = runs.write_world(tmp_path)
+    rows = [json.dumps({"prompt": f"say {n}: ", "answer": str(n)}) for n in range(3)]
+    (world / "three.jsonl").write_text("\n".join(rows))
+    config = runs.settings(
+        world, steps=2, rollout={"prompts": 6}, evaluation={"pinned": 0},
+        task={"name": str(world / "three.jsonl"), "held_out_size": 0}, model={"dtype": dtype},
+    )  # fmt: skip
+    events = runs.events_of(config, tmp_path / "run")
+    groups = [(e.step, e.group) for e in events if isinstance(e, GroupScored)]
+    assert len(groups) == 12
+
+    def answers(group: Group) -> list[tuple[int, ...]]:
+        return [completion.ids for completion in group.rollouts]
+
+    for step in (1, 2):
+        own = [group for at, group in groups if at == step]
+        assert Counter(group.example_key for group in own).most_common() == [
+            (f"train-{n}", 2) for n in Counter(group.example_key[6:] for group in own)
+        ]
+        for one in own:
+            assert sum(answers(one) == answers(other) for other in own) == 1
+
+
+@given(STEP, st.integers(1, 4), st.integers(0, 2))
+def test_no_two_answers_of_a_step_share_their_noise(
+    policies: dict[str, Policy], keys: list[str], rows: int, refills: int
+) -> None:
+    prompts = [row for turn in range(refills + 1) for row in asked(keys, rows=rows, attempt=turn)]
+    made = make_rows(policies["float32"], prompts, SAMPLING, seed=3, step=4)
+    assert len({row.key for row in made}) == len(prompts) * rows
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(max_examples=12)
+@given(data=st.data(), keys=STEP, ranks=st.integers(1, 3), at_a_time=st.integers(0, 5))
+def test_answers_do_not_depend_on_order_ranks_or_batches(
+    policies: dict[str, Policy], dtype: str, data: st.DataObject, keys: list[str], ranks: int,
+    at_a_time: int,
+) -> None:  # fmt: skip
+    policy = policies[dtype]
+    whole = sampled(policy, asked(keys))
+
+    moved = sampled(policy, asked(data.draw(st.permutations(keys))))
+    assert by_prompt(moved) == by_prompt(whole)
+
+    batched = sampled(policy, asked(keys), replace(SAMPLING, max_rows=at_a_time))
+    assert by_prompt(batched) == by_prompt(whole)
+
+    class Share(Ranks):
+        rank, size = 0, ranks
+
+    shared = []
+    for rank in range(ranks):
+        Share.rank = rank
+        shared += sampled(policy, [row for _, row in Share().assigned(asked(keys))])
+    shared.sort(key=lambda rollout: (rollout.group, rollout.index))
+    assert [rollout.ids for rollout in shared] == [rollout.ids for rollout in whole]
