@@ -161,6 +161,16 @@ def test_a_column_shows_the_range_of_its_raw_values() -> None:
     assert dots(canvas, LINE) == set()
 
 
+def test_many_values_of_one_column_reach_from_the_lowest_to_the_highest() -> None:
+    # 12 steps in 2 columns of dots; with 8 dots from 7 down to 0, a value is its own row
+    for first in ([3, 0, 7, 3, 3, 3], [3, 7, 0, 3, 3, 3], [3, 3, 0, 3, 3, 2], [3, 3, 7, 3, 3, 4]):
+        canvas = Canvas(1, 2)
+        view = series_of([*map(float, first), *[3.0] * 6], smoothing=0.0)
+        draw(canvas, Curve(view, LINE), Frame(Axis(0.0, 7.0), 0, 11))
+        rows = {y for x, y in dots(canvas, LINE) if x == 0}
+        assert rows == set(range(7 - max(first), 7 - min(first) + 1))
+
+
 @given(VALUES.filter(lambda values: any(map(math.isfinite, values))))
 def test_the_drawn_extremes_are_those_of_the_values_and_of_the_line(values: list[float]) -> None:
     view = series_of(values)

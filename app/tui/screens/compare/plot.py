@@ -157,7 +157,7 @@ def _places(
         return []
     cells = list(dict.fromkeys((x >> 1, y >> 2) for x, y in path))
     if shape.sparse and len(cells) <= EACH_POINT:
-        return cells[::-1]
+        return cells
     each = max(BETWEEN_MARKS, 5 * curves)
     offset = each * turn // max(1, curves) + 2
     marked: dict[int, tuple[int, int]] = {}

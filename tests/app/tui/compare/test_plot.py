@@ -242,11 +242,11 @@ def test_a_title_has_the_value_of_each_run_at_the_crosshair(made: Made) -> None:
                    at=20.0)  # fmt: skip
     title = title_line(chart_of(view), view, 80, DARK, chosen=True)
     assert written(title).split() == [
-        "▸held-out", "accuracy", "↑", "●", "run-0", "86", "%", "▲", "run-1", "50", "%"
+        "▸held-out", "accuracy,", "sampled", "↑", "●", "run-0", "86", "%", "▲", "run-1", "50", "%"
     ]  # fmt: skip
     assert cell_len(written(title)) == 80
     plain = title_line(chart_of(view), view, 80, DARK, chosen=False)
-    assert written(plain).startswith(" held-out accuracy ↑ ")
+    assert written(plain).startswith(" held-out accuracy, sampled ↑ ")
     assert plain[1][1] != title[1][1]
     front, other = (look for text, look in title if text in ("86 %", "50 %"))
     assert front is not None
@@ -316,3 +316,47 @@ def test_the_axis_has_both_ends_and_the_crosshair(made: Made, at: float, expecte
 def test_a_narrow_axis_leaves_out_its_end(made: Made) -> None:
     view = view_of(made, "reward", [rising(40)], at=20.0)
     assert written(axis_line(view, LABELS + 20, 40.0, DARK)).split() == ["0", "▴", "step", "20"]
+
+
+def test_names_are_shown_where_each_of_at_most_three_runs_has_six_cells_for_its_own(
+    made: Made,
+) -> None:
+    view = view_of(made, "reward", [rising(20)] * 3, at=20.0, smooth=0)
+    # 11 cells for mark, name, arrow and spaces, 5 for each readout, 7 for each name
+    wide, narrow = (written(title_line(chart_of(view), view, width, DARK, chosen=False))
+                    for width in (47, 46))  # fmt: skip
+    assert wide.endswith("● run-0 1  ▲ run-1 1  ■ run-2 1")
+    assert narrow.endswith("● 1  ▲ 1  ■ 1")
+    alone = view_of(made, "reward", [rising(20)], at=20.0, smooth=0)
+    wide, narrow = (written(title_line(chart_of(alone), alone, width, DARK, chosen=False))
+                    for width in (40, 39))  # fmt: skip
+    assert wide.endswith("● run-0 1")
+    assert narrow.endswith("  ● 1")
+
+
+def test_a_title_shows_all_runs_as_soon_as_they_fit(made: Made) -> None:
+    view = view_of(made, "reward", [rising(20)] * 4, at=20.0, smooth=0)
+    # 11 cells on the left, one between, 5 for each of four runs
+    whole, cut = (written(title_line(chart_of(view), view, width, DARK, chosen=False))
+                  for width in (32, 31))  # fmt: skip
+    assert whole.endswith("● 1  ▲ 1  ■ 1  ◆ 1")
+    assert cut.rstrip().endswith("● 1  ▲ 1  ■ 1 …")
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        # 40 cells, two dots each: step 28 is at dot 55.3 of 0 to 79, in cell 27
+        (2.0, "  ▴ step 2                            40"),
+        (3.0, "0  ▴ step 3                           40"),
+        (28.0, "0                          ▴ step 28  40"),
+        (29.0, "0                           ▴ step 29"),
+        (32.0, "0                              ▴ step 32"),
+        (33.0, "0                       step 33 ▴     40"),
+    ],
+)
+def test_the_axis_leaves_out_what_would_run_together(made: Made, at: float, expected: str) -> None:
+    view = view_of(made, "reward", [rising(40)], at=at)
+    line = written(axis_line(view, LABELS + 40, 40.0, DARK))
+    assert line[:LABELS] == " " * LABELS
+    assert line[LABELS:].rstrip() == expected
