@@ -225,7 +225,7 @@ def compared(
     """The Compare screen's view of some runs of one metric."""
     runs = tuple(
         replace(summary, key=place, id=f"r{place}", name=f"run-{place}", step=points[-1][0],
-                tokens=100 * (place + 1) * points[-1][0], status="finished", attempts=1,
+                tokens=100 * (place + 1) * points[-1][0], status="completed", attempts=1,
                 elapsed=0.7 * points[-1][0] + 0.1 * place, total_steps=points[-1][0])
         for place, points in enumerate(lines)
     )  # fmt: skip

@@ -224,6 +224,6 @@ def _heights(member: Shape, columns: Places) -> Numbers:
     own, values = np.asarray(member.columns, dtype=int), np.asarray(member.smooth, dtype=float)
     if not len(own):
         return np.full(len(columns), np.nan)
-    found = np.interp(columns, own, values, left=np.nan, right=np.nan)
+    found: Numbers = np.interp(columns, own, values, left=np.nan, right=np.nan)
     found[np.searchsorted(columns, own)] = values
     return found

@@ -91,8 +91,9 @@ def _chart(series: MetricSeries, last: int, width: int, palette: Palette) -> lis
     scale = axis(drawn_values(curve), unit=about.unit, natural=natural_range(series.key))
     canvas = Canvas(max(4, width - LABELS), CHART_HEIGHT)
     draw(canvas, curve, Frame(scale, 0, last))
-    value = with_unit(series.values[-1], about.unit)
-    title: Line = [(f"{about.label} ", style(palette.label)), (value, style(palette.headline))]
+    last_value = with_unit(series.values[-1], about.unit)
+    title: Line = [(f"{about.label} ", style(palette.label)),
+                   (last_value, style(palette.headline))]  # fmt: skip
     lines = [title]
     for tick, row in zip(scale.margin(CHART_HEIGHT), canvas.rows(), strict=True):
         marks: Line = [(tick, style(palette.label))]
