@@ -56,7 +56,7 @@ def test_labels_are_exact_in_order_and_all_different(
     values: list[float], unit: str, labels: int, log: bool
 ) -> None:
     found = axis(values, unit=unit, labels=labels, log=log)
-    assume(differ(values) and (not log or (min(values) > 0 and differ(values))))
+    assume(differ(values) and (not log or min(values) >= 1e-45))
     at = [place for place, _ in found.labels]
     texts = [label for _, label in found.labels]
     assert at == sorted(set(at))
