@@ -48,8 +48,8 @@ _SPECS = (
     _spec("loss", "loss", "Value of the objective that was minimised. It often reads near 0: at "
           "ratio 1 advantages of a group cancel, while the gradient does not.", "none"),
     _spec("kl", "KL to reference", "Mean over tokens of the k3 estimate of the distance to the "
-          "reference policy. It grows as the model learns; a sudden rise means it is drifting.",
-          "none", "nats", (0.1,)),
+          "reference policy, times the ratio if the KL penalty is. It grows as the model learns; a "
+          "sudden rise means it is drifting.", "none", "nats", (0.1,)),
     _spec("kl_to_old", "KL to sampling policy", "Distance to the policy that sampled the answers, "
           "after the last pass. It tells how far one step moved the policy.", "none", "nats"),
     _spec("entropy", "entropy", "Mean entropy of the next-token distribution on answer tokens. "
@@ -69,6 +69,8 @@ _SPECS = (
           "among the answers. It shows how uneven the answers are.", reduction="max", unit="share"),
     _spec("cispo_clip_ratio", "weights capped", "Share of tokens pushed up whose weight CISPO "
           "capped. They keep their gradient; only its size is bounded.", "none", "share"),
+    _spec("vespo/phi_seq_mean", "VESPO's weight", "Mean weight that VESPO gives the gradient of an "
+          "answer. It is 1 on fresh answers and falls as their ratios move far from 1.", "none"),
     _spec("at_bound", "pushes stopped", "Share of pushed tokens whose push has stopped at a bound. "
           "Near 1 another pass over the same rollouts would change nothing.", "none", "share"),
     _spec("completions/mean_length", "answer length", "Mean number of tokens of an answer, its "
@@ -166,6 +168,11 @@ def spec(name: str) -> MetricSpec:
     head, _, rest = name.partition("/")
     if head == "rewards":
         return _reward_spec(name, rest)
+    if head == "sampled":
+        kept = spec(rest)
+        return _spec(name, f"{kept.label}, all sampled", f"As {kept.label}, over all answers that "
+                     "were sampled. Dynamic sampling keeps only groups whose answers differ.",
+                     kept.direction)  # fmt: skip
     if head == "eval" and rest.startswith("greedy/"):
         found = spec(f"eval/{rest.removeprefix('greedy/')}")
         label = f"{found.label.removesuffix(', sampled')}, greedy"

@@ -21,6 +21,9 @@ def why(term: TokenTerm, recipe: Recipe, *, first_pass: bool) -> str:
     who = "better answer" if better else "worse answer"
     if recipe.ratio == "none":
         return f"{who}: pushed {'up' if better else 'down'}, with no ratio and no bound"
+    if recipe.trust in ("sapo", "vespo"):
+        of = "the ratio of its answer" if recipe.trust == "vespo" else "its ratio"
+        return f"{who}: pushed {'up' if better else 'down'} by a smooth function of {of}"
     if term.side == "high":
         return f"{who}, already beyond {short(term.high)}: {_stop(recipe)}"
     if term.side == "low":
@@ -73,8 +76,9 @@ def written_out(term: TokenTerm, recipe: Recipe, totals: UpdateTotals, length: i
 def _objective(term: TokenTerm, recipe: Recipe) -> str:
     if not term.kept:
         return "0"
-    weighed = f" × {short(term.importance, 3)} for the sampler" if recipe.importance_cap else ""
-    return _push(term, recipe) + weighed
+    if not recipe.importance_cap or recipe.trust == "vespo":  # VESPO's push contains the weight
+        return _push(term, recipe)
+    return f"{_push(term, recipe)} × {short(term.importance, 3)} for the sampler"
 
 
 def _push(term: TokenTerm, recipe: Recipe) -> str:

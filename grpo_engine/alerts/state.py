@@ -1,19 +1,21 @@
 """Turns the events of a run into alerts.
 
 `Alerts` keeps only the metrics of recent steps, so that its state fits in a checkpoint. A rule that
-still holds is raised again every `REPEAT` steps.
+still holds is raised again every `REPEAT` steps. Evaluations are kept by mode: greedy and sampled
+accuracy differ, so they are never compared with each other.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from grpo_engine.alerts.rules import RULES, Facts, Finding
+from grpo_engine.alerts.rules import RULES, SPAN, Evaluation, Facts, Finding
 from grpo_engine.config.mismatch import ROUNDING, Gap
 from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import AlertRaised, EvaluationFinished, Event, StepFinished
 
 WINDOW, REPEAT = 40, 10
+SAMPLED = "sampled/"  # means over all answers, where those of the kept groups are a selection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +24,9 @@ class Limits:
 
     updates_per_step: int = 1
     has_bounds: bool = True
+    whole_answers: bool = False
     accuracy: str | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
     sampler_gap: Gap = ROUNDING["float32"]
     corrected: bool = False
     memory_gb: float | None = None
@@ -36,7 +40,7 @@ class Alerts:
         self._limits = limits
         self._history: list[dict[str, float]] = []
         self._start: list[dict[str, float]] = []
-        self._evaluations: list[tuple[int, float]] = []
+        self._evaluations: dict[str, list[Evaluation]] = {}
         self._raised: dict[str, int] = {}
 
     def observe(self, event: Event) -> Iterator[AlertRaised]:
@@ -44,41 +48,60 @@ class Alerts:
         match event:
             case StepFinished():
                 numbers = {key: float(value) for key, value in event.metrics.items()}
+                for key in [key for key in numbers if key.startswith(SAMPLED)]:
+                    numbers[key.removeprefix(SAMPLED)] = numbers.pop(key)
                 self._history = [*self._history, numbers][-WINDOW:]
-                if len(self._start) < 10:
+                if len(self._start) < SPAN:
                     self._start.append(numbers)
                 yield from self._raise(event.step)
             case EvaluationFinished() if "eval/accuracy" in event.metrics:
-                if event.mode == "sampled" or event.samples == 1:
-                    self._evaluations.append((event.step, event.metrics["eval/accuracy"]))
+                self._evaluations.setdefault(event.mode, []).append(Evaluation(
+                    step=event.step, accuracy=event.metrics["eval/accuracy"],
+                    answers=event.problems * event.samples,
+                ))  # fmt: skip
+                if self._history:
+                    yield from self._raise(event.step)
 
-    def _raise(self, step: int) -> Iterator[AlertRaised]:
-        facts = Facts(
+    def is_solving(self, step: int) -> bool:
+        """Whether most answers became right, so that groups without signal are to be expected."""
+        return bool(self._history) and self._facts(step).solves
+
+    def _facts(self, step: int) -> Facts:
+        tried = self._evaluations
+        return Facts(
+            step=step,
             history=self._history,
             start=self._start,
-            evaluations=self._evaluations,
+            evaluations=tried.get("sampled") or tried.get("greedy") or (),
             updates_per_step=self._limits.updates_per_step,
             has_bounds=self._limits.has_bounds,
+            whole_answers=self._limits.whole_answers,
             accuracy=self._limits.accuracy,
+            weights=self._limits.weights,
             sampler_gap=self._limits.sampler_gap,
             corrected=self._limits.corrected,
             memory_gb=self._limits.memory_gb,
             limits=self._limits.thresholds,
         )
-        for rule in RULES:
+
+    def _raise(self, step: int) -> Iterator[AlertRaised]:
+        facts = self._facts(step)
+        for name, rule in RULES.items():
             finding = rule(facts)
             if finding is None:
-                self._raised.pop(rule.__name__, None)
-            elif step - self._raised.get(rule.__name__, -REPEAT) >= REPEAT:
-                self._raised[rule.__name__] = step
-                yield raised(step, rule.__name__, finding)
+                self._raised.pop(name, None)
+            elif step - self._raised.get(name, -REPEAT) >= REPEAT:
+                self._raised[name] = step
+                yield raised(step, name, finding)
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
         return {
             "history": self._history,
             "start": self._start,
-            "evaluations": self._evaluations,
+            "evaluations": {
+                mode: [asdict(one) for one in tried] for mode, tried in self._evaluations.items()
+            },
             "raised": self._raised,
         }
 
@@ -86,7 +109,12 @@ class Alerts:
         """Restore what `state` returned."""
         self._history = [dict(row) for row in state["history"]]
         self._start = [dict(row) for row in state["start"]]
-        self._evaluations = [(int(step), float(value)) for step, value in state["evaluations"]]
+        tried = state["evaluations"]
+        if isinstance(tried, list):  # older versions kept greedy and sampled values in one list
+            tried = {}
+        self._evaluations = {
+            mode: [Evaluation(**one) for one in found] for mode, found in tried.items()
+        }
         self._raised = dict(state["raised"])
 
 

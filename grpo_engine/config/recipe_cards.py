@@ -66,7 +66,8 @@ CARDS: dict[str, RecipeCard] = {
         paper="The MLX article on GRPO from scratch; ratio as in arXiv:1707.06347 for one action",
         summary="One probability ratio and one KL for the whole answer; rollouts come from a "
         "policy copied every few steps.",
-        good="Small enough to follow by hand, answer by answer.",
+        good="Small enough to follow by hand. The article's worked example takes std sample "
+        "(objective .116), the recipe, like its program, std population (.134).",
         bad="For short answers only: the ratio of a long answer exceeds any bound at once.",
     ),
     "dr-grpo": RecipeCard(
@@ -93,6 +94,14 @@ CARDS: dict[str, RecipeCard] = {
         good="Steady on long answers and on mixture-of-experts models.",
         bad="A whole answer is clipped at once; nothing to clip without several minibatches.",
     ),
+    "luspo": RecipeCard(
+        title="LUSPO",
+        paper="arXiv:2602.05261",
+        summary="GSPO whose answers count by their length, so that the gradient does not favour "
+        "short ones.",
+        good="Long reasoning is not shortened by the average over its tokens.",
+        bad="One long answer can outweigh all the others of a step.",
+    ),
     "cispo": RecipeCard(
         title="CISPO",
         paper="MiniMax-M1, arXiv:2506.13585",
@@ -107,6 +116,15 @@ CARDS: dict[str, RecipeCard] = {
         good="The gradient does not vanish abruptly at a bound; pushes down are a little more "
         "careful.",
         bad="Two temperatures to choose; the value of the loss says little.",
+    ),
+    "vespo": RecipeCard(
+        title="VESPO",
+        paper="arXiv:2602.10693",
+        summary="Weigh the gradient of an answer by a smooth function of its probability ratio, "
+        "without any bound.",
+        good="Old rollouts can be used: answers that have become far likelier or less likely fade "
+        "out, whatever their length.",
+        bad="Four numbers to choose; on fresh rollouts it is a plain policy gradient.",
     ),
     "bnpo": RecipeCard(
         title="GRPO per batch of tokens (TRL's BNPO)",

@@ -79,8 +79,8 @@ class Setting:
     """The facts of one setting; its name, type and default are those of the recipe's field.
 
     `said` is added to the wording of the choice that the setting belongs to. In the formula,
-    `factor` comes before the objective, `term` after it, `outside` after the sum over tokens.
-    All four are left out when the setting is off or not read.
+    `factor` comes before the objective, `gate` before objective and penalty, `term` after them,
+    `outside` after the sum over tokens. All five are left out when the setting is off or not read.
     """
 
     help: str
@@ -98,6 +98,7 @@ class Setting:
     meanings: Mapping[str, Meaning] = field(default_factory=dict)
     said: str = ""
     factor: str = ""
+    gate: str = ""
     term: str = ""
     outside: str = ""
 

@@ -41,6 +41,8 @@ def answers(recipe: Recipe) -> tuple[Answer, ...]:
         else:
             choice, words = getattr(recipe, question), meaning(recipe, question).words
         words += "".join(s.said for s in own if s.active(recipe))
+        if question == "weight" and counts_by_length(recipe):
+            words += ", and the push of an answer counts once for each of its tokens"
         read = {s.name: getattr(recipe, s.name) for s in own}
         found.append(Answer(question, asks, choice, words.format(**values), read))
     return tuple(found)
@@ -66,7 +68,7 @@ def formula(recipe: Recipe) -> tuple[str, ...]:
     lines = [
         *reward_lines(recipe),
         *meaning(recipe, "signal").formula,
-        *meaning(recipe, "ratio").formula,
+        *ratio_lines(recipe),
         *meaning(recipe, "trust").formula,
         *sampler_lines(recipe),
         *anchor_lines(recipe),
@@ -91,13 +93,15 @@ def values_of(recipe: Recipe) -> dict[str, object]:
         "whitened": "   then whitened over the update" if recipe.whiten else "",
         "A": advantage,
         "rho": rho,
+        "J": "Jᵢ" if recipe.per_answer else "Jᵢₜ",
         "unbounded": f"{advantage}·log π(oᵢₜ)" if recipe.ratio == "none" else f"{rho}·{advantage}",
         "raw": rho if recipe.delta is None else f"min({rho}, {recipe.delta:g})",
         "low": f"{1 - recipe.clip_low:g}",
         "high": f"{1 + recipe.clip_high:g}",
         "payer": "token" if recipe.anchor_level == "token" else "answer",
         "paid": "subtracted from the reward" if recipe.pays_in_reward else "in the loss",
-        "w": "wᵢ" if recipe.importance_mode.startswith("sequence") else "wᵢₜ",
+        "w": "wᵢ" if of_answers(recipe) else "wᵢₜ",
+        "corrects": corrects(recipe),
         "corrected": correction_words(recipe),
         "often": often(recipe).format(**settings),
     }
@@ -105,8 +109,8 @@ def values_of(recipe: Recipe) -> dict[str, object]:
 
 def correction_words(recipe: Recipe) -> str:
     """What the recipe does where the sampler's probabilities differ from the trainer's."""
-    level, _, beyond = recipe.importance_mode.partition("_")
-    whose = "token" if level == "token" else "answer"
+    _, _, beyond = recipe.importance_mode.partition("_")
+    whose = "answer" if of_answers(recipe) else "token"
     low, high = f"{recipe.importance_floor:g}", f"{recipe.importance_cap:g}"
     inside = f"at most {high}" if recipe.importance_floor == 0 else f"between {low} and {high}"
     done = f"limited to {inside}" if beyond == "truncate" else f"left out unless that is {inside}"
@@ -138,6 +142,30 @@ def reward_lines(recipe: Recipe) -> tuple[str, ...]:
         return ()
     total = "Σₜ k(π_old/π_ref)ᵢₜ" if recipe.anchor_level == "token" else "k(Σₜ log π_old/π_ref)ᵢ"
     return (f"sᵢ = rᵢ − {{beta:g}}·{total}",)
+
+
+def ratio_lines(recipe: Recipe) -> tuple[str, ...]:
+    """The ratio, unless it is read only by a rule of trust that writes it out itself."""
+    if recipe.trust == "vespo" and not recipe.reweights_anchor:
+        return ()
+    return meaning(recipe, "ratio").formula
+
+
+def of_answers(recipe: Recipe) -> bool:
+    """Whether the correction for the sampler has one weight per answer."""
+    return recipe.importance_mode.startswith("sequence")
+
+
+def corrects(recipe: Recipe) -> str:
+    """The factor with which VESPO's ratio contains the correction for the sampler."""
+    if recipe.importance_cap == 0:
+        return ""
+    return "wᵢ·" if of_answers(recipe) else "Πₜ wᵢₜ · "
+
+
+def counts_by_length(recipe: Recipe) -> bool:
+    """Whether a sum over tokens multiplies one number per answer by the answer's length."""
+    return recipe.per_answer and recipe.weight != "per_sequence"
 
 
 def sampler_lines(recipe: Recipe) -> tuple[str, ...]:
@@ -176,9 +204,17 @@ def anchor_lines(recipe: Recipe) -> tuple[str, ...]:
 def loss_line(recipe: Recipe) -> str:
     """What is minimised."""
     active = [setting for setting in SETTINGS.values() if setting.active(recipe)]
-    penalty = ""
+    penalty, of_answer = "", ["{J}"] if counts_by_length(recipe) else []
     if recipe.anchor != "none" and recipe.anchor_place == "loss":
-        penalty = f" − {{beta:g}}·k{'ᵢₜ' if recipe.anchor_level == 'token' else 'ᵢ'}"
-    terms = "".join(s.factor for s in active) + "Jᵢₜ" + penalty + "".join(s.term for s in active)
+        k = "kᵢₜ" if recipe.anchor_level == "token" else "kᵢ"
+        penalty = f" − {{beta:g}}·{'{rho}·' if recipe.reweights_anchor else ''}{k}"
+        of_answer += [k] if k == "kᵢ" and recipe.weight != "per_sequence" else []
+    folded = recipe.trust == "vespo"  # the correction for the sampler is in W
+    factors = [s.factor for s in active if not (folded and s.name == "importance_cap")]
+    terms, gate = f"{''.join(factors)}{{J}}{penalty}", "".join(s.gate for s in active)
+    if gate:
+        terms = f"{gate}({terms})" if penalty else gate + terms
     (over,) = meaning(recipe, "weight").formula
-    return f"L = −{over} ( {terms} )" + "".join(s.outside for s in active)
+    note = "".join(f"   Σₜ {one} = |oᵢ|·{one}" for one in of_answer)
+    ends = "".join(s.term for s in active)
+    return f"L = −{over} ( {terms}{ends} )" + "".join(s.outside for s in active) + note

@@ -88,10 +88,10 @@ RATIOS = {
     ),
 }
 TRUSTS = {
-    "none": Meaning("the push never stops", ("Jᵢₜ = {unbounded}",)),
+    "none": Meaning("the push never stops", ("{J} = {unbounded}",)),
     "clip": Meaning(
         "a push down stops at ratio {low}, a push up at {high}",
-        ("Jᵢₜ = min( {raw}·{A}, clip({rho}, {low}, {high})·{A} )",),
+        ("{J} = min( {raw}·{A}, clip({rho}, {low}, {high})·{A} )",),
     ),
     "cispo": Meaning(
         "the push never stops, but no token has a weight above {cispo_cap:g}",
@@ -100,8 +100,17 @@ TRUSTS = {
     "sapo": Meaning(
         "the push fades smoothly as the ratio leaves 1",
         (
-            "Jᵢₜ = 4/τ·σ(τ({rho} − 1))·{A}   τ = {sapo_tau_pos:g} where {A} > 0, else "
+            "{J} = 4/τ·σ(τ({rho} − 1))·{A}   τ = {sapo_tau_pos:g} where {A} > 0, else "
             "{sapo_tau_neg:g}",
+        ),
+    ),
+    "vespo": Meaning(
+        "the push of an answer fades smoothly as its ratio moves far from 1",
+        (
+            "Wᵢ = {corrects}exp( Σₜ log π(oᵢₜ)/π_old(oᵢₜ) )",
+            "φᵢ = e^λ · Wᵢ^k · e^(−λ·Wᵢ)   k = {vespo_k_pos:g}, λ = {vespo_lambda_pos:g} where "
+            "{A} ≥ 0, else {vespo_k_neg:g}, {vespo_lambda_neg:g}",
+            "Jᵢₜ = [φᵢ]·{A}·log π(oᵢₜ)   [.] held constant",
         ),
     ),
     "target": Meaning(
@@ -155,6 +164,12 @@ NORMALISING = chosen(
     "signal", "minus_batch_mean", "group_mean", "group_standard", "leave_one_out", "batch_standard"
 )
 CORRECTED = more("importance_cap", 0)
+VESPO = chosen("trust", "vespo")
+REWEIGHTABLE = When(
+    lambda r: r.anchor != "none" and r.anchor_place == "loss" and r.ratio != "none",
+    "an anchor in the loss and a ratio",
+    ("anchor", "beta", "anchor_place", "ratio"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,9 +207,9 @@ class Recipe:
     )  # fmt: skip
 
     # 3. Trust: when does the push stop?
-    trust: Literal["none", "clip", "cispo", "sapo", "target"] = setting(
+    trust: Literal["none", "clip", "cispo", "sapo", "vespo", "target"] = setting(
         "clip", "When the push on a token stops.", meanings=TRUSTS,
-        steps=("none", "clip", "cispo", "sapo"),
+        steps=("none", "clip", "cispo", "sapo", "vespo"),
     )  # fmt: skip
     clip_low: float = number(
         0.2, "Lower bound of the ratio is 1 - this.", high=1, belongs="trust",
@@ -221,6 +236,18 @@ class Recipe:
         1.05, "SAPO's gate temperature, advantage < 0.", above=True, belongs="trust",
         when=chosen("trust", "sapo"),
     )  # fmt: skip
+    vespo_k_pos: float = number(
+        2.0, "VESPO's power of the ratio, advantage >= 0.", belongs="trust", when=VESPO,
+    )  # fmt: skip
+    vespo_lambda_pos: float = number(
+        3.0, "VESPO's rate of decay, advantage >= 0.", low=1e-4, belongs="trust", when=VESPO,
+    )  # fmt: skip
+    vespo_k_neg: float = number(
+        3.0, "VESPO's power of the ratio, advantage < 0.", belongs="trust", when=VESPO,
+    )  # fmt: skip
+    vespo_lambda_neg: float = number(
+        2.0, "VESPO's rate of decay, advantage < 0.", low=1e-4, belongs="trust", when=VESPO,
+    )  # fmt: skip
     target_tolerance: float = number(
         0.02, "Relative tolerance around the target.", above=True, high=1, belongs="trust",
         when=chosen("trust", "target"),
@@ -241,6 +268,11 @@ class Recipe:
     anchor_place: Literal["loss", "reward"] = setting(
         "loss", "Where the KL penalty enters.", belongs="anchor", when=ANCHORED
     )
+    anchor_reweighted: bool = setting(
+        False, "Multiply the KL by the ratio, so that it is unbiased on old samples.",
+        belongs="anchor", when=REWEIGHTABLE, off=False, label="KL × ratio", steps=(False, True),
+        said=", times the ratio",
+    )  # fmt: skip
     ref_refresh_every: int = number(
         0, "Refresh the reference every N steps; 0 is never.", off=0, unit="steps",
         belongs="anchor", when=ANCHORED,
@@ -282,8 +314,10 @@ class Recipe:
         when=chosen("stop", "plateau"),
     )  # fmt: skip
     drop_at_bound: bool = setting(
-        False, "Tokens at their bound leave the loss.", belongs="reuse",
-        when=chosen("trust", "clip", "target"),
+        False, "Tokens at their bound leave the loss, and their KL penalty with them.",
+        belongs="reuse", when=chosen("trust", "clip", "target"), off=False,
+        said=", and tokens at their bound leave the whole loss",
+        gate="[{rho} not at its bound]·",
     )  # fmt: skip
 
     # Beside the six choices
@@ -361,6 +395,17 @@ class Recipe:
         return self.anchor != "none" and self.anchor_place == "reward"
 
     @property
+    def reweights_anchor(self) -> bool:
+        """Whether the distance to the reference is multiplied by the ratio."""
+        return self.anchor_reweighted and REWEIGHTABLE.holds(self)
+
+    @property
+    def per_answer(self) -> bool:
+        """Whether the objective is the same number for all tokens of an answer."""
+        shared = self.ratio.startswith("sequence_") and not self.per_token
+        return shared and self.trust in ("none", "clip", "sapo")
+
+    @property
     def compares(self) -> str:
         """What the signal compares within a group: completions, steps, or nothing."""
         return SIGNALS[self.signal].compares
@@ -424,6 +469,12 @@ EXCLUSIONS = (
         lambda r: r.trust == "target" and r.signal != "group_sign",
         "trust=target reads only the sign of an answer, so the size that signal={signal} "
         "computes would be lost: choose signal=group_sign",
+    ),
+    Exclusion(
+        ("trust", "ratio", "anchor_reweighted"),
+        lambda r: r.trust == "vespo" and r.ratio != "sequence_sum" and not r.reweights_anchor,
+        "trust=vespo always takes the ratio of whole answers, so ratio={ratio} would have no "
+        "effect: choose ratio=sequence_sum",
     ),
     Exclusion(
         ("anchor", "beta"),
@@ -591,8 +642,25 @@ RECIPES: dict[str, Recipe] = {
             minibatches=4,
             **_NO_ANCHOR,
         ),
+        Recipe(
+            name="luspo",
+            ratio="sequence_mean",
+            clip_low=2e-3,
+            clip_high=2.5e-3,
+            weight="per_completion",
+            minibatches=4,
+            **_NO_ANCHOR,
+        ),
         Recipe(name="cispo", trust="cispo", weight="per_token", **_NO_ANCHOR),
         Recipe(name="sapo", trust="sapo", **_NO_ANCHOR),
+        Recipe(
+            name="vespo",
+            ratio="sequence_sum",
+            trust="vespo",
+            weight="per_token",
+            minibatches=4,
+            **_NO_ANCHOR,
+        ),
         Recipe(name="bnpo", weight="per_batch_token", **_NO_ANCHOR),
         Recipe(
             name="rloo",

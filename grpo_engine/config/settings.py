@@ -187,6 +187,9 @@ class OptimizerConfig(Section):
     weight_decay: float = setting(0.0, "Decoupled weight decay.", ge=0, le=1)
     beta1: float = setting(0.9, "Decay of the first moment.", ge=0, lt=1)
     beta2: float = setting(0.999, "Decay of the second moment.", ge=0, lt=1)
+    epsilon: float = setting(
+        1e-8, "Added to the root of the second moment; for adam and adamw.", gt=0, le=1
+    )
     max_grad_norm: float = setting(1.0, "Gradients are clipped to this norm; 0 is off.", ge=0)
     micro_rows: int = setting(
         0, "Answers per forward and backward; 0 chooses by memory.", ge=0, unit="answers"
@@ -225,6 +228,9 @@ class RecordConfig(Section):
     )
     tokens_every: int = setting(10, "N for `every`.", ge=1, unit="steps")
     rollouts: bool = setting(True, "Record the answers themselves.")
+    kl: bool = setting(
+        False, "Measure KL to the reference even if beta is 0; one more forward per answer."
+    )
     after_groups: int = setting(
         1, "Training groups per step that are scored again after the update.", ge=0, le=1024
     )
@@ -238,6 +244,9 @@ class AlertsConfig(Section):
     kl_jump: float = setting(10.0, "A step's KL as a multiple of the usual.", gt=1)
     entropy: float = setting(0.1, "Entropy as a share of that in the first steps.", gt=0, lt=1)
     length: float = setting(1.25, "Growth of answers in 20 steps, as a factor.", gt=1)
+    length_least: float = setting(
+        0.5, "Length of answers as a share of that in the first steps.", gt=0, lt=1
+    )
     cut: float = setting(0.5, "Share of answers cut at the length limit over 3 steps.", gt=0, le=1)
     clip: float = setting(0.3, "Share of tokens at their bound over 5 steps.", gt=0, le=1)
     clip_least: float = setting(1e-4, "Share of clipped tokens that counts as none.", ge=0, lt=1)

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from grpo_engine.config.recipes import SETTINGS
 from grpo_engine.config.safe_yaml import parse_yaml, read_text
 from grpo_engine.config.trl_names import ALIASES, DEFAULTS, MACHINE, NO_CAP, PLAIN, REWARDS, UNLIKE
 from grpo_engine.errors import ConfigError
@@ -135,6 +136,8 @@ def _algorithm(values: Tree, put: Put, notes: list[str]) -> None:
         "bnpo": ("bnpo", "clip", "per_batch_token"),
         "cispo": ("cispo", "cispo", "per_token"),
         "sapo": ("sapo", "sapo", "per_sequence"),
+        "luspo": ("luspo", "clip", "per_completion"),
+        "vespo": ("vespo", "vespo", "per_token"),
     }
     if loss not in shapes:
         notes.append(f"loss_type {loss}: no equivalent; translated as grpo, choose a recipe")
@@ -147,8 +150,25 @@ def _algorithm(values: Tree, put: Put, notes: list[str]) -> None:
     if scale not in signals:
         raise ConfigError(f"scale_rewards must be group, batch or none, got {scale!r}")
     put("algorithm.signal", signals[scale])
+    reweighted = bool(values["beta"] and values["use_bias_correction_kl"])
+    if reweighted:
+        put("algorithm.anchor_reweighted", True)
     level = values["importance_sampling_level"]
-    put("algorithm.ratio", "sequence_mean" if level == "sequence" else "token")
+    ratio = "sequence_mean" if level == "sequence" else "token"
+    # VESPO has its own ratio, of whole answers; TRL's level then applies to the KL alone
+    put("algorithm.ratio", "sequence_sum" if trust == "vespo" and not reweighted else ratio)
+    _trust(trust, values, put)
+    put("algorithm.anchor", "k3" if values["beta"] else "none")
+    put("algorithm.beta", values["beta"])
+    put("algorithm.passes", values["num_iterations"])
+    if scale != "none" or values["multi_objective_aggregation"] != "sum_then_normalize":
+        put("algorithm.combine", values["multi_objective_aggregation"])
+    if values["use_adaptive_entropy"]:
+        put("algorithm.entropy_target", values["entropy_target"])
+
+
+def _trust(trust: str, values: Tree, put: Put) -> None:
+    """The bounds or the gate of the loss."""
     if trust == "clip":
         high = values["epsilon_high"]
         put("algorithm.clip_low", values["epsilon"])
@@ -157,16 +177,13 @@ def _algorithm(values: Tree, put: Put, notes: list[str]) -> None:
             put("algorithm.delta", values["delta"])
     elif trust == "cispo":
         put("algorithm.cispo_cap", values["epsilon_high"] or values["epsilon"])
+    elif trust == "vespo":
+        for name in ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"):
+            least = SETTINGS[name].range.low  # TRL holds a smaller rate there
+            put(f"algorithm.{name}", max(values[name], least))
     else:
         put("algorithm.sapo_tau_pos", values["sapo_temperature_pos"])
         put("algorithm.sapo_tau_neg", values["sapo_temperature_neg"])
-    put("algorithm.anchor", "k3" if values["beta"] else "none")
-    put("algorithm.beta", values["beta"])
-    put("algorithm.passes", values["num_iterations"])
-    if scale != "none" or values["multi_objective_aggregation"] != "sum_then_normalize":
-        put("algorithm.combine", values["multi_objective_aggregation"])
-    if values["use_adaptive_entropy"]:
-        put("algorithm.entropy_target", values["entropy_target"])
 
 
 def _mismatch(values: Tree, put: Put, notes: list[str]) -> None:
@@ -225,6 +242,8 @@ def _optimizer(values: Tree, put: Put, notes: list[str]) -> None:
     if name not in known:
         notes.append(f"optim {values['optim']}: no equivalent; adamw is used")
     put("optimizer.name", name if name in known else "adamw")
+    if name not in known or name.startswith("adam"):
+        put("optimizer.epsilon", values["adam_epsilon"])
     schedule = str(values["lr_scheduler_type"])
     shape = schedule.removesuffix("_with_warmup")
     if shape not in ("linear", "cosine", "constant"):

@@ -16,6 +16,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "weight_decay": 0.0,
     "adam_beta1": 0.9,
     "adam_beta2": 0.999,
+    "adam_epsilon": 1e-8,
     "max_grad_norm": 1.0,
     "seed": 42,
     "num_generations": 8,
@@ -35,6 +36,11 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "delta": None,
     "sapo_temperature_neg": 1.05,
     "sapo_temperature_pos": 1.0,
+    "vespo_k_pos": 2.0,
+    "vespo_lambda_pos": 3.0,
+    "vespo_k_neg": 3.0,
+    "vespo_lambda_neg": 2.0,
+    "use_bias_correction_kl": True,
     "importance_sampling_level": "token",
     "reward_weights": None,
     "multi_objective_aggregation": "sum_then_normalize",
@@ -115,15 +121,9 @@ REWARDS: Final[Mapping[str, str]] = {
 
 # Settings that change a run and have no equivalent, with what to do about each.
 UNLIKE: Final[Mapping[str, str]] = {
-    "vespo_k_pos": "no equivalent; there is no VESPO recipe",
-    "vespo_lambda_pos": "no equivalent; there is no VESPO recipe",
-    "vespo_k_neg": "no equivalent; there is no VESPO recipe",
-    "vespo_lambda_neg": "no equivalent; there is no VESPO recipe",
     "entropy_coef_min": "no equivalent; the controller of algorithm.entropy_target has no bounds",
     "entropy_coef_max": "no equivalent; the controller of algorithm.entropy_target has no bounds",
     "entropy_coef_delta": "no equivalent; the controller has its own step",
-    "use_bias_correction_kl": "no equivalent; the KL terms are k1, k2 and k3 (algorithm.anchor)",
-    "adam_epsilon": "no equivalent; the optimiser's own 1e-8 is used",
     "generation_kwargs": "no equivalent; set rollout.* one by one",
     "max_tool_calling_iterations": "no equivalent; tools are not called",
     "router_aux_loss_coef": "no equivalent; MoE routers get no extra loss",
@@ -135,6 +135,7 @@ UNLIKE: Final[Mapping[str, str]] = {
     "model_init_kwargs": "no equivalent; see model.dtype and model.quantized",
     "data_seed": "no equivalent; the run's seed orders the data",
     "optim_args": "no equivalent",
+    "optim_target_modules": "no equivalent",
     "auto_find_batch_size": "no equivalent; a memory estimate is made before the run",
 }
 
@@ -143,7 +144,8 @@ _FILES, _TORCH, _LOG = "files go to the run's folder", "of PyTorch or its device
 # Settings for the machine, files and logging that a run here does not need.
 MACHINE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("output_dir", "save_strategy", "save_only_model", "overwrite_output_dir",
-                     "resume_from_checkpoint"), _FILES),
+                     "resume_from_checkpoint", "save_on_each_node", "enable_jit_checkpoint",
+                     "ignore_data_skip", "restore_callback_states_from_checkpoint"), _FILES),
     **dict.fromkeys((
         "bf16", "fp16", "tf32", "bf16_full_eval", "fp16_full_eval", "torch_dtype", "dtype",
         "torch_compile", "torch_compile_backend", "torch_compile_mode", "use_liger_kernel",
@@ -160,14 +162,23 @@ MACHINE: Final[Mapping[str, str]] = {
         "vllm_server_host", "vllm_server_port", "vllm_server_timeout", "vllm_group_port",
         "vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_tensor_parallel_size",
         "average_tokens_across_devices", "skip_memory_metrics", "remove_unused_columns",
+        "activation_checkpointing_kwargs", "dataloader_in_order", "dataloader_prefetch_factor",
+        "dataloader_multiprocessing_context", "dataloader_persistent_workers", "ddp_static_graph",
+        "ddp_broadcast_buffers", "ddp_bucket_cap_mb", "label_names", "length_column_name",
+        "train_sampling_strategy",
     ), _TORCH),
     **dict.fromkeys((
         "logging_steps", "logging_strategy", "logging_first_step", "logging_dir", "report_to",
         "log_completions", "num_completions_to_print", "log_unique_prompts", "log_multimodal",
         "log_completions_hub_repo", "log_level", "disable_tqdm", "project", "trackio_space_id",
         "push_to_hub", "hub_model_id", "hub_token", "hub_private_repo", "hub_strategy",
+        "hub_always_push", "hub_revision", "log_level_replica", "log_on_each_node", "debug",
+        "logging_nan_inf_filter", "include_num_input_tokens_seen", "include_for_metrics",
+        "trackio_bucket_id", "trackio_static_space_id",
     ), _LOG),
     **dict.fromkeys(("do_train", "do_eval", "do_predict", "eval_strategy", "eval_on_start",
-                     "per_device_eval_batch_size", "metric_for_best_model", "greater_is_better"),
+                     "per_device_eval_batch_size", "metric_for_best_model", "greater_is_better",
+                     "batch_eval_metrics", "eval_accumulation_steps", "eval_delay",
+                     "eval_do_concat_batches", "eval_use_gather_object", "prediction_loss_only"),
                     "evaluation.* says when and how"),
 }  # fmt: skip

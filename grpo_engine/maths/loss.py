@@ -7,7 +7,7 @@ from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.maths import anchor, critic, ratio, trust
 from grpo_engine.maths.around import entropy_floor
-from grpo_engine.maths.arrays import LIMIT
+from grpo_engine.maths.arrays import FARTHEST, LIMIT, lengths
 from grpo_engine.maths.batch import Batch, batch_of
 from grpo_engine.maths.target import Targets, push_to_target, targets_of
 from grpo_engine.maths.terms import Loss, Terms
@@ -59,12 +59,13 @@ def _terms(
 ) -> Terms:
     """contribution = w·([in loss]·(β·k - [top]·importance·J) + c_V·L^V) - c_H·H/updated tokens."""
     log_r = ratio.log_ratios(batch.new - batch.old, batch.mask, recipe.ratio)
-    r, push = _push(batch, recipe, log_r, targets)
+    r = mx.broadcast_to(ratio.ratios(log_r), batch.mask.shape)
+    importance, kept = _importance(batch, recipe)
+    push = _push(batch, recipe, r, importance, targets)
     in_loss = batch.mask & ((push.side == trust.FREE) | (not recipe.drop_at_bound))
     top = _top_entropy(batch, recipe, whole)
-    importance, kept = _importance(batch, recipe)
-    distance, value = _distance(batch, recipe), _value_loss(batch, recipe)
-    term = in_loss * (recipe.beta * distance - top * kept * importance * push.objective)
+    distance, value = _distance(batch, recipe, r), _value_loss(batch, recipe)
+    term = in_loss * (recipe.beta * distance - top * kept * _weighed(push, importance))
     term = term + recipe.value_coefficient * value
     return Terms(
         mask=batch.mask,
@@ -76,13 +77,14 @@ def _terms(
         side=push.side * batch.mask,
         clamped=batch.mask & (mx.abs(log_r) > LIMIT),
         objective=push.objective * batch.mask,
+        gate=_gate(batch, push),
         importance=importance,
         kept=kept,
         updated=in_loss & top & kept,
         weight=weight,
         contribution=weight * term - _entropy_bonus(batch, recipe, top, whole),
         anchor=distance * batch.mask,
-        kl=None if batch.ref is None else anchor.k3(batch.new - batch.ref),
+        kl=_kl(batch, recipe, r),
         kl_to_old=anchor.k3(batch.old - batch.new),
         entropy=batch.entropy,
         value_loss=value,
@@ -92,13 +94,28 @@ def _terms(
 
 
 def _push(
-    batch: Batch, recipe: Recipe, log_r: mx.array, targets: Targets | None
-) -> tuple[mx.array, trust.Push]:
-    """The ratio [B,T] and the push on each token."""
-    r = mx.broadcast_to(ratio.ratios(log_r), batch.mask.shape)
+    batch: Batch, recipe: Recipe, r: mx.array, importance: mx.array, targets: Targets | None
+) -> trust.Push:
+    """The push on each token, from the ratio [B,T]."""
     if targets is not None:
-        return r, push_to_target(r, targets)
-    return r, trust.push(recipe, r, batch.advantage, batch.new)
+        return push_to_target(r, targets)
+    if recipe.trust == "vespo":
+        log_weight = ratio.answer_weight(batch.new - batch.old, importance, recipe)
+        return trust.vespo(log_weight, batch.advantage, batch.new, recipe)
+    return trust.push(recipe, r, batch.advantage, batch.new)
+
+
+def _weighed(push: trust.Push, importance: mx.array) -> mx.array:
+    """importance·J; a gate already contains the importance. [B,T]"""
+    return push.objective * importance if push.gate is None else push.objective
+
+
+def _gate(batch: Batch, push: trust.Push) -> mx.array | None:
+    """VESPO's φ: one number per completion [B,1] if its advantage is, 1 for an empty one."""
+    if push.gate is None or not batch.per_row:
+        return push.gate
+    mean = mx.where(batch.mask, push.gate, 0.0).sum(axis=1, keepdims=True) / lengths(batch.mask)
+    return mx.where(batch.mask.any(axis=1, keepdims=True), mean, 1.0)
 
 
 def _importance(batch: Batch, recipe: Recipe) -> tuple[mx.array, mx.array]:
@@ -106,7 +123,8 @@ def _importance(batch: Batch, recipe: Recipe) -> tuple[mx.array, mx.array]:
     weight, kept = mx.ones(batch.mask.shape), batch.mask
     if recipe.importance_cap > 0 and batch.sampler is not None:
         weight = ratio.importance(batch.old - batch.sampler, batch.mask, recipe)
-        kept = kept & (weight > 0)
+        if recipe.trust != "vespo":  # whose weight of the whole answer contains this one
+            kept = kept & (weight > 0)
     if recipe.off_policy_mask > 0:
         sampled = batch.old if batch.sampler is None else batch.sampler
         near = ratio.near_sampler(
@@ -116,8 +134,8 @@ def _importance(batch: Batch, recipe: Recipe) -> tuple[mx.array, mx.array]:
     return weight, kept
 
 
-def _distance(batch: Batch, recipe: Recipe) -> mx.array:
-    """k(π, π_ref) if the anchor is in the loss, else 0. [B,T]"""
+def _distance(batch: Batch, recipe: Recipe, r: mx.array) -> mx.array:
+    """k(π, π_ref), times the ratio if it is re-weighted; 0 without an anchor in the loss. [B,T]"""
     if recipe.anchor == "none" or recipe.anchor_place == "reward":
         return mx.zeros(batch.mask.shape)
     if batch.ref is None:
@@ -125,7 +143,22 @@ def _distance(batch: Batch, recipe: Recipe) -> mx.array:
             f"recipe {recipe.name} has beta={recipe.beta:g} on {recipe.anchor}: give ref"
         )
     far = anchor.distance(batch.new, batch.ref, recipe.anchor, recipe.anchor_level)
-    return mx.broadcast_to(far, batch.mask.shape)
+    return mx.broadcast_to(_reweighted(far, r, recipe), batch.mask.shape)
+
+
+def _kl(batch: Batch, recipe: Recipe, r: mx.array) -> mx.array | None:
+    """k3 of each token to the reference, times the ratio if the anchor is; None without one."""
+    if batch.ref is None:
+        return None
+    return _reweighted(anchor.k3(batch.new - batch.ref), r, recipe)
+
+
+def _reweighted(far: mx.array, r: mx.array, recipe: Recipe) -> mx.array:
+    """r·k, at most e^60, if the recipe re-weights its anchor; unbiased for KL(π, π_ref).
+
+    The samples are π_old's: E_old[r·k] = E_π[k]. (DeepSeek-V3.2, arXiv:2512.02556)
+    """
+    return mx.minimum(far * r, FARTHEST) if recipe.reweights_anchor else far
 
 
 def _top_entropy(batch: Batch, recipe: Recipe, whole: Totals) -> mx.array:

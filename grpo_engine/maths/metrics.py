@@ -37,6 +37,8 @@ def metrics(terms: Terms, recipe: str | Recipe) -> dict[str, Pair]:
     if recipe.trust == "cispo":
         capped = (terms.side == AT_HIGH) & (terms.advantage > 0)
         found["cispo_clip_ratio"] = over_ratios(terms, capped)
+    if terms.gate is not None:
+        found["vespo/phi_seq_mean"] = over_gates(terms, terms.gate)
     if terms.target is not None:
         found |= target_metrics(terms, recipe.target_tolerance)
     if recipe.signal == "gae":
@@ -55,6 +57,13 @@ def over_ratios(terms: Terms, flags: mx.array) -> Pair:
     if not terms.per_row:
         return over_tokens(terms, flags)
     return flags.any(axis=1).astype(mx.float32).sum(), mx.array(float(flags.shape[0]))
+
+
+def over_gates(terms: Terms, gate: mx.array) -> Pair:
+    """(Σ, count) over completions if each has one gate, empty ones included; else over tokens."""
+    if gate.shape[1] > 1:
+        return over_tokens(terms, gate)
+    return gate.sum(), mx.array(float(gate.shape[0]))
 
 
 def share_by_completion(terms: Terms, flags: mx.array) -> tuple[mx.array, mx.array]:

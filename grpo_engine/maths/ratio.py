@@ -1,9 +1,13 @@
 """Choice 2, ratio: old data is re-weighted by the policy's ratio to the one that sampled."""
 
+import math
+
 import mlx.core as mx
 
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.maths.arrays import clamp, lengths
+
+LEAST_LOG, MOST_LOG = math.log(1e-8), 20.0  # of VESPO's weight W
 
 
 def log_ratios(difference: mx.array, mask: mx.array, kind: str) -> mx.array:
@@ -42,6 +46,20 @@ def importance(difference: mx.array, mask: mx.array, recipe: Recipe) -> mx.array
     if beyond == "truncate":
         return mx.stop_gradient(mx.clip(w, low, high))
     return mx.stop_gradient(mx.where((w < low) | (w > high), 0.0, w))
+
+
+def answer_weight(difference: mx.array, importance: mx.array, recipe: Recipe) -> mx.array:
+    """log W = Σ_t log π/π_old + log of the importance weights, for VESPO. [B,1]
+
+    Each log-ratio is held within ±20, each importance weight and W itself within 1e-8 and e^20, as
+    in TRL: a token whose weight is 0 all but leaves its answer out.
+    """
+    log_w = mx.clip(difference, -MOST_LOG, MOST_LOG).sum(axis=1, keepdims=True)
+    if recipe.importance_cap > 0:
+        level, _, _ = recipe.importance_mode.partition("_")
+        given = importance[:, :1] if level == "sequence" else importance
+        log_w = log_w + mx.clip(mx.log(given), LEAST_LOG, MOST_LOG).sum(axis=1, keepdims=True)
+    return mx.clip(log_w, LEAST_LOG, MOST_LOG)
 
 
 def near_sampler(

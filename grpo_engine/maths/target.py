@@ -31,7 +31,8 @@ def targets_of(
     """Targets of all completions of whole groups. signs [B] or [B,T], the rest [B,T].
 
     Bad tokens: t = p_old². Good tokens: t = p + s·(√p - p), s from `share_of_room`. A token's sign
-    is the sign of the sum of signs over the completions that share it and its prefix.
+    is the sign of the sum of signs over the completions that share it and its prefix. Tokens off
+    the mask, such as forced ones, are not pushed, but the prefix of later tokens contains them.
     """
     rows, columns = mask.shape
     signs = mx.broadcast_to(signs.reshape(rows, -1), (rows, columns))
@@ -41,10 +42,11 @@ def targets_of(
     for t in range(columns):
         here = mask[:, t]
         together = shared & here[:, None] & here[None, :]
-        shared = together & (token_ids[:, t][:, None] == token_ids[:, t][None, :])
-        sign = mx.sign(mx.where(shared, signs[:, t][None, :], 0.0).sum(axis=1))
+        alike = token_ids[:, t][:, None] == token_ids[:, t][None, :]
+        same, shared = together & alike, shared & alike
+        sign = mx.sign(mx.where(same, signs[:, t][None, :], 0.0).sum(axis=1))
         pushed.append(sign)
-        shares.append(share_of_room(mx.exp(logp[:, t]), sign, together, shared))
+        shares.append(share_of_room(mx.exp(logp[:, t]), sign, together, same))
     sign, share = mx.stack(pushed, axis=1), mx.stack(shares, axis=1)
     low = mx.exp(logp)
     high = mx.where(sign > 0, 1 + share * (mx.exp(-logp / 2) - 1), low)

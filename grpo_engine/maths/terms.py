@@ -22,13 +22,14 @@ class Terms:
     side: mx.array  # -1 stopped at low, 1 at high, 2 at the ceiling δ, 0 free
     clamped: mx.array  # the log-ratio was beyond ±60
     objective: mx.array  # J, before any weight
-    importance: mx.array  # correction for the sampler
+    gate: mx.array | None  # VESPO's φ; [B,1] where it is one number per completion
+    importance: mx.array  # correction for the sampler; for trust=vespo part of J
     kept: mx.array  # 0 where the importance or off-policy mask drops the push
     updated: mx.array  # 1 where the token's push is in the loss
     weight: mx.array  # the token's weight in the average
     contribution: mx.array  # what the token adds to the loss
     anchor: mx.array  # the distance that β multiplies, 0 without an anchor in the loss
-    kl: mx.array | None  # k3 of the token to the reference
+    kl: mx.array | None  # k3 of the token to the reference, re-weighted like the anchor
     kl_to_old: mx.array  # k3 to the policy that sampled: (r - 1) - log r
     entropy: mx.array | None
     value_loss: mx.array  # 0 without a critic

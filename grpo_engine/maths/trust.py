@@ -20,6 +20,7 @@ class Push(NamedTuple):
     low: mx.array  # ratio below which a push down stops, [B,T] or []
     high: mx.array  # ratio above which a push up stops, [B,T] or []
     side: mx.array  # FREE, AT_LOW, AT_HIGH or AT_CEILING: the active bound
+    gate: mx.array | None = None  # what weighs the gradient, for vespo
 
 
 def unbounded(objective: mx.array) -> Push:
@@ -78,8 +79,21 @@ def sapo(ratio: mx.array, advantage: mx.array, tau_pos: float, tau_neg: float) -
     return unbounded(gate * advantage)
 
 
+def vespo(log_weight: mx.array, advantage: mx.array, logprob: mx.array, recipe: Recipe) -> Push:
+    """J = sg(φ(W))·A·log π with φ(W) = e^λ·W^k·e^(-λW), 1 at W = 1: a soft gate on whole answers.
+
+    VESPO (arXiv:2602.10693). log W [B,1] is that of `ratio.answer_weight`; k and λ depend on the
+    sign of A, with A = 0 among the positive ones. A φ beyond float32 counts as 0, as in TRL.
+    """
+    k = mx.where(advantage >= 0, recipe.vespo_k_pos, recipe.vespo_k_neg)
+    rate = mx.where(advantage >= 0, recipe.vespo_lambda_pos, recipe.vespo_lambda_neg)
+    gate = mx.exp(rate + k * log_weight - rate * mx.exp(log_weight))
+    gate = mx.stop_gradient(mx.where(mx.isfinite(gate), gate, 0.0))
+    return unbounded(gate * advantage * logprob)._replace(gate=gate)
+
+
 def push(recipe: Recipe, ratio: mx.array, advantage: mx.array, logprob: mx.array) -> Push:
-    """Apply the recipe's rule; for `target` see `grpo_engine.maths.target`."""
+    """Apply the recipe's rule; `vespo` and `target` read more than one token's ratio."""
     if recipe.trust == "clip":
         low, high = 1 - recipe.clip_low, 1 + recipe.clip_high
         return clip(ratio, advantage, low, high, recipe.delta)

@@ -12,6 +12,7 @@ from mlx.utils import tree_flatten, tree_map
 from grpo_engine.config.settings import OptimizerConfig
 from grpo_engine.errors import CheckpointError, ConfigError
 
+DEFAULT_EPSILON: float = OptimizerConfig.model_fields["epsilon"].default
 MASTER = "master."  # prefix of float32 copies in a checkpoint
 # float16 covers 6e-8 to 65504: the loss is scaled by a power of two, lowered after an overflow
 MOST_SCALE, SMALLER, CALM = 2.0**16, 16, 100  # doubled after 100 updates without overflow
@@ -40,15 +41,21 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
 def build(config: OptimizerConfig) -> optim.Optimizer:
     """The optimiser that the settings name, with bias correction if it has moments."""
     rate, decay, betas = config.learning_rate, config.weight_decay, [config.beta1, config.beta2]
+    eps = config.epsilon
+    if eps != DEFAULT_EPSILON and config.name not in ("adamw", "adam"):
+        raise ConfigError(
+            f"optimizer.epsilon {eps:g} has no effect with {config.name}; use adamw or adam, or "
+            f"leave it at {DEFAULT_EPSILON:g}"
+        )
     match config.name:
         case "adamw":
-            return optim.AdamW(rate, betas=betas, weight_decay=decay, bias_correction=True)
+            return optim.AdamW(rate, betas=betas, eps=eps, weight_decay=decay, bias_correction=True)
         case "adam":
             if decay:
                 raise ConfigError(
                     f"optimizer.weight_decay {decay} has no effect with adam; use adamw, or 0"
                 )
-            return optim.Adam(rate, betas=betas, bias_correction=True)
+            return optim.Adam(rate, betas=betas, eps=eps, bias_correction=True)
         case "sgd":
             return optim.SGD(rate, momentum=config.beta1, weight_decay=decay)
         case "muon":

@@ -111,6 +111,11 @@ class Scorer:
         return next((name for name in (*named, *RIGHT_OR_WRONG) if name in self._worker.names), "")
 
     @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each function."""
+        return dict(zip(self._worker.names, self._worker.weights, strict=True))
+
+    @property
     def format(self) -> str:
         """The function that scores the format of an answer; empty if there is none."""
         return next((name for name in self._worker.names if "format" in name), "")

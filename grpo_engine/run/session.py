@@ -76,8 +76,8 @@ class Run:
 
     @property
     def has_reference(self) -> bool:
-        """Whether the recipe uses a reference policy."""
-        return self.recipe.anchor != "none"
+        """Whether a reference policy scores answers, for the recipe or to record KL."""
+        return self.recipe.anchor != "none" or self.config.record.kl
 
     @property
     def has_critic(self) -> bool:

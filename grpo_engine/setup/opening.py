@@ -223,7 +223,9 @@ def _limits(config: RunConfig, recipe: Recipe, policy: Policy, scorer: Scorer) -
     return Limits(
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust == "clip",
+        whole_answers=recipe.ratio.startswith("sequence"),
         accuracy=scorer.accuracy or None,
+        weights=scorer.weights,
         sampler_gap=mismatch.ROUNDING[policy.dtype],
         corrected=recipe.importance_cap > 0,
         memory_gb=preflight.memory_limit() / preflight.GIGABYTE,

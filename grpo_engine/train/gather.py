@@ -36,8 +36,10 @@ def all_rollouts(
 
 
 def _rollout(data: Mapping[str, Any]) -> Rollout:
-    lists = ("prompt_ids", "ids", "logprobs", "raw_logprobs", "forced")
-    return Rollout(**{**data, **{name: tuple(data[name]) for name in lists}})
+    restored: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+    }
+    return Rollout(**restored)
 
 
 def _scores(data: Mapping[str, Any]) -> Scores:

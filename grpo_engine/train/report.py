@@ -190,6 +190,19 @@ def step_metrics(
     return metrics
 
 
+def sampled_metrics(groups: Sequence[SampledGroup]) -> dict[str, float]:
+    """Mean rewards of all answers that were sampled, those of replaced groups included.
+
+    Only groups whose answers differ are kept, so the means of the kept ones say little.
+    """
+    columns = {"sampled/reward": [total for group in groups for total in group.totals]}
+    for name in groups[0].scores.names if groups else ():
+        column = [value for group in groups for value in group.scores.column(name)]
+        columns[f"sampled/rewards/{name}/mean"] = column
+    known = {key: [v for v in column if v is not None] for key, column in columns.items()}
+    return {key: statistics.fmean(values) for key, values in known.items() if values}
+
+
 def _loss_metrics(samples: Samples, result: UpdateResult) -> dict[str, float]:
     metrics = {
         name: mean(result.sums, name) for name in result.sums if name not in ("at_bound", "entropy")

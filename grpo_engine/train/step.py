@@ -46,6 +46,8 @@ def finish_step(
     if samples is not None:
         metrics |= report.step_metrics(samples, sampled, result, progress.entropy_bonus)
     metrics["groups/refilled"] = float(len(sampled.replaced))
+    if sampled.replaced:
+        metrics |= report.sampled_metrics(sampled.all)
     step_time = run.clock.step_seconds
     drop_state(run)
     progress.step = step
@@ -61,7 +63,7 @@ def finish_step(
     )
     yield finished
     yield from run.alerts.observe(finished)
-    if sampled.is_short:
+    if sampled.is_short and not run.alerts.is_solving(step):
         yield raised(step, "refills_exhausted", Finding(
             severity="warning",
             explanation=f"After {sampled.refills} refills only {len(sampled.groups)} of "

@@ -4,14 +4,26 @@ import math
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from grpo_engine.config.recipes import RECIPES, recipe
+from grpo_engine.maths.metrics import metrics
 from grpo_engine.metrics import METRICS, natural_range, spec
+from tests.engine.maths.helpers import loss_of, random_batch
 
 
 @pytest.mark.parametrize("name", [*METRICS, "rewards/accuracy/mean", "rewards/f/std", "eval/x"])
 def test_a_metric_is_explained_in_two_sentences(name: str) -> None:
     sentences = re.findall(r"[^.]+(?:\.\d[^.]*)*\.(?= |$)", spec(name).help)
     assert len(sentences) == 2, spec(name).help
+
+
+@given(st.sampled_from(list(RECIPES)), st.booleans())
+def test_every_metric_of_a_loss_is_described(name: str, corrected: bool) -> None:
+    how = recipe(name, importance_cap=3.0 * corrected)
+    for metric in metrics(loss_of(random_batch(1), how).terms, how):
+        assert metric in METRICS, metric
 
 
 def test_reward_functions_are_described_by_their_name() -> None:

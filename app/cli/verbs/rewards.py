@@ -113,6 +113,7 @@ def try_(
 
     Exit status 1 where it failed. Example: grpo-tui rewards test mine.py:brevity -c "Yes."
     """
+    from grpo_engine.errors import RewardError
     from grpo_engine.rewards.worker.client import RewardWorker
     from grpo_engine.rewards.worker.outcome import ScoredRewards
     from grpo_engine.tasks.base import RewardSpec
@@ -124,23 +125,36 @@ def try_(
         texts = [[{"role": "assistant", "content": text}] for text in completion]
     spec = RewardSpec(name=name, options=_pairs(option, "--option"))
     with tempfile.TemporaryDirectory() as folder:
-        with RewardWorker([spec], Path(folder), time_limit) as worker:
-            worker.check(list(columns), "the data given")
-            # At step 0 an error of one function would end the trial; later it is only reported.
-            scored: ScoredRewards = worker.score(
-                [prompts] * count,
-                texts,
-                [list(text.encode("utf-8", "surrogatepass")) for text in completion],
-                {key: [value] * count for key, value in columns.items()},
-                {"global_step": 1, "max_steps": 1, "epoch": 0.0},
-            )
         log = Path(folder) / "rewards.log"
-        printed = log.read_text(errors="replace") if log.exists() else ""
+        try:
+            with RewardWorker([spec], Path(folder), time_limit) as worker:
+                worker.check(list(columns), "the data given")
+                # At step 0 an error of one function would end the trial; later it is only reported.
+                scored: ScoredRewards = worker.score(
+                    [prompts] * count,
+                    texts,
+                    [list(text.encode("utf-8", "surrogatepass")) for text in completion],
+                    {key: [value] * count for key, value in columns.items()},
+                    {"global_step": 1, "max_steps": 1, "epoch": 0.0},
+                )
+        except RewardError as error:
+            # the log goes with the folder, so that what it says is said here
+            raise RewardError(str(error).replace(f"; see {log}", "") + _tail(log)) from error
+        printed = _text_of(log)
     report(scored, completion, printed, as_json)
     if scored.problems and isinstance(prompts, str) and not as_json:
         typer.echo("a function that reads messages, not text, is tried with --chat", err=True)
     if scored.problems:
         raise typer.Exit(exit_codes.FAILED)
+
+
+def _text_of(log: Path) -> str:
+    return log.read_text(errors="replace") if log.exists() else ""
+
+
+def _tail(log: Path) -> str:
+    text = _text_of(log).strip()
+    return f"\nIts last output:\n{text[-2000:]}" if text else ""
 
 
 def _inputs(

@@ -23,7 +23,7 @@ from grpo_engine.rewards.worker.process import DiedError, RewardProcess, TimedOu
 # Calls in a row that fail completely before the run ends.
 PATIENCE = 5
 # Functions may import large libraries on load.
-LOAD_LIMIT = 120.0
+LEAST_LOAD_S = 10.0  # for a new interpreter, on a busy machine
 # Extra seconds to wait after a call's limit: async functions may time out by themselves.
 SLACK = 1.0
 
@@ -157,12 +157,13 @@ class RewardWorker:
                 "weight": function.weight,
             }  # fmt: skip
             try:
-                found = self._process.ask(request, max(LOAD_LIMIT, self.time_limit))
+                found = self._process.ask(request, self._load_limit)
             except TimedOutError as error:
                 self._abandon()
                 raise RewardError(
-                    f"reward {function.written} was not loaded within {LOAD_LIMIT:g} s"
-                    f"{_at(error.where)}; make its file quicker to import"
+                    f"reward {function.written} was not loaded within {self._load_limit:g} s"
+                    f"{_at(error.where)}; make its file quicker to import, or raise "
+                    "rewards.time_limit"
                 ) from None
             except DiedError as error:
                 self._abandon()
@@ -180,6 +181,10 @@ class RewardWorker:
             function.requires = tuple(found["requires"])
             if not function.name:
                 function.name = self._unique(found["name"])
+
+    @property
+    def _load_limit(self) -> float:
+        return max(LEAST_LOAD_S, self.time_limit)
 
     def _unique(self, name: str) -> str:
         taken = {function.name for function in self.functions}
@@ -200,7 +205,7 @@ class RewardWorker:
             self._start()
         assert self._process is not None
         if not self._has_batch:
-            self._process.ask(self._batch, max(LOAD_LIMIT, self.time_limit))
+            self._process.ask(self._batch, self._load_limit)
             self._has_batch = True
         return self._process.ask(frame, self.time_limit + SLACK)
 

@@ -1,26 +1,36 @@
-"""JSON frames on a pipe, for both ends: four bytes of length, then the text."""
+"""JSON frames on a pipe, for both ends: four letters, four bytes of length, then the text."""
 
 import json
 import os
 from typing import Any
 
-HEADER = 4
+START = b"GRPO"
+HEADER = len(START) + 4
+
+
+class GarbledError(Exception):
+    """Something other than a frame was written into the pipe."""
 
 
 def pack(frame: Any) -> bytes:
     """Encode a frame; lone surrogates become escapes, NaN and infinities words."""
     data = json.dumps(frame, ensure_ascii=True).encode("ascii")
-    return len(data).to_bytes(HEADER, "big") + data
+    return START + len(data).to_bytes(4, "big") + data
 
 
 def take(buffer: bytearray) -> Any | None:
     """Remove the first complete frame from the buffer and return it; None if there is none."""
+    if buffer[: len(START)] != START[: len(buffer)]:
+        raise GarbledError
     if len(buffer) < HEADER:
         return None
-    end = HEADER + int.from_bytes(buffer[:HEADER], "big")
+    end = HEADER + _length(buffer)
     if len(buffer) < end:
         return None
-    frame = json.loads(bytes(buffer[HEADER:end]))
+    try:
+        frame = json.loads(bytes(buffer[HEADER:end]))
+    except ValueError:
+        raise GarbledError from None
     del buffer[:end]
     return frame
 
@@ -31,12 +41,16 @@ def read_frame(fd: int) -> Any | None:
     while (frame := take(buffer)) is None:
         missing = HEADER - len(buffer)
         if missing <= 0:
-            missing = HEADER + int.from_bytes(buffer[:HEADER], "big") - len(buffer)
+            missing = HEADER + _length(buffer) - len(buffer)
         data = os.read(fd, min(missing, 1 << 20))
         if not data:
             return None
         buffer += data
     return frame
+
+
+def _length(buffer: bytearray) -> int:
+    return int.from_bytes(buffer[len(START) : HEADER], "big")
 
 
 def write_frame(fd: int, frame: Any) -> None:

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 import grpo_engine
 from grpo_engine.errors import EngineError
 from grpo_engine.rewards.load import LoadedReward, load_reward
+from grpo_engine.rewards.worker.descendants import MARK, adopt_orphans, end_all
 from grpo_engine.rewards.worker.frames import read_frame, write_frame
 from grpo_engine.rewards.worker.scores import Scores, read_scores
 
@@ -246,21 +246,20 @@ def plain(value: Any) -> Any:
     return value
 
 
-def leave_with_parent(lifeline: int) -> None:
-    """Kill this process and its children when the engine's end of the lifeline closes."""
-    if sys.platform == "linux":
-        # A signal from the kernel also ends C code that never releases the GIL.
-        import fcntl
+def end_with_the_engine(lifeline: int) -> None:
+    """Fork a process that waits for the engine's end, then ends this one and all it started.
 
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-        flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
-
-    def watch() -> None:
-        os.read(lifeline, 1)
-        os.killpg(os.getpgrp(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True, name="lifeline").start()
+    It can act while C code in this process holds the interpreter, and has a session of its own.
+    """
+    worker = os.getpid()
+    if os.fork():
+        return
+    os.setsid()
+    os.closerange(0, lifeline)
+    os.closerange(lifeline + 1, 256)  # the interpreter has just begun
+    os.read(lifeline, 1)
+    end_all(os.environ.get(MARK, ""), worker)
+    os._exit(0)
 
 
 TRACE = sys.stderr
@@ -277,11 +276,12 @@ def main() -> None:
     TRACE = os.fdopen(trace, "w")
     faulthandler.enable(TRACE, all_threads=False)
     faulthandler.register(signal.SIGUSR1, TRACE, all_threads=True, chain=False)
-    leave_with_parent(lifeline)
+    adopt_orphans()
+    end_with_the_engine(lifeline)
     sys.path.append(str(Path.cwd()))
     server = Server()
     while (frame := read_frame(request)) is not None:
         write_frame(reply, server.answer(frame))
     sys.stdout.flush()
-    # Kill processes that functions started.
-    os.killpg(os.getpgrp(), signal.SIGKILL)
+    end_all(os.environ.get(MARK, ""), os.getpid())
+    os._exit(0)

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import grpo_engine
 from grpo_engine.errors import EngineError
-from grpo_engine.rewards.worker.frames import pack, take
+from grpo_engine.rewards.worker.descendants import MARK, end_all
+from grpo_engine.rewards.worker.frames import GarbledError, pack, take
 
 ROOT = Path(__file__).resolve().parents[3]
 BOOT = (
@@ -40,13 +42,15 @@ class TimedOutError(Exception):
 class DiedError(Exception):
     """The process ended before it replied."""
 
-    def __init__(self, status: int | None, where: str) -> None:
+    def __init__(self, status: int | None, where: str, *, garbled: bool = False) -> None:
         super().__init__(status)
-        self.status, self.where = status, where
+        self.status, self.where, self.garbled = status, where, garbled
 
     @property
     def how(self) -> str:
         """How it ended, in words."""
+        if self.garbled:
+            return "wrote into the pipe of its replies"
         if self.status is None:
             return "closed its pipe"
         if self.status < 0:
@@ -100,7 +104,9 @@ class RewardProcess:
         trace = os.open(self._trace, os.O_WRONLY | os.O_APPEND)
         fds = (request, reply, lifeline, trace)
         environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
+        self._mark = uuid4().hex
         environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0"}
+        environment[MARK] = self._mark
         arguments = [sys.executable, "-P", "-u", "-c", BOOT, str(ROOT), *map(str, fds)]
         self._process = subprocess.Popen(
             arguments,
@@ -129,7 +135,7 @@ class RewardProcess:
             selector.register(self._reply, selectors.EVENT_READ)
             selector.register(self._output, selectors.EVENT_READ)
             selector.register(self._request, selectors.EVENT_WRITE)
-            while (answer := take(self._buffer)) is None:
+            while (answer := self._answer()) is None:
                 if self._interrupted():
                     raise ScoringInterruptedError("stopped while rewards were being scored")
                 if time.monotonic() > deadline:
@@ -149,6 +155,12 @@ class RewardProcess:
                     elif not self._receive():
                         raise self._died()
             return answer
+
+    def _answer(self) -> Any:
+        try:
+            return take(self._buffer)
+        except GarbledError:
+            raise DiedError(None, self._traced(), garbled=True) from None
 
     def _send(self, data: memoryview) -> memoryview:
         try:
@@ -224,9 +236,7 @@ class RewardProcess:
         if grace:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace)
-        # Kill processes that its functions started.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        end_all(self._mark, self._process.pid)
         self._process.wait()
         self._drain_all()
         for fd in (self._reply, self._output, self._lifeline):

@@ -39,7 +39,7 @@ def test_every_metric_alert_and_setting_is_explained() -> None:
         (_, text), *_ = setting_part(path).paragraphs
         assert len(text) > 4, path
         assert text.strip().endswith("."), path
-    assert {rule.__name__ for rule in RULES} <= set(ALERTS)
+    assert set(RULES) <= set(ALERTS)
     thresholds = {threshold for _, threshold in ALERTS.values() if threshold}
     assert thresholds == set(AlertsConfig.model_fields)
 

@@ -82,6 +82,14 @@ def test_why_says_side_and_bound(changes: dict[str, object], words: str) -> None
     assert words in why(term(**changes), corrected, first_pass=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "of"), [("sapo", "its ratio"), ("vespo", "the ratio of its answer")]
+)
+def test_a_smooth_gate_is_neither_a_bound_nor_full_strength(name: str, of: str) -> None:
+    said = why(term(ratio=0.7, side="free"), recipe(name), first_pass=False)
+    assert said == f"better answer: pushed up by a smooth function of {of}"
+
+
 def test_the_weight_for_the_sampler_is_in_the_arithmetic() -> None:
     # 1.2 x 1.21 x .9 / 24 / 8 = 1.3068 / 192 = .0068
     how = recipe("dr-grpo", importance_cap=3.0, weight="per_sequence")

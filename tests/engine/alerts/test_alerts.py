@@ -3,15 +3,19 @@
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from grpo_engine.alerts import rules as alert_rules
 from grpo_engine.alerts.state import REPEAT, Alerts, Limits
 from grpo_engine.config.mismatch import ROUNDING
 from grpo_engine.config.settings import AlertsConfig
-from grpo_engine.events import AlertRaised, EvaluationFinished, StepFinished
+from grpo_engine.events import AlertRaised, EvaluationFinished, Event, StepFinished
 
 MEAN, MOST = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
 LIMITS = Limits(updates_per_step=2, accuracy="exact", memory_gb=8.0)
@@ -45,20 +49,33 @@ def finished(step: int, numbers: Numbers) -> StepFinished:
     return StepFinished(step=step, metrics=numbers, tokens=step * 10, elapsed=float(step))
 
 
-def evaluated(step: int, accuracy: float) -> EvaluationFinished:
+def evaluated(
+    step: int, accuracy: float, mode: Literal["greedy", "sampled"] = "sampled", *,
+    problems: int = 500, samples: int = 1,
+) -> EvaluationFinished:  # fmt: skip
     return EvaluationFinished(
-        step=step, moment="during", mode="sampled", problems=10, samples=1, rows=(), seconds=1.0,
-        metrics={"eval/accuracy": accuracy},
+        step=step, moment="during", mode=mode, problems=problems, samples=samples, rows=(),
+        seconds=1.0, metrics={"eval/accuracy": accuracy},
     )  # fmt: skip
 
 
-def fold(rows: Sequence[Numbers], limits: Limits = LIMITS) -> list[AlertRaised]:
+def first_steps(alerts: Iterable[AlertRaised]) -> dict[str, int]:
+    """The step of each rule's first alert."""
+    found: dict[str, int] = {}
+    for alert in alerts:
+        found.setdefault(alert.rule, alert.step)
+    return found
+
+
+def fold(
+    rows: Sequence[Numbers], limits: Limits = LIMITS,
+    evaluations: Sequence[EvaluationFinished] = (),
+) -> list[AlertRaised]:  # fmt: skip
+    """The alerts of a run with these metrics; an evaluation follows the step it names."""
     alerts = Alerts(limits)
-    return [
-        alert
-        for step, numbers in enumerate(rows, 1)
-        for alert in alerts.observe(finished(step, numbers))
-    ]
+    events: list[Event] = [finished(step, numbers) for step, numbers in enumerate(rows, 1)]
+    events = sorted([*events, *evaluations], key=lambda event: event.step)
+    return [alert for event in events for alert in alerts.observe(event)]
 
 
 def late(change: Callable[[int], Numbers], count: int = 10, total: int = 30) -> list[Numbers]:
@@ -76,9 +93,12 @@ def test_healthy_numbers_raise_nothing() -> None:
 CASES: dict[str, Callable[[int], Numbers]] = {
     "no_signal": lambda _: {"frac_reward_zero_std": 0.6},
     "format_hacking": lambda n: {"reward": 0.7 + n / 100, "rewards/exact/mean": 0.4},
+    "nothing_learned": lambda _: {"kl": 1e-5},
     "kl_above_limit": lambda _: {"kl": 0.6},
     "kl_exploding": lambda _: {"kl": 0.15},
     "entropy_collapse": lambda _: {"entropy": 0.05},
+    "length_collapse": lambda _: {"completions/mean_length": 10.0},
+    "reward_fell": lambda _: {"reward": 0.2},
     "length_growth": lambda n: {"completions/mean_length": 60.0 + n},
     "most_truncated": lambda _: {"completions/clipped_ratio": 0.7},
     "clip_too_much": lambda _: {"clip_ratio/region_mean": 0.4},
@@ -103,17 +123,403 @@ def test_numbers_that_mean_it_raise_the_alert(rule: str) -> None:
     assert found[0].remedy
 
 
-def test_flat_held_out_accuracy_under_rising_reward_is_an_alert() -> None:
-    alerts, rules = Alerts(LIMITS), []
-    for step in range(1, 31):
-        rules += [alert.rule for alert in alerts.observe(finished(step, healthy(step) | {
-            "reward": 0.3 + step / 60, "rewards/exact/mean": 0.3 + step / 60
-        }))]  # fmt: skip
-        if step % 10 == 0:
-            list(alerts.observe(evaluated(step, 0.4)))
-    assert rules == []
-    rules += [a.rule for a in alerts.observe(finished(31, healthy(31) | {"reward": 0.9}))]
-    assert rules == ["held_out_flat"]
+def rising(start: float, end: float, step: int, steps: int = 30) -> float:
+    return start + (end - start) * step / steps
+
+
+def test_right_answers_that_do_not_come_on_held_out_problems_are_an_alert() -> None:
+    right = {n: rising(0.3, 0.8, n) for n in range(1, 32)}
+    rows = [healthy(n) | {"reward": r, "rewards/exact/mean": r} for n, r in right.items()]
+    flat = [evaluated(step, 0.4) for step in (0, 10, 20, 30)]
+    better = [evaluated(step, rising(0.4, 0.8, step)) for step in (0, 10, 20, 30)]
+    assert set(first_steps(fold(rows, evaluations=flat))) == {"held_out_flat"}
+    assert fold(rows, evaluations=better) == []
+
+
+def test_bounds_on_whole_answers_clip_many_tokens_by_design() -> None:
+    rows = late(CASES["clip_too_much"])
+    assert set(first_steps(fold(rows))) == {"clip_too_much"}
+    assert fold(rows, Limits(updates_per_step=4, accuracy="exact", whole_answers=True)) == []
+
+
+def refilled(n: int) -> Numbers:
+    """A step of dynamic sampling: prompts that are all right are replaced, the rest is kept."""
+    right = rising(0.4, 0.9, n, 40)
+    return healthy(n) | {
+        "groups/refilled": 8.0, "reward": 1.5 - right, "rewards/exact/mean": 1.0 - right,
+        "sampled/reward": right, "sampled/rewards/exact/mean": right,
+        "completions/duplicates": 0.7,
+    }  # fmt: skip
+
+
+def test_the_trend_of_rewards_is_that_of_all_sampled_answers() -> None:
+    rows = [refilled(n) for n in range(1, 41)]
+    assert fold(rows) == []
+    kept = [{k: v for k, v in row.items() if not k.startswith("sampled/")} for row in rows]
+    assert {"reward_fell", "duplicates"} <= set(first_steps(fold(kept)))
+    worse = [row | {"sampled/rewards/exact/mean": row["rewards/exact/mean"]} for row in rows]
+    assert "format_hacking" in first_steps(fold(worse))
+
+
+def test_most_answers_right_is_known_to_the_rest_of_the_engine() -> None:
+    alerts = Alerts(LIMITS)
+    assert not alerts.is_solving(1)
+    for n in range(1, 41):
+        list(alerts.observe(finished(n, refilled(n))))
+    assert alerts.is_solving(40)
+
+
+def test_the_penalty_of_a_recipe_is_no_reward_function() -> None:
+    rows = [healthy(n) | {"rewards/overlong/mean": 0.0, "rewards/overlong/std": 0.0}
+            for n in range(1, 31)]  # fmt: skip
+    known = Limits(updates_per_step=2, accuracy="exact", weights={"exact": 1.0})
+    assert fold(rows, known) == []
+    assert set(first_steps(fold(rows))) == {"reward_constant"}
+
+
+def test_a_gain_before_the_first_evaluation_is_not_missed_on_held_out_problems() -> None:
+    right = {n: rising(0.3, 0.8, min(n, 20), 20) for n in range(1, 41)}
+    rows = [healthy(n) | {"reward": r, "rewards/exact/mean": r} for n, r in right.items()]
+    assert fold(rows, evaluations=[evaluated(20, 0.8), evaluated(40, 0.8)]) == []
+
+
+def test_a_recipe_that_learns_within_ten_steps_is_known_to_learn() -> None:
+    right = {n: 0.35 if n <= 3 else 0.75 + 0.03 * (-1) ** n for n in range(1, 41)}
+    rows = [
+        healthy(n) | {"reward": r, "rewards/exact/mean": r, "completions/duplicates": 0.7,
+                      "frac_reward_zero_std": 0.6 * (n > 3)}
+        for n, r in right.items()
+    ]  # fmt: skip
+    assert fold(rows) == []
+    # as many right answers from the start on are no reason for groups without signal
+    same = [row | {"rewards/exact/mean": 0.75} for row in rows]
+    assert first_steps(fold(same)) == {"no_signal": 20, "duplicates": 20}
+
+
+def test_ten_held_out_problems_are_too_few_to_tell() -> None:
+    right = {n: rising(0.3, 0.8, n) for n in range(1, 32)}
+    rows = [healthy(n) | {"reward": r, "rewards/exact/mean": r} for n, r in right.items()]
+    # two shares of 10 answers differ by a standard error of .21, the rise in training is .33
+    few = [evaluated(step, 0.4, problems=10) for step in (0, 30)]
+    assert fold(rows, evaluations=few) == []
+
+
+def test_the_chance_of_a_share_is_that_of_all_its_answers() -> None:
+    rows = [healthy(n) for n in range(1, 31)]
+    # .8 to .66: sqrt(.8 x .2/n + .66 x .34/n) is .062 for 100 answers and .031 for 400
+    for samples, found in ((1, set[str]()), (4, {"held_out_fell"})):
+        tried = [evaluated(step, accuracy, problems=100, samples=samples)
+                 for step, accuracy in ((0, 0.8), (30, 0.66))]  # fmt: skip
+        assert set(first_steps(fold(rows, evaluations=tried))) == found
+    # three of three, then none: (3 + 1)/(3 + 2) = .8, so 1 is only 3.1 errors of .33
+    three = [evaluated(0, 1.0, problems=3), evaluated(30, 0.0, problems=3)]
+    assert fold(rows, evaluations=three) == []
+
+
+def test_a_task_is_solved_where_nearly_all_answers_are_right_and_groups_have_no_signal() -> None:
+    rows = [healthy(n) | {"rewards/exact/mean": 0.97, "frac_reward_zero_std": 0.8}
+            for n in range(1, 31)]  # fmt: skip
+    assert set(first_steps(fold(rows))) == {"task_solved"}
+    assert fold([row | {"frac_reward_zero_std": 0.3} for row in rows]) == []
+    assert set(first_steps(fold([row | {"rewards/exact/mean": 0.3} for row in rows]))) == {
+        "no_signal"
+    }
+
+
+def test_held_out_accuracy_that_falls_is_an_alert_whatever_the_reward_says() -> None:
+    rows = [healthy(n) for n in range(1, 31)]
+    tried = [evaluated(0, 0.4), evaluated(10, 0.8), evaluated(20, 0.6)]
+    # sqrt(.8 x .2/500 + .6 x .4/500) = .028, so .2 is seven standard errors
+    found = [a for a in fold(rows, evaluations=tried) if a.rule == "held_out_fell"]
+    assert [alert.step for alert in found] == [20, 30]
+    assert "from 0.8 to 0.6 since step 10" in found[0].explanation
+
+
+def test_greedy_and_sampled_accuracy_are_never_compared() -> None:
+    rows = [healthy(n) for n in range(1, 31)]
+    tried = [
+        one for step in (0, 15, 30)
+        for one in (evaluated(step, 0.8, "greedy"), evaluated(step, 0.4, "sampled"))
+    ]  # fmt: skip
+    assert fold(rows, evaluations=tried) == []
+    sampled = [
+        one for step in (0, 15, 30)
+        for one in (evaluated(step, 0.8, "greedy"), evaluated(step, 0.8 - step / 50))
+    ]  # fmt: skip
+    assert set(first_steps(fold(rows, evaluations=sampled))) == {"held_out_fell"}
+    worse = [evaluated(step, 0.8 - step / 50, "greedy") for step in (0, 15, 30)]
+    assert set(first_steps(fold(rows, evaluations=worse))) == {"held_out_fell"}
+
+
+def test_the_evaluation_after_the_last_step_is_judged() -> None:
+    rows = [healthy(n) for n in range(1, 31)]
+    found = fold(rows, evaluations=[evaluated(0, 0.8), evaluated(30, 0.4)])
+    assert first_steps(found) == {"held_out_fell": 30}
+
+
+# Reward while the format is learned first and the right answers follow.
+FORM_FIRST = {
+    n: {
+        "reward": rising(0.5, 1.4, min(n, 30)) + 0.02 * (-1) ** n,
+        "rewards/exact/mean": 0.44 + 0.02 * (-1) ** n,
+        "rewards/format/mean": rising(0.1, 0.5, min(n, 30)),
+        "rewards/format/std": 0.2,
+    }
+    for n in range(1, 41)
+}
+
+
+def test_a_model_whose_held_out_accuracy_rises_is_not_accused_of_hacking() -> None:
+    rows = [healthy(n) | row for n, row in FORM_FIRST.items()]
+    tried = [evaluated(step, rising(0.44, 0.83, step, 40)) for step in range(0, 41, 10)]
+    assert fold(rows, evaluations=tried) == []
+    # the same numbers without a rise on held-out problems do accuse it
+    flat = [evaluated(step, 0.44) for step in range(0, 41, 10)]
+    assert "format_hacking" in first_steps(fold(rows, evaluations=flat))
+    assert "format_hacking" in first_steps(fold(rows))
+
+
+def test_a_reward_for_short_answers_that_kills_the_right_ones_is_noticed() -> None:
+    def hacked(n: int) -> Numbers:
+        gone = min(1.0, n / 15)  # length 18 to 1.5 tokens, right answers .06 to .008
+        return {
+            "reward": 1.0 + 2.5 * gone,
+            "rewards/exact/mean": 0.06 - 0.052 * gone + 0.004 * (-1) ** n,
+            "rewards/length/mean": 0.3 + 0.65 * gone,
+            "rewards/length/std": 0.2,
+            "completions/mean_length": 18 - 16.5 * gone,
+            "completions/duplicates": 0.1 + 0.45 * gone,
+            "entropy": 0.8 - 0.75 * gone,
+        }
+
+    found = first_steps(fold([healthy(n) | hacked(n) for n in range(1, 31)]))
+    hack = {"format_hacking", "length_collapse", "entropy_collapse", "duplicates"}
+    assert set(found) == hack
+    assert max(found.values()) <= 25
+
+
+def fallen(n: int) -> Numbers:
+    """Right answers rise to .8 by step 25 and then fall, while reward rises all the time."""
+    right = rising(0.3, 0.8, n, 25) if n <= 25 else max(0.2, 0.8 - (n - 25) / 10)
+    return {"reward": 0.3 + n / 20, "rewards/exact/mean": right}
+
+
+@pytest.mark.parametrize(
+    ("last", "found"),
+    [
+        (None, {"format_hacking"}),
+        ((26, 0.8), {"format_hacking"}),  # too old to excuse what came after
+        ((36, 0.8), set[str]()),  # tried in the last ten steps, and as good as ever
+        ((36, 0.5), {"format_hacking", "held_out_fell"}),  # better than at the start, not at best
+    ],
+)
+def test_a_hack_after_a_good_start_is_noticed(
+    last: tuple[int, float] | None, found: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_engine.alerts.state.REPEAT", 1)
+    rows = [healthy(n) | fallen(n) for n in range(1, 41)]
+    tried = [evaluated(0, 0.3), evaluated(20, 0.75), evaluated(*last)] if last else []
+    raised = fold(rows, evaluations=tried)
+    assert {alert.rule for alert in raised if alert.step == 40} == found
+
+
+def test_a_model_that_learns_the_format_first_is_given_thirty_steps() -> None:
+    rows = [
+        healthy(n) | {"reward": rising(0.6, 1.3, min(n, 25), 25),
+                      "rewards/exact/mean": 0.35 + 0.05 * (-1) ** n + max(0, n - 20) / 50}
+        for n in range(1, 41)
+    ]  # fmt: skip
+    assert fold(rows) == []
+    flat = [row | {"rewards/exact/mean": 0.35 + 0.05 * (-1) ** n} for n, row in enumerate(rows)]
+    assert first_steps(fold(flat)) == {"format_hacking": 30}
+
+
+def test_right_answers_that_fall_at_an_unchanged_reward_are_noticed() -> None:
+    rows = [healthy(n) | {"rewards/exact/mean": rising(0.6, 0.1, n),
+                          "rewards/other/mean": rising(0.1, 0.6, n), "rewards/other/std": 0.2}
+            for n in range(1, 31)]  # fmt: skip
+    (found, *_) = [alert for alert in fold(rows) if alert.rule == "format_hacking"]
+    assert "Most of the rise is from other." in found.explanation
+    # where the reward falls as well, nobody earned anything by it
+    fallen = [row | {"reward": row["rewards/exact/mean"]} for row in rows]
+    assert "format_hacking" not in first_steps(fold(fallen))
+    assert "reward_fell" in first_steps(fold(fallen))
+
+
+def test_answers_that_become_right_in_training_alone_are_no_hack() -> None:
+    rows = [healthy(n) | {"reward": rising(0.3, 0.7, n), "rewards/exact/mean": rising(0.3, 0.7, n)}
+            for n in range(1, 31)]  # fmt: skip
+    found = fold(rows, evaluations=[evaluated(0, 0.6), evaluated(20, 0.2)])
+    assert set(first_steps(found)) == {"held_out_flat", "held_out_fell"}
+    # nor do they excuse what else is wrong
+    alike = [row | ({"entropy": 0.01} if n > 15 else {}) for n, row in enumerate(rows)]
+    assert "entropy_collapse" not in first_steps(fold(alike))
+    found = fold(alike, evaluations=[evaluated(0, 0.6), evaluated(20, 0.2)])
+    assert "entropy_collapse" in first_steps(found)
+
+
+def test_right_answers_are_spoken_of_only_where_there_is_an_accuracy_function() -> None:
+    rows = late(lambda _: {"completions/mean_length": 10.0, "completions/duplicates": 0.7})
+    for accuracy, said in (("exact", True), (None, False)):
+        found = fold(rows, Limits(updates_per_step=2, accuracy=accuracy))
+        assert {alert.rule for alert in found} == {"length_collapse", "duplicates"}
+        assert {"are right" in alert.explanation for alert in found} == {said}
+
+
+def test_a_reward_for_repeated_tags_is_noticed_while_accuracy_stands() -> None:
+    def hacked(n: int) -> Numbers:
+        return {"reward": 0.5 + 12.5 * n / 40, "rewards/tags/mean": 0.1 + 12.5 * n / 40,
+                "rewards/tags/std": 1.0, "rewards/exact/mean": 0.34 + 0.03 * (-1) ** n,
+                "kl": 0.1 * n}  # fmt: skip
+
+    found = fold([healthy(n) | hacked(n) for n in range(1, 41)])
+    accused = [alert for alert in found if alert.rule == "format_hacking"]
+    assert accused
+    assert "from tags" in accused[0].explanation
+
+
+def noisy(start: float, end: float, steps: int, noise: float, seed: int) -> list[float]:
+    dice = random.Random(seed)
+    return [rising(start, end, n, steps) + dice.uniform(-noise, noise) for n in range(steps)]
+
+
+@given(
+    names=st.lists(
+        st.text("abcdefgh_", min_size=1, max_size=8), min_size=2, max_size=4, unique=True
+    ).filter(lambda names: "exact" not in names),
+    weights=st.tuples(st.floats(0.1, 4), st.floats(-4, -0.1)),
+    steps=st.integers(25, 60),
+    rise=st.floats(0.5, 5),
+    seed=st.integers(0, 999),
+    flipped=st.booleans(),
+)
+def test_any_two_rewards_of_which_one_rises_while_the_other_falls_are_a_conflict(
+    names: list[str], weights: tuple[float, float], steps: int, rise: float, seed: int,
+    flipped: bool,
+) -> None:  # fmt: skip
+    up, down, *others = names
+    rises = noisy(0.2, 0.2 + rise, steps, 0.05, seed)
+    falls = noisy(0.2 + rise, 0.2, steps, 0.05, seed + 1)
+    if flipped:  # the model is paid to lower this one, so a rise is a loss
+        falls = [-value for value in falls]
+    limits = Limits(updates_per_step=2, weights={up: weights[0], down: weights[flipped]})
+    rows = [
+        {f"rewards/{up}/mean": a, f"rewards/{down}/mean": b, "reward": 1.0}
+        | {f"rewards/{name}/mean": 0.5 for name in others}
+        for a, b in zip(rises, falls, strict=True)
+    ]
+    (found, *_) = [a for a in fold(rows, limits) if a.rule == "reward_conflict"]
+    assert f"{up} went" in found.explanation
+    assert f"while {down} went" in found.explanation
+    together = [row | {f"rewards/{down}/mean": row[f"rewards/{up}/mean"]} for row in rows]
+    same = Limits(updates_per_step=2, weights={up: 1.0, down: 1.0})
+    assert [a for a in fold(together, same) if a.rule == "reward_conflict"] == []
+
+
+ODD = st.floats() | st.sampled_from([0.0, 1e308, -1e308, float("inf"), float("-inf")])
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.lists(st.dictionaries(st.sampled_from([*healthy(1), "rewards/a/mean", "rewards/a/std"]),
+                                  ODD), min_size=1, max_size=3),
+    order=st.lists(st.integers(0, 2), min_size=24, max_size=45),
+    tried=st.lists(st.tuples(st.integers(0, 40), st.floats(0, 1)), max_size=4),
+    whole=st.booleans(),
+)  # fmt: skip
+def test_no_metrics_however_odd_end_a_run(
+    rows: list[Numbers], order: list[int], tried: list[tuple[int, float]], whole: bool
+) -> None:
+    made = [(healthy(n) if whole else {}) | rows[i % len(rows)] for n, i in enumerate(order)]
+    fold(made, LIMITS, [evaluated(step, accuracy) for step, accuracy in tried])
+
+
+def test_a_rise_on_held_out_problems_before_step_20_is_read_without_a_trend_in_training() -> None:
+    rows = [healthy(n) | {"frac_reward_zero_std": 0.9} for n in range(1, 16)]
+    found = fold(rows, evaluations=[evaluated(0, 0.3), evaluated(8, 0.8)])
+    assert set(first_steps(found)) == {"no_signal"}
+
+
+ACCUSING = {
+    "format_hacking", "reward_saturated", "entropy_collapse", "length_collapse", "duplicates",
+    "held_out_flat", "held_out_fell",
+}  # fmt: skip
+
+
+@given(
+    start=st.floats(0.1, 0.4), gain=st.floats(0.3, 0.6), seed=st.integers(0, 999),
+    ends=st.lists(st.floats(0.01, 1), min_size=4, max_size=4), steps=st.integers(40, 80),
+)  # fmt: skip
+def test_a_model_that_gets_better_is_accused_of_nothing(
+    start: float, gain: float, seed: int, ends: list[float], steps: int
+) -> None:
+    right = noisy(start, start + gain, steps, 0.03, seed)
+    rows = [
+        healthy(n) | {
+            "reward": r + ends[0] * n, "rewards/exact/mean": r,
+            "rewards/format/mean": rising(0.1, ends[0], n, steps), "rewards/format/std": 1.0 / n,
+            "entropy": rising(1, ends[1] / 20, n, steps),
+            "completions/mean_length": rising(20, 20 * ends[2], n, steps),
+            "completions/duplicates": rising(0.1, ends[3], n, steps),
+        }
+        for n, r in enumerate(right, 1)
+    ]  # fmt: skip
+    tried = [evaluated(step, rising(start, start + gain, step, steps))
+             for step in range(0, steps + 1, 10)]  # fmt: skip
+    # a rise of .3 is seen by the time that the first ten steps can be compared with ten others
+    assert ACCUSING.isdisjoint(a.rule for a in fold(rows, evaluations=tried) if a.step > 30)
+
+
+def test_a_reward_that_became_the_same_for_all_is_no_constant_one_while_answers_get_better() -> (
+    None
+):
+    right = {n: rising(0.3, 0.9, n, 40) for n in range(1, 41)}
+    rows = [
+        healthy(n) | {
+            "reward": r, "rewards/exact/mean": r,
+            "rewards/format/mean": min(0.5, n / 30), "rewards/format/std": 0.2 if n < 15 else 0.0,
+        }
+        for n, r in right.items()
+    ]  # fmt: skip
+    assert fold(rows) == []
+    broken = [row | {"rewards/format/mean": 0.0} if n >= 15 else row for n, row in enumerate(rows)]
+    assert "reward_constant" in first_steps(fold(broken))
+
+
+def test_a_reward_at_its_maximum_beside_wrong_answers_is_saturated() -> None:
+    rows = [
+        healthy(n) | {"rewards/format/mean": min(0.5, n / 40) - 0.001 * (n % 2),
+                      "rewards/format/std": 0.25 if n < 20 else 0.01}
+        for n in range(1, 41)
+    ]  # fmt: skip
+    assert "reward_saturated" in first_steps(fold(rows))
+    half = [row | {"rewards/format/std": 0.25 if n < 20 else 0.12} for n, row in enumerate(rows)]
+    assert "reward_saturated" not in first_steps(fold(half))
+
+
+def test_the_names_of_rules_are_data_and_keep_those_of_older_files() -> None:
+    older = {
+        "no_signal", "format_hacking", "kl_above_limit", "kl_exploding", "entropy_collapse",
+        "length_growth", "most_truncated", "clip_too_much", "clip_never", "gradient_spike",
+        "sampler_disagrees", "many_masked", "reward_slow", "reward_constant", "duplicates",
+        "memory_near_limit", "step_time_doubled", "held_out_flat",
+    }  # fmt: skip
+    assert older <= set(alert_rules.RULES)
+
+
+def test_a_rule_is_stored_under_its_name_whatever_its_function_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = alert_rules.Finding(severity="info", explanation="e", remedy="r")
+    monkeypatch.setattr("grpo_engine.alerts.state.RULES", {"stored": lambda _: found})
+    assert [alert.rule for alert in fold([healthy(1)])] == ["stored"]
+
+
+def test_evaluations_of_an_older_checkpoint_are_dropped_as_their_modes_are_unknown() -> None:
+    alerts = Alerts(LIMITS)
+    alerts.restore({"history": [], "start": [], "evaluations": [[0, 0.8], [0, 0.4]], "raised": {}})
+    assert list(alerts.observe(finished(1, healthy(1)))) == []
+    assert alerts.state()["evaluations"] == {}
 
 
 def test_bounds_that_never_act_are_no_news_with_one_update() -> None:

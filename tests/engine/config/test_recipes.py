@@ -36,8 +36,10 @@ SHIPPED: list[str] = [
     "dr-grpo",
     "dapo",
     "gspo",
+    "luspo",
     "cispo",
     "sapo",
+    "vespo",
     "bnpo",
     "rloo",
     "how-much",
@@ -56,8 +58,10 @@ ANSWERS = {
     "dr-grpo": ("group_mean", "token", "clip", "none", "constant", 1),
     "dapo": ("group_standard", "token", "clip", "none", "per_token", 1),
     "gspo": ("group_standard", "sequence_mean", "clip", "none", "per_sequence", 1),
+    "luspo": ("group_standard", "sequence_mean", "clip", "none", "per_completion", 1),
     "cispo": ("group_standard", "token", "cispo", "none", "per_token", 1),
     "sapo": ("group_standard", "token", "sapo", "none", "per_sequence", 1),
+    "vespo": ("group_standard", "sequence_sum", "vespo", "none", "per_token", 1),
     "bnpo": ("group_standard", "token", "clip", "none", "per_batch_token", 1),
     "rloo": ("leave_one_out", "sequence_sum", "clip", "k1", "per_sequence", 1),
     "how-much": ("group_sign", "token", "target", "none", "sum", 8),
@@ -77,7 +81,15 @@ OWN: dict[str, dict[str, Any]] = {
     "dapo": {"clip_high": 0.28, "minibatches": 4, "refill_rounds": 4, "overlong_buffer": 0.2},
     "gspo": {"clip_low": 3e-4, "clip_high": 4e-4, "minibatches": 4},
     "cispo": {"cispo_cap": 5.0},
+    "luspo": {"clip_low": 2e-3, "clip_high": 2.5e-3, "minibatches": 4},
     "sapo": {"sapo_tau_pos": 1.0, "sapo_tau_neg": 1.05},
+    "vespo": {
+        "vespo_k_pos": 2.0,
+        "vespo_lambda_pos": 3.0,
+        "vespo_k_neg": 3.0,
+        "vespo_lambda_neg": 2.0,
+        "minibatches": 4,
+    },
     "rloo": {"anchor_place": "reward", "beta": 0.05},
     "how-much": {"stop": "target", "stop_share": 0.99, "target_tolerance": 0.02},
     "ppo": {
@@ -192,6 +204,13 @@ def test_beta_on_a_recipe_without_an_anchor_means_k3() -> None:
             "every weight would be the same",
         ),
         ("grpo", {"off_policy_mask": -1.0}, "off_policy_mask must be at least 0"),
+        ("vespo", {"ratio": "token"}, "trust=vespo always takes the ratio of whole answers"),
+        ("vespo", {"ratio": "none"}, "trust=vespo bounds a ratio"),
+        ("vespo", {"vespo_lambda_pos": 0.0}, "vespo_lambda_pos must be at least 0.0001"),
+        ("grpo", {"vespo_k_pos": 1.0}, "only with trust=vespo"),
+        ("dapo", {"anchor_reweighted": True}, "only with an anchor in the loss and a ratio"),
+        ("rloo", {"anchor_reweighted": True}, "only with an anchor in the loss and a ratio"),
+        ("reinforce", {"beta": 0.1, "anchor_reweighted": True}, "in the loss and a ratio"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_words(
@@ -199,6 +218,18 @@ def test_what_makes_no_sense_is_refused_in_words(
 ) -> None:
     with pytest.raises(RecipeError, match=words):
         recipe(base, **changes)
+
+
+def test_a_token_ratio_is_read_with_vespo_where_it_reweights_the_kl() -> None:
+    made = recipe("vespo", ratio="token", beta=0.1, anchor_reweighted=True)
+    assert made.reweights_anchor
+    with pytest.raises(RecipeError, match="choose ratio=sequence_sum"):
+        recipe(made, beta=0.0)
+
+
+def test_a_value_clip_of_nought_is_off_and_legal() -> None:
+    assert AlgorithmConfig(recipe="ppo", value_clip=0).resolved().value_clip == 0
+    assert recipe("ppo", value_clip=0.0).value_clip == 0
 
 
 def test_the_settings_of_a_recipe_are_those_that_have_an_effect() -> None:

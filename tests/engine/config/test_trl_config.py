@@ -6,9 +6,11 @@ import pytest
 
 from grpo_engine.config.parse import build
 from grpo_engine.config.trl_config import from_trl, translate
-from grpo_engine.config.trl_names import DEFAULTS, MACHINE, NO_CAP, PLAIN, UNLIKE
+from grpo_engine.config.trl_names import ALIASES, DEFAULTS, MACHINE, NO_CAP, PLAIN, UNLIKE
 from grpo_engine.errors import ConfigError
 from grpo_engine.maths.arrays import FARTHEST
+
+GRPOCONFIG = Path(__file__).parents[1] / "maths" / "data" / "grpoconfig.json"  # make_trl_cases.py
 
 
 def config(**given: Any) -> Any:
@@ -31,6 +33,7 @@ def test_what_the_file_leaves_out_is_as_trl_has_it() -> None:
         ("grpo", "per_sequence", "clip"), ("dapo", "per_token", "clip"),
         ("dr_grpo", "constant", "clip"), ("bnpo", "per_batch_token", "clip"),
         ("cispo", "per_token", "cispo"), ("sapo", "per_sequence", "sapo"),
+        ("luspo", "per_completion", "clip"), ("vespo", "per_token", "vespo"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("scale", ["group", "batch", "none", True, False])
@@ -99,17 +102,53 @@ def test_what_has_no_equivalent_is_listed_once_with_what_to_do() -> None:
         {
             "use_vllm": True,
             "bf16": True,
-            "vespo_k_pos": 3.0,
+            "entropy_coef_max": 3.0,
             "num_generatons": 8,
-            "loss_type": "vespo",
+            "loss_type": "other",
         }
     )
     text = "\n".join(notes)
     assert text.count("use_vllm: MLX samples in the same process") == 1
     assert "bf16: no equivalent, and none needed" in text
-    assert "vespo_k_pos: no equivalent; there is no VESPO recipe" in text
+    assert "entropy_coef_max: no equivalent; the controller" in text
     assert "did you mean num_generations?" in text
-    assert "loss_type vespo: no equivalent; translated as grpo" in text
+    assert "loss_type other: no equivalent; translated as grpo" in text
+
+
+def test_vespo_takes_its_four_numbers_and_its_own_ratio() -> None:
+    numbers = {"k_pos": 1.0, "lambda_pos": 1.5, "k_neg": 2.5, "lambda_neg": 0.5}
+    given = {f"vespo_{name}": value for name, value in numbers.items()}
+    for level in ("token", "sequence"):
+        made = config(loss_type="vespo", importance_sampling_level=level, **given)
+        recipe = made.algorithm.resolved()
+        assert {name: getattr(recipe, f"vespo_{name}") for name in numbers} == numbers
+        assert recipe.ratio == "sequence_sum"
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dapo", "cispo", "sapo", "luspo", "vespo"])
+@pytest.mark.parametrize(("level", "ratio"), [("token", "token"), ("sequence", "sequence_mean")])
+def test_a_corrected_kl_is_reweighted_by_the_ratio_of_trls_level(
+    loss: str, level: str, ratio: str
+) -> None:
+    given = {"loss_type": loss, "importance_sampling_level": level}
+    recipe = config(**given, beta=0.1).algorithm.resolved()  # TRL corrects unless told otherwise
+    assert (recipe.anchor_reweighted, recipe.ratio, recipe.beta) == (True, ratio, 0.1)
+    plain = config(**given, beta=0.1, use_bias_correction_kl=False).algorithm.resolved()
+    assert (plain.anchor_reweighted, plain.beta) == (False, 0.1)
+    assert not config(**given, use_bias_correction_kl=True).algorithm.resolved().anchor_reweighted
+
+
+def test_the_names_and_defaults_are_those_of_trls_own_grpoconfig() -> None:
+    theirs = json.loads(GRPOCONFIG.read_text(encoding="utf-8"))
+    known = {*DEFAULTS, *ALIASES, *PLAIN, *MACHINE, *UNLIKE}
+    assert not set(theirs) - known
+    assert {name: theirs[name] for name in DEFAULTS} == dict(DEFAULTS)
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_8bit", "sgd", "unknown"])
+def test_adams_epsilon_carries_over_to_the_optimisers_that_read_it(optim: str) -> None:
+    made = config(optim=optim, adam_epsilon=1e-5).optimizer
+    assert made.epsilon == (1e-8 if optim == "sgd" else 1e-5)
 
 
 def test_every_name_has_one_meaning() -> None:

@@ -1,4 +1,6 @@
-"""Generate `data/trl_cases.npz` with TRL's own loss; needs torch and trl==1.16.0, the tests do not.
+"""Generate `data/trl_cases.npz` with TRL's own loss, and `data/grpoconfig.json`.
+
+Needs torch and trl==1.16.0, the tests do not.
 
 Run it as `python tests/engine/maths/make_trl_cases.py [FILE [REPEATS]]` with an interpreter that
 has both. TRL's `GRPOTrainer._compute_loss` is called on a stub trainer that returns given
@@ -12,6 +14,7 @@ import json
 import sys
 import textwrap
 from collections import defaultdict
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +22,13 @@ from typing import Any
 import numpy as np
 import torch
 import trl
-from trl import GRPOTrainer, RLOOTrainer
+from trl import GRPOConfig, GRPOTrainer, RLOOTrainer
 from trl.trainer import grpo_trainer
 
 OUT = Path(__file__).parent / "data" / "trl_cases.npz"
+CONFIG = Path(__file__).parent / "data" / "grpoconfig.json"
 LOSS_TYPES = ("grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo")
+LATER = ("luspo", "vespo")  # in TRL's order of appearance; cases of earlier types come first
 METRICS = (
     "kl",
     "entropy",
@@ -33,6 +38,7 @@ METRICS = (
     "clip_ratio/low_min",
     "clip_ratio/high_max",
     "cispo_clip_ratio",
+    "vespo/phi_seq_mean",
     "sampling/importance_sampling_ratio/min",
     "sampling/importance_sampling_ratio/mean",
     "sampling/importance_sampling_ratio/max",
@@ -74,7 +80,7 @@ def settings() -> list[dict[str, Any]]:
         {"loss_type": "rloo", "low": 0.2, "high": 0.3},
         {"loss_type": "rloo"},
     ]
-    return cases + mismatched()
+    return cases + mismatched() + weighted() + corrected() + with_tools()
 
 
 def mismatched() -> list[dict[str, Any]]:
@@ -104,8 +110,80 @@ def mismatched() -> list[dict[str, Any]]:
     return cases
 
 
+def weighted() -> list[dict[str, Any]]:
+    """LUSPO and VESPO with each switch that the other loss types have."""
+    cases: list[dict[str, Any]] = [
+        {"loss_type": kind, "level": level, "beta": beta}
+        for kind in LATER for level in ("token", "sequence") for beta in (0.0, 0.04)
+    ]  # fmt: skip
+    cases += [{"loss_type": kind, "old": False} for kind in LATER]
+    cases += [{"loss_type": kind, "per_token": True} for kind in LATER]
+    cases += [{"loss_type": kind, "accumulation": 4, "items": 100.0} for kind in LATER]
+    cases += [{"loss_type": kind, "quantile": 0.4, "entropy_coef": 0.02} for kind in LATER]
+    cases += [{"loss_type": kind, "off_policy": 0.05, "sampler": True} for kind in LATER]
+    token, every = ("token_truncate", "token_mask"), ("sequence_truncate", "sequence_mask")
+    cases += [
+        {"loss_type": kind, "mode": mode, "cap": 1.5, "floor": 0.6, "beta": 0.04}
+        for kind, modes in (("luspo", token + every), ("vespo", token)) for mode in modes
+    ]  # fmt: skip
+    cases += [{"loss_type": "vespo", "mode": mode, "cap": 3.0} for mode in token]
+    numbers = {"k_pos": 1.0, "lambda_pos": 0.5, "k_neg": 0.5, "lambda_neg": 1.5}
+    cases += [
+        {"loss_type": "luspo", "level": "sequence", "low": 2e-3, "high": 2.5e-3},
+        {"loss_type": "luspo", "level": "sequence", "low": 0.1, "high": 0.3, "delta": 1.3},
+        {"loss_type": "luspo", "level": "sequence", "per_token": True, "beta": 0.1},
+        {"loss_type": "vespo", **numbers},
+        {"loss_type": "vespo", **numbers, "per_token": True, "mode": "token_truncate", "cap": 2.0},
+        {"loss_type": "vespo", **numbers, "mode": "token_mask", "cap": 1.5, "floor": 0.7},
+        {"loss_type": "vespo", "k_pos": 60.0, "lambda_pos": 1e-5, "k_neg": 60.0},
+    ]
+    return cases
+
+
+def corrected() -> list[dict[str, Any]]:
+    """The KL times the ratio, for every loss type and level, and with what changes the ratio."""
+    kl = {"beta": 0.1, "bias_correction_kl": True}
+    cases: list[dict[str, Any]] = [
+        {"loss_type": kind, "level": level, **kl}
+        for kind in LOSS_TYPES + LATER for level in ("token", "sequence")
+    ]  # fmt: skip
+    return [
+        *cases,
+        {"loss_type": "grpo", "old": False, **kl},
+        {"loss_type": "grpo", "delta": 1.1, **kl},
+        {"loss_type": "grpo", "quantile": 0.3, **kl},
+        {"loss_type": "dapo", "off_policy": 0.05, "accumulation": 4, "items": 90.0, **kl},
+        {"loss_type": "vespo", "mode": "token_mask", "cap": 1.5, **kl},
+    ]
+
+
+def with_tools() -> list[dict[str, Any]]:
+    """Completions with the results of tools inside, which are not trained."""
+    tools = {"tools": True}
+    cases: list[dict[str, Any]] = [
+        {"loss_type": kind, "level": level, "beta": beta, **tools}
+        for kind in LOSS_TYPES + LATER for level in ("token", "sequence") for beta in (0.0, 0.04)
+    ]  # fmt: skip
+    modes = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+    cases += [
+        {"loss_type": "grpo", "mode": mode, "cap": 1.5, "beta": 0.1, **tools} for mode in modes
+    ]
+    return [
+        *cases,
+        {"loss_type": "grpo", "quantile": 0.3, "entropy_coef": 0.02, "beta": 0.04, **tools},
+        {"loss_type": "dapo", "off_policy": 0.05, "sampler": True, **tools},
+        {"loss_type": "dapo", "accumulation": 4, "items": 80.0, "per_token": True, **tools},
+        {"loss_type": "dr_grpo", "delta": 1.3, "bias_correction_kl": True, "beta": 0.1, **tools},
+        {"loss_type": "vespo", "mode": "token_mask", "cap": 1.5, **tools},
+        {"loss_type": "vespo", "per_token": True, **tools},
+    ]
+
+
 def inputs(rng: np.random.Generator, case: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Random completions of two groups, one completion empty, with drift from old and reference."""
+    """Random completions of two groups, one completion empty, with drift from old and reference.
+
+    `tool_mask` is 0 on the results of tools; the completion's own mask includes them.
+    """
     rows, columns = 8, 7
     drift = 0.03 if case.get("high", 1) < 0.01 else 0.35
     new = -rng.exponential(1.0, (rows, columns))
@@ -123,6 +201,10 @@ def inputs(rng: np.random.Generator, case: dict[str, Any]) -> dict[str, np.ndarr
         "entropy": rng.exponential(1.0, new.shape),
         "sampler": new + 0.6 * rng.normal(size=new.shape),
     }
+    made["tool_mask"] = np.ones((rows, columns), bool)
+    if case.get("tools"):
+        made["tool_mask"] = rng.random((rows, columns)) > 0.35
+        made["tool_mask"][6] = False  # nothing of this completion is the model's
     return {k: v if v.dtype == bool else v.astype(np.float32) for k, v in made.items()}
 
 
@@ -156,6 +238,7 @@ def trainer(case: dict[str, Any], logps: torch.Tensor, entropies: torch.Tensor) 
         top_entropy_quantile=case.get("quantile", 1.0),
         off_policy_mask_threshold=case.get("off_policy"),
         get_off_policy_mask=GRPOTrainer.get_off_policy_mask,
+        get_gamma_weights=GRPOTrainer.get_gamma_weights,
         importance_sampling_level=case.get("level", "token"),
         loss_type=case["loss_type"],
         beta=case.get("beta", 0.0),
@@ -176,7 +259,11 @@ def trainer(case: dict[str, Any], logps: torch.Tensor, entropies: torch.Tensor) 
             delta=case.get("delta"),
             sapo_temperature_pos=case.get("tau_pos", 1.0),
             sapo_temperature_neg=case.get("tau_neg", 1.05),
-            use_bias_correction_kl=False,
+            vespo_k_pos=case.get("k_pos", 2.0),
+            vespo_lambda_pos=case.get("lambda_pos", 3.0),
+            vespo_k_neg=case.get("k_neg", 3.0),
+            vespo_lambda_neg=case.get("lambda_neg", 2.0),
+            use_bias_correction_kl=case.get("bias_correction_kl", False),
             steps_per_generation=accumulation,
         ),
     )
@@ -184,7 +271,9 @@ def trainer(case: dict[str, Any], logps: torch.Tensor, entropies: torch.Tensor) 
     return made
 
 
-def importance(stand_in: Any, arrays: dict[str, torch.Tensor]) -> torch.Tensor:
+def importance(
+    stand_in: Any, arrays: dict[str, torch.Tensor], tool_mask: torch.Tensor | None
+) -> torch.Tensor:
     """The weights for the sampler by TRL's own statements; their metrics go to `stand_in`."""
     source = textwrap.dedent(inspect.getsource(GRPOTrainer._generate_and_score_completions))
     asked = "self.use_vllm and self.vllm_importance_sampling_correction"
@@ -195,7 +284,7 @@ def importance(stand_in: Any, arrays: dict[str, torch.Tensor]) -> torch.Tensor:
     ]  # fmt: skip
     assert len(blocks) == 2, [block.lineno for block in blocks]
     space = vars(grpo_trainer) | {
-        "self": stand_in, "mode": "train", "device": "cpu", "tool_mask": None,
+        "self": stand_in, "mode": "train", "device": "cpu", "tool_mask": tool_mask,
         "completion_mask": arrays["mask"].float(), "old_per_token_logps": arrays["old"],
         "sampling_per_token_logps": arrays["sampler"],
     }  # fmt: skip
@@ -210,8 +299,11 @@ def solve(case: dict[str, Any], given: dict[str, np.ndarray]) -> dict[str, np.nd
     arrays = {name: torch.tensor(value) for name, value in given.items()}
     logps = arrays["new"].clone().requires_grad_()
     entropies = arrays["entropy"].clone().requires_grad_("entropy_coef" in case)
-    mask = arrays["mask"].float()
-    items = torch.tensor(case.get("items", float(mask.sum())))
+    mask, tool_mask = arrays["mask"].float(), None
+    if case.get("tools"):
+        tool_mask = arrays["tool_mask"].float()
+    trained = mask if tool_mask is None else mask * tool_mask
+    items = torch.tensor(case.get("items", float(trained.sum())))
     batch = {
         "prompt_ids": torch.zeros(len(mask), 1, dtype=torch.long),
         "prompt_mask": torch.ones(len(mask), 1),
@@ -225,8 +317,10 @@ def solve(case: dict[str, Any], given: dict[str, np.ndarray]) -> dict[str, np.nd
     if case.get("old", True):
         batch["old_per_token_logps"] = arrays["old"]
     stand_in = trainer(case, logps, entropies)
+    if tool_mask is not None:
+        batch["tool_mask"] = tool_mask
     if "mode" in case:
-        batch["importance_sampling_ratio"] = importance(stand_in, arrays)
+        batch["importance_sampling_ratio"] = importance(stand_in, arrays, tool_mask)
     if "mode" in case or case.get("sampler"):
         batch["sampling_per_token_logps"] = arrays["sampler"]
     kind = RLOOTrainer if case["loss_type"] == "rloo" else GRPOTrainer
@@ -264,6 +358,18 @@ def main(out: Path = OUT, repeats: int = 1) -> None:
     print(f"{len(cases)} cases in {out}")
 
 
+def write_config(out: Path = CONFIG) -> None:
+    """The names of GRPOConfig and those of its defaults that JSON can hold; others as text."""
+    made = {
+        field.name: field.default if field.default is not MISSING
+        else field.default_factory() if field.default_factory is not MISSING else None
+        for field in fields(GRPOConfig)
+    }  # fmt: skip
+    out.write_text(json.dumps(made, indent=0, sort_keys=True, default=str) + "\n")
+
+
 if __name__ == "__main__":
     asked = sys.argv[1:]
     main(Path(asked[0]) if asked else OUT, int(asked[1]) if len(asked) > 1 else 1)
+    if not asked:
+        write_config()

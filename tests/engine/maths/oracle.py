@@ -44,7 +44,23 @@ def objective(how: Settings, given: Given, frozen: Given, i: int, t: int) -> Any
     if how["trust"] == "sapo":
         tau = how["sapo_tau_pos"] if worth > 0 else how["sapo_tau_neg"]
         return 4 / tau / (1 + np.exp(-tau * (ratio - 1))) * worth
+    if how["trust"] == "vespo":
+        return frozen["vespo_weight"][i, t] * worth * given["new"][i, t]
     return worth * given["new"][i, t] if how["ratio"] == "none" else ratio * worth
+
+
+def vespo_weight(how: Settings, given: Given, i: int, t: int) -> Any:
+    """φ(W) = e^λ W^k e^(-λW) of completion i, W with the correction for the sampler."""
+    own = np.flatnonzero(given["mask"][i])
+    log_w = sum(min(max(given["new"][i, u] - given["old"][i, u], -20), 20) for u in own)
+    if how["importance_cap"] > 0:
+        of_answer = how["importance_mode"].startswith("sequence")
+        found = [importance(how, given, i, u) for u in (own[:1] if of_answer else own)]
+        log_w += sum(min(float(np.log(max(w, 1e-8))), 20) for w in found)
+    w = np.exp(min(max(log_w, float(np.log(1e-8))), 20))
+    sign = "pos" if given["advantage"][i, t] >= 0 else "neg"
+    k, rate = how[f"vespo_k_{sign}"], how[f"vespo_lambda_{sign}"]
+    return np.exp(rate) * w**k * np.exp(-rate * w)
 
 
 def distance(how: Settings, given: Given, i: int, t: int) -> Any:
@@ -55,7 +71,8 @@ def distance(how: Settings, given: Given, i: int, t: int) -> Any:
     if how["anchor_level"] == "sequence":
         own = np.flatnonzero(given["mask"][i])
         x = sum(given["new"][i, u] - given["ref"][i, u] for u in own)
-    return {"k1": x, "k2": x**2 / 2, "k3": np.exp(-x) - (-x) - 1}[how["anchor"]]
+    k = {"k1": x, "k2": x**2 / 2, "k3": np.exp(-x) - (-x) - 1}[how["anchor"]]
+    return k * np.exp(log_ratio(how, given, i, t)) if how["anchor_reweighted"] else k
 
 
 def weight(how: Settings, given: Given, i: int) -> Any:
@@ -87,14 +104,19 @@ def value_loss(how: Settings, given: Given, i: int, t: int) -> Any:
 def freeze(how: Settings, given: Given) -> Given:
     """Everything behind a stop_gradient, evaluated at the point `given`."""
     shape = given["mask"].shape
-    frozen = {name: np.ones(shape) for name in ("cispo_weight", "importance", "in_loss", "top")}
+    names = ("cispo_weight", "vespo_weight", "importance", "in_loss", "top")
+    frozen = {name: np.ones(shape) for name in names}
     if how["entropy_top_quantile"] < 1:
         floor = np.quantile(given["entropy"][given["mask"]], 1 - how["entropy_top_quantile"])
         frozen["top"] = (given["entropy"] >= floor).astype(float)
     for i, t in np.argwhere(given["mask"]):
         ratio = np.exp(log_ratio(how, given, i, t))
         frozen["cispo_weight"][i, t] = min(ratio, how["cispo_cap"])
-        frozen["importance"][i, t] = importance(how, given, i, t) * near(how, given, i, t)
+        frozen["importance"][i, t] = near(how, given, i, t)
+        if how["trust"] == "vespo":
+            frozen["vespo_weight"][i, t] = vespo_weight(how, given, i, t)
+        else:
+            frozen["importance"][i, t] *= importance(how, given, i, t)
         if how["drop_at_bound"]:
             low, high = bounds(how, given, i, t)
             worth = given["advantage"][i, t]
@@ -215,9 +237,9 @@ def targets(given: Given) -> tuple[Array, Array, Array, Array]:
         seen: dict[int, list[int]] = {}
         for j in range(rows):
             same_group = given["group_ids"][i] == given["group_ids"][j]
-            prefix = given["mask"][j, : t + 1].all() and given["mask"][i, : t + 1].all()
+            pushed = given["mask"][j, t]  # earlier tokens may be forced: the prefix has their ids
             equal = (given["token_ids"][i, :t] == given["token_ids"][j, :t]).all()
-            if same_group and prefix and equal:
+            if same_group and pushed and equal:
                 seen.setdefault(int(given["token_ids"][j, t]), []).append(j)
         p = {token: float(np.exp(given["old"][js[0], t])) for token, js in seen.items()}
         signs = {token: np.sign(sum(given["signs"][j] for j in js)) for token, js in seen.items()}

@@ -229,3 +229,11 @@ def test_tokens_dropped_at_their_bound_take_their_anchor_with_them() -> None:
     assert (np.array(gradient_of(batch, kept))[stopped] != 0).all()
     assert not np.array(terms.updated)[stopped].any()
     assert (np.array(loss_of(batch, kept).terms.updated) == np.array(batch["mask"])).all()
+
+
+def test_a_token_whose_weight_for_the_sampler_is_nought_is_not_kept() -> None:
+    batch = random_batch(4)
+    terms = loss_of(batch, recipe("grpo", importance_cap=1.2, importance_mode="token_mask")).terms
+    left_out, inside = np.array(terms.importance) == 0, np.array(batch["mask"])
+    assert (left_out & inside).any()
+    assert (np.array(terms.kept) == (inside & ~left_out)).all()

@@ -26,6 +26,10 @@ EXTRAS: dict[str, Any] = {
     "importance_floor": st.sampled_from([0.0, 0.7]),
     "importance_mode": st.sampled_from(CHOICES["importance_mode"]),
     "off_policy_mask": st.sampled_from([0.0, 0.1]),
+    "anchor_reweighted": st.booleans(),
+    "drop_at_bound": st.booleans(),
+    "vespo_k_pos": st.sampled_from([2.0, 0.5]),
+    "vespo_lambda_neg": st.sampled_from([2.0, 3.5]),
 }
 
 
@@ -37,6 +41,12 @@ def asked(choices: dict[str, Any]) -> Recipe | None:
         choices = choices | {"beta": 0.3}
     if choices.get("importance_cap") == 0:
         choices = {k: v for k, v in choices.items() if not k.startswith("importance_")}
+    if choices["trust"] != "vespo":
+        choices = {k: v for k, v in choices.items() if not k.startswith("vespo_")}
+    if choices["trust"] not in ("clip", "target"):
+        choices = {k: v for k, v in choices.items() if k != "drop_at_bound"}
+    if choices.get("anchor_place") == "reward" or choices["ratio"] == "none":
+        choices = {k: v for k, v in choices.items() if k != "anchor_reweighted"}
     try:
         return recipe("grpo", **choices)
     except RecipeError:
@@ -44,14 +54,16 @@ def asked(choices: dict[str, Any]) -> Recipe | None:
 
 
 @settings(max_examples=150)
-@given(st.fixed_dictionaries(CHOICE | EXTRAS), st.integers(0, 1000))
+@given(
+    st.fixed_dictionaries(CHOICE | EXTRAS), st.integers(0, 1000), st.sampled_from([0.0, 0.0, 0.3])
+)
 def test_every_legal_combination_has_the_loss_of_the_independent_one(
-    choices: dict[str, Any], seed: int
+    choices: dict[str, Any], seed: int, forced: float
 ) -> None:
     how = asked(choices)
     if how is None:
         return
-    numbers_, settings_ = inputs(how, seed), asdict(how)
+    numbers_, settings_ = inputs(how, seed, forced), asdict(how)
     worth = numbers_["signs"] if how.trust == "target" else numbers_["advantage"]
     left_out = ("advantage", "signs", "target_low", "target_high")
     batch: dict[str, Any] = {

@@ -16,21 +16,22 @@ LENGTHS = np.array([5, 3, 1, 0, 4, 5, 2, 5])
 GROUPS = np.repeat([0, 1], 4)
 
 
-def inputs(how: Recipe, seed: int) -> dict[str, Any]:
-    """Random completions of two groups, one of them empty."""
+def inputs(how: Recipe, seed: int, forced: float = 0.0) -> dict[str, Any]:
+    """Random completions of two groups, one of them empty; a share of the tokens was forced."""
     rng = np.random.default_rng(seed)
     shape = (ROWS, COLUMNS)
     drift = 0.002 if how.clip_high < 0.01 else 0.3
     per_token = how.signal in ("gae", "process")
     old = -rng.uniform(0.2, 3.0, shape)
     worth = rng.normal(size=shape if per_token else (ROWS, 1))
+    hole = np.random.default_rng([seed, 1]).random(shape) < forced
     given: dict[str, Any] = {
         "new": old + drift * rng.normal(size=shape),
         "old": old,
         "ref": old + 0.4 * rng.normal(size=shape),
         "sampler": old + 0.5 * rng.normal(size=shape),
         "advantage": np.broadcast_to(worth, shape),
-        "mask": np.arange(COLUMNS)[None, :] < LENGTHS[:, None],
+        "mask": (np.arange(COLUMNS)[None, :] < LENGTHS[:, None]) & ~hole,
         "entropy": rng.uniform(0.1, 2.0, shape),
         "token_ids": rng.integers(0, 2, shape),
         "group_ids": GROUPS,
@@ -107,6 +108,47 @@ CHANGED: dict[str, dict[str, Any]] = {
     },
     "off-policy mask": {"off_policy_mask": 0.05, "beta": 0.3},
     "dropped at bound": {"drop_at_bound": True, "beta": 0.3},
+    "a reweighted k3": {"anchor_reweighted": True, "beta": 0.3},
+    "a reweighted k1 dropped at bound": {
+        "anchor": "k1",
+        "anchor_reweighted": True,
+        "beta": 0.3,
+        "drop_at_bound": True,
+    },
+    "a reweighted k2 of completions": {
+        "anchor": "k2",
+        "anchor_reweighted": True,
+        "anchor_level": "sequence",
+        "ratio": "sequence_mean",
+        "beta": 0.3,
+    },
+    "vespo with other numbers": {
+        "trust": "vespo",
+        "ratio": "sequence_sum",
+        "vespo_k_pos": 1.0,
+        "vespo_lambda_pos": 0.5,
+        "vespo_k_neg": 0.5,
+        "vespo_lambda_neg": 1.5,
+    },
+    "vespo with a reweighted k3 of tokens": {
+        "trust": "vespo",
+        "anchor_reweighted": True,
+        "beta": 0.3,
+    },
+    "vespo with importance of tokens": {
+        "trust": "vespo",
+        "ratio": "sequence_sum",
+        "importance_cap": 1.5,
+        "importance_floor": 0.5,
+        "importance_mode": "token_mask",
+        "vespo_k_neg": 0.5,
+    },
+    "vespo with importance of completions": {
+        "trust": "vespo",
+        "ratio": "sequence_sum",
+        "importance_cap": 1.5,
+        "importance_mode": "sequence_truncate",
+    },
 }
 
 

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from grpo_engine.config.recipe_words import formula
 from grpo_engine.config.recipes import CHOICES, RECIPES, Recipe, recipe
+from grpo_engine.errors import RecipeError
 from grpo_engine.maths.advantage import advantages
 from grpo_engine.maths.anchor import k1, k2, k3
+from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.metrics import metrics
 from grpo_engine.maths.trust import clip
 from grpo_engine.maths.weight import Totals, totals_of
@@ -366,3 +369,68 @@ def test_an_anchor_of_completions_takes_the_sum_of_their_log_ratios(seed: int) -
     x = np.where(batch["mask"], np.array(batch["new"]) - np.array(batch["ref"]), 0).sum(axis=1)
     each = (np.exp(-x) + x - 1)[:, None] * np.array(batch["mask"])
     assert_close(terms.anchor, each, rtol=1e-4)
+
+
+@given(LOGITS, LOGITS, LOGITS, st.sampled_from(["k1", "k3"]))
+def test_reweighted_estimates_have_the_value_and_the_gradient_of_kl(
+    a: list[float], b: list[float], c: list[float], kind: str
+) -> None:
+    # one token, sampled from π_old: Σ_v π_old·r·k = Σ_v π·k = KL(π, π_ref), for any π_old
+    logits, old, ref = (mx.array(given) for given in (a, b, c))
+    old, ref = (x - mx.logsumexp(x) for x in (old, ref))
+    how = recipe("dr-grpo", beta=1.0, anchor=kind, anchor_reweighted=True, weight="sum")
+
+    def expected(x: mx.array) -> mx.array:
+        """The expectation over old of the anchor in the loss of each token."""
+        new = (x - mx.logsumexp(x))[:, None]
+        terms = policy_loss(
+            new, old[:, None], ref[:, None], mx.zeros(len(a)), mx.ones(new.shape), how,
+            group_ids=None, max_length=1,
+        ).terms  # fmt: skip
+        return (mx.exp(old)[:, None] * terms.contribution).sum()
+
+    def kl(x: mx.array) -> mx.array:
+        new = x - mx.logsumexp(x)
+        return (mx.exp(new) * (new - ref)).sum()
+
+    assert_close(expected(logits), kl(logits), rtol=1e-4, atol=1e-5)
+    assert_close(mx.grad(expected)(logits), mx.grad(kl)(logits), rtol=1e-3, atol=1e-4)
+
+
+@given(st.integers(0, 1000))
+def test_luspo_is_gspo_with_answers_weighed_by_their_length(seed: int) -> None:
+    batch = random_batch(seed)
+    bounds = {"clip_low": 0.1, "clip_high": 0.2}
+    long = loss_of(batch, recipe("luspo", **bounds)).terms.contribution.sum(axis=1)
+    mean = loss_of(batch, recipe("gspo", **bounds)).terms.contribution.sum(axis=1)
+    assert_close(long, mean * batch["mask"].sum(axis=1))
+
+
+@given(st.integers(0, 1000))
+def test_vespo_at_ratio_one_is_a_policy_gradient_and_fades_far_from_it(seed: int) -> None:
+    batch = random_batch(seed)
+    plain = recipe("reinforce", weight="per_token")
+    assert_close(gradient_of(batch, "vespo", old=None), gradient_of(batch, plain, old=None))
+    for far in (8.0, -8.0):
+        gates = loss_of(batch, "vespo", old=batch["new"] - far).terms.gate
+        assert gates is not None
+        some = np.array(batch["mask"]).any(axis=1)
+        assert (np.array(gates)[some] < 1e-5).all()
+
+
+@pytest.mark.parametrize("name", [n for n in RECIPES if not RECIPES[n].per_token])
+@given(st.integers(0, 1000), st.sampled_from(CHOICES["weight"]), st.sampled_from(CHOICES["ratio"]))
+def test_the_formula_says_which_sums_over_tokens_count_an_answer_by_its_length(
+    name: str, seed: int, weight: str, ratio: str
+) -> None:
+    try:
+        how = recipe(name, weight=weight, ratio=ratio)
+    except RecipeError:
+        return
+    batch = random_batch(seed)
+    push, inside = np.array(loss_of(batch, how).terms.objective), np.array(batch["mask"])
+    several = [row[own] for row, own in zip(push, inside, strict=True) if own.sum() > 1]
+    assume(len(several) > 1)
+    one_number = all(np.ptp(row) == 0 for row in several)
+    said = "Σₜ Jᵢ = |oᵢ|·Jᵢ" in formula(how)[-1]
+    assert said == (one_number and weight != "per_sequence")

@@ -1,15 +1,17 @@
 """No NaN or Inf in value or gradient if the maths has none, and constants stay constant."""
 
+import math
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from grpo_engine.config.recipes import RECIPES, recipe
+from grpo_engine.config.recipes import RECIPES, Recipe, recipe
 from grpo_engine.errors import MathsError
 from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.metrics import metrics
+from grpo_engine.maths.ratio import answer_weight
 from grpo_engine.maths.weight import Totals, totals_of
 from tests.engine.maths.helpers import (
     assert_close,
@@ -23,7 +25,7 @@ from tests.engine.maths.helpers import (
 EVERY = list(RECIPES)
 
 
-def assert_finite(batch: dict[str, Any], name: str, **changes: Any) -> None:
+def assert_finite(batch: dict[str, Any], name: str | Recipe, **changes: Any) -> None:
     """Assert that value, terms, metrics and gradient are finite."""
     found = loss_of(batch, name, **changes)
     assert np.isfinite(np.array(found.value))
@@ -204,3 +206,42 @@ def test_the_loss_can_be_compiled_and_sits_in_value_and_grad() -> None:
     assert_close(again, value)
     assert_close(slope, gradient)
     assert_close(terms.contribution.sum(), value)
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        ([25.0, -22.0, 0.5], 0.5),  # tokens are held at ±20 and cancel
+        ([20.5, -10.0], 10.0),
+        ([19.0, 19.0], 20.0),
+        ([-19.0, -19.0], math.log(1e-8)),
+    ],
+)
+def test_the_ratio_of_an_answer_in_vespo_is_held_at_both_ends(
+    x: list[float], expected: float
+) -> None:
+    unread = mx.full((1, len(x)), 7.0)  # without a cap there is no correction for the sampler
+    found = answer_weight(mx.array([x]), unread, recipe("vespo"))
+    assert numbers(found) == [[pytest.approx(expected, abs=1e-5)]]
+
+
+def test_a_weight_of_nought_for_the_sampler_counts_as_one_in_a_hundred_million() -> None:
+    # Σ x = 1; weights 0 and e: log 1e-8 + 1; one weight e for the answer: 1
+    x, weights = mx.array([[0.5, 0.5]]), mx.array([[0.0, math.e]])
+    how = recipe("vespo", importance_cap=3.0)
+    assert numbers(answer_weight(x * 9, weights, how)) == [[pytest.approx(math.log(1e-8) + 10)]]
+    of_answer = recipe("vespo", importance_cap=3.0, importance_mode="sequence_mask")
+    both = mx.full((1, 2), math.e)
+    assert numbers(answer_weight(x, both, of_answer)) == [[pytest.approx(2.0)]]
+    least = recipe("vespo", importance_cap=1.0)
+    assert numbers(answer_weight(x, 1 / both, least)) == [[pytest.approx(-1.0)]]
+
+
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("far", [-500.0, -70.0, 70.0, 500.0])
+def test_a_reweighted_anchor_is_finite_however_far_both_policies_are(kind: str, far: float) -> None:
+    batch = random_batch(3)
+    how = recipe("grpo", anchor=kind, anchor_reweighted=True)
+    for apart in (-400.0, 400.0):
+        moved = {"old": batch["new"] - far, "ref": batch["new"] + apart}
+        assert_finite(batch, how, **moved)

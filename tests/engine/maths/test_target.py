@@ -16,8 +16,11 @@ from tests.engine.maths import oracle
 from tests.engine.maths.helpers import assert_close, gradient_of, loss_of, number, numbers
 
 
-def tree(seed: int) -> dict[str, Any]:
-    """Completions over three tokens whose probabilities depend only on the prefix."""
+def tree(seed: int, forced: float = 0.0) -> dict[str, Any]:
+    """Completions over three tokens whose probabilities depend only on the prefix.
+
+    A share `forced` of the tokens was not sampled and is off the mask.
+    """
     rng = np.random.default_rng(seed)
     rows, columns = 8, 4
     tokens = rng.integers(0, 3, (rows, columns))
@@ -30,7 +33,8 @@ def tree(seed: int) -> dict[str, Any]:
     return {
         "old": old,
         "signs": rng.choice([-1.0, 0.0, 1.0], rows),
-        "mask": np.arange(columns)[None, :] < rng.integers(0, columns + 1, rows)[:, None],
+        "mask": (np.arange(columns)[None, :] < rng.integers(0, columns + 1, rows)[:, None])
+        & (rng.random((rows, columns)) > forced),
         "token_ids": tokens,
         "group_ids": np.arange(rows) // 4,
     }
@@ -95,9 +99,37 @@ def test_a_token_that_was_all_but_impossible_gets_finite_bounds() -> None:
     assert all(np.isfinite(np.array(part)).all() for part in targets(made))
 
 
-@given(st.integers(0, 10_000))
-def test_targets_are_those_of_the_independent_walk(seed: int) -> None:
-    made = tree(seed)
+def test_a_forced_token_does_not_end_the_pushes_after_it() -> None:
+    # two answers "7 8" and "7 9" whose 7 was forced: 8 is good, 9 bad, as if they came first
+    first = first_tokens([0.25, 0.25], [1, -1], [8, 9])
+    made = {
+        "old": np.log(np.array([[0.5, 0.25], [0.5, 0.25]])),
+        "signs": np.array([1.0, -1.0]),
+        "mask": np.array([[False, True], [False, True]]),
+        "token_ids": np.array([[7, 8], [7, 9]]),
+        "group_ids": np.zeros(2),
+    }
+    found = targets(made)
+    assert numbers(found.sign) == [[0, 1], [0, -1]]
+    assert_close(found.probability[:, 1], first.probability[:, 0])
+    # with different forced tokens the prefixes differ: 8 does not share its room with 9
+    apart = targets(made | {"token_ids": np.array([[7, 8], [6, 9]])})
+    assert numbers(apart.sign) == [[0, 1], [0, -1]]
+    assert numbers(apart.probability[:, 1]) == pytest.approx([0.25**0.5, 0.0625], abs=1e-6)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 4))
+def test_a_token_forced_on_every_answer_changes_no_other_target(seed: int, place: int) -> None:
+    made = tree(seed, forced=0.2)
+    extra = {"old": -0.5, "mask": False, "token_ids": 5}
+    longer = made | {n: np.insert(made[n], place, value, axis=1) for n, value in extra.items()}
+    for mine, other in zip(targets(longer), targets(made), strict=True):
+        assert_close(np.delete(np.array(mine), place, axis=1), other)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.3]))
+def test_targets_are_those_of_the_independent_walk(seed: int, forced: float) -> None:
+    made = tree(seed, forced)
     found, inside = targets(made), made["mask"]
     sign, probability, low, high = oracle.targets(made)
     for mine, other in zip(found[:3], (sign, probability, low), strict=True):

@@ -94,6 +94,22 @@ def test_kl_and_objective_of_the_group_of_four() -> None:
     assert -found.value.item() == pytest.approx(0.116, abs=6e-4)
 
 
+def test_the_worked_objective_is_that_of_the_sample_deviation_and_the_recipe_takes_the_other() -> (
+    None
+):
+    # mlx-article's worked example: sample std .4856 -> .116, as above. Population std
+    # √(.7075/4) = .4206: A .654 -1.724 .654 .416; terms 1.2·.654 = .785, .8·-1.724 = -1.379, .785,
+    # .84·.416 = .350; mean .135; .135 - .05·.0142 = .134
+    assert recipe("grpo-sequence").std == "population"
+    for std, expected in (("sample", 0.116), ("population", 0.134)):
+        how = recipe("grpo-sequence", std=std, beta=0.05)
+        worth = advantages([[r] for r in REWARDS], FOUR, how).values
+        found = policy_loss(
+            column(*NEW), column(*OLD), column(*REF), worth, ONE_TOKEN, how, group_ids=FOUR
+        )
+        assert -found.value.item() == pytest.approx(expected, abs=6e-4)
+
+
 def test_rewards_one_one_nought_one_nought_with_the_population_deviation() -> None:
     # mean .6, variance .6*.4 = .24, std .490: .4/.490 = .816, -.6/.490 = -1.22
     how = recipe("grpo", std="population", signal_eps=0.0)

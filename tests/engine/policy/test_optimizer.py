@@ -41,6 +41,22 @@ def test_first_adamw_step_moves_by_the_learning_rate() -> None:
     assert after["w"].item() == pytest.approx(0.99, abs=1e-6)
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_epsilon_is_added_to_the_root_of_the_second_moment(name: str) -> None:
+    # first step: m̂ = g = .3, √v̂ = .3; .01·.3/(.3 + .1) = .0075
+    made = optimizer.build(
+        OptimizerConfig.model_validate({"name": name, "learning_rate": 0.01, "epsilon": 0.1})
+    )
+    after = made.apply_gradients({"w": mx.array([0.3])}, {"w": mx.array([1.0])})
+    assert after["w"].item() == pytest.approx(1 - 0.0075, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sgd", "muon", "lion", "adafactor"])
+def test_an_epsilon_that_is_not_read_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="use adamw or adam"):
+        optimizer.build(OptimizerConfig.model_validate({"name": name, "epsilon": 1e-6}))
+
+
 Weights = dict[str, mx.array]
 
 

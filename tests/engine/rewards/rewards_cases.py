@@ -139,6 +139,42 @@ def starts_a_child(completions: list[str], path: list[str], **kwargs: Any) -> li
     return []
 
 
+DAEMON = """
+import os, subprocess, sys
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        os.closerange(0, 3)
+        os.execve("/bin/sleep", ["sleep", "1000"], {})
+    os._exit(0)
+os._exit(0)
+"""
+
+
+def leaves_daemons(completions: list[str], path: list[str], **kwargs: Any) -> list[float]:
+    own_session = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    daemon = subprocess.check_output([sys.executable, "-c", DAEMON], text=True).split()
+    with open(path[0], "w") as file:  # noqa: PTH123
+        file.write(f"{own_session.pid} {' '.join(daemon)}")
+    return [0.0] * len(completions)
+
+
+def leaves_daemons_and_hangs(completions: list[str], path: list[str], **kwargs: Any) -> list[float]:
+    leaves_daemons(completions, path)
+    time.sleep(1000)
+    return []
+
+
+def writes_garbage(completions: list[str], **kwargs: Any) -> list[float]:
+    for fd in range(3, 30):
+        try:
+            os.write(fd, b"garbage\n" * 10)
+        except OSError:
+            continue
+    return [1.0] * len(completions)
+
+
 def changes_its_input(completions: list[str], **kwargs: Any) -> list[float]:
     completions[:] = ["gone"] * len(completions)
     return [random.random() * 0] * len(completions)

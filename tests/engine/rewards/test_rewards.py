@@ -219,7 +219,7 @@ def test_a_score_is_kept_if_float32_can_add_it_up_and_named_if_not(
         assert (place, kind) == (0, "value")
         assert "scored None" in message
     else:
-        assert (value, odd) == (item, [])
+        assert (value, odd) == (float(item), [])
         assert np.isfinite(np.float32(max(1, abs(weight)) * value) * np.float32(1e6))
     steps = read_scores([[(0, item), (1, 1.0)]], 1, weight)
     assert (steps.values[0] is None) == (value is None)

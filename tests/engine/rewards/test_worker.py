@@ -302,7 +302,34 @@ def test_closing_ends_the_worker(tmp_path: Path) -> None:
     until(lambda: not alive(pid))
 
 
-@pytest.mark.parametrize("function", ["starts_a_child", "hangs_in_c"])
+def test_processes_in_sessions_of_their_own_end_with_the_worker(tmp_path: Path) -> None:
+    wanted = tmp_path / "pids"
+    with worker(tmp_path, "leaves_daemons") as made:
+        score(made, "a", path=[str(wanted)])
+        pids = list(map(int, wanted.read_text().split()))
+        assert len(pids) == 2
+        assert all(map(alive, pids))
+    until(lambda: not any(map(alive, pids)))
+
+
+def test_processes_in_sessions_of_their_own_end_with_a_call_that_takes_too_long(
+    tmp_path: Path,
+) -> None:
+    wanted = tmp_path / "pids"
+    with worker(tmp_path, "leaves_daemons_and_hangs", limit=5.0) as made:
+        assert score(made, "a", path=[str(wanted)]).problems[0].kind == "timeout"
+        pids = list(map(int, wanted.read_text().split()))
+        until(lambda: not any(map(alive, pids)))
+
+
+def test_garbage_in_the_pipe_of_replies_is_a_problem_of_the_function(tmp_path: Path) -> None:
+    with worker(tmp_path, "writes_garbage", "length_of") as made:
+        scored = score(made, "ab")
+        assert scored.values == ((None,), (2.0,))
+    assert "wrote into the pipe of its replies" in scored.problems[0].message
+
+
+@pytest.mark.parametrize("function", ["starts_a_child", "hangs_in_c", "leaves_daemons_and_hangs"])
 def test_no_orphan_is_left_when_the_engine_is_killed(tmp_path: Path, function: str) -> None:
     if function == "hangs_in_c" and sys.platform != "linux":
         pytest.skip("needs the kernel's signal on a closed pipe")

@@ -4,12 +4,14 @@ import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import TypeVar
 
+import numpy as np
 import pytest
 
 from grpo_engine import trainer
-from grpo_engine.config.recipes import RECIPES
+from grpo_engine.config.recipes import RECIPES, Recipe
 from grpo_engine.control import Control
 from grpo_engine.events import (
     AlertRaised,
@@ -28,6 +30,9 @@ from grpo_engine.events import (
     StepSkipped,
     TokensScored,
 )
+from grpo_engine.maths.target import Targets
+from grpo_engine.train.loss import step_targets
+from grpo_engine.train.samples import Samples
 from tests.engine.runs import events_of, settings, write_world
 
 Kind = TypeVar("Kind")
@@ -153,6 +158,58 @@ def test_a_reference_that_is_refreshed_after_each_step_is_the_policy_of_the_next
     assert kls == pytest.approx([0, 0, 0], abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("tuning", "dtype"), [("lora", "float32"), ("lora", "bfloat16"), ("full", "float32")]
+)
+def test_kl_is_measured_at_beta_0_on_request_and_changes_nothing_else(
+    world: Path, tmp_path: Path, tuning: str, dtype: str
+) -> None:
+    ends, kls = [], []
+    for kl in (False, True):
+        config = settings(
+            world, steps=2, algorithm={"recipe": "dr-grpo"}, record={"kl": kl},
+            model={"tuning": tuning, "dtype": dtype},
+        )  # fmt: skip
+        events = events_of(config, tmp_path / str(kl))
+        steps = of(StepFinished, events)
+        ends.append([event.metrics["loss"] for event in steps])
+        kls.append([event.metrics.get("kl", -1.0) for event in steps])
+        rows = [row for e in of(TokensScored, events) if e.origin == "train" for row in e.numbers]
+        assert all(bool(row.reference) == kl for row in rows)
+    assert ends[0] == ends[1]
+    assert kls[0] == [-1, -1]
+    assert kls[1][0] == pytest.approx(0, abs=1e-6)  # the reference is the policy of the start
+    assert kls[1][1] > 1e-6
+
+
+def test_how_much_pushes_tokens_after_a_forced_one(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Targets, Samples]] = []
+
+    def spied(samples: Samples, recipe: Recipe) -> Targets | None:
+        found = step_targets(samples, recipe)
+        if found is not None:
+            seen.append((found, samples))
+        return found
+
+    monkeypatch.setattr("grpo_engine.train.update.step_targets", spied)
+    config = settings(
+        world, steps=1, algorithm={"recipe": "how-much", "passes": 1},
+        rollout={"think_budget": 3, "max_new_tokens": 24}, evaluation={"pinned": 0},
+    )  # fmt: skip
+    assert isinstance(events_of(config, tmp_path)[-1], RunFinished)
+    targets, samples = seen[0]
+    sign, mask = np.array(targets.sign), np.array(samples.mask_BT) > 0
+    pushed_after = 0
+    for row, rollout in enumerate(samples.rollouts):
+        if rollout.forced:
+            assert not sign[row, list(rollout.forced)].any()
+            pushed_after += int(np.count_nonzero(sign[row, max(rollout.forced) + 1 :]))
+    assert pushed_after > 0
+    assert not sign[~mask].any()
+
+
 def test_a_sampler_that_lags_follows_the_policy_every_second_step(
     world: Path, tmp_path: Path
 ) -> None:
@@ -224,6 +281,39 @@ def test_refills_replace_groups_without_variance_and_give_up_in_time(
     assert all("replaced" in g.no_signal for g in groups)
     assert of(StepFinished, events)[0].metrics["groups/refilled"] == 6
     assert "refills_exhausted" in [alert.rule for alert in of(AlertRaised, events)]
+
+
+HALF = """
+def half(prompts, completions, **_):
+    return [1.0 if int(prompt.split()[1][:-1]) % 2 else 0.5 + len(set(text)) / 100
+            for prompt, text in zip(prompts, completions)]
+"""
+
+
+def test_rewards_of_all_sampled_answers_are_reported_where_groups_were_replaced(
+    world: Path, tmp_path: Path
+) -> None:
+    (world / "half.py").write_text(HALF)
+    rewards = {"functions": [f"{world}/half.py:half"], "weights": [2.0]}
+    algorithm = {"recipe": "dapo", "refill_rounds": 3, "overlong_buffer": 0.0}
+    config = settings(world, steps=4, rewards=rewards, algorithm=algorithm)
+    events = events_of(config, tmp_path)
+    replaced_in = set()
+    for finished in of(StepFinished, events):
+        metrics = finished.metrics
+        groups = [e.group for e in of(GroupScored, events)
+                  if e.step == finished.step and e.group.origin == "train"]  # fmt: skip
+        scores = [c.rewards[0].value or 0.0 for g in groups for c in g.rollouts]
+        kept = [c.rewards[0].value or 0.0 for g in groups if not g.no_signal for c in g.rollouts]
+        if metrics["groups/refilled"]:
+            replaced_in.add(finished.step)
+            assert metrics["sampled/rewards/half/mean"] == pytest.approx(fmean(scores))
+            assert metrics["sampled/reward"] == pytest.approx(2 * fmean(scores))
+            if kept:
+                assert metrics["rewards/half/mean"] == pytest.approx(fmean(kept), abs=1e-6)
+        else:
+            assert not any(key.startswith("sampled/") for key in metrics)
+    assert replaced_in
 
 
 def test_pinned_prompts_are_the_same_and_followed_with_the_same_noise(

@@ -92,19 +92,47 @@ PANELS_OF: Mapping[str, tuple[str, ...]] = {
 
 # What each alert means, and which setting holds its threshold.
 ALERTS: Mapping[str, tuple[str, str]] = {
-    "no_signal": ("Most prompts give no signal: their answers all scored the same.", "no_signal"),
+    "no_signal": (
+        "Most prompts give no signal: their answers all scored the same, and not because they "
+        "became right.",
+        "no_signal",
+    ),
+    "task_solved": ("Nearly all answers are right: little is left to learn.", ""),
     "format_hacking": (
-        "Reward rises while accuracy does not: the model may be gaming the format reward.",
+        "Reward rises while right answers become fewer, or stay few; held-out accuracy is looked "
+        "at first.",
         "",
     ),
-    "kl_above_limit": ("The policy is far from its reference.", "kl"),
+    "reward_conflict": ("One reward rises while another falls: they ask for opposite things.", ""),
+    "nothing_learned": ("The policy stays at its reference, and reward does not rise.", ""),
+    "reward_fell": ("Reward falls: the updates make the answers worse.", ""),
+    "reward_saturated": (
+        "Nearly all answers have a reward's highest score, while few of them are right.",
+        "",
+    ),
+    "kl_above_limit": (
+        "The policy is far from its reference: beyond the limit, or five times the limit while "
+        "answers get better.",
+        "kl",
+    ),
     "kl_exploding": ("One update moved the policy too far.", "kl_jump"),
-    "entropy_collapse": ("Answers to a prompt are nearly all alike.", "entropy"),
+    "entropy_collapse": (
+        "Answers to a prompt are nearly all alike, and no more of them are right.",
+        "entropy",
+    ),
+    "length_collapse": (
+        "Answers are a fraction of their first length, and no more of them are right.",
+        "length_least",
+    ),
     "length_growth": ("Answers grow while the reward does not: padding.", "length"),
     "most_truncated": ("Most answers are cut at the length limit.", "cut"),
     "clip_too_much": ("Many tokens are at their bound; later passes do little.", "clip"),
     "clip_never": ("No token reaches its bound: the bounds have no effect.", "clip_least"),
-    "gradient_spike": ("The gradient is many times as large as usual.", "grad_norm"),
+    "gradient_spike": (
+        "The gradient is many times as large as usual; five times more is allowed while answers "
+        "get better.",
+        "grad_norm",
+    ),
     "sampler_disagrees": (
         "Sampler and trainer give the same token different probabilities, more than rounding does.",
         "",
@@ -122,10 +150,14 @@ ALERTS: Mapping[str, tuple[str, str]] = {
     "reward_type": ("A reward function gave something that is not a number.", ""),
     "reward_value": ("A reward function gave NaN or a number too large to add up.", ""),
     "reward_constant": ("A reward function gives every answer the same score.", ""),
-    "duplicates": ("Many answers are identical to a sibling.", "duplicates"),
+    "duplicates": (
+        "Many answers are identical to a sibling, and no more of them are right.",
+        "duplicates",
+    ),
     "memory_near_limit": ("A step needs nearly all available memory.", "memory"),
     "step_time_doubled": ("Steps take much longer than before.", "step_time"),
-    "held_out_flat": ("Training reward rises, held-out accuracy does not.", ""),
+    "held_out_flat": ("More answers are right in training and no more on held-out problems.", ""),
+    "held_out_fell": ("Held-out accuracy is lower than at an earlier evaluation.", ""),
 }
 
 SCREENS: Mapping[str, str] = {

@@ -87,6 +87,9 @@ def side_costs(config: RunConfig, per_step: int) -> list[tuple[str, str]]:
         visits = config.steps // check.pinned_every + 1
         found.append(("pinned", f"{rows} answers every {check.pinned_every} steps: "
                       f"{tokens(rows * visits * length)} tokens"))  # fmt: skip
+    if config.record.kl and config.algorithm.resolved().anchor == "none":
+        rows = rollout.prompts * rollout.group_size
+        found.append(("KL", f"{rows} answers scored by the reference as well: +100% of a forward"))
     if config.record.after_groups:
         again = min(config.record.after_groups, rollout.prompts)
         share = f"+{again / rollout.prompts:.0%} of a forward"

@@ -270,6 +270,7 @@ def test_a_run_without_the_metric_says_none_apart_from_its_name(made: Made) -> N
     assert title.endswith("● run-0 .2  ▲ run-1 none")
     narrow = written(title_line(lacking, view, 39, DARK, chosen=False))
     assert narrow.endswith("● .2  ▲ none")
+    assert narrow.startswith(" KL to reference ")  # neither direction is better
 
 
 def test_titles_are_cut_where_many_runs_do_not_fit(made: Made) -> None:

@@ -141,6 +141,18 @@ def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
     # 4 pinned prompts x 8 answers
     assert "32 answers every 10 steps" in shown
     assert "1 of 16 groups scored again: +6%" in shown
+    assert "scored by the reference" not in shown
+
+
+@pytest.mark.parametrize(("recipe", "more"), [("dr-grpo", True), ("grpo", False)])
+def test_the_price_of_kl_at_beta_0_is_shown_where_no_penalty_pays_it(
+    recipe: str, more: bool
+) -> None:
+    tree = {"record": {"kl": True}, "algorithm": {"recipe": recipe}, "rollout": {"prompts": 16}}
+    form = RunForm(build(tree))
+    origin = Origin(kind="preset", name="test", about="")
+    shown = words(cost_lines(View(form=form, origin=origin, checked=check(form)), 90, DARK))
+    assert ("128 answers scored by the reference as well: +100% of a forward" in shown) == more
 
 
 @pytest.mark.parametrize(

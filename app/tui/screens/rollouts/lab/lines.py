@@ -18,6 +18,8 @@ def value_text(value: Any) -> str:
     """Format a choice's value; `off` if there is none."""
     if value is None:
         return "off"
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -1,0 +1,563 @@
+"""Which alerts fire on healthy runs and which on broken ones?
+
+    python -m benchmarks.alerts record [--folder F] [--only NAME] [--seed N]
+    python -m benchmarks.alerts judge [--folder F] [--write]
+
+`record` trains each case once and keeps its events in a compact file; cases that are there already
+are skipped. `judge` replays the files through the alert rules, which takes seconds, so a threshold
+can be tried without training. Thresholds are chosen on seed 0; the other seeds say how they do.
+"""
+
+import argparse
+import gzip
+import hashlib
+import json
+import math
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from app.feed import demo
+from docs.screens import SEVERAL
+from experiments.presets import preset
+from experiments.reader import StoreReader
+from grpo_engine.alerts.rules import RULES
+from grpo_engine.alerts.state import Alerts, Limits
+from grpo_engine.config.parse import build, merge
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.events import (
+    AlertRaised,
+    EvaluationFinished,
+    Event,
+    RunFailed,
+    StepFinished,
+    from_json,
+    total_reward,
+)
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "alerts.md"
+MARK = "<!-- written by benchmarks.alerts -->"
+REWARDS = ROOT / "benchmarks" / "alert_rewards.py"
+STEPS, EVERY, PROBLEMS, PROMPTS = 60, 15, 128, 8
+MEDIUM, SHORT = 40, 32  # steps of a run with another recipe, and of a broken one
+OF_THE_MACHINE = ("busy_machine", "slow_products")  # not of the run
+KEPT = ("StepFinished", "EvaluationFinished", "AlertRaised", "StepSkipped", "RunFailed")
+Metrics = dict[str, float]
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A kind of run: what is wrong with it, and the rules of which one should say so."""
+
+    name: str
+    wrong: str = ""
+    rules: tuple[str, ...] = ()
+    seeds: Sequence[int] = (0, 1)
+    steps: int = SHORT
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def rewards(*functions: str, weights: Sequence[float], **options: Any) -> Tree:
+    """Return the section `rewards`, with the functions of `alert_rewards` by their bare names."""
+    own = REWARDS.read_text(encoding="utf-8")
+    names = [f"{REWARDS}:{name}" if f"def {name}(" in own else name for name in functions]
+    return {"rewards": {"functions": names, "weights": list(weights), "options": options}}
+
+
+def rate(value: float) -> Tree:
+    """Return the section `optimizer` with this learning rate."""
+    return {"optimizer": {"learning_rate": value}}
+
+
+RECIPES = ("dr-grpo", "dapo", "gspo", "cispo", "rloo", "how-much", "ppo", "sapo", "bnpo")
+HEALTHY = (
+    Case(name="grpo", seeds=range(10), steps=STEPS, changes={"algorithm": {"passes": 2}}),
+    *(Case(name=name, steps=MEDIUM, changes={"algorithm": {"recipe": name}}) for name in RECIPES),
+)
+HACKED = ("format_hacking", "held_out_fell")
+STUCK = ("duplicates", "entropy_collapse", "no_signal")
+TOO_FAR = ("kl_exploding", "kl_above_limit", "reward_fell", "held_out_fell", "gradient_spike")
+FAST = {"optimizer": {"learning_rate": 2e-3}, "algorithm": {"beta": 1e-3}}
+BROKEN = (
+    Case(
+        name="length reward", wrong="short answers pay more than right ones", rules=HACKED,
+        changes=rewards("numeric_answer", "length", weights=(1, 4), length={"longest": 48}),
+    ),
+    Case(
+        name="length alone", wrong="short answers pay, right ones hardly do",
+        rules=(*HACKED, "length_collapse"),
+        changes=rewards("numeric_answer", "length", weights=(0.1, 4), length={"longest": 48})
+        | FAST,
+    ),
+    Case(
+        name="repeated tags", wrong="every tag pays, however often it is there", rules=HACKED,
+        changes=rewards("numeric_answer", "repeated_tags", weights=(0.1, 1)) | FAST,
+    ),
+    Case(
+        name="padding", wrong="every token pays", rules=(*HACKED, "most_truncated"),
+        changes=rewards("numeric_answer", "long", weights=(0.1, 1)) | FAST,
+    ),
+    Case(
+        name="conflict", wrong="one reward pays for the tags, another for leaving them out",
+        rules=("reward_conflict",),
+        changes=rewards("numeric_answer", "format_all", "no_thinking", weights=(1, 1, 1)),
+    ),
+    Case(
+        name="one phrase", wrong="a fixed phrase pays more than the right answer",
+        rules=(*HACKED, *STUCK),
+        changes=rewards("numeric_answer", "one_phrase", weights=(0.3, 1)) | FAST,
+    ),
+    Case(
+        name="sign flipped", wrong="the weight of the accuracy reward is negative", rules=HACKED,
+        changes=rewards("numeric_answer", "format_all", weights=(-1, 2)),
+    ),
+    Case(
+        name="constant reward", wrong="one reward gives everything the same score", steps=14,
+        rules=("reward_constant",),
+        changes=rewards("numeric_answer", "always_one", weights=(1, 1)),
+    ),
+    Case(
+        name="impossible", wrong="no answer can score", steps=14,
+        rules=("no_signal", "reward_constant"), changes=rewards("impossible", weights=(1,)),
+    ),
+    Case(
+        name="failing reward", wrong="a reward function raises errors", steps=6,
+        rules=("reward_exception",),
+        changes=rewards("numeric_answer", "fails", weights=(1, 1)),
+    ),
+    Case(
+        name="huge reward once", wrong="one step pays two hundred times as much",
+        rules=("gradient_spike",), steps=28,
+        changes={**rewards("numeric_answer", "huge_once", weights=(1, 1)),
+                 "algorithm": {"recipe": "dr-grpo"}},
+    ),
+    Case(name="rate x 30", wrong="learning rate 0.02", rules=TOO_FAR, changes=rate(0.02)),
+    Case(
+        name="KL explosion", wrong="learning rate 0.005 and beta 0.0001", rules=TOO_FAR,
+        changes={**rate(0.005), "algorithm": {"beta": 1e-4, "passes": 2}},
+    ),
+    Case(
+        name="too many passes", wrong="12 passes at learning rate 0.004", steps=14,
+        rules=("clip_too_much", *TOO_FAR),
+        changes={**rate(0.004), "algorithm": {"passes": 12}},
+    ),
+    Case(
+        name="rate / 1000", wrong="learning rate 7e-7: nothing is learned", rules=("clip_never",),
+        steps=14, changes={**rate(7e-7), "algorithm": {"passes": 2}},
+    ),
+    Case(
+        name="beta 50", wrong="the KL penalty holds the policy where it is",
+        rules=("nothing_learned",),
+        changes={"algorithm": {"beta": 50.0, "passes": 2}},
+    ),
+    Case(
+        name="cold", wrong="temperature 0.1: siblings are copies", rules=STUCK,
+        changes={"rollout": {"temperature": 0.1}},
+    ),
+    Case(
+        name="cut short", wrong="8 tokens are too few to answer", rules=("most_truncated",),
+        steps=14, changes={"rollout": {"max_new_tokens": 8}},
+    ),
+)  # fmt: skip
+CASES = HEALTHY + BROKEN
+
+
+def config_of(case: Case, seed: int) -> RunConfig:
+    """Return the starter's settings with the case's changes; a recipe has its own passes."""
+    base = preset("starter").tree
+    own = {key: value for key, value in base["algorithm"].items() if key == "recipe"}
+    tree = merge({**base, "algorithm": own}, {
+        "seed": seed, "steps": case.steps, "rollout": {"prompts": PROMPTS},
+        "evaluation": {
+            "every": EVERY, "problems": PROBLEMS, "greedy": False, "pinned": 0,
+        },
+        "checkpoint": {"every": 0, "best": False},
+        "record": {"tokens": "none", "after_groups": 0},
+    })  # fmt: skip
+    return build(merge(tree, case.changes))
+
+
+def path_of(folder: Path, case: Case, seed: int) -> Path:
+    """Return the file of a recorded run."""
+    return folder / f"{case.name.replace(' ', '-').replace('/', 'by')}-{seed}.jsonl.gz"
+
+
+def compact(event: Any) -> Tree | None:
+    """Return what the rules, or rules to come, can read of an event; None for the rest."""
+    from grpo_engine import events
+
+    if isinstance(event, events.EvaluationFinished):
+        return {**events.to_json(event), "rows": []}
+    if isinstance(event, events.GroupScored):
+        group = event.group
+        return None if group.origin != "train" else {
+            "event": "Group", "step": event.step,
+            "rows": [
+                [len(one.ids), one.finish, hashlib.md5(repr(one.ids).encode()).hexdigest()[:8],
+                 [reward.value for reward in one.rewards]]
+                for one in group.rollouts
+            ],
+        }  # fmt: skip
+    return events.to_json(event) if events.kind_of(event) in KEPT else None
+
+
+def record(case: Case, seed: int, path: Path) -> None:
+    """Train one case and write its events."""
+    from grpo_engine.control import Control
+    from grpo_engine.trainer import run
+    from grpo_engine.versions import versions
+
+    config = config_of(case, seed)
+    lines: list[Tree] = [{
+        "case": case.name, "seed": seed, "versions": dict(versions()), "revision": revision(),
+        "config": config.model_dump(mode="json"),
+    }]  # fmt: skip
+    with tempfile.TemporaryDirectory() as place:
+        for event in run(config, Control(), folder=Path(place) / "run"):
+            if isinstance(event, RunFailed) and event.step == 0:
+                raise SystemExit(f"{case.name} {seed}: {event.message}")
+            if (line := compact(event)) is not None:
+                lines.append(line)
+    part = path.with_suffix(".part")
+    with gzip.open(part, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    part.replace(path)
+
+
+def revision() -> str:
+    """Return the commit that runs."""
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def order() -> Iterator[tuple[Case, int]]:
+    """Return the runs so that a partial set is already useful."""
+    starter, *others = HEALTHY
+    yield starter, 0
+    yield from ((case, 0) for case in BROKEN)
+    yield starter, 1
+    yield from ((case, 0) for case in others)
+    for seed in range(1, 10):
+        yield starter, seed
+        yield from ((case, seed) for case in (*BROKEN, *others) if seed in case.seeds)
+
+
+def record_all(folder: Path, only: Sequence[str], seeds: Sequence[int]) -> None:
+    """Record what is missing."""
+    from grpo_engine.platform import blas
+
+    blas.ensure()
+    folder.mkdir(parents=True, exist_ok=True)
+    for case, seed in order():
+        path = path_of(folder, case, seed)
+        wanted = (not only or case.name in only) and (not seeds or seed in seeds)
+        if wanted and not path.exists():
+            begun = time.monotonic()
+            record(case, seed, path)
+            print(f"{case.name} {seed}: {time.monotonic() - begun:.0f} s", flush=True)
+
+
+# What a healthy run's metrics become where something is simulated, from step `LATE` on.
+LATE = 25
+Simulated = tuple[str, tuple[str, ...], Callable[[Metrics], Metrics]]
+GAP = "sampling/sampling_logp_difference"
+SIMULATED: Mapping[str, Simulated] = {
+    "slow reward": (
+        "reward functions take four fifths of a step", ("reward_slow",),
+        lambda m: {"time/score": 4 * m.get("step_time", 0), "step_time": 5 * m.get("step_time", 0)},
+    ),
+    "slow machine": (
+        "a step takes three times as long", ("step_time_doubled",),
+        lambda m: {"step_time": 3 * m.get("step_time", 0)},
+    ),
+    "memory": (
+        "a step needs 95 % of the memory", ("memory_near_limit",),
+        lambda _: {"memory/peak_gb": 0.95 * MEMORY},
+    ),
+    "sampler mismatch": (
+        "sampler and trainer differ by 0.01 nats a token", ("sampler_disagrees",),
+        lambda _: {f"{GAP}/mean": 0.01, f"{GAP}/max": 0.4},
+    ),
+    "learned by heart": (
+        "held-out accuracy stays at 31 % while training goes on", ("held_out_flat",),
+        lambda _: {"eval/accuracy": 0.3125},
+    ),
+    "many masked": (
+        "importance correction leaves out 40 % of the tokens", ("many_masked",),
+        lambda _: {"sampling/masked_ratio": 0.4},
+    ),
+}  # fmt: skip
+MEMORY = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A recorded run with the first step of every alert that it raises."""
+
+    case: str
+    seed: int
+    wrong: str
+    rules: tuple[str, ...]
+    fired: Mapping[str, int]
+    accuracy: tuple[float, float]
+    origin: str = ""
+
+    @property
+    def in_sight(self) -> bool:
+        """Whether the thresholds were chosen with this run in sight: seed 0 and the recordings."""
+        return self.seed == 0 or not self.origin
+
+
+def read(path: Path) -> tuple[Tree, list[Tree]]:
+    """Return the head and the events of a recorded run."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        head, *lines = map(json.loads, file)
+    return head, lines
+
+
+def limits_of(config: RunConfig) -> Limits:
+    """Return what the rules know about a run of the starter."""
+    recipe = config.algorithm.resolved()
+    names = [name.rpartition(":")[2] for name in config.rewards.functions]
+    return Limits(
+        updates_per_step=recipe.passes * recipe.minibatches,
+        has_bounds=recipe.trust == "clip",
+        whole_answers=recipe.ratio.startswith("sequence"),
+        accuracy="numeric_answer" if "numeric_answer" in names else None,
+        weights=dict(zip(names, config.rewards.weights, strict=True)),
+        memory_gb=MEMORY,
+        thresholds=config.alerts,
+    )
+
+
+def replay(
+    head: Tree, lines: Sequence[Tree], change: Callable[[Metrics], Metrics] | None = None,
+    *, between: bool = True,
+) -> dict[str, int]:  # fmt: skip
+    """Return the first step of every alert; without `between`, only the ends are evaluated."""
+    config = build(head["config"])
+    sampled = sampled_rewards(config, lines)
+    events = [from_json(line) for line in lines if line["event"] != "Group"
+              and (between or line.get("moment") != "during")]  # fmt: skip
+    return first_steps(config, (changed(event, change, sampled) for event in events))
+
+
+def sampled_rewards(config: RunConfig, lines: Sequence[Tree]) -> dict[int, Metrics]:
+    """Return the mean rewards of all sampled answers by step, those of replaced groups included."""
+    names = [name.rpartition(":")[2] for name in config.rewards.functions]
+    found: dict[int, list[Sequence[float | None]]] = {}
+    for line in lines:
+        if line["event"] == "Group":
+            found.setdefault(line["step"], []).extend(row[3] for row in line["rows"])
+    means: dict[int, Metrics] = {}
+    for step, rows in found.items():
+        for place, name in enumerate(names):
+            known = [value for row in rows if (value := row[place]) is not None]
+            if known:
+                key = f"sampled/rewards/{name}/mean"
+                means.setdefault(step, {})[key] = statistics.fmean(known)
+        total = [total_reward(row[: len(names)], config.rewards.weights) for row in rows]
+        means[step]["sampled/reward"] = statistics.fmean(v for v in total if v is not None)
+    return means
+
+
+def changed(
+    event: Event, change: Callable[[Metrics], Metrics] | None, sampled: Mapping[int, Metrics]
+) -> Event:
+    """Return the event with simulated numbers: steps from `LATE` on, and held-out accuracy.
+
+    Steps with replaced groups get the mean rewards of all that was sampled.
+    """
+    if isinstance(event, StepFinished) and event.metrics.get("groups/refilled"):
+        event = replace(event, metrics={**event.metrics, **sampled.get(event.step, {})})
+    if change is None or not isinstance(event, StepFinished | EvaluationFinished):
+        return event
+    if event.step < (LATE if isinstance(event, StepFinished) else 1):
+        return event
+    held_out = isinstance(event, EvaluationFinished)
+    new = {key: value for key, value in change(dict(event.metrics)).items()
+           if key.startswith("eval/") == held_out}  # fmt: skip
+    return replace(event, metrics={**event.metrics, **new})
+
+
+def judge_all(folder: Path, *, between: bool) -> list[Judged]:
+    """Replay every recorded run through the rules."""
+    found = []
+    for case in CASES:
+        for seed in case.seeds:
+            if not (path := path_of(folder, case, seed)).exists():
+                continue
+            head, lines = read(path)
+            tried = [line["metrics"]["eval/accuracy"] for line in lines
+                     if line["event"] == "EvaluationFinished"
+                     and "eval/accuracy" in line["metrics"]]  # fmt: skip
+            ends = (tried[0], tried[-1]) if tried else (math.nan, math.nan)
+            origin = f"revision {head['revision']} with mlx {head['versions']['mlx']}"
+            one = Judged(
+                case=case.name, seed=seed, wrong=case.wrong, rules=case.rules, accuracy=ends,
+                fired=replay(head, lines, between=between), origin=origin,
+            )  # fmt: skip
+            found.append(one)
+            if case is HEALTHY[0] and seed < 2:
+                for name, (wrong, rules, change) in SIMULATED.items():
+                    fired = replay(head, lines, change, between=between)
+                    wrong = f"simulated: {wrong}"
+                    found.append(replace(one, case=name, wrong=wrong, rules=rules, fired=fired))
+    return found
+
+
+def stored_events(reader: StoreReader, run: int, *, between: bool) -> Iterator[Event]:
+    """Return the steps and evaluations of a stored run in their order."""
+    tried = reader.evaluations(run)
+    for step in range(reader.last_metric_step(run) + 1):
+        if step:
+            metrics = reader.metrics_at(run, step)
+            yield StepFinished(step=step, metrics=metrics, tokens=0, elapsed=0.0)
+        for one in tried:
+            if one.step == step and (between or one.moment != "during"):
+                yield EvaluationFinished(
+                    step=step, moment=one.moment, mode=one.mode, problems=one.problems,
+                    samples=one.samples, metrics=one.metrics, rows=(), seconds=0.0,
+                )  # fmt: skip
+
+
+def recordings(*, between: bool) -> Iterator[Judged]:
+    """Judge the starter runs that come with the program: the preset at its full size."""
+    for unpack in (demo.unpack, lambda folder: demo.unpacked(SEVERAL, folder)):
+        with tempfile.TemporaryDirectory() as place, closing(StoreReader(unpack(Path(place)))) as r:
+            for run in r.runs():
+                events = list(stored_events(r, run.key, between=between))
+                tried = [event.metrics["eval/accuracy"] for event in events
+                         if isinstance(event, EvaluationFinished)
+                         and event.mode == "sampled"]  # fmt: skip
+                config = build(dict(r.run(run.key).config))
+                yield Judged(
+                    case=f"recorded, beta {config.algorithm.resolved().beta:g}",
+                    seed=config.seed, wrong="", rules=(), fired=first_steps(config, events),
+                    accuracy=(tried[0], tried[-1]),
+                )  # fmt: skip
+
+
+def first_steps(config: RunConfig, events: Iterable[Event]) -> dict[str, int]:
+    """Return the first step of every alert of a run, those that the engine raised included."""
+    alerts = Alerts(limits_of(config))
+    fired: dict[str, int] = {}
+    for event in events:
+        found = list(alerts.observe(event))
+        if isinstance(event, AlertRaised) and is_kept(event, alerts):
+            found = [event]
+        for alert in found:
+            fired.setdefault(alert.rule, alert.step)
+    return fired
+
+
+def is_kept(alert: AlertRaised, alerts: Alerts) -> bool:
+    """Whether a recorded alert is of the engine, of the run, and would be raised again."""
+    if alert.rule == "refills_exhausted":
+        return not alerts.is_solving(alert.step)
+    return alert.rule not in {*RULES, *OF_THE_MACHINE}
+
+
+def tables(between: Sequence[Judged], ends: Sequence[Judged]) -> str:
+    """Return the tables as Markdown: by rule, by broken case, by healthy recipe."""
+    origins = sorted({run.origin for run in between if run.origin})
+    said = f"Recorded at {', '.join(origins)}."
+    parts = (by_rule(between, ends), by_case(between), by_recipe(between, ends))
+    return "\n\n".join([said, *("\n".join(part) for part in parts)])
+
+
+def by_rule(between: Sequence[Judged], ends: Sequence[Judged]) -> Iterator[str]:
+    """Tabulate hits and false alarms of each rule."""
+    yield (
+        "| rule | hits, in sight | hits, other seeds | other broken runs | false alarms, in sight "
+        "| false alarms, other seeds | all, evaluated at the ends only |"
+    )
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    named = {rule for run in between for rule in (*run.fired, *run.rules)}
+    for rule in (*RULES, *sorted(named - set(RULES))):
+        known = [run for run in between if rule in run.rules]
+        others = [run for run in between if run.wrong and rule not in run.rules]
+        healthy = [run for run in between if not run.wrong]
+        quiet = [run for run in ends if not run.wrong]
+        cells = (
+            share(rule, known, in_sight=True), share(rule, known, in_sight=False),
+            share(rule, others), share(rule, healthy, in_sight=True),
+            share(rule, healthy, in_sight=False), share(rule, quiet),
+        )  # fmt: skip
+        yield f"| `{rule}` | {' | '.join(cells)} |"
+
+
+def share(rule: str, runs: Sequence[Judged], *, in_sight: bool | None = None) -> str:
+    """Return in how many runs the rule fired: of those in sight, of the others, or of all."""
+    chosen = [run for run in runs if in_sight is None or run.in_sight == in_sight]
+    return f"{sum(rule in run.fired for run in chosen)} of {len(chosen)}" if chosen else ""
+
+
+def by_case(runs: Sequence[Judged]) -> Iterator[str]:
+    """Tabulate what each broken run raised, and when."""
+    yield "| broken run | seed | what is wrong | right, held out | noticed by (step) | others |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for run in runs:
+        if run.wrong:
+            known = [f"`{rule}` ({run.fired[rule]})" for rule in run.rules if rule in run.fired]
+            also = [f"`{rule}` ({step})" for rule, step in run.fired.items()
+                    if rule not in run.rules]  # fmt: skip
+            yield (
+                f"| {run.case} | {run.seed} | {run.wrong} | {percent(run)} "
+                f"| {', '.join(known) or '**missed**'} | {', '.join(also)} |"
+            )
+
+
+def by_recipe(between: Sequence[Judged], ends: Sequence[Judged]) -> Iterator[str]:
+    """Tabulate the healthy runs and whatever they raised."""
+    yield "| healthy run | seed | right, held out | raised | raised, evaluated at the ends only |"
+    yield "| --- | --- | --- | --- | --- |"
+    for run, quiet in zip(between, ends, strict=True):
+        if not run.wrong:
+            alarms = (", ".join(f"`{rule}` ({step})" for rule, step in one.fired.items())
+                      for one in (run, quiet))  # fmt: skip
+            yield f"| {run.case} | {run.seed} | {percent(run)} | {' | '.join(alarms)} |"
+
+
+def percent(run: Judged) -> str:
+    """Return held-out accuracy before and after."""
+    return "" if math.isnan(run.accuracy[0]) else " to ".join(f"{v:.0%}" for v in run.accuracy)
+
+
+def main() -> None:
+    """Record or judge."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("verb", choices=("record", "judge"))
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    parser.add_argument("--folder", type=Path, default=Path(cache) / "grpo-tui" / "alerts")
+    parser.add_argument("--only", action="append", default=[], help="a case by name")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/alerts.md")
+    parser.add_argument("--seed", action="append", type=int, default=[])
+    asked = parser.parse_args()
+    if asked.verb == "record":
+        record_all(asked.folder, asked.only, asked.seed)
+        return
+    found = tables(*(
+        [*judge_all(asked.folder, between=between), *recordings(between=between)]
+        for between in (True, False)
+    ))  # fmt: skip
+    print(found)
+    if asked.write:
+        text = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+        PAGE.write_text(f"{text}{MARK}\n\n{found}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
