@@ -1,5 +1,6 @@
 """Descriptions of all metrics, under TRL's names where TRL has one."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -184,6 +185,16 @@ def spec(name: str) -> MetricSpec:
                      "measured without training on them.", "up")  # fmt: skip
     return _spec(name, name, f"{name}, logged by a reward function or a newer engine. It has no "
                  "description of its own.")  # fmt: skip
+
+
+def natural_range(name: str) -> tuple[float, float]:
+    """The least and the greatest value that a metric can have."""
+    if name == "value/explained_variance":
+        return -math.inf, 1.0
+    unit = spec(name).unit
+    if unit == "share":
+        return 0.0, 1.0
+    return (0.0 if unit else -math.inf), math.inf
 
 
 def _held_out_length(name: str, leaf: str) -> MetricSpec:

@@ -1,6 +1,5 @@
 """Plots in the terminal: one chart per metric, one curve per run."""
 
-import math
 import os
 import shutil
 import sys
@@ -8,16 +7,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from app.cli.output import cut, wants_colour
-from app.feed.series import Series, SeriesView
+from app.feed.series import SeriesView, series_of
+from app.text.axes import axis
 from app.text.numbers import short
 from app.text.safe_text import safe
 from experiments.values import MetricSeries
-from grpo_engine.metrics import spec
+from grpo_engine.metrics import natural_range, spec
 
 HEIGHT = 14
 LEAST_WIDTH = 24
 COLOURS = ("blue+", "red+", "green+", "magenta+", "cyan+", "white")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+Points = tuple[list[int], list[float]]
 _PLAIN = str.maketrans("─│┌┐└┘┤├┬┴┼−", "-|+++++++++-")  # plotext's frame and our minus sign
 
 
@@ -47,18 +48,18 @@ def metric_chart(
     """Return the lines of a metric's chart; `read` has each run's name and stored values."""
     curves = []
     for name, stored in read:
-        series = Series(smooth)
+        series = series_of(key, smooth)
         for step, value in zip(stored.steps, stored.values, strict=True):
             series.push(step, value)
         curves.append((name, series.view()))
     label = spec(key).label
     title = key if label == key else f"{label} ({key})"
-    return chart(title, curves, canvas, smooth=smooth > 0, height=height)
+    return chart(title, curves, canvas, key=key, smooth=smooth > 0, height=height)
 
 
 def chart(
     title: str, curves: Sequence[tuple[str, SeriesView]], canvas: Canvas, *,
-    smooth: bool = False, height: int = HEIGHT,
+    key: str = "", smooth: bool = False, height: int = HEIGHT,
 ) -> list[str]:  # fmt: skip
     """Return the lines of a chart: title, a line per run with its last value, curves.
 
@@ -66,7 +67,7 @@ def chart(
     """
     import plotext
 
-    drawn = [(name, view, points(view, smooth)) for name, view in curves if view.count]
+    drawn = [(name, view, lines_of(view, smooth)) for name, view in curves if view.count]
     if not drawn:
         return [f"{safe(title)}: no numbers"]
     lettered = len(drawn) > (len(COLOURS) if canvas.colour else 1)
@@ -75,50 +76,50 @@ def chart(
     plotext.plot_size(canvas.width, height)
     plotext.theme("clear")
     head = [cut(safe(title), canvas.width)]
-    for place, (name, view, (steps, values)) in enumerate(drawn):
+    for place, (name, view, lines) in enumerate(drawn):
         letter, colour = LETTERS[place % len(LETTERS)], COLOURS[place % len(COLOURS)]
         marker = letter if lettered else "braille" if canvas.unicode else "*"
-        plotext.plot(steps, values, marker=marker, color=colour if canvas.colour else "default")
+        for steps, values in lines:
+            plotext.plot(steps, values, marker=marker, color=colour if canvas.colour else "default")
         mark = letter if lettered else "━" if canvas.unicode else "*"
         text = f" {safe(name)}  {short(view.value if smooth else view.last, 3)}"
         mark = plotext.colorize(mark, colour) if canvas.colour else mark
         head.append(mark + cut(text, canvas.width - 1))
-    _ticks(plotext, [item for _, _, item in drawn])
+    _ticks(plotext, [line for _, _, lines in drawn for line in lines], key, canvas.width)
     body = plotext.build() if canvas.colour else plotext.uncolorize(plotext.build())
-    lines = [*head, *(line.rstrip() for line in body.rstrip("\n").split("\n"))]
-    return lines if canvas.unicode else [_ascii(line) for line in lines]
+    rows = [*head, *(row.rstrip() for row in body.rstrip("\n").split("\n"))]
+    return rows if canvas.unicode else [_ascii(row) for row in rows]
 
 
 def _ascii(line: str) -> str:
     return line.translate(_PLAIN).encode("ascii", "backslashreplace").decode()
 
 
-def points(view: SeriesView, smooth: bool) -> tuple[list[int], list[float]]:
-    """Return the points of a curve: the smoothed values, or the range of each bucket of steps.
+def lines_of(view: SeriesView, smooth: bool) -> list[Points]:
+    """Return a curve as lines between gaps: of smoothed values, or of each bucket's range.
 
-    A curve with few values, such as that of evaluations, is never smoothed.
+    A curve with few values, such as that of evaluations, is one line and never smoothed.
     """
-    steps: list[int] = []
-    values: list[float] = []
+    found: list[Points] = [([], [])]
     columns = (view.smooth,) if smooth and not view.sparse else (view.low, view.high)
     for place, step in enumerate(view.steps()):
-        for value in dict.fromkeys(column[place] for column in columns):
-            if math.isfinite(value):
-                steps.append(step)
-                values.append(value)
-    return steps, values
+        steps, values = found[-1]
+        known = [value for value in dict.fromkeys(c[place] for c in columns) if value == value]
+        if not known and not view.sparse and steps:
+            found.append(([], []))
+        steps += [step] * len(known)
+        values += known
+    return [line for line in found if line[0]]
 
 
-def _ticks(plotext: Any, drawn: Sequence[tuple[list[int], list[float]]]) -> None:
-    """Set ticks: whole steps on the x axis, short numbers on the y axis."""
-    first = min(steps[0] for steps, _ in drawn)
-    last = max(steps[-1] for steps, _ in drawn)
-    at = sorted({first + (last - first) * part // 4 for part in range(5)})
+def _ticks(plotext: Any, lines: Sequence[Points], key: str, width: int) -> None:
+    """Set ticks: whole steps on the x axis, round numbers on the y axis."""
+    first = min(steps[0] for steps, _ in lines)
+    last = max(steps[-1] for steps, _ in lines)
+    parts = max(1, min(4, (width - 10) // (len(str(last)) + 2) - 1))
+    at = sorted({first + (last - first) * part // parts for part in range(parts + 1)})
     plotext.xticks(at, [str(step) for step in at])
-    low = min(min(values) for _, values in drawn)
-    high = max(max(values) for _, values in drawn)
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    plotext.ylim(low, high)
-    levels = [low + (high - low) * part / 4 for part in range(5)]
-    plotext.yticks(levels, [short(level, 3) for level in levels])
+    values = [value for _, line in lines for value in (min(line), max(line))]
+    scale = axis(values, unit=spec(key).unit, natural=natural_range(key), labels=5)
+    plotext.ylim(scale.low, scale.high)
+    plotext.yticks(*map(list, zip(*scale.labels, strict=True)))

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from app.feed.series import SMOOTHING, Series
+from app.feed.series import SMOOTHING, Series, series_of
 from app.feed.snapshot import ENDED, Asked, Head, LogLine, ShownGroup, Snapshot, Status
 from experiments.values import AlertView, BoardView
 from grpo_engine import events as ev
@@ -270,9 +270,7 @@ class RunState:
     def _push(self, name: str, step: int, value: float) -> None:
         series = self._series.get(name)
         if series is None:
-            # evaluations are few, so none are aggregated
-            smoothing = 0.0 if name.startswith("eval/") else self._smoothing
-            series = self._series[name] = Series(smoothing)
+            series = self._series[name] = series_of(name, self._smoothing)
         series.push(step, value)
 
     def _write(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 MOST_BUCKETS = 2048
 SMOOTHING = 0.9
 DELTA_STEPS = 10
+EVALUATIONS = "eval/"
 RECENT = 2048  # values; a checkpoint to resume from is more recent than that
 
 
@@ -42,14 +43,15 @@ class Series:
     """Collects one metric's values in at most `MOST_BUCKETS` buckets.
 
     The newest values are also kept unaggregated, in case the run is resumed from an earlier step.
+    A series of which `few` values are expected is sparse however many come.
     """
 
-    __slots__ = ("_average", "_averages", "_count", "_first", "_high", "_last", "_last_step",
-                 "_low", "_smooth", "_smoothing", "_steps", "_values", "_view",
-                 "_width")  # fmt: skip
+    __slots__ = ("_average", "_averages", "_count", "_few", "_first", "_high", "_last",
+                 "_last_step", "_low", "_pushed", "_smooth", "_smoothing", "_steps", "_values",
+                 "_view", "_width")  # fmt: skip
 
-    def __init__(self, smoothing: float = SMOOTHING) -> None:
-        self._smoothing = smoothing
+    def __init__(self, smoothing: float = SMOOTHING, *, few: bool = False) -> None:
+        self._smoothing, self._few = smoothing, few
         self._clear()
 
     def _clear(self) -> None:
@@ -58,7 +60,7 @@ class Series:
         self._low, self._high, self._smooth = array("d"), array("d"), array("d")
         self._steps, self._values, self._averages = array("q"), array("d"), array("d")
         self._average = 0.0
-        self._count = 0
+        self._pushed = self._count = 0
         self._last = math.nan
         self._last_step = -1
         self._view: SeriesView | None = None
@@ -72,12 +74,13 @@ class Series:
         while self._place(step) >= MOST_BUCKETS:
             self._halve()
         self._grow(self._place(step) + 1)
+        self._pushed += 1
         if math.isfinite(value):
             self._average = self._smoothing * self._average + (1 - self._smoothing) * value
             self._count += 1
             self._last = value
-            self._keep(step, value)
             self._draw(step, value, self._smoothed(self._average, self._count))
+        self._keep(step, value)
 
     def forget_after(self, step: int) -> None:
         """Drop everything after a step from which the run was resumed.
@@ -90,21 +93,28 @@ class Series:
             self._clear()
             return
         self._view = None
-        self._last_step = step
+        span, self._last_step = self._last_step - self._first + 1, step
         keep = bisect_right(self._steps, step)
-        self._count -= len(self._steps) - keep
+        self._count -= _finite(self._values[keep:])
+        self._pushed -= len(self._steps) - keep
         for kept in (self._steps, self._values, self._averages):
             del kept[keep:]
         if not keep:
-            self._count, self._average, self._last = 0, 0.0, math.nan
+            self._count, self._average = 0, 0.0
+            self._pushed = self._pushed * (step - self._first + 1) // span
         else:
-            self._average, self._last = self._averages[-1], self._values[-1]
+            self._average = self._averages[-1]
+        self._last = next(filter(math.isfinite, reversed(self._values)), math.nan)
         for drawn in (self._low, self._high, self._smooth):
             del drawn[self._place(step) :]
         self._grow(self._place(step) + 1)
-        for i in range(bisect_left(self._steps, step // self._width * self._width), keep):
-            smooth = self._smoothed(self._averages[i], self._count - keep + i + 1)
-            self._draw(self._steps[i], self._values[i], smooth)
+        first = bisect_left(self._steps, step // self._width * self._width)
+        count = self._count - _finite(self._values[first:])
+        for i in range(first, keep):
+            if math.isfinite(self._values[i]):
+                count += 1
+                smooth = self._smoothed(self._averages[i], count)
+                self._draw(self._steps[i], self._values[i], smooth)
 
     def _place(self, step: int) -> int:
         return step // self._width - self._first // self._width
@@ -131,14 +141,20 @@ class Series:
         if self._view is None:
             span = max(1, self._last_step - self._first + 1)
             value = self._smoothed(self._average, self._count)
-            sparse = self._count * 4 <= span and self._count > 0
+            sparse = self._few or few(self._pushed, span)
             self._view = SeriesView(
                 width=self._width, first=max(0, self._first), low=self._low[:],
                 high=self._high[:], smooth=self._smooth[:], count=self._count,
                 last_step=self._last_step, last=self._last,
-                value=self._last if sparse else value, delta=self._delta(value), sparse=sparse,
+                value=self._last if sparse else value, sparse=sparse,
+                delta=self._change() if sparse else self._delta(value),
             )  # fmt: skip
         return self._view
+
+    def _change(self) -> float:
+        """The last value minus the one before."""
+        known = [value for value in self._values if math.isfinite(value)]
+        return known[-1] - known[-2] if len(known) > 1 else math.nan
 
     def _delta(self, value: float) -> float:
         back = len(self._smooth) - 1 - max(1, DELTA_STEPS // self._width)
@@ -162,6 +178,20 @@ class Series:
             ends = [self._smooth[i] for i in pair if math.isfinite(self._smooth[i])]
             smooth.append(ends[-1] if ends else math.nan)
         self._low, self._high, self._smooth = low, high, smooth
+
+
+def series_of(key: str, smoothing: float = SMOOTHING) -> Series:
+    """An empty series of a metric; evaluations are few, so they are never smoothed."""
+    return Series(0.0, few=True) if key.startswith(EVALUATIONS) else Series(smoothing)
+
+
+def few(count: int, span: int) -> bool:
+    """Whether at least half of the steps have no value; then lines join the values as they are."""
+    return 2 * count <= span + 1
+
+
+def _finite(values: "array[float]") -> int:
+    return sum(map(math.isfinite, values))
 
 
 def _least(*values: float) -> float:

@@ -1,6 +1,7 @@
 """Numbers for narrow columns: short, aligned, with a real minus sign."""
 
 import math
+from collections.abc import Sequence
 
 MINUS = "−"
 
@@ -106,30 +107,34 @@ def change(value: float, delta: float, unit: str = "") -> str:
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def sparkline(values: list[float] | tuple[float, ...], width: int, low: float | None = None,
+def sparkline(values: Sequence[float], width: int, low: float | None = None,
               high: float | None = None) -> str:  # fmt: skip
-    """Draw the last values as bars, averaged into at most `width` columns; a gap is a space."""
+    """Draw values as bars, averaged into at most `width` columns; a gap is a space."""
     if not values or width <= 0:
         return ""
-    if len(values) > width:
-        step = len(values) / width
-        values = [
-            _mean(values[int(i * step) : max(int(i * step) + 1, int((i + 1) * step))])
-            for i in range(width)
-        ]
+    values = averaged(values, width)
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return " " * len(values)
     low = min(finite) if low is None else low
     high = max(finite) if high is None else high
     span = high - low
+    differs = span > 1e-9 * max(abs(low), abs(high))  # less is rounding
     return "".join(
         " " if not math.isfinite(value)
-        else BARS[max(0, min(7, round(7 * (value - low) / span)))] if span > 0 else BARS[3]
+        else BARS[max(0, min(7, round(7 * (value - low) / span)))] if differs else BARS[3]
         for value in values
     )  # fmt: skip
 
 
-def _mean(values: list[float] | tuple[float, ...]) -> float:
+def averaged(values: Sequence[float], width: int) -> list[float]:
+    """The values, or the means of `width` equal parts of them where there are more."""
+    count = len(values)
+    if count <= width:
+        return list(values)
+    return [_mean(values[i * count // width : (i + 1) * count // width]) for i in range(width)]
+
+
+def _mean(values: Sequence[float]) -> float:
     finite = [value for value in values if math.isfinite(value)]
     return sum(finite) / len(finite) if finite else math.nan

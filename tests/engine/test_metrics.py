@@ -1,5 +1,6 @@
 """Every metric has a description of two sentences."""
 
+import math
 import re
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from grpo_engine.config.recipes import RECIPES, recipe
 from grpo_engine.maths.metrics import metrics
-from grpo_engine.metrics import METRICS, spec
+from grpo_engine.metrics import METRICS, natural_range, spec
 from tests.engine.maths.helpers import loss_of, random_batch
 
 
@@ -29,3 +30,20 @@ def test_reward_functions_are_described_by_their_name() -> None:
     assert spec("rewards/accuracy/mean").label == "accuracy"
     assert spec("rewards/accuracy/mean").direction == "up"
     assert spec("rewards/accuracy/std").direction == "none"
+
+
+def test_an_evaluation_of_one_kind_has_the_unit_of_the_plain_one() -> None:
+    found = spec("eval/greedy/accuracy")
+    assert (found.unit, found.direction) == ("share", "up")
+    assert found.label == "held-out accuracy, greedy"
+    assert found.name == "eval/greedy/accuracy"
+
+
+def test_shares_lie_from_0_to_1_and_amounts_are_not_negative() -> None:
+    for name in ("eval/accuracy", "completions/clipped_ratio", "eval/greedy/accuracy"):
+        assert natural_range(name) == (0.0, 1.0)
+    for name in ("kl", "step_time", "completions/mean_length", "memory/peak_gb"):
+        assert natural_range(name) == (0.0, math.inf)
+    for name in ("loss", "reward", "rewards/f/mean", "eval/reward"):
+        assert natural_range(name) == (-math.inf, math.inf)
+    assert natural_range("value/explained_variance") == (-math.inf, 1.0)

@@ -9,10 +9,12 @@ least 95 % were noticed and every survivor is explained in `survivors/`.
 """
 
 import argparse
+import gc
 import hashlib
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -31,7 +33,7 @@ from tests.tools.mutate import Mutant, mutants
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / ".mutants.jsonl"
 LEAST = 0.95
-PATIENCE = 120.0  # seconds after which a mutant that hangs counts as noticed
+PATIENCE = 120  # seconds of computing after which a mutant that hangs counts as noticed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +100,21 @@ TARGETS = {
     ),
     "charts": Target(
         title="the charts",
-        modules=("app/tui/widgets/charts", "app/feed/series.py"),
+        modules=(
+            "app/text/axes.py", "app/tui/widgets/charts/braille.py",
+            "app/tui/widgets/charts/chart.py",
+            "app/tui/screens/compare/plot.py",
+        ),
         folder="tests/app",
-        tests=("tui/braille", "feed/series"),
+        tests=(
+            "text/axes", "tui/charts", "tui/compare/plot", "tui/braille", "tui/compare/tracks",
+            "tui/chart_truth",
+        ),
+        first={
+            "braille": ("tui/braille",),
+            "plot": ("tui/compare/plot",),
+            "chart": ("tui/charts",),
+        },
         page="docs/mutants-charts.md",
     ),
 }  # fmt: skip
@@ -187,10 +201,21 @@ class Loop:
     def __init__(self, target: Target, todo: Sequence[Job], workers: int, seconds: float) -> None:
         self.target, self.todo, self.workers, self.seconds = target, todo, workers, seconds
 
+    def pytest_sessionstart(self) -> None:
+        """Shrink no failing example and look for no other: that a test fails is enough."""
+        from hypothesis import Phase, settings  # pytest wants to be the first to import it
+
+        kept = settings.get_profile("tests")
+        settings.register_profile("mutants", kept, phases=(Phase.explicit, Phase.generate),
+                                  report_multiple_bugs=False)  # fmt: skip
+        settings.load_profile("mutants")
+
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try mutants in parallel until all are done or time runs out."""
         for path in {job.path for job in self.todo}:
             importlib.import_module(path.replace("/", "."))
+        gc.collect()
+        gc.freeze()  # children collect what is theirs alone
         _, status = os.waitpid(start(None, session, self.target), 0)
         if status != 0:
             raise pytest.UsageError("the tests fail without any mutant: mend them first")
@@ -208,7 +233,7 @@ class Loop:
                 print(f"\r{done} of {len(self.todo)}", end="", file=sys.stderr, flush=True)
                 continue
             for child, (_, since) in running.items():
-                if time.monotonic() - since > PATIENCE:
+                if time.monotonic() - since > 10 * PATIENCE:  # it waits, and computes nothing
                     os.kill(child, signal.SIGKILL)
             time.sleep(0.01)
         print(file=sys.stderr)
@@ -223,18 +248,24 @@ def start(job: Job | None, session: pytest.Session, target: Target) -> int:
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE, PATIENCE))
     try:
         if job is not None:
             install(job)
         files = target.test_files(job.module if job else "")
         order = {path: rank for rank, path in enumerate(files)}
-        for item in sorted(session.items, key=lambda item: order[item.path]):
+        for item in sorted(session.items, key=lambda item: (order[item.path], searches(item))):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
             if session.testsfailed:
                 os._exit(1)
     except BaseException:  # a mutant that cannot be imported counts as noticed
         os._exit(1)
     os._exit(0)
+
+
+def searches(item: pytest.Item) -> bool:
+    """Whether hypothesis looks for an example; the examples by hand of a file run before."""
+    return hasattr(getattr(item, "obj", None), "hypothesis")
 
 
 def keep(job: Job, survived: bool) -> None:
@@ -320,7 +351,7 @@ def main() -> int:
     target = TARGETS[asked.target]
     every, known = jobs(target), results()
     todo = [job for job in every if job.key not in known or (asked.again and known[job.key])]
-    plain = ["-s", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    plain = ["-s", "-q", "--tb=native", "-p", "no:cacheprovider", "-p", "no:randomly"]
     loop = Loop(target, todo, asked.workers, asked.seconds)
     pytest.main([*plain, *map(str, target.test_files())], plugins=[loop])
     known = results()

@@ -67,6 +67,8 @@ class Sites(ast.NodeVisitor):
     def visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
             return  # messages for people, and imported names
+        if isinstance(node, ast.keyword) and node.arg == "strict":
+            return  # a check, as an assertion is
         if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Literal":
             return  # read by type checkers alone
         if isinstance(node, ast.AnnAssign | ast.arg):
@@ -147,13 +149,14 @@ def mutants(source: str) -> Iterator[Mutant]:
     tree = ast.parse(source)
     sites = Sites()
     sites.visit(tree)
-    index = {id(node): number for number, node in enumerate(ast.walk(tree))}
     plain = ast.unparse(tree).splitlines()
     for kind, node, edit in sorted(sites.found, key=lambda site: getattr(site[1], "lineno", 0)):
-        changed = copy.deepcopy(tree)
-        target = list(ast.walk(changed))[index[id(node)]]
-        edit(target)
-        text = ast.unparse(ast.fix_missing_locations(Unwrap().visit(changed)))
+        kept = dict(vars(node))
+        edit(node)
+        emptied = None in (getattr(node, "op", 0), getattr(node, "func", 0))
+        text = ast.unparse(Unwrap().visit(copy.deepcopy(tree)) if emptied else tree)
+        vars(node).clear()
+        vars(node).update(kept)
         lines = text.splitlines()
         pair = next(((a, b) for a, b in zip(plain, lines, strict=False) if a != b), None)
         if pair is not None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app import exit_codes
-from app.cli.curves import LEAST_WIDTH, Canvas, chart, metric_chart, points, terminal
+from app.cli.curves import LEAST_WIDTH, Canvas, chart, lines_of, metric_chart, terminal
 from app.feed.series import Series
 from experiments.values import MetricSeries
 from tests.app.calls import Cli, caller
@@ -61,17 +61,18 @@ def test_a_rising_curve_goes_from_the_lower_left_to_the_upper_right() -> None:
 
 
 def test_smoothed_points_are_the_debiased_average() -> None:
-    steps, values = points(view(1.0, 0.0, smooth=0.5).view(), smooth=True)
+    ((steps, values),) = lines_of(view(1.0, 0.0, smooth=0.5).view(), smooth=True)
     # m = .5(.5*1) + .5*0 = .25 and 1 - .5^2 = .75
     assert (steps, values) == ([1, 2], [1.0, pytest.approx(1 / 3)])
 
 
-def test_a_gap_is_left_out_and_a_curve_of_few_values_is_not_smoothed() -> None:
-    assert points(view(1.0, math.nan, 3.0).view(), smooth=False) == ([1, 3], [1.0, 3.0])
+def test_a_gap_parts_a_line_and_a_curve_of_few_values_is_one_line_that_is_not_smoothed() -> None:
+    gap = lines_of(view(1.0, 2.0, math.nan, 3.0).view(), smooth=False)
+    assert gap == [([1, 2], [1.0, 2.0]), ([4], [3.0])]
     series = Series(0.9)
     for step in (0, 20, 40):
         series.push(step, float(step))
-    assert points(series.view(), smooth=True) == ([0, 20, 40], [0.0, 20.0, 40.0])
+    assert lines_of(series.view(), smooth=True) == [([0, 20, 40], [0.0, 20.0, 40.0])]
 
 
 def test_runs_differ_by_letters_where_there_is_no_colour() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.feed.series import MOST_BUCKETS, RECENT, Series, SeriesView
+from app.feed.series import MOST_BUCKETS, RECENT, Series, SeriesView, series_of
 
 VALUES = st.lists(st.one_of(st.just(math.nan), st.floats(-9, 9)), max_size=20)
 
@@ -68,3 +68,34 @@ def test_a_resumed_series_is_the_one_that_never_took_the_dropped_steps(
     for series in (resumed, plain):
         pushed(after, kept + 1, into=series)
     assert numbers(resumed.view()) == pytest.approx(numbers(plain.view()), nan_ok=True)
+
+
+def sparse(*steps: int, few: bool = False) -> bool:
+    series = Series(few=few)
+    for step in steps:
+        series.push(step, 1.0)
+    return series.view().sparse
+
+
+def test_a_series_is_sparse_where_at_least_half_of_its_steps_have_no_value() -> None:
+    assert sparse(0, 4, 8, 12)
+    assert sparse(1, 3, 5)
+    assert not sparse(1, 2, 3)
+    assert not sparse(0, 2, 4, 5)
+    assert sparse(0, 2, 4, 5, few=True)
+    gaps = pushed([1.0, math.nan, math.nan, math.nan, 2.0])
+    assert not gaps.view().sparse
+
+
+def test_evaluations_are_never_smoothed_however_many_come() -> None:
+    series = pushed([0.0, 1.0, 0.5], into=series_of("eval/accuracy"))
+    assert series.view().sparse
+    assert (series.view().value, series.view().delta) == (0.5, -0.5)
+    assert series.view().smooth.tolist() == [0.0, 1.0, 0.5]
+    assert not pushed([0.0, 1.0, 0.5], into=series_of("reward")).view().sparse
+
+
+def test_a_resume_to_before_the_newest_values_keeps_a_dense_series_dense() -> None:
+    series = pushed([1.0] * 5 * RECENT)
+    series.forget_after(RECENT)
+    assert not series.view().sparse

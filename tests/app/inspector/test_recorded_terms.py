@@ -188,7 +188,7 @@ CASES: dict[str, Any] = {
 }
 # shrinking trains for minutes
 QUICK = settings(
-    max_examples=2, phases=(Phase.explicit, Phase.generate),
+    max_examples=1, phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 

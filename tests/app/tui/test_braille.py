@@ -10,9 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.feed.series import Series, SeriesView
+from app.text.axes import Axis, column
 from app.tui.app import Workbench
 from app.tui.looks.colours import LIGHT
-from app.tui.widgets.charts.braille import Canvas, Curve, Frame, columns, draw, limits
+from app.tui.widgets.charts.braille import (
+    Canvas,
+    Curve,
+    Frame,
+    columns,
+    draw,
+    drawn_values,
+    span_of,
+    stroke,
+)
 from app.tui.widgets.charts.chart import Chart, chart_lines
 from app.tui.widgets.charts.curves import Curves
 from tests.app.script import ScriptFeed
@@ -43,19 +53,67 @@ def dots(canvas: Canvas, colour: int) -> set[tuple[int, int]]:
     }  # fmt: skip
 
 
+def test_a_bar_is_cut_at_the_edges() -> None:
+    canvas = Canvas(2, 2)
+    for x in (-1, 4):
+        canvas.bar(x, 0, 7, LINE)
+    assert dots(canvas, LINE) == set()
+    canvas.bar(0, -3, 1, LINE)
+    canvas.bar(3, 6, 99, LINE)
+    canvas.bar(1, 5, 3, LINE)
+    assert dots(canvas, LINE) == {(0, 0), (0, 1), (3, 6), (3, 7)}
+    canvas.bar(2, 0, 7, LINE)
+    assert {(2, y) for y in range(8)} <= dots(canvas, LINE)
+
+
+def test_the_last_colour_takes_a_cell_and_what_is_below_fills_only_free_ones() -> None:
+    canvas = Canvas(2, 1)
+    canvas.bar(0, 0, 1, LINE)
+    canvas.bar(1, 2, 3, RAW, over=False)
+    assert (dots(canvas, LINE), dots(canvas, RAW)) == ({(0, 0), (0, 1)}, set())
+    canvas.bar(1, 2, 3, LINE, over=False)
+    assert dots(canvas, LINE) == {(0, 0), (0, 1), (1, 2), (1, 3)}
+    canvas.bar(1, 0, 0, RAW)
+    assert (dots(canvas, LINE), dots(canvas, RAW)) == (set(), {(1, 0)})
+    canvas.bar(2, 3, 3, LINE, over=False)
+    assert canvas.rows() == [[("\u2808", RAW), ("\u2840", LINE)]]
+    assert Canvas(3, 2).rows() == [[("   ", None)]] * 2
+
+
+def test_a_stroke_has_one_dot_in_each_column_or_row_of_its_way() -> None:
+    canvas = Canvas(4, 2)
+    stroke(canvas, (0, 0), (6, 3), LINE)
+    # y = 3 i / 6: .5, 1, 1.5, 2, 2.5, 3; halves go to the even number
+    assert dots(canvas, LINE) == {(1, 0), (2, 1), (3, 2), (4, 2), (5, 2), (6, 3)}
+    canvas = Canvas(4, 2)
+    stroke(canvas, (1, 7), (3, 3), LINE)
+    # x = 1 + 2 i / 4 downwards, y one up each time
+    assert dots(canvas, LINE) == {(1, 6), (2, 5), (2, 4), (3, 3)}
+    canvas = Canvas(1, 2)
+    stroke(canvas, (1, 6), (1, 2), LINE)
+    assert dots(canvas, LINE) == {(1, y) for y in range(2, 7)}
+
+
+def test_the_span_of_steps_grows_in_few_jumps_up_to_the_total() -> None:
+    spans = [span_of(n, 500) for n in (1, 16, 17, 24, 25, 32, 33, 49, 65)]
+    assert spans == [16, 16, 24, 24, 32, 32, 48, 64, 96]
+    assert [span_of(n, 500) for n in (384, 385, 499, 500, 501)] == [384, 500, 500, 500, 512]
+    assert [span_of(n, 10) for n in (1, 10, 11)] == [10, 10, 16]
+    assert span_of(3, 16) == 16
+
+
 def value_by_value(view: SeriesView, frame: Frame, wide: int, tall: int) -> set[tuple[int, int]]:
     """The dots of straight lines between all consecutive values, computed dot by dot."""
-    scale = (tall - 1) / (frame.high - frame.low)
     found, previous = set(), None
     for place, step in enumerate(view.steps()):
-        x = (step - frame.first) * wide // frame.span
+        x = column(step - frame.first, frame.last - frame.first, wide)
         value = view.high[place] if view.sparse else view.smooth[place]
-        if not 0 <= x < wide:
+        if not frame.first <= step <= frame.last:
             continue
         if value != value:
             previous = previous if view.sparse else None
             continue
-        y = max(0, min(tall - 1, round((frame.high - value) * scale - 1e-6)))
+        y = frame.axis.dot(value, tall)
         x0, y0 = previous or (x, y)
         length = max(abs(x - x0), abs(y - y0), 1)
         found |= {
@@ -70,31 +128,30 @@ def value_by_value(view: SeriesView, frame: Frame, wide: int, tall: int) -> set[
 def test_a_line_has_the_dots_of_all_its_values(
     values: list[float], width: int, height: int, span: int, first: int
 ) -> None:
-    view, frame = series_of(values), Frame(-1.0, 1.0, first, span)
+    view, frame = series_of(values), Frame(Axis(-1.0, 1.0), first, first + span - 1)
     canvas = Canvas(width, height)
     draw(canvas, Curve(view, LINE), frame)
     assert dots(canvas, LINE) == value_by_value(view, frame, 2 * width, 4 * height)
 
 
 @given(VALUES, st.integers(1, 60), st.integers(1, 600), st.integers(0, 50))
-def test_each_bucket_is_in_the_column_of_its_first_step(
+def test_each_bucket_is_in_the_column_nearest_to_its_first_step(
     values: list[float], wide: int, span: int, first: int
 ) -> None:
-    view = series_of(values)
+    view, frame = series_of(values), Frame(Axis(0.0, 1.0), first, first + span - 1)
     found = {
-        place: x
-        for x, part in columns(view, Frame(0.0, 1.0, first, span), wide)
-        for place in range(part.start, part.stop)
+        place: x for x, part in columns(view, frame, wide) for place in range(part.start, part.stop)
     }
-    places = ((step - first) * wide // span for step in view.steps())
-    assert found == {place: x for place, x in enumerate(places) if 0 <= x < wide}
+    places = ((step, column(step - first, span - 1, wide)) for step in view.steps())
+    inside = enumerate(places)
+    assert found == {place: x for place, (step, x) in inside if first <= step < first + span}
 
 
 def test_a_column_shows_the_range_of_its_raw_values() -> None:
     # 8 steps in 2 columns of dots; with 8 dots from 7 down to 0, a value is its own row
     view = series_of([7, 5, 6, 7, 0, 3, 1, 2], smoothing=0.0)
     canvas = Canvas(1, 2)
-    draw(canvas, Curve(view, LINE, RAW), Frame(0.0, 7.0, 0, 8))
+    draw(canvas, Curve(view, LINE, RAW), Frame(Axis(0.0, 7.0), 0, 7))
     left, right = {(0, y) for y in range(3)}, {(1, y) for y in range(4, 8)}
     assert dots(canvas, LINE) >= left | right
     canvas = Canvas(1, 2)
@@ -104,17 +161,26 @@ def test_a_column_shows_the_range_of_its_raw_values() -> None:
     assert dots(canvas, LINE) == set()
 
 
+def test_many_values_of_one_column_reach_from_the_lowest_to_the_highest() -> None:
+    # 12 steps in 2 columns of dots; with 8 dots from 7 down to 0, a value is its own row
+    for first in ([3, 0, 7, 3, 3, 3], [3, 7, 0, 3, 3, 3], [3, 3, 0, 3, 3, 2], [3, 3, 7, 3, 3, 4]):
+        canvas = Canvas(1, 2)
+        view = series_of([*map(float, first), *[3.0] * 6], smoothing=0.0)
+        draw(canvas, Curve(view, LINE), Frame(Axis(0.0, 7.0), 0, 11))
+        rows = {y for x, y in dots(canvas, LINE) if x == 0}
+        assert rows == set(range(7 - max(first), 7 - min(first) + 1))
+
+
 @given(VALUES.filter(lambda values: any(map(math.isfinite, values))))
-def test_the_range_leaves_out_a_fiftieth_of_the_raw_values_at_each_end(
-    values: list[float],
-) -> None:
+def test_the_drawn_extremes_are_those_of_the_values_and_of_the_line(values: list[float]) -> None:
     view = series_of(values)
-    low, high = limits([view])
-    raw = sorted(value for value in values if math.isfinite(value))
-    inner = raw[math.ceil(0.02 * (len(raw) - 1)) : int(0.98 * (len(raw) - 1)) + 1]
-    smooth = [value for value in view.smooth if math.isfinite(value)]
-    assert low <= min(smooth + inner) + 1e-9
-    assert high >= max(smooth + inner) - 1e-9
+    known = [value for value in values if math.isfinite(value)]
+    ranged = list(drawn_values(Curve(view, LINE, RAW)))
+    assert (min(ranged), max(ranged)) == (min(known), max(known))
+    line = view.high if view.sparse else view.smooth
+    smooth = [value for value in line if math.isfinite(value)]
+    plain = list(drawn_values(Curve(view, LINE)))
+    assert (min(plain), max(plain)) == (min(smooth), max(smooth))
 
 
 async def test_charts_are_drawn_again_only_where_they_change(

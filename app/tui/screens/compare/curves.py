@@ -132,8 +132,8 @@ class CurvesPanel(ViewPanel):
             self._plots = {k: v for k, v in self._plots.items() if k[0] in kept}
             # keep a reference to the chart, so that its id is not reused.
             self._plots[key] = (chart, plot(chart, view, *size, palette))
-        cells, edges = self._plots[key][1]
-        return chart_lines(chart, view, cells, edges, width, palette, chosen, data.span)
+        cells, scale = self._plots[key][1]
+        return chart_lines(chart, view, cells, scale, width, palette, chosen, data.span)
 
     def _pick(self, event: events.MouseEvent) -> None:
         place = self.inside(event.offset)
@@ -141,7 +141,8 @@ class CurvesPanel(ViewPanel):
         for index, left, top, wide, tall in self._boxes:
             if top <= place.y < top + tall and left <= place.x < left + wide and data is not None:
                 column = place.x - left - LABELS
-                x = (column + 0.5) * data.span / (wide - LABELS) if column >= 0 else None
+                dots = 2 * (wide - LABELS) - 1
+                x = min(1.0, (2 * column + 0.5) / dots) * data.span if column >= 0 else None
                 self.post_message(ChartPicked(index, x))
 
     def on_click(self, event: events.Click) -> None:

@@ -7,7 +7,17 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from app.tui.screens.compare.tracks import Shape, Track, Work, alike, band, shape, track
+from app.feed.series import EVALUATIONS
+from app.tui.screens.compare.tracks import (
+    Shape,
+    Track,
+    Work,
+    alike,
+    band,
+    logarithmic,
+    shape,
+    track,
+)
 from experiments.compare.runs import compare, side_by_side
 from experiments.compare.values import Comparison, MetricCell, MetricComparison
 from experiments.errors import CompareError, RunNotFoundError
@@ -206,6 +216,7 @@ class CurveLoader:
         self, reader: StoreReader, run: RunSummary, known: _Known, key: str, smoothing: float
     ) -> None:
         line = known.tracks.get(key)
+        smoothing = 0.0 if key.startswith(EVALUATIONS) else smoothing
         if line is not None and line.smoothing != smoothing:
             line = track(line.steps, line.values, smoothing)
         elif key in known.upto and known.upto[key] == run.step and not run.active:
@@ -252,20 +263,32 @@ class CurveLoader:
             if line is None:
                 missing.append(run.id)
                 continue
+            cut = self._cut(known, key, request, span, log=request.log)
             positions = known.work.positions(line.steps, request.axis)
-            cut = (key, request.axis, request.log, request.wide, span)
-            if cut not in known.shapes:
-                known.shapes[cut] = shape(line, positions, span, request.wide, log=request.log)
-            curves.append(
-                CurveData(run=run.id, line=line, positions=positions, shape=known.shapes[cut])
-            )
-        shapes = {curve.run: curve.shape for curve in curves}
-        bands = tuple(
-            (group, band([shapes[run] for run in group if run in shapes]))
-            for group in request.seeds
-            if any(run in shapes for run in group)
-        )
-        return ChartData(key=key, curves=tuple(curves), missing=tuple(missing), bands=bands)
+            curves.append(CurveData(run=run.id, line=line, positions=positions, shape=cut))
+        bands = []
+        for group in request.seeds:
+            members = [
+                self._cut(self._runs[run.key], key, request, span, log=False)
+                for run in request.runs
+                if run.id in group and run.id not in missing
+            ]
+            if members:
+                mean = band(members)
+                bands.append((group, logarithmic(mean) if request.log else mean))
+        return ChartData(key=key, curves=tuple(curves), missing=tuple(missing), bands=tuple(bands))
+
+    def _cut(
+        self, known: _Known, key: str, request: CurveRequest, span: float, *, log: bool
+    ) -> Shape:
+        """A curve's pixels."""
+        cut = (key, request.axis, log, request.wide, span)
+        line = known.tracks[key]
+        assert line is not None
+        if cut not in known.shapes:
+            positions = known.work.positions(line.steps, request.axis)
+            known.shapes[cut] = shape(line, positions, span, request.wide, log=log)
+        return known.shapes[cut]
 
 
 def span_of(ends: dict[str, float], runs: Sequence[RunSummary], axis: str) -> float:
@@ -283,7 +306,7 @@ def span_of(ends: dict[str, float], runs: Sequence[RunSummary], axis: str) -> fl
                 room *= 1.5
             end = max(end, min(room, planned) if axis == "step" else room)
         longest = max(longest, end)
-    return longest + 1 if axis == "step" else (longest or 1.0) * (1 + 1e-9)
+    return longest or 1.0
 
 
 # -- answers ------------------------------------------------------------------------------------

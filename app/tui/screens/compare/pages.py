@@ -58,8 +58,8 @@ def seeds_lines(view: View, width: int, height: int, palette: Palette) -> list[L
     for key in keys:
         line: Line = [(pad(key, 24), style(palette.text))]
         for group in groups:
-            line.append((pad(_mean_text(_statistics(group, key, stat), spec(key).unit), size, ">"),
-                         style(palette.text)))  # fmt: skip
+            mean = _mean_text(_statistics(group, key, stat), spec(key).unit)
+            line.append((" " + pad(mean, size - 1, ">"), style(palette.text)))
         lines.append(line)
     top = 1 + max(0, min(view.row, len(lines) - height))
     return [lines[0], *lines[top : top + height - 1]]

@@ -5,21 +5,24 @@ visible where curves overlap, and appear at each curve's end.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from app.text.numbers import short, with_unit
+from app.text.axes import ROOM, Axis, axis, column
+from app.text.numbers import with_unit
 from app.text.safe_text import cell_len, clip
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.compare.load import ChartData, smooth_value
 from app.tui.screens.compare.tracks import Shape
 from app.tui.screens.compare.verdict import place_text
 from app.tui.screens.compare.view import Look, View
-from app.tui.widgets.charts.braille import GUIDE, Canvas, limits, stroke
+from app.tui.widgets.charts.braille import GUIDE, Canvas, stroke
 from app.tui.widgets.panel import Line
-from grpo_engine.metrics import spec
+from grpo_engine.metrics import natural_range, spec
 
-LABELS = 6
+LABELS = ROOM + 1
+MIDDLE_FROM = 6
 BETWEEN_MARKS = 16
 EACH_POINT = 24
 ARROWS = {"up": " ↑", "down": " ↓", "none": ""}
@@ -29,11 +32,22 @@ Cell = tuple[str, int | None, bool]
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A curve to draw: one run, or the mean of several seeds with its interval."""
+    """A curve to draw: one run, or the mean of several seeds with its interval.
+
+    `ranged` is the colour of its range; `raw` curves are lines through all values.
+    """
 
     look: Look
     shape: Shape
-    ranged: int | None
+    ranged: int | None = None
+    raw: bool = False
+
+    def values(self) -> Iterator[float]:
+        """All values that are drawn."""
+        yield from self.shape.smooth
+        if self.raw or self.ranged is not None:
+            yield from self.shape.low
+            yield from self.shape.high
 
 
 def drawn_curves(chart: ChartData, view: View, palette: Palette) -> list[Drawn]:
@@ -46,97 +60,89 @@ def drawn_curves(chart: ChartData, view: View, palette: Palette) -> list[Drawn]:
         for runs, shape in chart.bands:
             if shown & set(runs):
                 grouped |= set(runs)
-                found.append((chosen in runs, Drawn(view.look(runs[0], palette), shape,
-                                                    palette.raw)))  # fmt: skip
+                within = _within(shape, chart.key, view.log)
+                look = view.look(runs[0], palette)
+                found.append((chosen in runs, Drawn(look, within, ranged=palette.raw)))
     alone = sum(curve.run in shown for curve in chart.curves) == 1
     for curve in chart.curves:
         if curve.run in shown and curve.run not in grouped:
             front = curve.run == chosen
-            ranged = palette.raw if (front or alone) and view.smoothing else None
-            found.append((front, Drawn(view.look(curve.run, palette), curve.shape, ranged)))
+            raw = curve.shape.sparse or not curve.line.smoothing
+            ranged = palette.raw if (front or alone) and not raw else None
+            look = view.look(curve.run, palette)
+            found.append((front, Drawn(look, curve.shape, ranged, raw)))
     return [drawn for _, drawn in sorted(found, key=lambda pair: pair[0])]
 
 
-def bounds(key: str, curves: Sequence[Drawn], log: bool) -> tuple[float, float]:
-    """The range of the vertical axis, in log10 on a logarithmic axis."""
-    views = [curve.shape.view for curve in curves]
-    if not log:
-        guides = spec(key).guides
-        return limits(views, guides, ceiling=1.0 if spec(key).unit == "share" else None)
-    values = [
-        value for view in views for part in (view.smooth, view.high, view.low) for value in part
-        if math.isfinite(value)
-    ]  # fmt: skip
-    if not values:
-        return -1.0, 1.0
-    low, high = min(values), max(values)
-    room = max(0.05 * (high - low), 0.02)
-    return low - room, high + room
+def _within(shape: Shape, key: str, log: bool) -> Shape:
+    """An interval without what the metric cannot be, such as a share above 1."""
+    least, most = natural_range(key)
+    if log:
+        least, most = -math.inf, math.log10(most) if most < math.inf else most
+    low, high = (
+        array("d", (min(max(value, least), most) for value in values))
+        for values in (shape.low, shape.high)
+    )
+    return replace(shape, low=low, high=high)
+
+
+def axis_of(key: str, curves: Sequence[Drawn], height: int, log: bool) -> Axis:
+    """The vertical axis of a chart of some rows of cells."""
+    values = (value for curve in curves for value in curve.values() if math.isfinite(value))
+    return axis(
+        (10.0**value for value in values) if log else values, unit=spec(key).unit,
+        natural=natural_range(key), guides=spec(key).guides, log=log,
+        labels=3 if height >= MIDDLE_FROM else 2,
+    )  # fmt: skip
 
 
 def plot(
     chart: ChartData, view: View, width: int, height: int, palette: Palette
-) -> tuple[list[list[Cell]], tuple[float, float]]:
-    """The cells of the plot without the crosshair, and the value range they cover."""
+) -> tuple[list[list[Cell]], Axis]:
+    """The cells of the plot without the crosshair, and its vertical axis."""
     curves = drawn_curves(chart, view, palette)
-    low, high = bounds(chart.key, curves, view.log)
+    scale = axis_of(chart.key, curves, height, view.log)
     canvas = Canvas(width, height)
-    paths = []
     for curve in curves:
         if curve.ranged is not None:
-            _fill(canvas, curve, low, high)
-    for curve in curves:
-        raw = not view.smoothing and not view.bands
-        paths.append(_trace(canvas, curve, low, high, raw))
+            _fill(canvas, curve.shape, curve.ranged, scale)
+    paths = [_trace(canvas, curve, scale) for curve in curves]
     cells: list[list[Cell]] = []
     for row in canvas.rows():
         cells.append([(char, colour, False) for text, colour in row for char in text])
     if not view.log:
         for guide in spec(chart.key).guides:
-            if low < guide <= high:
-                _guide(cells, guide, low, high, palette)
+            if scale.low < guide <= scale.high:
+                _guide(cells, guide, scale, palette)
     taken: set[tuple[int, int]] = set()
     for turn, (curve, path) in enumerate(zip(curves, paths, strict=True)):
         for x, y in _places(path, curve.shape, turn, len(curves)):
             if (x, y) not in taken and 0 <= x < width and 0 <= y < height:
                 taken.add((x, y))
                 cells[y][x] = (curve.look.mark, curve.look.colour, True)
-    return cells, (low, high)
+    return cells, scale
 
 
-def _row(value: float, low: float, high: float, tall: int) -> int:
-    place = round((high - value) * (tall - 1) / (high - low) - 1e-6)
-    return max(0, min(tall - 1, place))
-
-
-def _fill(canvas: Canvas, curve: Drawn, low: float, high: float) -> None:
+def _fill(canvas: Canvas, shape: Shape, colour: int, scale: Axis) -> None:
     tall = 4 * canvas.height
-    shape = curve.shape
-    if shape.sparse and curve.ranged is None:
-        return
-    for column, bottom, top in zip(shape.columns, shape.low, shape.high, strict=True):
-        if bottom == bottom and top == top and curve.ranged is not None:
-            first, last = _row(top, low, high, tall), _row(bottom, low, high, tall)
-            canvas.bar(column, first, last, curve.ranged, over=False)
+    for x, low, high in zip(shape.columns, shape.low, shape.high, strict=True):
+        if low == low and high == high:
+            canvas.bar(x, scale.dot(high, tall), scale.dot(low, tall), colour, over=False)
 
 
-def _trace(
-    canvas: Canvas, curve: Drawn, low: float, high: float, raw: bool
-) -> list[tuple[int, int]]:
+def _trace(canvas: Canvas, curve: Drawn, scale: Axis) -> list[tuple[int, int]]:
     """Draw a curve's line and return the pixels it passes through."""
     tall = 4 * canvas.height
     shape, colour = curve.shape, curve.look.colour
     path: list[tuple[int, int]] = []
     previous: tuple[int, int] | None = None
-    for place, column in enumerate(shape.columns):
-        value = shape.smooth[place]
+    for x, value, low, high in zip(shape.columns, shape.smooth, shape.low, shape.high, strict=True):
+        if curve.raw and high == high:
+            canvas.bar(x, scale.dot(high, tall), scale.dot(low, tall), colour)
         if value != value:
             previous = None
             continue
-        point = (column, _row(value, low, high, tall))
-        if raw and not shape.sparse:
-            top, bottom = (_row(v, low, high, tall) for v in (shape.high[place], shape.low[place]))
-            stroke(canvas, (column, top), (column, bottom), colour)
+        point = (x, scale.dot(value, tall))
         stroke(canvas, previous or point, point, colour)
         path.append(point)
         previous = point
@@ -151,7 +157,7 @@ def _places(
         return []
     cells = list(dict.fromkeys((x >> 1, y >> 2) for x, y in path))
     if shape.sparse and len(cells) <= EACH_POINT:
-        return cells[::-1]
+        return cells
     each = max(BETWEEN_MARKS, 5 * curves)
     offset = each * turn // max(1, curves) + 2
     marked: dict[int, tuple[int, int]] = {}
@@ -161,24 +167,21 @@ def _places(
     return [cells[-1], *(cell for cell in marked.values() if cell[0] > first[0] + 1)]
 
 
-def _guide(
-    cells: list[list[Cell]], guide: float, low: float, high: float, palette: Palette
-) -> None:
-    row = cells[_row(guide, low, high, 4 * len(cells)) >> 2]
+def _guide(cells: list[list[Cell]], guide: float, scale: Axis, palette: Palette) -> None:
+    row = cells[scale.dot(guide, 4 * len(cells)) >> 2]
     for x, (char, _, _) in enumerate(row):
         if char == " ":
             row[x] = (GUIDE, palette.guide, False)
 
 
 def chart_lines(
-    chart: ChartData, view: View, cells: list[list[Cell]], low_high: tuple[float, float],
-    width: int, palette: Palette, chosen: bool, span: float,
+    chart: ChartData, view: View, cells: list[list[Cell]], scale: Axis, width: int,
+    palette: Palette, chosen: bool, span: float,
 ) -> list[Line]:  # fmt: skip
     """The chart with title line, crosshair and vertical axis labels."""
     lines = [title_line(chart, view, width, palette, chosen)]
     cross = cross_column(view.x, span, width - LABELS)
-    unit = spec(chart.key).unit
-    labels = axis_labels(low_high, len(cells), unit, view.log)
+    labels = scale.margin(len(cells))
     for y, row in enumerate(cells):
         line: Line = [(labels[y], style(palette.label))]
         start = 0
@@ -199,29 +202,7 @@ def chart_lines(
 
 def cross_column(x: float, span: float, width: int) -> int:
     """The cell column of a position on the axis."""
-    return max(0, min(width - 1, int(x * 2 * width / span) >> 1))
-
-
-def axis_labels(low_high: tuple[float, float], height: int, unit: str, log: bool) -> list[str]:
-    """The label of each row: top, bottom, and the middle if there is room."""
-    low, high = low_high
-
-    def text(value: float) -> str:
-        value = 10.0**value if log else value
-        if unit == "share":
-            percent = f"{100 * value:.0f}" if abs(value) >= 0.0995 else f"{100 * value:.1f}"
-            return clip(percent.removesuffix(".0") + "%", LABELS - 1).rjust(LABELS - 1) + " "
-        return clip(short(value, 2), LABELS - 1).rjust(LABELS - 1) + " "
-
-    found = [" " * LABELS] * height
-    if height:
-        found[0] = text(high)
-        if height >= 6:
-            middle = (height - 1) // 2
-            found[middle] = text(high - (high - low) * (4 * middle + 1.5) / (4 * height - 1))
-        if height > 1:
-            found[-1] = text(low)
-    return found
+    return column(x, span, 2 * width) >> 1
 
 
 def title_line(
@@ -273,7 +254,7 @@ def readings(chart: ChartData, view: View, palette: Palette) -> tuple[list[Line]
         known = [smooth_value(curve, view.x) for curve in curves]
         values = [value for value in known if value is not None]
         if not curves:
-            found.append([(f"{mark.mark} none", style(palette.label))])
+            found.append([(f"{mark.mark} ", style(palette.label)), ("none", style(palette.label))])
             continue
         value = math.fsum(values) / len(values) if values else None
         reaches = any(view.end(run) >= view.x for run in view.runs if run.id in group)
@@ -292,7 +273,7 @@ def axis_line(view: View, width: int, span: float, palette: Palette) -> Line:
     """The horizontal axis below the charts, with both ends and the crosshair's position."""
     room = width - LABELS
     label = style(palette.label)
-    right = place_text(view.axis, span - 1 if view.axis == "step" else span)
+    right = place_text(view.axis, span)
     right = right.removeprefix("step ")
     here = place_text(view.axis, view.x)
     column = cross_column(view.x, span, room)

@@ -14,11 +14,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from app.feed.series import SeriesView
+from app.feed.series import few
 from experiments.compare import statistics
 
 SMOOTHINGS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
-SPARSE = 4
 BLOCK = 128
 
 Numbers = npt.NDArray[np.float64]
@@ -70,7 +69,7 @@ class Track:
     @property
     def sparse(self) -> bool:
         """Whether only some steps have a value, as with evaluations; then it is not smoothed."""
-        return not self.steps or SPARSE * len(self.steps) <= self.steps[-1] - self.steps[0] + 1
+        return not self.steps or few(len(self.steps), self.steps[-1] - self.steps[0] + 1)
 
     def at(self, positions: Sequence[float], x: float) -> tuple[float | None, int | None]:
         """The last number up to a position on the axis, and its step."""
@@ -147,22 +146,13 @@ class Shape:
     sparse: bool
     lost: int = 0
 
-    @property
-    def view(self) -> SeriesView:
-        """The same values in the form that the watch charts' `limits` takes."""
-        return SeriesView(
-            width=1, first=0, low=self.low, high=self.high,
-            smooth=array("d") if self.sparse else self.smooth, count=len(self.low), last_step=0,
-            last=math.nan, value=math.nan, delta=math.nan, sparse=self.sparse,
-        )  # fmt: skip
-
 
 def shape(
     line: Track, positions: Sequence[float], span: float, wide: int, *, log: bool = False
 ) -> Shape:
-    """Cut a curve to `wide` columns over an axis from 0 to `span`."""
+    """Cut a curve to `wide` columns over an axis from 0 to `span`, each value in the nearest."""
     places = np.asarray(positions, dtype=float)
-    columns = np.minimum(wide - 1, (places * (wide / span)).astype(int))
+    columns = np.minimum(wide - 1, (places * (wide - 1) / (span or 1.0) + 0.5).astype(int))
     starts = np.flatnonzero(np.diff(columns, prepend=-1))
     raw = np.frombuffer(line.values) if line.values else np.zeros(0)
     mean = raw if line.sparse or not line.smooth else np.frombuffer(line.smooth)
@@ -211,20 +201,29 @@ def _t(freedom: int) -> float:
 def band(members: Sequence[Shape]) -> Shape:
     """Mean of several seeds as the smoothed line, its 95 % confidence interval as the range.
 
-    Each column uses the seeds with a value there; a single seed has no interval.
+    Between its own columns a seed counts as its straight line; a single seed has no interval.
     """
-    by_column: dict[int, list[float]] = {}
-    for member in members:
-        for column, value in zip(member.columns, member.smooth, strict=True):
-            if value == value:
-                by_column.setdefault(column, []).append(value)
-    columns, low, high, smooth = array("q"), array("d"), array("d"), array("d")
-    for column, values_there in sorted(by_column.items()):
-        mean, std = statistics.mean_and_std(values_there)
-        count = len(values_there)
-        half = _t(count - 1) * std / math.sqrt(count) if std is not None else 0.0
-        columns.append(column)
+    columns = np.unique(np.concatenate([np.asarray(m.columns, dtype=int) for m in members]))
+    heights = np.array([_heights(member, columns) for member in members])
+    kept, low, high, smooth = array("q"), array("d"), array("d"), array("d")
+    for column, values in zip(columns.tolist(), heights.T, strict=True):
+        there = values[np.isfinite(values)].tolist()
+        if not there:
+            continue
+        mean, std = statistics.mean_and_std(there)
+        half = _t(len(there) - 1) * std / math.sqrt(len(there)) if std is not None else 0.0
+        kept.append(column)
         low.append(mean - half)
         high.append(mean + half)
         smooth.append(mean)
-    return Shape(columns, low, high, smooth, all(member.sparse for member in members))
+    return Shape(kept, low, high, smooth, all(member.sparse for member in members))
+
+
+def _heights(member: Shape, columns: Places) -> Numbers:
+    """The height of a curve's line in each column; NaN in gaps and beyond its ends."""
+    own, values = np.asarray(member.columns, dtype=int), np.asarray(member.smooth, dtype=float)
+    if not len(own):
+        return np.full(len(columns), np.nan)
+    found: Numbers = np.interp(columns, own, values, left=np.nan, right=np.nan)
+    found[np.searchsorted(columns, own)] = values
+    return found

@@ -8,12 +8,11 @@ from datetime import datetime
 from app.text.numbers import seconds, short, sparkline
 from app.text.safe_text import pad
 from app.tui.looks.colours import Palette, style
+from app.tui.screens.runs.load import SPARK
 from app.tui.widgets.panel import Line, Span
 from app.tui.widgets.top_bar import status_mark
 from experiments.values import MetricSummary, RunSummary
 from grpo_engine.metrics import spec
-
-SPARK = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

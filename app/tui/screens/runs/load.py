@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.text.numbers import averaged
 from experiments.reader import StoreReader
 from experiments.values import (
     AlertView,
@@ -14,7 +15,7 @@ from experiments.values import (
 )
 
 PREVIEWED = ("reward", "kl", "eval/accuracy", "eval/greedy/accuracy")
-POINTS = 200
+SPARK = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +31,11 @@ class Preview:
 
 
 def load_sparks(reader: StoreReader, runs: Sequence[RunSummary]) -> dict[int, tuple[float, ...]]:
-    """The reward of each run, downsampled for a sparkline."""
-    found = {}
-    for run in runs:
-        values = reader.metric_series(run.key, "reward").values
-        stride = max(1, len(values) // POINTS)
-        found[run.key] = values[::stride]
-    return found
+    """The reward of each run, averaged to the columns of its sparkline."""
+    return {
+        run.key: tuple(averaged(reader.metric_series(run.key, "reward").values, SPARK))
+        for run in runs
+    }
 
 
 def load_preview(reader: StoreReader, run: RunSummary) -> Preview:

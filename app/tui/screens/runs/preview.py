@@ -1,14 +1,16 @@
 """The preview's lines: a run's state, curves, settings and last alert."""
 
-from app.feed.series import Series
-from app.text.numbers import seconds, short, tokens
+from app.feed.series import series_of
+from app.text.axes import axis
+from app.text.numbers import seconds, share, tokens, with_unit
 from app.text.safe_text import pad, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.runs.load import Preview
-from app.tui.widgets.charts.braille import Canvas, Curve, Frame, draw, limits, span_of
+from app.tui.widgets.charts.braille import Canvas, Curve, Frame, draw, drawn_values, span_of
+from app.tui.widgets.charts.chart import LABELS, step_axis
 from app.tui.widgets.panel import Line
 from experiments.values import MetricSeries
-from grpo_engine.metrics import spec
+from grpo_engine.metrics import natural_range, spec
 
 CHART_HEIGHT = 4
 
@@ -18,9 +20,14 @@ def preview_lines(preview: Preview, width: int, height: int, palette: Palette) -
     lines = _head(preview, width, palette)
     if preview.post_mortem is not None:
         lines += _post_mortem(preview, width, palette)
-    for series in preview.series[:3]:
-        if len(lines) + CHART_HEIGHT + 1 < height and len(series.values) > 1:
-            lines += _chart(series, preview.detail.summary.total_steps, width, palette)
+    room = max(0, height - len(lines) - 2) // (CHART_HEIGHT + 1)
+    shown = [series for series in preview.series[:3] if len(series.values) > 1][:room]
+    steps = max((series.steps[-1] for series in shown), default=0)
+    last = span_of(steps + 1, preview.detail.summary.total_steps + 1) - 1
+    for series in shown:
+        lines += _chart(series, last, width, palette)
+    if shown:
+        lines.append(step_axis(last, width, palette))
     lines += _evaluations(preview, width, palette)
     if preview.alert is not None:
         text = f"▲ {preview.alert.explanation}"
@@ -75,26 +82,21 @@ def _post_mortem(preview: Preview, width: int, palette: Palette) -> list[Line]:
     return lines
 
 
-def _chart(series: MetricSeries, total: int, width: int, palette: Palette) -> list[Line]:
-    kept = Series()
+def _chart(series: MetricSeries, last: int, width: int, palette: Palette) -> list[Line]:
+    kept = series_of(series.key)
     for step, value in zip(series.steps, series.values, strict=True):
         kept.push(step, value)
-    view = kept.view()
-    low, high = limits([view])
-    first = series.steps[0]
-    canvas = Canvas(max(4, width - 6), CHART_HEIGHT)
-    frame = Frame(
-        low=low, high=high, first=first, span=span_of(series.steps[-1] - first + 1, total)
-    )
-    draw(canvas, Curve(view, palette.of_series(series.key), palette.raw), frame)
-    about = spec(series.key)
+    about, view = spec(series.key), kept.view()
+    curve = Curve(view, palette.of_series(series.key), palette.raw)
+    scale = axis(drawn_values(curve), unit=about.unit, natural=natural_range(series.key))
+    canvas = Canvas(max(4, width - LABELS), CHART_HEIGHT)
+    draw(canvas, curve, Frame(scale, 0, last))
+    last_value = with_unit(series.values[-1], about.unit)
     title: Line = [(f"{about.label} ", style(palette.label)),
-                   (short(series.values[-1]), style(palette.headline))]  # fmt: skip
+                   (last_value, style(palette.headline))]  # fmt: skip
     lines = [title]
-    for number, row in enumerate(canvas.rows()):
-        edge = high if number == 0 else low if number == CHART_HEIGHT - 1 else None
-        tick = pad("" if edge is None else short(edge), 5, ">")
-        marks: Line = [(tick + " ", style(palette.guide if edge is None else palette.label))]
+    for tick, row in zip(scale.margin(CHART_HEIGHT), canvas.rows(), strict=True):
+        marks: Line = [(tick, style(palette.label))]
         lines.append(marks + [(text, style(colour) if colour else None) for text, colour in row])
     return lines
 
@@ -108,7 +110,7 @@ def _evaluations(preview: Preview, width: int, palette: Palette) -> list[Line]:
                   for e in found]  # fmt: skip
         if found and values[-1] is not None:
             span = (
-                f"{short(values[0])} → {short(values[-1])}" if len(found) > 1 else short(values[0])
+                f"{share(values[0])} → {share(values[-1])}" if len(found) > 1 else share(values[0])
             )
             text = pad(f"held-out, {mode}", max(1, width - 14))
             lines.append([(text, style(palette.label)), (pad(span, 14, ">"), style(palette.text))])

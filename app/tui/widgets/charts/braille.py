@@ -1,16 +1,18 @@
 """Curves as braille dots: pure functions from series to cells, with one pass per series.
 
 A cell has two dots across and four down. Buckets of steps are placed by absolute step on a span
-that grows in a few large steps, so that a curve does not wobble while the run grows.
+that grows in a few large steps, so that a curve does not wobble while the run grows. The first and
+the last step of the span are at the outermost dots.
 """
 
-import math
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import isfinite
 
 from app.feed.series import SeriesView
+from app.text.axes import Axis
 
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 BARS = tuple(
@@ -33,12 +35,11 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The values at a chart's edges."""
+    """A chart's vertical axis, and the first and last step of its width."""
 
-    low: float
-    high: float
+    axis: Axis
     first: int
-    span: int
+    last: int
 
 
 class Canvas:
@@ -87,82 +88,52 @@ def span_of(steps: int, total: int) -> int:
     return total if steps <= total < span else span
 
 
-def limits(views: Sequence[SeriesView], guides: Sequence[float] = (), floor: float | None = None,
-           ceiling: float | None = None) -> tuple[float, float]:  # fmt: skip
-    """A range with round ends that shows the smoothed curves and most raw values.
-
-    It includes guide lines that are at most three times as high as the data.
-    """
-    values: list[float] = []
-    for view in views:
-        if smooth := _finite(view.smooth):
-            values += (min(smooth), max(smooth))
-        if raw := sorted(_finite(view.high)):
-            values.append(raw[-1 if view.sparse else int(0.98 * (len(raw) - 1))])
-        if raw := sorted(_finite(view.low)):
-            values.append(raw[math.ceil(0.02 * (len(raw) - 1))])
-    if not values:
-        return 0.0, 1.0
-    low, high = min(values), max(values)
-    if low >= 0 and low <= 0.6 * high:
-        low = 0.0
-    for guide in guides:
-        if high < guide <= 3 * high or (low > guide and guide >= 0):
-            low, high = min(low, guide), max(high, guide)
-    if floor is not None:
-        low = max(low, floor)
-    if high - low < 1e-12:
-        pad = abs(high) * 0.5 or 1.0
-        low, high = (0.0, 2 * high) if high > 0 else (low - pad, high + pad)
-    low, high = _round_down(low, high - low), -_round_down(-high, high - low)
-    return low, (min(high, ceiling) if ceiling is not None and low < ceiling else high)
-
-
-def _round_down(value: float, span: float) -> float:
-    unit = 10.0 ** (math.floor(math.log10(span)) - 1)
-    for factor in (5, 2, 1):
-        if span / (unit * factor) >= 8:
-            return math.floor(value / (unit * factor) + 1e-9) * unit * factor
-    return math.floor(value / unit + 1e-9) * unit
+def drawn_values(curve: Curve) -> Iterator[float]:
+    """The extremes of what is drawn of a curve."""
+    view = curve.view
+    ranged = view.sparse or curve.raw_colour is not None
+    for values in (view.low, view.high) if ranged else (view.smooth,):
+        if known := _finite(values):
+            yield from (min(known), max(known))
 
 
 def draw(canvas: Canvas, curve: Curve, frame: Frame) -> None:
-    """Draw one series: a faint raw range with the smoothed line on top; NaN is a gap."""
-    view = curve.view
+    """Draw one series: a faint raw range with the smoothed line on top; NaN is a gap.
+
+    A sparse series is a line through its values.
+    """
+    view, axis = curve.view, frame.axis
     wide, tall = 2 * canvas.width, 4 * canvas.height
-    scale = (tall - 1) / (frame.high - frame.low)
-
-    def row(value: float) -> int:
-        return max(0, min(tall - 1, round((frame.high - value) * scale - 1e-6)))
-
     points: list[tuple[int, int] | None] = []
     for x, part in columns(view, frame, wide):
-        if curve.raw_colour is not None and not view.sparse:
-            high, low = _finite(view.high[part]), _finite(view.low[part])
-            if high:
-                canvas.bar(x, row(max(high)), row(min(low)), curve.raw_colour, over=False)
-        for value in _turns((view.high if view.sparse else view.smooth)[part]):
-            if value == value:
-                points.append((x, row(value)))
-            elif not view.sparse:
-                points.append(None)
+        high, low = _finite(view.high[part]), _finite(view.low[part])
+        if curve.raw_colour is not None and high and not view.sparse:
+            top, bottom = axis.dot(max(high), tall), axis.dot(min(low), tall)
+            canvas.bar(x, top, bottom, curve.raw_colour, over=False)
+        line = view.smooth[part]
+        if view.sparse:
+            line = array("d", chain.from_iterable(zip(low, high, strict=True)))
+        for value in _turns(line):
+            points.append((x, axis.dot(value, tall)) if value == value else None)
     _line(canvas, points, curve.colour)
 
 
 def columns(view: SeriesView, frame: Frame, wide: int) -> Iterator[tuple[int, slice]]:
-    """Each non-empty column of dots, and its buckets: those whose first step is in it."""
+    """Each non-empty column of dots, and its buckets: those whose first step is nearest to it."""
     begin, count = view.steps().start, len(view.low)
+    length = max(1, frame.last - frame.first)
 
-    def place(x: int) -> int:
-        """The first bucket with (step - first) * wide // span >= x."""
-        step = frame.first - (-x * frame.span // wide)
+    def bucket(step: int) -> int:
+        """The first bucket that begins at this step or later."""
         return max(0, min(count, -((begin - step) // view.width)))
 
-    end = place(0)
-    for x in range(wide):
-        start, end = end, place(x + 1)
+    end = bucket(frame.first)
+    for x in range(1, wide + 1):
+        # the first step with (step - first) * (wide - 1) / length >= x - 1/2
+        step = frame.first - (length * (1 - 2 * x) // (2 * max(1, wide - 1)))
+        start, end = end, bucket(min(step, frame.last + 1) if x < wide else frame.last + 1)
         if start < end:
-            yield x, slice(start, end)
+            yield x - 1, slice(start, end)
 
 
 def _finite(values: "array[float]") -> Sequence[float]:

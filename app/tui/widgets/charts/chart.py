@@ -1,18 +1,29 @@
 """A small chart as lines: title with value and change, guide lines, axis labels, curves."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.feed.series import SeriesView
 from app.feed.snapshot import Snapshot
-from app.text.numbers import MINUS, change, short, with_unit
+from app.text.axes import ROOM, Axis, axis
+from app.text.numbers import change, with_unit
 from app.text.safe_text import cell_len, clip
 from app.tui.looks.colours import Palette, style
-from app.tui.widgets.charts.braille import GUIDE, Canvas, Curve, Frame, draw, limits, span_of
+from app.tui.widgets.charts.braille import (
+    GUIDE,
+    Canvas,
+    Curve,
+    Frame,
+    draw,
+    drawn_values,
+    span_of,
+)
 from app.tui.widgets.panel import Line, Span
 from grpo_engine.config.settings import AlertsConfig
-from grpo_engine.metrics import spec
+from grpo_engine.metrics import natural_range, spec
 
-LABELS = 5
+LABELS = ROOM + 1
+MIDDLE_FROM = 6
 ROOMY, TIGHT = 4, 3
 
 
@@ -25,21 +36,19 @@ class Chart:
     names: tuple[str, ...] = ()
     family: tuple[str, ...] = ()
     guide_word: str = ""
-    ceiling: float | None = None
 
 
 FIXED = (
     Chart("KL to reference", ("kl",), family=("kl",), guide_word="limit"),
     Chart("clipped", ("clip_ratio/low_mean", "clip_ratio/high_mean"), ("low", "high"),
-          ("entropy", "clip"), "too much", 1.0),
+          ("entropy", "clip"), "too much"),
     Chart("entropy", ("entropy",), family=("entropy",)),
     Chart("answer length", ("completions/mean_length",), family=("length",)),
-    Chart("held-out accuracy", ("eval/accuracy",), family=("reward",), ceiling=1.0),
+    Chart("held-out accuracy", ("eval/accuracy",), family=("reward",)),
     Chart("loss", ("loss",), family=("loss",)),
     Chart("gradient norm", ("grad_norm",), family=("gradient",)),
     Chart("learning rate", ("learning_rate",), family=("rate",)),
-    Chart("answers cut", ("completions/clipped_ratio",), family=("clip",), guide_word="too many",
-          ceiling=1.0),
+    Chart("answers cut", ("completions/clipped_ratio",), family=("clip",), guide_word="too many"),
     Chart("step time", ("step_time",), family=("time",)),
     Chart("tokens per second", ("tokens_per_second",), family=("time",)),
     Chart("peak memory", ("memory/peak_gb",), family=("memory",)),
@@ -88,29 +97,44 @@ def chart_lines(
              if key in snapshot.series]  # fmt: skip
     plot_width, plot_height = width - LABELS, height - 1
     guides = guides_of(chart, snapshot)
-    low, high = limits([view for _, _, view in views], guides, ceiling=chart.ceiling)
-    beyond = list(guides)
-    lines = [_title(chart, views, width, palette, chosen, beyond)]
+    lines = [_title(chart, views, width, palette, chosen, guides)]
     if plot_height <= 0 or plot_width <= 2:
         return lines
-    frame = Frame(low, high, 0, span_of(snapshot.step + 1, snapshot.head.total_steps + 1))
+    curves = [
+        Curve(view, _colour(chart, i, palette), palette.raw if i == 0 else None)
+        for i, _, view in reversed(views)
+    ]
+    frame = Frame(_axis(chart, curves, guides, plot_height), 0, last_step(snapshot))
     canvas = Canvas(plot_width, plot_height)
-    for i, _, view in reversed(views):
-        colour = _colour(chart, i, palette)
-        draw(canvas, Curve(view, colour, palette.raw if i == 0 else None), frame)
+    for curve in curves:
+        draw(canvas, curve, frame)
     rows: list[Line] = [
         [(text, style(look) if look is not None else None) for text, look in row]
         for row in canvas.rows()
     ]
     for guide in guides:
-        if low < guide <= high:
-            _lay_guide(rows, guide, chart.guide_word, frame, plot_width, palette)
-    return lines + _with_axis(rows, frame, views, palette)
+        if frame.axis.low < guide <= frame.axis.high:
+            _lay_guide(rows, guide, chart.guide_word, frame.axis, plot_width, palette)
+    dim = style(palette.label)
+    margin = frame.axis.margin(plot_height)
+    return lines + [[(text, dim), *row] for text, row in zip(margin, rows, strict=True)]
 
 
-def step_axis(snapshot: Snapshot, width: int, palette: Palette) -> Line:
+def _axis(chart: Chart, curves: Sequence[Curve], guides: Sequence[float], height: int) -> Axis:
+    key = chart.keys[0]
+    values = [value for curve in curves for value in drawn_values(curve)]
+    return axis(values, unit=spec(key).unit, natural=natural_range(key), guides=guides,
+                labels=3 if height >= MIDDLE_FROM else 2)  # fmt: skip
+
+
+def last_step(snapshot: Snapshot) -> int:
+    """The step at the right end of the charts."""
+    return span_of(snapshot.step + 1, snapshot.head.total_steps + 1) - 1
+
+
+def step_axis(last: int, width: int, palette: Palette) -> Line:
     """The first and last step of the charts above."""
-    end = f"{span_of(snapshot.step + 1, snapshot.head.total_steps + 1) - 1}"
+    end = f"{last}"
     start = " " * LABELS + "step 0"
     gap = " " * max(1, width - len(start) - len(end))
     return [(start + gap + end, style(palette.label))]
@@ -124,7 +148,7 @@ def _colour(chart: Chart, index: int, palette: Palette) -> int:
 
 def _title(
     chart: Chart, views: list[tuple[int, str, SeriesView]], width: int, palette: Palette,
-    chosen: bool, beyond: list[float],
+    chosen: bool, guides: Sequence[float],
 ) -> Line:  # fmt: skip
     label = style(palette.headline if chosen else palette.label, bold=chosen)
     left: Line = [("▸" if chosen else " ", style(palette.accent)), (chart.title, label)]
@@ -143,7 +167,7 @@ def _title(
         if room < 0:
             continue
         right += ([("  ", None)] if right else []) + piece
-    for guide in beyond:
+    for guide in guides:
         hint = f"  {chart.guide_word} {with_unit(guide, spec(chart.keys[0]).unit)}"
         if sum(cell_len(t) for t, _ in left + right) + len(hint) + 2 <= width:
             left.append((hint, style(palette.label)))
@@ -152,10 +176,9 @@ def _title(
 
 
 def _lay_guide(
-    rows: list[Line], guide: float, word: str, frame: Frame, width: int, palette: Palette
+    rows: list[Line], guide: float, word: str, scale: Axis, width: int, palette: Palette
 ) -> None:
-    tall = len(rows) * 4
-    y = round((frame.high - guide) * (tall - 1) / (frame.high - frame.low)) >> 2
+    y = scale.dot(guide, 4 * len(rows)) >> 2
     flat = "".join(text for text, _ in rows[y])
     label = f" {word} " if word and len(word) + 8 < width else ""
     start = (width - len(label)) // 2
@@ -172,29 +195,3 @@ def _lay_guide(
             line.append(span)
             position += 1
     rows[y] = line
-
-
-def _with_axis(
-    rows: list[Line], frame: Frame, views: list[tuple[int, str, SeriesView]], palette: Palette
-) -> list[Line]:
-    unit = spec(views[0][1]).unit
-
-    def label(value: float) -> str:
-        if unit == "share":
-            percent = 100 * value
-            whole = percent == 0 or abs(percent) >= 1
-            text = f"{percent:.0f}%" if whole else f"{short(percent, 1)}%"
-        else:
-            text = short(value, 2)
-            text = text if len(text) <= LABELS else short(value, 1)
-            text = text if len(text) <= LABELS else f"{value:.0e}".replace("e-0", "e-")
-        return clip(text.replace("-", MINUS), LABELS).ljust(LABELS)
-
-    dim = style(palette.label)
-    result: list[Line] = []
-    for i, row in enumerate(rows):
-        text = label(frame.high) if i == 0 else " " * LABELS
-        if i == len(rows) - 1 and i:
-            text = label(frame.low)
-        result.append([(text, dim), *row])
-    return result

@@ -16,6 +16,7 @@ from app.tui.widgets.charts.chart import (
     charts_of,
     guides_of,
     heights,
+    last_step,
     step_axis,
 )
 from app.tui.widgets.panel import Line, Panel
@@ -87,7 +88,7 @@ class Curves(Panel):
         lines = _side_by_side(blocks, each)
         if not axis:
             return lines
-        below = [step_axis(self.snapshot, each, self.palette)] * len(blocks)
+        below = [step_axis(last_step(self.snapshot), each, self.palette)] * len(blocks)
         gap: list[Line] = [[] for _ in range(height - 1 - len(lines))]
         return [*lines, *gap, *_side_by_side([[line] for line in below], each)]
 

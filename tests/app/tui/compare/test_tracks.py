@@ -51,11 +51,12 @@ def test_pixels_keep_the_extremes_and_each_columns_last_smoothed_value() -> None
     rng = random.Random(3)
     values = [rng.random() for _ in range(10_000)]
     line = track(range(10_000), values, 0.9)
-    cut = shape(line, line.steps, 10_000, 100)
+    cut = shape(line, line.steps, 9999, 100)
     assert cut.columns.tolist() == list(range(100))
-    assert cut.low[7] == min(values[700:800])
-    assert cut.high[7] == max(values[700:800])
-    assert cut.smooth[7] == line.smooth[799]
+    # a column is 101 steps wide: 7 * 101 = 707, and half of 101 on both sides
+    assert cut.low[7] == min(values[657:758])
+    assert cut.high[7] == max(values[657:758])
+    assert cut.smooth[7] == line.smooth[757]
     assert max(cut.high) == max(values)
 
 
@@ -75,12 +76,12 @@ def test_packed_series_are_the_stored_ones(tmp_path: Path) -> None:
 def test_a_sparse_series_is_not_bent() -> None:
     line = track([0, 50, 100], [0.1, 0.9, 0.2], 0.9)
     assert line.sparse
-    assert shape(line, line.steps, 101, 50).smooth.tolist() == [0.1, 0.9, 0.2]
+    assert shape(line, line.steps, 100, 50).smooth.tolist() == [0.1, 0.9, 0.2]
 
 
 def test_a_log_scale_leaves_out_what_has_no_logarithm_and_counts_it() -> None:
     line = track([1, 2, 3], [10.0, 0.0, 1000.0], 0.0)
-    cut = shape(line, line.steps, 4, 4, log=True)
+    cut = shape(line, line.steps, 3, 4, log=True)
     assert cut.lost == 1
     assert [cut.smooth[0], cut.smooth[2]] == [1.0, 3.0]
     assert math.isnan(cut.smooth[1])
@@ -94,7 +95,7 @@ def test_steps_lie_where_their_tokens_and_seconds_are() -> None:
 
 def test_a_band_is_the_mean_and_its_95_percent_interval() -> None:
     lines = [track([0, 1], [value, value], 0.0) for value in (1.0, 2.0, 3.0)]
-    found = band([shape(line, line.steps, 2, 2) for line in lines])
+    found = band([shape(line, line.steps, 1, 2) for line in lines])
     # mean 2, standard deviation 1, t(.95, 2) = 4.303: half width 4.303 / sqrt(3) = 2.484
     assert found.smooth.tolist() == [2.0, 2.0]
     assert found.high[0] - 2.0 == pytest.approx(2.484, abs=1e-3)
@@ -103,7 +104,7 @@ def test_a_band_is_the_mean_and_its_95_percent_interval() -> None:
 
 def test_where_one_seed_is_left_a_band_has_no_width() -> None:
     long, short = track([0, 1], [1.0, 5.0], 0.0), track([0], [3.0], 0.0)
-    found = band([shape(line, line.steps, 2, 2) for line in (long, short)])
+    found = band([shape(line, line.steps, 1, 2) for line in (long, short)])
     assert (found.smooth[1], found.low[1], found.high[1]) == (5.0, 5.0, 5.0)
 
 

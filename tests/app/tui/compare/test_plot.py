@@ -1,0 +1,363 @@
+"""One chart of several runs: marks, guide lines, crosshair, title and axes."""
+
+import math
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from app.text.axes import Axis
+from app.text.safe_text import cell_len
+from app.tui.looks.colours import PALETTES
+from app.tui.screens.compare.load import ChartData, CurveLoader
+from app.tui.screens.compare.plot import (
+    EACH_POINT,
+    LABELS,
+    Cell,
+    axis_line,
+    axis_of,
+    chart_lines,
+    cross_column,
+    drawn_curves,
+    plot,
+    readings,
+    title_line,
+)
+from app.tui.screens.compare.view import View
+from app.tui.widgets.panel import Line
+from experiments.reader import StoreReader
+from tests.app.tui.test_chart_truth import Made, Points, Stored, compared
+from tests.app.tui.test_chart_truth import made as made
+
+DARK = PALETTES["dark"]
+
+
+def view_of(made: Made, key: str, runs: list[Points], width: int = 40, **looks: object) -> View:
+    view, request = compared(made.run, key, runs, **looks)
+    reader = cast("StoreReader", Stored(runs))
+    return replace(view, charts=CurveLoader().charts(reader, replace(request, wide=2 * width)),
+                   loaded=True)  # fmt: skip
+
+
+def chart_of(view: View) -> ChartData:
+    assert view.charts is not None
+    return view.charts.charts[0]
+
+
+def drawn(view: View, width: int = 40, height: int = 6) -> list[list[Cell]]:
+    return plot(chart_of(view), view, width, height, DARK)[0]
+
+
+def written(line: Line) -> str:
+    return "".join(text for text, _ in line)
+
+
+def marks(cells: list[list[Cell]], mark: str) -> list[tuple[int, int]]:
+    return [(x, y) for y, row in enumerate(cells) for x, cell in enumerate(row) if cell[0] == mark]
+
+
+def rising(steps: int, top: float = 1.0) -> Points:
+    return [(step, top * step / steps) for step in range(steps + 1)]
+
+
+# -- marks --------------------------------------------------------------------------------------
+
+
+def test_each_value_of_a_sparse_curve_has_a_mark(made: Made) -> None:
+    view = view_of(made, "eval/accuracy", [[(0, 0.0), (20, 0.5), (40, 1.0)]])
+    # 80 dots: step 20 is at dot 39.5, drawn as 40, in cell 20; .5 of 24 dots is row 11 or 12
+    assert marks(drawn(view), "●") == [(39, 0), (20, 2), (0, 5)]
+    cell = drawn(view)[0][39]
+    assert cell == ("●", view.look("r0", DARK).colour, True)
+
+
+def test_a_sparse_curve_of_many_values_has_marks_like_a_dense_one(made: Made) -> None:
+    few = view_of(made, "eval/accuracy", [[(10 * n, n / 50) for n in range(EACH_POINT)]], 100)
+    many = view_of(made, "eval/accuracy", [[(10 * n, n / 50) for n in range(EACH_POINT + 1)]], 100)
+    assert len(marks(drawn(few, 100), "●")) == EACH_POINT
+    assert len(marks(drawn(many, 100), "●")) < 12
+
+
+def test_marks_of_dense_curves_are_staggered_and_at_their_ends(made: Made) -> None:
+    view = view_of(made, "reward", [rising(80), rising(80, 0.5)], 40, smooth=0)
+    cells = drawn(view)
+    # two curves: a mark each 16 cells, the second 8 later, both from cell 2 on, and at the end
+    assert sorted(x for x, _ in marks(cells, "▲")) == [2, 18, 34, 39]
+    assert sorted(x for x, _ in marks(cells, "●")) == [10, 26, 39]
+    four = view_of(made, "reward", [rising(80, top) for top in (1, 2, 3, 4)], 40, smooth=0)
+    # four curves: a mark each 5 * 4 cells, 5 apart; the chosen run is in front and so the last
+    cells = drawn(four, 40, 12)
+    assert sorted(x for x, _ in marks(cells, "▲")) == [2, 22, 39]
+    assert sorted(x for x, _ in marks(cells, "●")) == [17, 37, 39]
+
+
+def test_marks_do_not_cover_each_other(made: Made) -> None:
+    same = rising(80)
+    cells = drawn(view_of(made, "reward", [same, same], 40, smooth=0))
+    (end,) = (cell[0] for cell in cells[0][39:])
+    assert end in "●▲"
+    assert len(marks(cells, "●")) + len(marks(cells, "▲")) == 6
+
+
+def test_a_curve_that_begins_late_has_no_mark_at_its_first_cells(made: Made) -> None:
+    late = [(step, 1.0) for step in range(38, 81)]
+    cells = drawn(view_of(made, "reward", [rising(80), late], 40, smooth=0))
+    first = 18  # step 38 of 80 over 80 dots is dot 37.5, drawn as 38, in cell 19
+    assert all(x > first + 2 for x, _ in marks(cells, "▲"))
+
+
+# -- what is drawn ------------------------------------------------------------------------------
+
+
+def test_the_chosen_run_is_in_front_with_its_range_and_a_hidden_one_is_not_there(
+    made: Made,
+) -> None:
+    view = view_of(made, "reward", [rising(20), rising(20), rising(20)], smooth=3, run=1)
+    found = drawn_curves(chart_of(view), view, DARK)
+    assert [one.look.mark for one in found] == ["●", "■", "▲"]
+    assert [one.ranged for one in found] == [None, None, DARK.raw]
+    assert [one.raw for one in found] == [False] * 3
+    hidden = replace(view, hidden=frozenset({"r0", "r1"}))
+    (one,) = drawn_curves(chart_of(hidden), hidden, DARK)
+    assert (one.look.mark, one.ranged) == ("■", DARK.raw)  # alone, it shows its range
+    raw = view_of(made, "reward", [rising(20)], smooth=0)
+    (one,) = drawn_curves(chart_of(raw), raw, DARK)
+    assert (one.ranged, one.raw) == (None, True)
+    sparse = view_of(made, "loss", [[(0, 0.0), (9, 1.0)]], smooth=3)
+    (one,) = drawn_curves(chart_of(sparse), sparse, DARK)
+    assert (one.ranged, one.raw) == (None, True)
+
+
+def test_seeds_are_one_band_within_what_the_metric_can_be(made: Made) -> None:
+    lines = [[(0, 0.0), (10, 0.9)], [(0, 0.5), (10, 1.0)]]
+    view = view_of(made, "eval/accuracy", lines, bands=True)
+    (band,) = drawn_curves(chart_of(view), view, DARK)
+    assert (band.ranged, band.raw) == (DARK.raw, False)
+    assert (min(band.shape.low), max(band.shape.high)) == (0.0, 1.0)
+    assert list(band.shape.smooth) == pytest.approx([0.25, 0.95])
+    log = view_of(made, "eval/accuracy", [[(0, 0.1), (9, 1.0)], [(0, 0.2), (9, 0.9)]], bands=True,
+                  log=True)  # fmt: skip
+    (band,) = drawn_curves(chart_of(log), log, DARK)
+    # the mean is that of the values, not of their logarithms
+    assert list(band.shape.smooth) == pytest.approx([math.log10(0.15), math.log10(0.95)])
+    assert max(band.shape.high) == 0.0
+    free = view_of(made, "loss", [[(0, 1.0)], [(0, 3.0)]], bands=True)
+    (band,) = drawn_curves(chart_of(free), free, DARK)
+    # mean 2, std 1.414, t(.95, 1) = 12.706: half width 12.706
+    assert list(band.shape.high) == pytest.approx([14.706], abs=1e-3)
+    assert list(band.shape.low) == pytest.approx([-10.706], abs=1e-3)
+    hidden = replace(view, hidden=frozenset({"r0", "r1"}))
+    assert drawn_curves(chart_of(hidden), hidden, DARK) == []
+
+
+def test_the_range_of_the_axis_is_of_what_is_drawn(made: Made) -> None:
+    spiky = [(step, 10.0 if step == 5 else 1.0) for step in range(20)]
+    calm = [(step, 1.0 + step / 20) for step in range(20)]
+    front = view_of(made, "reward", [spiky, calm], smooth=3)
+    assert axis_of("reward", drawn_curves(chart_of(front), front, DARK), 5, False).high == 10.0
+    behind = replace(front, run=1)
+    assert axis_of("reward", drawn_curves(chart_of(behind), behind, DARK), 5, False).high < 4
+    raw = view_of(made, "reward", [spiky, calm], smooth=0, run=1)
+    curves = drawn_curves(chart_of(raw), raw, DARK)
+    assert axis_of("reward", curves, 5, False).high == 10.0
+    assert len(axis_of("reward", curves, 5, False).labels) == 2
+    assert len(axis_of("reward", curves, 6, False).labels) == 3
+    log = view_of(made, "reward", [spiky], smooth=0, log=True)
+    assert axis_of("reward", drawn_curves(chart_of(log), log, DARK), 5, True) == Axis(
+        0.0, 1.0, ((0.0, "1"), (1.0, "10"))
+    )
+    kl = view_of(made, "kl", [[(0, 0.0), (1, 0.05)]], smooth=0)
+    assert axis_of("kl", drawn_curves(chart_of(kl), kl, DARK), 5, False).high == 0.1
+
+
+def test_a_guide_line_fills_the_empty_cells_of_its_row(made: Made) -> None:
+    view = view_of(made, "kl", [[(step, 0.2 * step / 20) for step in range(21)]], smooth=0)
+    cells = drawn(view, 40, 5)
+    # .1 of 0 to .2 is dot 9.5 of 20, in row 2
+    rows = {y for y, row in enumerate(cells) for cell in row if cell[0] == "┈"}
+    assert rows == {2}
+    assert all(cell[0] != " " for cell in cells[2])
+    assert ("┈", DARK.guide, False) in cells[2]
+    log = view_of(made, "kl", [[(step, 0.01 + 0.2 * step / 20) for step in range(21)]], smooth=0,
+                  log=True)  # fmt: skip
+    assert all(cell[0] != "┈" for row in drawn(log, 40, 5) for cell in row)
+    top = view_of(made, "kl", [[(0, 0.0), (1, 0.05), (2, 0.1)]], smooth=0)
+    assert any(cell[0] == "┈" for cell in drawn(top, 40, 5)[0])
+    above = view_of(made, "kl", [[(0, 0.5), (1, 0.6), (2, 0.7)]], smooth=0)
+    low = drawn(above, 40, 5)  # from .1 to .7: at the lowest value no line is needed
+    assert all(cell[0] != "┈" for row in low for cell in row)
+
+
+def test_a_smoothed_range_is_faint_and_below_the_line(made: Made) -> None:
+    wild = [(step, float(step % 2)) for step in range(80)]
+    cells = drawn(view_of(made, "reward", [wild], smooth=3), 20, 4)
+    colours = {cell[1] for row in cells for cell in row if cell[0] not in " ●"}
+    assert colours == {DARK.raw, DARK.cycle[0]}
+    flat = [cell for row in cells for cell in row if cell[1] == DARK.raw]
+    assert len(flat) > 30
+
+
+# -- crosshair ----------------------------------------------------------------------------------
+
+
+def test_the_crosshair_is_in_the_column_of_its_step(made: Made) -> None:
+    view = view_of(made, "reward", [rising(40)], smooth=0, at=20.0)
+    cells, scale = plot(chart_of(view), view, 40, 6, DARK)
+    lines = chart_lines(chart_of(view), view, cells, scale, 40 + LABELS, DARK, False, 40.0)[1:]
+    # 80 dots: step 20 is at dot 39.5, drawn as 40, in cell 20
+    columns = {written(line)[LABELS:].index("│") for line in lines if "│" in written(line)}
+    assert columns == {20}
+    assert sum("│" in written(line) for line in lines) == 5  # all but the row of the curve
+    for line in lines:
+        assert cell_len(written(line)) == 40 + LABELS
+    assert [cross_column(x, 40.0, 40) for x in (0.0, 20.0, 40.0, 99.0)] == [0, 20, 39, 39]
+    (look,) = {look for line in lines for text, look in line if text == "│"}
+    assert look is not None
+    guided = view_of(made, "kl", [[(step, 0.2 * step / 40) for step in range(41)]], smooth=0,
+                     at=3.0)  # fmt: skip
+    cells, scale = plot(chart_of(guided), guided, 40, 5, DARK)
+    lines = chart_lines(chart_of(guided), guided, cells, scale, 40 + LABELS, DARK, False, 40.0)
+    assert "┼" in written(lines[3])
+    for y, line in enumerate(lines[1:]):
+        plain = "".join(cell[0] for cell in cells[y])
+        shown = written(line)[LABELS:]
+        assert [a for a, b in zip(plain, shown, strict=True) if a != b] in ([" "], ["┈"], [])
+
+
+def test_marks_are_bold_and_curves_are_not(made: Made) -> None:
+    view = view_of(made, "reward", [rising(40)], smooth=0, at=0.0)
+    cells, scale = plot(chart_of(view), view, 40, 6, DARK)
+    lines = chart_lines(chart_of(view), view, cells, scale, 40 + LABELS, DARK, False, 40.0)[1:]
+    for line in lines:
+        for text, look in line[1:]:
+            if look is not None:
+                assert bool(look.bold) == ("●" in text), text
+
+
+# -- title and axis -----------------------------------------------------------------------------
+
+
+def test_a_title_has_the_value_of_each_run_at_the_crosshair(made: Made) -> None:
+    view = view_of(made, "eval/accuracy", [[(0, 0.36), (20, 0.86)], [(0, 0.34), (10, 0.5)]],
+                   at=20.0)  # fmt: skip
+    title = title_line(chart_of(view), view, 80, DARK, chosen=True)
+    assert written(title).split() == [
+        "▸held-out", "accuracy,", "sampled", "↑", "●", "run-0", "86", "%", "▲", "run-1", "50", "%"
+    ]  # fmt: skip
+    assert cell_len(written(title)) == 80
+    plain = title_line(chart_of(view), view, 80, DARK, chosen=False)
+    assert written(plain).startswith(" held-out accuracy, sampled ↑ ")
+    assert plain[1][1] != title[1][1]
+    front, other = (look for text, look in title if text in ("86 %", "50 %"))
+    assert front is not None
+    assert other is not None
+    assert front.bold
+    assert not other.bold
+    # the second run ended at step 10: its value is grey
+    before = replace(view, at=10.0)
+    after = readings(chart_of(view), view, DARK)[0][1][-1][1]
+    there = readings(chart_of(before), before, DARK)[0][1][-1][1]
+    assert after != there
+
+
+def test_a_run_without_the_metric_says_none_apart_from_its_name(made: Made) -> None:
+    view = view_of(made, "kl", [[(0, 0.1), (20, 0.2)], [(0, 0.3), (20, 0.4)]], at=20.0)
+    chart = chart_of(view)
+    lacking = replace(chart, curves=chart.curves[:1], missing=("r1",))
+    assert view.charts is not None
+    view = replace(view, charts=replace(view.charts, charts=(lacking,)))
+    title = written(title_line(lacking, view, 80, DARK, chosen=False))
+    assert title.endswith("● run-0 .2  ▲ run-1 none")
+    narrow = written(title_line(lacking, view, 39, DARK, chosen=False))
+    assert narrow.endswith("● .2  ▲ none")
+    assert narrow.startswith(" KL to reference ")  # neither direction is better
+
+
+def test_titles_are_cut_where_many_runs_do_not_fit(made: Made) -> None:
+    view = view_of(made, "reward", [rising(20)] * 4, at=20.0, smooth=0)
+    wide = written(title_line(chart_of(view), view, 80, DARK, chosen=False))
+    assert wide.endswith("● 1  ▲ 1  ■ 1  ◆ 1")
+    # 9 cells for the name with its arrow and a space, 5 for each run
+    narrow = written(title_line(chart_of(view), view, 24, DARK, chosen=False))
+    assert narrow.rstrip().endswith("▲ 1 …")
+    assert cell_len(narrow) <= 24
+
+
+def test_a_band_reads_as_the_mean_of_its_seeds(made: Made) -> None:
+    view = view_of(made, "reward", [rising(20), rising(20, 3.0)], bands=True, at=20.0, smooth=0)
+    found, named = readings(chart_of(view), view, DARK)
+    assert [written(one) for one in found] == ["● 2"]
+    assert named == ["2 seeds"]
+    apart = replace(view, bands=False)
+    found, named = readings(chart_of(view), apart, DARK)
+    assert [written(one) for one in found] == ["● 1", "▲ 3"]
+    assert named == ["run-0", "run-1"]
+    nothing = replace(view, bands=False, at=-1.0)
+    assert [written(one) for one in readings(chart_of(view), nothing, DARK)[0]] == ["● –", "▲ –"]
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        (0.0, "       ▴ step 0                              40"),
+        (20.0, "       0                   ▴ step 20       40"),
+        (40.0, "       0                              step 40 ▴"),
+    ],
+)
+def test_the_axis_has_both_ends_and_the_crosshair(made: Made, at: float, expected: str) -> None:
+    view = view_of(made, "reward", [rising(40)], at=at)
+    line = written(axis_line(view, LABELS + 40, 40.0, DARK))
+    assert line.split() == expected.split()
+    assert line.rstrip()[-2:] == expected[-2:]
+    column = cross_column(at, 40.0, 40)
+    assert line.index("▴") - LABELS in (column, column - 1 + (at == 40.0))
+    assert cell_len(line) <= LABELS + 40
+
+
+def test_a_narrow_axis_leaves_out_its_end(made: Made) -> None:
+    view = view_of(made, "reward", [rising(40)], at=20.0)
+    assert written(axis_line(view, LABELS + 20, 40.0, DARK)).split() == ["0", "▴", "step", "20"]
+
+
+def test_names_are_shown_where_each_of_at_most_three_runs_has_six_cells_for_its_own(
+    made: Made,
+) -> None:
+    view = view_of(made, "reward", [rising(20)] * 3, at=20.0, smooth=0)
+    # 11 cells for mark, name, arrow and spaces, 5 for each readout, 7 for each name
+    wide, narrow = (written(title_line(chart_of(view), view, width, DARK, chosen=False))
+                    for width in (47, 46))  # fmt: skip
+    assert wide.endswith("● run-0 1  ▲ run-1 1  ■ run-2 1")
+    assert narrow.endswith("● 1  ▲ 1  ■ 1")
+    alone = view_of(made, "reward", [rising(20)], at=20.0, smooth=0)
+    wide, narrow = (written(title_line(chart_of(alone), alone, width, DARK, chosen=False))
+                    for width in (40, 39))  # fmt: skip
+    assert wide.endswith("● run-0 1")
+    assert narrow.endswith("  ● 1")
+
+
+def test_a_title_shows_all_runs_as_soon_as_they_fit(made: Made) -> None:
+    view = view_of(made, "reward", [rising(20)] * 4, at=20.0, smooth=0)
+    # 11 cells on the left, one between, 5 for each of four runs
+    whole, cut = (written(title_line(chart_of(view), view, width, DARK, chosen=False))
+                  for width in (32, 31))  # fmt: skip
+    assert whole.endswith("● 1  ▲ 1  ■ 1  ◆ 1")
+    assert cut.rstrip().endswith("● 1  ▲ 1  ■ 1 …")
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        # 40 cells, two dots each: step 28 is at dot 55.3 of 0 to 79, in cell 27
+        (2.0, "  ▴ step 2                            40"),
+        (3.0, "0  ▴ step 3                           40"),
+        (28.0, "0                          ▴ step 28  40"),
+        (29.0, "0                           ▴ step 29"),
+        (32.0, "0                              ▴ step 32"),
+        (33.0, "0                       step 33 ▴     40"),
+    ],
+)
+def test_the_axis_leaves_out_what_would_run_together(made: Made, at: float, expected: str) -> None:
+    view = view_of(made, "reward", [rising(40)], at=at)
+    line = written(axis_line(view, LABELS + 40, 40.0, DARK))
+    assert line[:LABELS] == " " * LABELS
+    assert line[LABELS:].rstrip() == expected

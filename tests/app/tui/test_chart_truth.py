@@ -1,0 +1,455 @@
+"""Every point of every curve is within half a dot of where its stored value belongs.
+
+Read from the picture back to the numbers: labels give the range, dots the values.
+"""
+
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, cast
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from app.cli.curves import Canvas, metric_chart
+from app.feed.run_state import RunState
+from app.feed.series import SMOOTHING
+from app.feed.snapshot import Head, Snapshot
+from app.text.numbers import BARS, sparkline
+from app.tui.looks.colours import PALETTES
+from app.tui.screens.compare import plot as compare_plot
+from app.tui.screens.compare.load import CurveLoader, CurveRequest
+from app.tui.screens.compare.tracks import SMOOTHINGS
+from app.tui.screens.compare.view import View
+from app.tui.screens.runs.load import Preview, load_preview
+from app.tui.screens.runs.preview import preview_lines
+from app.tui.widgets.charts import chart as watch
+from app.tui.widgets.charts.braille import span_of
+from experiments.compare.values import Comparison
+from experiments.reader import StoreReader
+from experiments.values import MetricSeries, RunSummary
+from grpo_engine.metrics import spec
+from tests.app.pictures import Picture, on_lines, read
+from tests.app.stored import record, run_events
+
+DARK = PALETTES["dark"]
+EXAMPLES = settings().max_examples // 2
+Points = list[tuple[int, float]]
+SHARES = st.sampled_from([0.0, 1.0, 0.25, 0.5, 0.36, 0.86]) | st.floats(0, 1, width=32)
+NUMBERS = st.sampled_from([0.0, 1.0, -0.0032, -0.003, 7.0, 1200.0]) | st.floats(
+    -1e4, 1e4, width=32
+)  # fmt: skip
+SMALL = st.floats(-(2.0**-7), 2.0**-7, width=32) | st.floats(2.0**-23, 2.0**-13, width=32)
+KINDS = {"eval/accuracy": SHARES, "completions/clipped_ratio": SHARES, "reward": NUMBERS,
+         "loss": SMALL}  # fmt: skip
+
+
+@st.composite
+def stored(draw: st.DrawFn, values: st.SearchStrategy[float], most: int = 60) -> Points:
+    """Steps with values: at each step or at some, with gaps, constants and a resumed part."""
+    every = draw(st.sampled_from([1, 1, 1, 2, 4, 10]))
+    first = draw(st.sampled_from([0, 1]))
+    count = draw(st.integers(1, max(1, most // every)))
+    one = st.just(draw(values)) if draw(st.integers(0, 4)) == 0 else values
+    one = one | st.just(math.nan) if every == 1 and draw(st.booleans()) else one
+    steps = [first + every * place for place in range(count)]
+    if draw(st.booleans()):
+        steps.append(steps[-1] + draw(st.integers(1, every)))  # the last evaluation, off the grid
+    return [(step, draw(one)) for step in steps]
+
+
+def finite(points: Points) -> Points:
+    return [(step, value) for step, value in points if math.isfinite(value)]
+
+
+def is_sparse(key: str, points: Points) -> bool:
+    """Whether at least half of the steps have no value."""
+    return key.startswith("eval/") or 2 * len(points) <= points[-1][0] - points[0][0] + 2
+
+
+def averages(points: Points, smoothing: float) -> Points:
+    """The debiased average by its definition: weights b^k for the value k numbers ago."""
+    found: Points = []
+    for step, value in points:
+        known = [v for s, v in points if s <= step and math.isfinite(v)]
+        weights = [smoothing**k for k in range(len(known))][::-1]
+        total = math.fsum(w * v for w, v in zip(weights, known, strict=True))
+        mean = total / math.fsum(weights) if known and math.isfinite(value) else math.nan
+        found.append((step, mean))
+    return found
+
+
+def pieces(points: Points) -> list[Points]:
+    """The points between gaps."""
+    found: list[Points] = [[]]
+    for step, value in points:
+        if math.isfinite(value):
+            found[-1].append((step, value))
+        else:
+            found.append([])
+    return [piece for piece in found if piece]
+
+
+def line_is_true(picture: Picture, colour: int | None, line: Points, last: float,
+                 joined: bool) -> None:  # fmt: skip
+    """Each point has its dot, and each dot is on the line."""
+
+    def dot(step: float, value: float) -> tuple[float, float]:
+        return step * (picture.wide - 1) / (last or 1), picture.place(value)
+
+    for step, value in finite(line):
+        assert picture.near(colour, *dot(step, value)), (step, value, dot(step, value))
+    paths = [[dot(*point) for point in piece]
+             for piece in ([finite(line)] if joined else pieces(line)) if piece]  # fmt: skip
+    for at in picture.dots[colour]:
+        assert on_lines(at, paths), at
+
+
+# -- Watch --------------------------------------------------------------------------------------
+
+
+def watched(key: str, points: Points, total: int, resumed: Points = []) -> Snapshot:  # noqa: B006
+    state = RunState()
+    for step, value in points:
+        state._push(key, step, value)
+    series = state._series[key]
+    if resumed:
+        series.forget_after(resumed[0][0] - 1)
+        for step, value in resumed:
+            series.push(step, value)
+    step = (resumed or points)[-1][0]
+    return Snapshot(step=step, head=Head(total_steps=total), series={key: series.view()})
+
+
+@st.composite
+def runs_of(draw: st.DrawFn) -> tuple[str, Points, Points]:
+    key = draw(st.sampled_from(sorted(KINDS)))
+    points = draw(stored(KINDS[key]))
+    resumed: Points = []
+    if draw(st.integers(0, 2)) == 0:
+        back = draw(st.integers(points[0][0], points[-1][0]))
+        resumed = [(step + back + 1, value) for step, value in draw(stored(KINDS[key], 20))]
+    return key, points, resumed
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(runs_of(), st.integers(12, 60), st.integers(3, 12), st.integers(0, 90))
+@example(("eval/accuracy", [(0, 0.36), (4, 0.5), (8, 0.86), (12, 0.86)], []), 40, 6, 12)
+@example(("completions/clipped_ratio", [(1, 0.0), (2, 0.0)], []), 40, 6, 2)
+@example(("loss", [(1, -0.0032), (2, -0.0028), (3, -0.003)], []), 40, 4, 3)
+def test_on_watch_each_dot_is_where_its_value_belongs(
+    run: tuple[str, Points, Points], width: int, height: int, total: int
+) -> None:
+    key, points, resumed = run
+    snapshot = watched(key, points, total, resumed)
+    if resumed:
+        points = [(s, v) for s, v in points if s < resumed[0][0]] + resumed
+    (chart,) = watch.charts_of(snapshot)
+    lines = watch.chart_lines(chart, snapshot, watch.LABELS + width, height, DARK, False)[1:]
+    if not finite(points):
+        return
+    last = span_of(snapshot.step + 1, total + 1) - 1
+    picture = read(lines, watch.LABELS)
+    colour = watch._colour(chart, 0, DARK)
+    sparse = is_sparse(key, points)
+    line = points if sparse else averages(points, SMOOTHING)
+    line_is_true(picture, colour, line, last, sparse)
+    if not sparse:
+        for step, value in finite(points):  # the faint range below the line
+            x, y = step * (picture.wide - 1) / (last or 1), picture.place(value)
+            assert picture.near(DARK.raw, x, y), (step, value)
+
+
+def test_a_long_run_on_watch_keeps_the_extremes_of_each_column() -> None:
+    points = [(step, math.sin(step / 40) + (step % 13) / 10) for step in range(1, 5001)]
+    snapshot = watched("reward", points, 5000)
+    (chart,) = watch.charts_of(snapshot)
+    lines = watch.chart_lines(chart, snapshot, watch.LABELS + 50, 9, DARK, False)[1:]
+    picture = read(lines, watch.LABELS)
+    width = snapshot.series["reward"].width
+    columns: dict[int, list[float]] = {}
+    for step, value in points:
+        x = step // width * width * (picture.wide - 1) / 5000
+        columns.setdefault(math.floor(x + 0.5), []).append(value)
+    for x, values in columns.items():
+        for value in (min(values), max(values)):
+            assert picture.near(DARK.raw, x, picture.place(value))
+
+
+# -- Compare ------------------------------------------------------------------------------------
+
+
+class Stored:
+    """What a `StoreReader` says of some runs, from numbers in memory."""
+
+    def __init__(self, runs: Sequence[Points], tokens: int = 100) -> None:
+        self.runs, self.tokens = runs, tokens
+
+    def metric_arrays(self, run: int, _key: str, after: int = -1) -> Any:
+        kept = [(step, value) for step, value in self.runs[run] if step > after]
+        return array("q", [s for s, _ in kept]), array("d", [v for _, v in kept])
+
+    def work(self, run: int, after: int = -1) -> Any:
+        steps = range(max(1, after + 1), self.runs[run][-1][0] + 1)
+        return (tuple(steps), tuple(self.tokens * (run + 1) * step for step in steps),
+                tuple(0.7 * step + 0.1 * run for step in steps))  # fmt: skip
+
+
+class Made:
+    """A stored run, short in the reports of hypothesis."""
+
+    def __init__(self, run: RunSummary, preview: Preview) -> None:
+        self.run, self.preview = run, preview
+
+    def __repr__(self) -> str:
+        return "Made"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    path = tmp_path_factory.mktemp("one") / "s.db"
+    record(path, run_events(steps=2))
+    reader = StoreReader(path)
+    run = reader.runs()[0]
+    preview = load_preview(reader, run)
+    reader.close()
+    return Made(run, preview)
+
+
+def compared(
+    summary: RunSummary, key: str, lines: Sequence[Points], **looks: Any
+) -> tuple[View, CurveRequest]:
+    """The Compare screen's view of some runs of one metric."""
+    runs = tuple(
+        replace(summary, key=place, id=f"r{place}", name=f"run-{place}", step=points[-1][0],
+                tokens=100 * (place + 1) * points[-1][0], status="completed", attempts=1,
+                elapsed=0.7 * points[-1][0] + 0.1 * place, total_steps=points[-1][0])
+        for place, points in enumerate(lines)
+    )  # fmt: skip
+    view = View(
+        refs=tuple(run.id for run in runs), slots={run.id: i for i, run in enumerate(runs)},
+        comparison=Comparison(runs=runs, baseline="r0", at="", differing=(), same={}, metrics=(),
+                              seeds=(), tests=(), notes=()),
+        metrics=(key,), **looks,
+    )  # fmt: skip
+    return view, CurveRequest(
+        runs=runs, metrics=(key,), axis=view.axis, smoothing=view.smoothing, log=view.log, wide=80,
+        seeds=(view.refs,) if view.bands else (),
+    )  # fmt: skip
+
+
+def compare_picture(
+    summary: RunSummary, key: str, runs: Sequence[Points], width: int, height: int, **looks: Any
+) -> tuple[Picture, View, float]:
+    view, request = compared(summary, key, runs, **looks)
+    reader = cast("StoreReader", Stored(runs))
+    charts = CurveLoader().charts(reader, replace(request, wide=2 * width))
+    view = replace(view, charts=charts, loaded=True)
+    cells, scale = compare_plot.plot(charts.charts[0], view, width, height, DARK)
+    # beyond the right end, so that no crosshair covers a dot
+    lines = compare_plot.chart_lines(charts.charts[0], view, cells, scale,
+                                     width + compare_plot.LABELS, DARK, False,
+                                     charts.span)[1:]  # fmt: skip
+    wide = replace(view, at=charts.span)
+    right = "".join(text for text, _ in compare_plot.axis_line(
+        wide, 200, charts.span, DARK)).replace(",", "")  # fmt: skip
+    if view.axis == "step":
+        ends = max(points[-1][0] for points in runs) or 1
+        assert f"step {ends}" in right
+        return read(lines, compare_plot.LABELS), view, float(ends)
+    return read(lines, compare_plot.LABELS), view, charts.span
+
+
+def uncrossed(picture: Picture) -> Picture:
+    """The picture without the crosshair."""
+    picture.cells = {at: cell for at, cell in picture.cells.items() if cell[0] not in "│┼"}
+    return picture
+
+
+@st.composite
+def several(draw: st.DrawFn) -> tuple[str, list[Points]]:
+    key = draw(st.sampled_from(sorted(KINDS)))
+    return key, draw(st.lists(stored(KINDS[key]), min_size=1, max_size=3))
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(several(), st.integers(12, 60), st.integers(2, 12),
+       st.sampled_from(["step", "tokens", "wall"]), st.integers(0, 4), st.booleans())  # fmt: skip
+@example(("eval/accuracy", [[(0, 0.36), (20, 0.6), (40, 0.7), (60, 0.86)],
+                            [(0, 0.34), (20, 0.82)]]), 40, 6, "step", 3, False)  # fmt: skip
+@example(("eval/accuracy", [[(0, 0.36), (4, 0.6), (8, 0.7), (12, 0.86)]]), 40, 6, "step", 3, False)
+def test_on_compare_each_dot_is_where_its_value_belongs(
+    made: Made, runs: tuple[str, list[Points]], width: int, height: int,
+    axis: str, smooth: int, log: bool,
+) -> None:  # fmt: skip
+    key, lines = runs
+    picture, view, end = compare_picture(
+        made.run, key, lines, width, height, axis=axis, smooth=smooth, log=log
+    )
+    picture = uncrossed(picture)
+
+    def shown(value: float) -> float:
+        return math.log10(value) if value > 0 else math.nan
+
+    if log:
+        picture.labels = {row: math.log10(value) for row, value in picture.labels.items()}
+    everything = [shown(v) if log else v for points in lines for _, v in finite(points)]
+    if not any(map(math.isfinite, everything)) or not picture.labels:
+        return
+    for place, points in enumerate(lines):
+        sparse = is_sparse(key, points)
+        smoothing = 0.0 if sparse else SMOOTHINGS[smooth]
+        found = points if not smoothing else averages(points, smoothing)
+        _, tokens, elapsed = Stored(lines).work(place)
+        steps = range(len(tokens) + 1)
+        where = {"step": steps, "tokens": (0, *tokens), "wall": (0.0, *elapsed)}[axis]
+        columns: dict[int, list[tuple[float, float]]] = {}
+        for step, value in found:
+            x = where[step] * (picture.wide - 1) / (end or 1)
+            height_of = shown(value) if log and math.isfinite(value) else value
+            columns.setdefault(math.floor(x + 0.5), []).append((x, height_of))
+        colour = view.look(f"r{place}", DARK).colour
+        for items in columns.values():
+            known = [item for item in items if math.isfinite(item[1])]
+            drawn = known if not smoothing else known[-1:]
+            for x, value in drawn:
+                if len(picture.labels) > 1:
+                    assert picture.near(colour, x, picture.place(value)), (x, value)
+
+
+def test_held_out_accuracy_of_two_runs_is_read_off_as_it_is_stored(made: Made) -> None:
+    lines = [[(0, 0.36), (20, 0.6), (40, 0.7), (60, 0.86)], [(0, 0.34), (20, 0.82)]]
+    picture, view, end = compare_picture(made.run, "eval/accuracy", lines, 60, 8)
+    assert min(picture.labels.values()) <= 0.34
+    assert max(picture.labels.values()) >= 0.86
+    picture = uncrossed(picture)
+    for run, points in zip(view.runs, lines, strict=True):
+        colour = view.look(run.id, DARK).colour
+        for step, value in points:
+            x = step * (picture.wide - 1) / end
+            assert picture.near(colour, x, picture.place(value))
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(st.lists(st.lists(SHARES, min_size=2, max_size=12), min_size=2, max_size=3))
+@example([[0.0, 0.9], [0.5, 1.0]])
+def test_a_band_is_at_the_mean_of_its_seeds_and_within_what_a_share_can_be(
+    made: Made, values: list[list[float]]
+) -> None:
+    lines = [[(4 * place, value) for place, value in enumerate(one)] for one in values]
+    picture, view, end = compare_picture(made.run, "eval/accuracy", lines, 40, 8, bands=True)
+    assert all(0 <= label <= 1 for label in picture.labels.values())
+    picture = uncrossed(picture)
+    if len(picture.labels) < 2:
+        return
+    for place in range(max(map(len, values))):
+        there = [one[place] for one in values if place < len(one)]
+        x = 4 * place * (picture.wide - 1) / (end or 1)
+        mean = picture.place(math.fsum(there) / len(there))
+        assert picture.near(view.look("r0", DARK).colour, x, mean)
+
+
+def test_seeds_of_different_speed_are_averaged_where_both_are(
+    made: Made,
+) -> None:
+    # run 1 makes twice as many tokens a step: its rise from 0 to 1 takes twice as far
+    lines = [[(step, step / 8) for step in range(9)] for _ in range(2)]
+    _, request = compared(made.run, "reward", lines, bands=True, axis="tokens", smooth=0)
+    reader = cast("StoreReader", Stored(lines))
+    charts = CurveLoader().charts(reader, replace(request, wide=65))
+    ((_, mean),) = charts.charts[0].bands
+    # at half of the axis run 0 ends at 1 while run 1 is at .5; from there it is alone
+    found = dict(zip(mean.columns, mean.smooth, strict=True))
+    assert found[32] == pytest.approx(0.75)
+    assert found[16] == pytest.approx((0.5 + 0.25) / 2)
+    assert found[64] == pytest.approx(1.0)
+
+
+# -- Runs ---------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(several(), st.integers(20, 60))
+def test_in_the_preview_each_dot_is_where_its_value_belongs(
+    made: Made, runs: tuple[str, list[Points]], width: int
+) -> None:
+    key, lines = runs
+    points = lines[0]
+    run = replace(made.preview.detail.summary, total_steps=points[-1][0])
+    series = MetricSeries(run=1, key=key, steps=tuple(s for s, _ in points),
+                          values=tuple(v for _, v in points))  # fmt: skip
+    preview = replace(made.preview, series=(series,), post_mortem=None,
+                      detail=replace(made.preview.detail, summary=run))  # fmt: skip
+    lines_ = preview_lines(preview, width, 60, DARK)
+    if len(points) < 2 or not finite(points):
+        return
+    title = spec(key).label + " "
+    start = next(i for i, line in enumerate(lines_) if line and line[0][0] == title) + 1
+    picture = read(lines_[start : start + 4], 7)
+    last = span_of(points[-1][0] + 1, points[-1][0] + 1) - 1
+    assert "".join(text for text, _ in lines_[start + 4]).split() == ["step", "0", str(last)]
+    sparse = is_sparse(key, points)
+    line = points if sparse else averages(points, SMOOTHING)
+    line_is_true(picture, DARK.of_series(key), line, last, sparse)
+
+
+@given(st.lists(NUMBERS | st.just(math.nan), min_size=1, max_size=50), st.integers(1, 30))
+@example([0.1, 0.1, 0.1, 0.1], 2)
+def test_each_bar_of_a_sparkline_is_within_half_a_level_of_its_mean(
+    values: list[float], width: int
+) -> None:
+    bars = sparkline(values, width)
+    count = len(values)
+    edges = [i * count // width for i in range(width + 1)] if count > width else range(count + 1)
+    parts = [[v for v in values[a:b] if math.isfinite(v)] for a, b in pairwise(edges)]
+    means = [math.fsum(part) / len(part) if part else None for part in parts]
+    known = [mean for mean in means if mean is not None]
+    assert len(bars) == len(parts)
+    for bar, mean in zip(bars, means, strict=True):
+        if mean is None:
+            assert bar == " "
+        elif max(known) - min(known) <= 1e-9 * max(map(abs, known)):
+            assert bar == bars.strip()[0]
+        else:
+            level = 7 * (mean - min(known)) / (max(known) - min(known))
+            assert abs(BARS.index(bar) - level) <= 0.5 + 1e-6
+
+
+# -- the command line ---------------------------------------------------------------------------
+
+
+def printed(lines: Iterable[str]) -> Picture:
+    """The picture in printed lines."""
+    rows = [line for line in lines if "┤" in line or "│" in line]
+    edge = min(line.index("┤") if "┤" in line else line.index("│") for line in rows)
+    inside = [line[:edge].ljust(edge) + " " + line[edge + 1 :].rstrip("│") for line in rows]
+    wide = max(map(len, inside))
+    return read([[(line.ljust(wide), None)] for line in inside], edge + 1)
+
+
+@settings(deadline=None, max_examples=EXAMPLES)
+@given(several(), st.integers(40, 90), st.sampled_from([0.0, 0.9]))
+@example(("reward", [[(1, 0.1), (2, 0.1), (3, 0.1)]]), 60, 0.9)
+def test_in_the_shell_each_dot_is_where_its_value_belongs(
+    runs: tuple[str, list[Points]], width: int, smooth: float
+) -> None:
+    key, lines = runs
+    points = lines[0]
+    series = MetricSeries(run=1, key=key, steps=tuple(s for s, _ in points),
+                          values=tuple(v for _, v in points))  # fmt: skip
+    found = metric_chart(key, [("otter", series)], Canvas(width=width), smooth=smooth)
+    known = finite(points)
+    if not known:
+        return
+    picture = printed(found)
+    sparse = is_sparse(key, points)
+    line = points if sparse or not smooth else averages(points, smooth)
+    first, last = known[0][0], known[-1][0]
+    shifted = [(step - first, value) for step, value in line]
+    if last > first:
+        line_is_true(picture, None, shifted, last - first, sparse)
+    steps = [int(text) for text in found[-1].split()]
+    assert (steps[0], steps[-1]) == (first, last)

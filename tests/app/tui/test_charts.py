@@ -1,0 +1,245 @@
+"""The charts of Watch as lines: which there are, their titles, guide lines and axis."""
+
+import math
+
+import pytest
+
+from app.feed.series import Series, SeriesView, series_of
+from app.feed.snapshot import Head, Snapshot
+from app.tui.looks.colours import PALETTES
+from app.tui.looks.themes import number_of
+from app.tui.widgets.charts.chart import (
+    FIXED,
+    GUIDES,
+    LABELS,
+    Chart,
+    chart_lines,
+    charts_of,
+    guides_of,
+    heights,
+    last_step,
+    step_axis,
+)
+from app.tui.widgets.panel import Line
+from grpo_engine.config.settings import AlertsConfig
+from grpo_engine.metrics import METRICS
+
+DARK = PALETTES["dark"]
+
+
+def view(*values: float, key: str = "reward", smoothing: float = 0.0) -> SeriesView:
+    series = Series(smoothing) if not key.startswith("eval/") else series_of(key)
+    for step, value in enumerate(values, 1):
+        series.push(step, value)
+    return series.view()
+
+
+def snapshot(
+    step: int = 3, total: int = 3, config: object = None, **series: SeriesView
+) -> Snapshot:
+    named = {key.replace("__", "/"): value for key, value in series.items()}
+    head = Head(total_steps=total, config=config or {})  # type: ignore[arg-type]
+    return Snapshot(step=step, head=head, series=named)
+
+
+def written(line: Line) -> str:
+    return "".join(text for text, _ in line)
+
+
+def colour_of(line: Line, part: str) -> int | None:
+    look = next(look for text, look in line if part in text)
+    assert look is not None
+    assert look.color is not None
+    assert look.color.triplet is not None
+    return number_of(*look.color.triplet)
+
+
+def test_every_chart_is_of_known_metrics_and_colours() -> None:
+    for chart in FIXED:
+        assert set(chart.keys) <= set(METRICS)
+        assert all(name in DARK.series for name in chart.family)
+        assert len(chart.family) == len(chart.keys)
+    words = {chart.title: chart.guide_word for chart in FIXED if chart.guide_word}
+    assert words == {"KL to reference": "limit", "clipped": "too much", "answers cut": "too many"}
+    assert [chart.title for chart in FIXED] == [
+        "KL to reference", "clipped", "entropy", "answer length", "held-out accuracy", "loss",
+        "gradient norm", "learning rate", "answers cut", "step time", "tokens per second",
+        "peak memory",
+    ]  # fmt: skip
+    assert FIXED[1].names == ("low", "high")
+    families = [chart.family for chart in FIXED]
+    assert families == [
+        ("kl",), ("entropy", "clip"), ("entropy",), ("length",), ("reward",), ("loss",),
+        ("gradient",), ("rate",), ("clip",), ("time",), ("time",), ("memory",),
+    ]  # fmt: skip
+
+
+def test_a_run_has_the_charts_of_its_metrics_with_reward_and_its_functions_first() -> None:
+    found = charts_of(snapshot(
+        loss=view(1.0), reward=view(1.0), rewards__exact__mean=view(1.0),
+        rewards__exact__std=view(1.0), rewards__form__mean=view(1.0), other__form__mean=view(1.0),
+    ))  # fmt: skip
+    assert [chart.title for chart in found] == ["reward", "loss"]
+    assert found[0].keys == ("reward", "rewards/exact/mean", "rewards/form/mean")
+    assert found[0].names == ("", "exact", "form")
+    assert found[0].family == ("reward",)
+    assert charts_of(snapshot()) == ()
+
+
+def test_guide_lines_are_the_runs_thresholds_of_alerts() -> None:
+    chart = {one.title: one for one in FIXED}
+    assert set(GUIDES.values()) <= set(AlertsConfig.model_fields)
+    plain = snapshot()
+    assert guides_of(chart["KL to reference"], plain) == (0.1,)
+    assert guides_of(chart["clipped"], plain) == (0.3,)
+    assert guides_of(chart["answers cut"], plain) == (0.5,)
+    assert guides_of(chart["entropy"], plain) == ()
+    own = snapshot(config={"alerts": {"kl": 0.25}})
+    assert guides_of(chart["KL to reference"], own) == (0.25,)
+    assert guides_of(chart["clipped"], own) == (0.3,)
+
+
+@pytest.mark.parametrize(
+    ("room", "count", "expected"),
+    [
+        # 24 lines are 6 charts of 4; below that a chart may have 3
+        (24, 3, [8, 8, 8]), (25, 3, [9, 8, 8]), (24, 9, [4, 4, 4, 4, 4, 4]),
+        (23, 9, [5, 3, 3, 3, 3, 3, 3]), (7, 5, [4, 3]), (3, 1, [3]), (2, 1, [2]), (1, 1, []),
+        (2, 0, []), (10, 0, []), (5, 1, [5]),
+    ],
+)  # fmt: skip
+def test_charts_share_the_height(room: int, count: int, expected: list[int]) -> None:
+    assert heights(room, count) == expected
+
+
+def test_the_title_has_value_and_change_and_the_guide_line_beyond_the_range() -> None:
+    shown = snapshot(kl=view(0.01, 0.02, 0.03))
+    (chart,) = charts_of(shown)
+    title = chart_lines(chart, shown, 60, 4, DARK, chosen=False)[0]
+    assert written(title).split() == ["KL", "to", "reference", "limit", ".1", ".03"]
+    assert len(written(title)) == 60
+    assert written(title).startswith(" KL to reference  limit .1 ")
+    assert colour_of(title, ".03") == DARK.of_series("kl")
+    assert title[-1][1] is not None
+    assert title[-1][1].bold
+    assert colour_of(title, "KL") == DARK.label
+    chosen = chart_lines(chart, shown, 60, 4, DARK, chosen=True)[0]
+    assert written(chosen).startswith("▸KL to reference")
+    assert colour_of(chosen, "KL") == DARK.headline
+    assert chosen[1][1] is not None
+    assert chosen[1][1].bold
+    assert title[1][1] is not None
+    assert not title[1][1].bold
+    # 34 cells: 16 of the title, 3 of the value, 2 between; the hint needs 10 and 2
+    assert "limit" in written(chart_lines(chart, shown, 31, 4, DARK, chosen=False)[0])
+    assert "limit" not in written(chart_lines(chart, shown, 30, 4, DARK, chosen=False)[0])
+    long = snapshot(step=20, total=20, kl=view(*[0.01] * 10, *[0.03] * 10))
+    assert written(chart_lines(chart, long, 60, 4, DARK, chosen=False)[0]).endswith(" .03 ▲.020")
+
+
+def test_a_title_names_its_curves_and_leaves_out_what_does_not_fit() -> None:
+    shown = snapshot(clip_ratio__low_mean=view(0.01), clip_ratio__high_mean=view(0.02))
+    (chart,) = charts_of(shown)
+    title = chart_lines(chart, shown, 60, 4, DARK, chosen=False)[0]
+    assert written(title).split() == [
+        "clipped", "too", "much", "30", "%", "low", "1.0", "%", "high", "2.0", "%"
+    ]  # fmt: skip
+    assert written(title).endswith("low 1.0 %  high 2.0 %")
+    assert colour_of(title, "2.0") == DARK.of_series("clip")
+    narrow = chart_lines(chart, shown, 24, 4, DARK, chosen=False)[0]
+    assert written(narrow) == " clipped       low 1.0 %"
+    reward = snapshot(reward=view(1.0, 1.0), rewards__a_very_long_name__mean=view(0.5, 0.5))
+    (chart,) = charts_of(reward)
+    title = chart_lines(chart, reward, 60, 4, DARK, chosen=False)[0]
+    assert written(title).endswith("1  a_very_long… .5")
+    assert colour_of(title, ".5") == DARK.cycle[3]
+    first, second = (look for text, look in title if text in ("1", ".5"))
+    assert first is not None
+    assert second is not None
+    assert not first.bold  # only where there is one curve
+    assert not second.bold
+
+
+def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_row() -> None:
+    shown = snapshot(kl=view(0.0, 0.05, 0.2))
+    (chart,) = charts_of(shown)
+    # 5 rows of 20 dots; .1 of 0 to .2 is at dot 9.5, drawn as 9 or 10, in row 2
+    lines = [written(line) for line in chart_lines(chart, shown, 40, 6, DARK, chosen=False)[1:]]
+    assert [row for row, line in enumerate(lines) if "┈" in line] == [2]
+    assert " limit " in lines[2]
+    plot = lines[2][LABELS:]
+    assert plot.index(" limit ") == (len(plot) - 7) // 2
+    assert " " not in plot.replace(" limit ", "")
+    # a word needs more than 8 cells around it
+    late = snapshot(step=40, total=40, kl=view(*[0.0] * 39, 0.2))
+    for width, expected in ((LABELS + 14, True), (LABELS + 13, False)):
+        rows = chart_lines(chart, late, width, 6, DARK, chosen=False)[1:]
+        assert any(" limit " in written(row) for row in rows) is expected
+    below = snapshot(kl=view(0.0, 0.01, 0.02))
+    assert "┈" not in "".join(map(written, chart_lines(chart, below, 40, 6, DARK, chosen=False)))
+
+
+def test_a_word_is_left_out_where_a_curve_passes() -> None:
+    shown = snapshot(step=40, total=40, kl=view(*[0.1] * 20, 0.0, *[0.1] * 18, 0.2))
+    (chart,) = charts_of(shown)
+    lines = [written(line) for line in chart_lines(chart, shown, 60, 6, DARK, chosen=False)[1:]]
+    (row,) = [line for line in lines if "┈" in line]
+    assert "limit" not in row
+
+
+def test_axis_labels_are_at_the_ends_and_in_the_middle_of_a_tall_chart() -> None:
+    shown = snapshot(reward=view(0.0, 0.5, 1.0))
+    (chart,) = charts_of(shown)
+    for height, expected in ((7, ["1", ".5", "0"]), (6, ["1", "0"]), (3, ["1", "0"])):
+        lines = chart_lines(chart, shown, 40, height, DARK, chosen=False)[1:]
+        assert len(lines) == height - 1
+        labels = [written(line)[:LABELS].strip() for line in lines]
+        assert [label for label in labels if label] == expected
+        assert (labels[0], labels[-1]) == ("1", "0")
+        assert colour_of(lines[0], "1") == DARK.label
+        assert {len(written(line)) for line in lines} == {40}
+
+
+def test_a_chart_without_room_is_only_its_title() -> None:
+    shown = snapshot(reward=view(0.0, 0.5, 1.0))
+    (chart,) = charts_of(shown)
+    assert len(chart_lines(chart, shown, 40, 1, DARK, chosen=False)) == 1
+    assert len(chart_lines(chart, shown, 40, 2, DARK, chosen=False)) == 2
+    assert len(chart_lines(chart, shown, LABELS + 2, 4, DARK, chosen=False)) == 1
+    assert len(chart_lines(chart, shown, LABELS + 3, 4, DARK, chosen=False)) == 4
+
+
+def test_only_the_first_curve_has_its_raw_values_below_it() -> None:
+    first, second = view(0.0, 1.0, 0.0, smoothing=0.9), view(0.4, 0.8, 0.0, smoothing=0.9)
+    both = snapshot(reward=first, rewards__f__mean=second)
+    (chart,) = charts_of(both)
+    assert chart.keys == ("reward", "rewards/f/mean")
+    looks = {look.color.triplet for line in chart_lines(chart, both, 60, 9, DARK, False)[1:]
+             for text, look in line if look is not None and look.color is not None
+             and any(0x2800 < ord(char) < 0x2900 for char in text)}  # fmt: skip
+    numbers = {number_of(*triplet) for triplet in looks if triplet is not None}
+    assert numbers == {DARK.of_series("reward"), DARK.cycle[3], DARK.raw}
+    alone = snapshot(rewards__f__mean=second)
+    chart = Chart("reward", ("reward", "rewards/f/mean"), ("", "f"), ("reward",))
+    text = chart_lines(chart, alone, 60, 9, DARK, chosen=False)
+    colours = {number_of(*look.color.triplet) for line in text[1:] for part, look in line
+               if look is not None and look.color is not None and look.color.triplet is not None
+               and part.strip() and ord(part.strip()[0]) > 0x2800}  # fmt: skip
+    assert colours == {DARK.cycle[3]}
+
+
+def test_the_axis_of_steps_ends_at_the_total_or_at_a_step_not_reached_yet() -> None:
+    assert last_step(snapshot(step=3, total=3)) == 3
+    assert last_step(snapshot(step=3, total=500)) == 15
+    assert last_step(snapshot(step=16, total=500)) == 23
+    line = written(step_axis(60, 40, DARK))
+    assert line == " " * LABELS + "step 0" + " " * (40 - LABELS - 8) + "60"
+    assert written(step_axis(123_456, 10, DARK)) == " " * LABELS + "step 0 123456"
+    assert colour_of(step_axis(60, 40, DARK), "60") == DARK.label
+
+
+def test_no_value_is_no_dot_and_no_label() -> None:
+    shown = snapshot(reward=view(math.nan, math.nan))
+    (chart,) = charts_of(shown)
+    lines = chart_lines(chart, shown, 40, 5, DARK, chosen=False)[1:]
+    assert {written(line).strip() for line in lines} == {""}
