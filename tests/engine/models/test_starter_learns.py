@@ -37,6 +37,7 @@ def results(events: list[Event]) -> Iterator[dict[str, float]]:
             yield dict(event.metrics)
 
 
+@pytest.mark.slow
 def test_ten_steps_of_the_preset_already_show_on_held_out_problems(tmp_path: Path) -> None:
     events = starter_run(
         tmp_path,
@@ -68,6 +69,7 @@ def test_the_preset_keeps_the_promise_of_the_readme(tmp_path: Path) -> None:
     assert any(isinstance(event, PassFinished) and event.index == 2 for event in events)
 
 
+@pytest.mark.slow
 def test_the_same_seed_makes_the_same_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make_starter, "TEXTBOOK_STEPS", 3)
     monkeypatch.setattr(make_starter, "ROUND", 2)
