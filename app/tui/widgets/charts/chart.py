@@ -19,7 +19,6 @@ from app.tui.widgets.charts.braille import (
     span_of,
 )
 from app.tui.widgets.panel import Line, Span
-from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.metrics import natural_range, spec
 
 LABELS = ROOM + 1
@@ -74,6 +73,8 @@ def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[float, ...]:
     name = GUIDES.get(chart.keys[0])
     if name is None:
         return ()
+    from grpo_engine.config.settings import AlertsConfig  # the first screen does without pydantic
+
     chosen = snapshot.head.config.get("alerts", {}).get(name)
     default: float = AlertsConfig.model_fields[name].default
     return (float(chosen) if chosen is not None else default,)
