@@ -117,7 +117,7 @@ def test_in_a_pipe_a_plot_has_no_colours(cli: Cli) -> None:
 
 def test_a_terminal_gets_colours_unless_it_asks_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: SimpleSize(97))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: SimpleSize(97))
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert terminal() == Canvas(width=97, colour=True, unicode=True)
