@@ -4,8 +4,10 @@ PY := .venv/bin/python
 ARGS ?=
 # Tests start hundreds of programs, so what they load is compiled once.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest
-# A test process for each processor; one that has nothing left takes from the others.
+# A test process for each processor; one that has nothing left takes from the others. Fast tests often
+# wait for other processes, so one more of them fills the gaps.
 PARALLEL := -n logical --maxprocesses 8 --dist worksteal
+ONE_MORE := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 9 --dist worksteal
 
 .PHONY: help run dev test test-slow lint types imports check wheel mutants soak bench-quick device clean
 
@@ -19,7 +21,7 @@ dev:
 	@tools/setup dev
 
 test: dev ## the tests that take seconds each
-	$(PYTEST) $(PARALLEL)
+	$(PYTEST) $(ONE_MORE)
 
 test-slow: dev ## the tests that take minutes each
 	$(PYTEST) -m slow -rs --timeout 1800 $(PARALLEL)
