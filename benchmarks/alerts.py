@@ -291,7 +291,7 @@ SIMULATED: Mapping[str, Simulated] = {
         lambda _: {f"{GAP}/mean": 0.01, f"{GAP}/max": 0.4},
     ),
     "learned by heart": (
-        "held-out accuracy stays at 31 % while training goes on", ("held_out_flat",),
+        "held-out accuracy stays at 31 % while training continues", ("held_out_flat",),
         lambda _: {"eval/accuracy": 0.3125},
     ),
     "many masked": (

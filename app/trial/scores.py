@@ -27,10 +27,10 @@ MOST = 2_000
 class Bytes:
     """A tokenizer whose tokens are bytes."""
 
-    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:  # noqa: ARG002
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:  # noqa: ARG002 - a tokenizer's
         return list(text.encode("utf-8", "surrogatepass"))
 
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:  # noqa: ARG002
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:  # noqa: ARG002 - a tokenizer's
         return bytes(ids).decode("utf-8", "replace")
 
 

@@ -107,7 +107,7 @@ CARDS: dict[str, RecipeCard] = {
         paper="MiniMax-M1, arXiv:2506.13585",
         summary="Bound the weight of a token and never its gradient.",
         good="Rare but decisive tokens keep their gradient where clipping would drop them.",
-        bad="Nothing limits an update, so many passes over the same rollouts can overshoot.",
+        bad="Nothing limits an update: many passes over the same rollouts can overshoot.",
     ),
     "sapo": RecipeCard(
         title="SAPO",

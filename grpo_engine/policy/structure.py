@@ -19,7 +19,7 @@ class _Given:
         self._trunk = trunk
         self.hidden: mx.array | None = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> mx.array:  # noqa: ARG002
+    def __call__(self, *args: Any, **kwargs: Any) -> mx.array:  # noqa: ARG002 - a layer's
         assert self.hidden is not None
         return self.hidden
 

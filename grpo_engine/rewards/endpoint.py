@@ -38,7 +38,7 @@ class Endpoint:
         completion_ids: Sequence[Sequence[int]],
         trainer_state: Any = None,
         log_extra: Any = None,  # noqa: ARG002 - named to keep it out of the columns
-        log_metric: Any = None,  # noqa: ARG002
+        log_metric: Any = None,  # noqa: ARG002 - TRL passes it
         **columns: Any,
     ) -> Any:
         """Send the batch and return the scores unchecked."""

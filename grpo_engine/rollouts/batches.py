@@ -145,7 +145,7 @@ class _RowsCache(BiasedCache):
     def make_mask(
         self,
         N: int,  # noqa: ARG002 (always 1 here)
-        return_array: bool = False,  # noqa: ARG002
+        return_array: bool = False,  # noqa: ARG002 - a cache of mlx-lm has it
         window_size: int | None = None,
     ) -> mx.array | None:
         return self.layout.mask(window_size or self.window)

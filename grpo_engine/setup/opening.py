@@ -136,15 +136,7 @@ def load_run(
         seconds=time.perf_counter() - begun,
         settled=mismatch.correction(chosen, recipe),
     )
-    render = PromptRenderer(
-        tokenizer=policy.tokenizer,
-        task=task,
-        config=config.task,
-        model=config.model.path,
-        context=policy.context_length,
-        max_new_tokens=config.rollout.max_new_tokens,
-        vocabulary=policy.vocabulary,
-    )
+    render = _renderer(config, task, policy)
     for text in (*policy.notes, *render.check()):
         yield NoteWritten(step=step, text=text)
     scorer = stack.enter_context(Scorer(config, task, folder, control, policy.tokenizer))
@@ -173,6 +165,18 @@ def load_run(
     run.progress.entropy_bonus = run.progress.entropy_control = recipe.entropy_bonus
     run.progress.pins = first_pins(run)
     return run
+
+
+def _renderer(config: RunConfig, task: Task, policy: Policy) -> PromptRenderer:
+    return PromptRenderer(
+        tokenizer=policy.tokenizer,
+        task=task,
+        config=config.task,
+        model=config.model.path,
+        context=policy.context_length,
+        max_new_tokens=config.rollout.max_new_tokens,
+        vocabulary=policy.vocabulary,
+    )
 
 
 def _recipe(

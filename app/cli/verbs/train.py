@@ -2,9 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from app.jobs.engine_thread import EngineThread
+    from grpo_engine.config.settings import RunConfig
 
 
 def train(
@@ -55,9 +59,20 @@ def train(
 
         arguments = [word for word in sys.argv[1:] if word != "--detach"]
         raise typer.Exit(start_detached(arguments, as_json=as_json))
-    from app.jobs.engine_thread import EngineThread
-    from app.jobs.headless import PATIENCE, run_headless
+    from app.jobs.headless import run_headless
     from app.jobs.start import new_job
+
+    engine = _engine_for(config)
+    job = new_job(config, db=db, folder=folder, store=not no_store, tags=tuple(tag or ()))
+    raise typer.Exit(
+        run_headless(job, as_json=as_json, on_end=on_end, ready=ready_file, engine=engine)
+    )
+
+
+def _engine_for(config: "RunConfig") -> "EngineThread":
+    """Start the engine's thread and try the settings on it; raise if a run would fail."""
+    from app.jobs.engine_thread import EngineThread
+    from app.jobs.headless import PATIENCE
     from app.trial.ready import require
     from grpo_engine.platform.threads import launched_rank
 
@@ -70,7 +85,4 @@ def train(
             engine.finish()
             engine.join(PATIENCE)  # the interpreter must not end before its threads
             raise
-    job = new_job(config, db=db, folder=folder, store=not no_store, tags=tuple(tag or ()))
-    raise typer.Exit(
-        run_headless(job, as_json=as_json, on_end=on_end, ready=ready_file, engine=engine)
-    )
+    return engine

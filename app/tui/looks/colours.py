@@ -1,7 +1,7 @@
 """Colours of data and chrome as exact xterm-256 numbers, one palette per theme."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from rich.color import Color
@@ -132,19 +132,21 @@ class Palette:
 
 _DARK_CYCLE = (158, 104, 209, 138, 189, 81, 220, 175, 149, 245)
 
+_DARK = Palette(
+    name=DARK, dark=True, paper=233, raised=234, cursor=236, text=251, headline=255,
+    label=245, border=237, focus=189, raw=240, guide=237, accent=189,
+    good=158, warn=214, bad=203,
+    advantage=(220, 172, 94, 237, 24, 39, 81),
+    push=(220, 172, 137, 245, 67, 39, 81),
+    series={"reward": 158, "kl": 104, "clip": 209, "entropy": 138, "length": 189,
+            "loss": 145, "gradient": 180, "rate": 109, "time": 110, "memory": 146},
+    cycle=_DARK_CYCLE,
+)  # fmt: skip
+
 PALETTES: dict[str, Palette] = {
     palette.name: palette
     for palette in (
-        Palette(
-            name=DARK, dark=True, paper=233, raised=234, cursor=236, text=251, headline=255,
-            label=245, border=237, focus=189, raw=240, guide=237, accent=189,
-            good=158, warn=214, bad=203,
-            advantage=(220, 172, 94, 237, 24, 39, 81),
-            push=(220, 172, 137, 245, 67, 39, 81),
-            series={"reward": 158, "kl": 104, "clip": 209, "entropy": 138, "length": 189,
-                    "loss": 145, "gradient": 180, "rate": 109, "time": 110, "memory": 146},
-            cycle=_DARK_CYCLE,
-        ),
+        _DARK,
         Palette(
             name=LIGHT, dark=False, paper=231, raised=255, cursor=253, text=235, headline=16,
             label=240, border=250, focus=25, raw=248, guide=252, accent=25,
@@ -155,20 +157,14 @@ PALETTES: dict[str, Palette] = {
                     "loss": 240, "gradient": 94, "rate": 29, "time": 25, "memory": 60},
             cycle=(23, 61, 130, 95, 24, 25, 94, 125, 58, 240),
         ),
-        Palette(
-            name=RED_GREEN, dark=True, paper=233, raised=234, cursor=236, text=251, headline=255,
-            label=245, border=237, focus=189, raw=240, guide=237, accent=189,
-            good=81, warn=214, bad=228,
-            advantage=(220, 172, 94, 237, 24, 39, 81),
-            push=(220, 172, 137, 245, 67, 39, 81),
+        replace(
+            _DARK, name=RED_GREEN, good=81, bad=228,
             series={"reward": 81, "kl": 228, "clip": 208, "entropy": 182, "length": 251,
                     "loss": 146, "gradient": 180, "rate": 110, "time": 110, "memory": 146},
             cycle=(81, 228, 208, 182, 251, 33, 223, 110, 136, 245),
         ),
-        Palette(
-            name=BLUE_YELLOW, dark=True, paper=233, raised=234, cursor=236, text=251, headline=255,
-            label=245, border=237, focus=224, raw=240, guide=237, accent=224,
-            good=87, warn=217, bad=203,
+        replace(
+            _DARK, name=BLUE_YELLOW, focus=224, accent=224, good=87, warn=217,
             advantage=(203, 167, 95, 237, 23, 37, 87),
             push=(203, 167, 138, 245, 66, 37, 87),
             series={"reward": 87, "kl": 217, "clip": 203, "entropy": 138, "length": 253,

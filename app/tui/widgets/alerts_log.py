@@ -110,7 +110,7 @@ class AlertsLog(Panel):
         entries = self.entries
         return entries[min(self.cursor, len(entries) - 1)] if entries else None
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - a hook's
         """The entries that fit, including the selected one."""
         palette = self.palette
         entries = self.entries

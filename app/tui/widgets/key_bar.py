@@ -108,7 +108,7 @@ class KeyBar(Panel, can_focus=False):
             hints(self.bindings, self.hidden, typing=typing, renamed=self.renamed), self.size.width
         )
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - a hook's
         return [key_line(self.shown, self.palette)]
 
     async def on_click(self, event: events.Click) -> None:

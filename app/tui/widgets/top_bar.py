@@ -99,7 +99,7 @@ class TopBar(Panel, can_focus=False):
         if self.snapshot.active and pulse(old) != pulse(new):
             self.refresh()
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - a hook's
         return [top_line(self.active, self.snapshot, width, self.palette, self.now, self.mark)]
 
     async def on_click(self, event: events.Click) -> None:
