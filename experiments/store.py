@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -112,12 +112,7 @@ class ExperimentStore:
             session.add(row)
             session.flush()
             assert row.id is not None
-            session.add_all(
-                RunParamRow(
-                    run_id=row.id, path=path, value=json_text(value), number=number_of(value)
-                )
-                for path, value in flat(tree).items()
-            )
+            session.add_all(_param_rows(row.id, tree))
             session.add_all(
                 RunTagRow(run_id=row.id, tag=escape(tag)) for tag in dict.fromkeys(tags)
             )
@@ -155,9 +150,14 @@ class ExperimentStore:
             ).one()
             return last or 0
 
-    def start_attempt(self, run: int, from_step: int) -> int:
-        """Begin the next attempt; rows of earlier attempts beyond `from_step` are hidden."""
+    def start_attempt(self, run: int, from_step: int, config: Any = None) -> int:
+        """Begin the next attempt; rows of earlier attempts beyond `from_step` are hidden.
+
+        `config` are the settings of a run that continues for more steps.
+        """
         with self.session() as session:
+            if config is not None:
+                _replace_settings(session, run, config_tree(config))
             last = session.exec(
                 select(func.max(AttemptRow.n)).where(AttemptRow.run_id == run)
             ).one()
@@ -291,6 +291,23 @@ class ExperimentStore:
                 RunLive(run, time.time() + seconds, version=-1, updated_at=0, board=""),
             )
             conn.execute("COMMIT")
+
+
+def _param_rows(run: int, tree: Mapping[str, Any]) -> list[RunParamRow]:
+    return [
+        RunParamRow(run_id=run, path=path, value=json_text(value), number=number_of(value))
+        for path, value in flat(tree).items()
+    ]
+
+
+def _replace_settings(session: Session, run: int, tree: Mapping[str, Any]) -> None:
+    session.exec(
+        update(RunRow)
+        .where(col(RunRow.id) == run)
+        .values(config=verbatim(tree), config_hash=config_hash(tree), **promoted(tree))
+    )
+    session.exec(delete(RunParamRow).where(col(RunParamRow.run_id) == run))
+    session.add_all(_param_rows(run, tree))
 
 
 def _exists(session: Session, column: Any, value: str) -> bool:

@@ -1,6 +1,7 @@
 """Descriptions of all metrics, under TRL's names where TRL has one."""
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -159,6 +160,25 @@ _SPECS = (
 )  # fmt: skip
 
 METRICS: dict[str, MetricSpec] = {spec.name: spec for spec in _SPECS}
+
+
+_BY_FUNCTION = re.compile(r"(?:sampled/)?rewards/(.+)/(?:mean|std)|eval/(?:greedy/)?rewards/(.+)")
+_HELD_OUT = re.compile(
+    r"eval/(?:greedy/)?(?:(?:accuracy|accuracy_of_formatted|format|reward)(?:_low|_high)?"
+    r"|mean_length|truncated|pass@\d+)"
+)
+
+
+def is_metric(name: str) -> bool:
+    """Whether a run may measure this: a described metric, or one named after what it measures."""
+    found = (name in METRICS, function_of(name), _HELD_OUT.fullmatch(name))
+    return any(found)
+
+
+def function_of(name: str) -> str:
+    """The reward function that a metric is named after; empty for other metrics."""
+    found = _BY_FUNCTION.fullmatch(name)
+    return (found[1] or found[2]) if found else ""
 
 
 def spec(name: str) -> MetricSpec:

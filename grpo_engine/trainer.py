@@ -81,7 +81,7 @@ def _whole_run(run: Run) -> Iterator[Event]:
     if run.step == 0 and not run.progress.evaluated_before:
         yield from _before_first_step(run)
     yield from _train(run)
-    stopped = run.step < run.config.steps
+    stopped = not run.is_complete
     if run.saved_step != run.step and (stopped or run.unsaved):
         yield from save_last(run)
     yield RunFinished(
@@ -108,7 +108,7 @@ def _before_first_step(run: Run) -> Iterator[Event]:
 def _train(run: Run) -> Iterator[Event]:
     """The training loop. `run.progress` changes only when a step is complete."""
     recipe = run.recipe
-    while run.step < run.config.steps and not is_stopping(run):
+    while not run.is_complete and not is_stopping(run):
         step = run.step + 1
         begin_step(run)
         pinned = yield from sample_pinned(run, step)
@@ -226,6 +226,7 @@ def evaluate_only(
     config: RunConfig, control: Control, *, folder: Path, step: int = 0, moment: Moment = "after"
 ) -> Iterator[Event]:
     """Evaluate the settings' model and adapter on the held-out problems."""
+    config = config.model_copy(update={"stop_when": ""})
     try:
         with ExitStack() as stack:
             task = _held_out_task(config)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.db.paths import run_folder, runs_folder, store_path
-from grpo_engine.config.parse import build
+from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, EngineError
@@ -103,9 +103,13 @@ def new_job(
 
 
 def resumed_job(
-    run: str, *, db: Path | None, folder: Path | None = None, control: Control | None = None
-) -> Job:
-    """Prepare a run from its last checkpoint, or from the start if it has none."""
+    run: str, *, db: Path | None, folder: Path | None = None, control: Control | None = None,
+    steps: int | None = None,
+) -> Job:  # fmt: skip
+    """Prepare a run from its last checkpoint, or from the start if it has none.
+
+    `steps` is a new number of steps.
+    """
     from experiments.reader import StoreReader
 
     if launched_rank():
@@ -116,20 +120,36 @@ def resumed_job(
             raise CheckpointError(
                 f"{folder} holds no checkpoint to resume from; start again with `train`"
             )
-        return Job(config=build(saved.state["config"], str(folder)), folder=folder, resume=True)
+        config = _with_steps(build(saved.state["config"], str(folder)), steps, saved.step)
+        return Job(config=config, folder=folder, resume=True)
     control, path = control or Control(), store_path(db)
     with closing(StoreReader(path)) as reader:
         found = resumable(reader, run)
         muted = reader.muted_alerts(found.summary.key)
-    config = build(found.config, f"run {found.summary.name}")
+    if found.summary.status == "completed" and steps is None:
+        raise CheckpointError(
+            f"run {found.summary.name} is complete at step {found.summary.step}; "
+            f"`grpo-tui resume {found.summary.name} --steps N` continues it to step N"
+        )
     step = newest_step(run_folder(path, found.summary.id))
+    config = _with_steps(build(found.config, f"run {found.summary.name}"), steps, step)
     recorder, handle = recorded(path, lambda recorder: recorder.resume_run(
-        found.summary.id, from_step=step, control=control
+        found.summary.id, from_step=step, control=control, config=None if steps is None else config
     ))  # fmt: skip
     return Job(
         config=config, folder=handle.folder, resume=True, recorder=recorder, handle=handle,
         control=control, muted=muted,
     )  # fmt: skip
+
+
+def _with_steps(config: RunConfig, steps: int | None, step: int) -> RunConfig:
+    if steps is None:
+        return config
+    if steps < step:
+        raise CheckpointError(
+            f"--steps {steps} is before step {step}, where the run is; give {step + 1} or more"
+        )
+    return build(merge(config.model_dump(mode="json"), {"steps": steps}))
 
 
 def follower(config: RunConfig, *, resume: bool) -> Job:

@@ -51,12 +51,12 @@ class Scores:
 
     def score(self, config: RunConfig, place: int, completion: str) -> dict[str, Any]:
         """Return each function's score and reason, and the weighted sum."""
-        from grpo_engine.rewards.scorer import check_refill
+        from grpo_engine.rewards.scorer import check_functions
 
         task, example = self._examples.task(config), self._examples.drawn(config)[place]
         worker = self._started(config)
         worker.check(list(example.columns), f"task {task.name}")
-        check_refill(config.algorithm.resolved(), worker.names)
+        check_functions(config, task, worker.names)
         prompt = conversation(task, example)
         scored = worker.score(
             [reward_prompt(prompt)],

@@ -80,14 +80,20 @@ class Recorder:
             return None  # the parent was deleted while its clone waited
 
     def resume_run(
-        self, run: int | str, *, from_step: int, control: Control | None = None
-    ) -> RunHandle:
-        """Begin a new attempt at a stored run; rows after `from_step` are hidden."""
-        return self._begin(self.store.key_of(run), from_step, control)
+        self, run: int | str, *, from_step: int, control: Control | None = None,
+        config: Any = None,
+    ) -> RunHandle:  # fmt: skip
+        """Begin a new attempt at a stored run; rows after `from_step` are hidden.
 
-    def _begin(self, run: int, from_step: int, control: Control | None) -> RunHandle:
+        `config` replaces its settings, for a run that continues for more steps.
+        """
+        return self._begin(self.store.key_of(run), from_step, control, config)
+
+    def _begin(
+        self, run: int, from_step: int, control: Control | None, config: Any = None
+    ) -> RunHandle:
         recording = Recording(self._file, run, control or Control())
-        recording.begin(self.store.start_attempt(run, from_step))
+        recording.begin(self.store.start_attempt(run, from_step, config))
         self._recordings.append(recording)
         handle = RunHandle(recording, self._queue)
         if self.warning:

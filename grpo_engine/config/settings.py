@@ -21,7 +21,9 @@ from pydantic import (
 
 from grpo_engine.config.recipe_settings import Setting
 from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, recipe
+from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import ConfigError
+from grpo_engine.metrics import is_metric, spec
 
 
 def setting(
@@ -200,6 +202,10 @@ class OptimizerConfig(Section):
 class EvaluationConfig(Section):
     """What is measured on held-out problems, and when."""
 
+    accuracy: str = setting(
+        "", "Which answers are right: `REWARD >= N`, or a reward function, which means >= 1; "
+        "empty for the task's own.",
+    )  # fmt: skip
     every: int = setting(0, "Evaluate every N steps; 0 for only before and after.", ge=0)
     before_and_after: bool = setting(True, "Evaluate before the first and after the last step.")
     problems: int = setting(128, "Held-out problems per evaluation.", ge=1, unit="problems")
@@ -217,7 +223,11 @@ class CheckpointConfig(Section):
 
     every: int = setting(20, "Write a checkpoint every N steps; 0 for only at the end.", ge=0)
     keep: int = setting(2, "Checkpoints kept beside the best one.", ge=1, le=1000)
-    best: bool = setting(True, "Keep the best checkpoint by held-out accuracy.")
+    best: bool = setting(True, "Keep the best checkpoint.")
+    best_by: str = setting(
+        "", "Held-out metric that decides which is best, such as eval/rewards/length; empty for "
+        "accuracy, or the reward where nothing says what is right.",
+    )  # fmt: skip
 
 
 class RecordConfig(Section):
@@ -263,6 +273,9 @@ class RunConfig(Section):
     name: str = setting("", "Name of the run; empty for a generated one.")
     seed: int = setting(0, "Seed of every random draw in the run.", ge=0, lt=2**31)
     steps: int = setting(100, "Training steps.", ge=1, le=10_000_000, unit="steps", main=True)
+    stop_when: str = setting(
+        "", "End earlier when this holds, such as `kl > .3 | eval/accuracy flat for 3`."
+    )
     model: ModelConfig = ModelConfig()
     task: TaskConfig = TaskConfig()
     rewards: RewardsConfig = RewardsConfig()
@@ -316,4 +329,32 @@ class RunConfig(Section):
                 "rewards.weights",
                 "rewards.functions",
             )
+        self._check_watched()
         return self
+
+    def _check_watched(self) -> None:
+        """Refuse to wait for, or choose by, what the run does not measure."""
+        if self.stop_when:
+            names = StopRule(self.stop_when).metrics
+            if any(name.startswith("eval/") for name in names) and not self.evaluation.every:
+                raise ConfigError(
+                    f"stop_when {self.stop_when!r} reads an evaluation, and none is made during "
+                    "the run; set evaluation.every",
+                    "stop_when",
+                    "evaluation.every",
+                )
+            if "kl" in names and not (self.record.kl or self.algorithm.resolved().anchor != "none"):
+                raise ConfigError(
+                    f"stop_when {self.stop_when!r} reads kl, which is not measured without a KL "
+                    "penalty; set record.kl true",
+                    "stop_when",
+                    "record.kl",
+                )
+        best_by = self.checkpoint.best_by
+        known = best_by.startswith("eval/") and is_metric(best_by)
+        if best_by and not (known and spec(best_by).direction != "none"):
+            raise ConfigError(
+                f"checkpoint.best_by must be a held-out metric of which more or less is better, "
+                f"such as eval/accuracy or eval/rewards/NAME, got {best_by!r}",
+                "checkpoint.best_by",
+            )

@@ -8,6 +8,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from grpo_engine.config.stop_when import is_better
+from grpo_engine.errors import ConfigError
 from grpo_engine.evaluation.statistics import (
     bootstrap,
     bootstrap_ratio,
@@ -16,12 +18,15 @@ from grpo_engine.evaluation.statistics import (
     wilson,
 )
 from grpo_engine.events import EvaluationFinished, EvaluationSample, Event, PhaseStarted
+from grpo_engine.metrics import spec
+from grpo_engine.rewards.scorer import Right
 from grpo_engine.rewards.shape import well_formed
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.train.report import groups_scored
 from grpo_engine.train.samples import SampledGroup
 from grpo_engine.train.sampling import sample_and_score
+from grpo_engine.train.step import end_if_met
 
 Moment = Literal["before", "during", "after"]
 Mode = Literal["greedy", "sampled"]
@@ -33,7 +38,7 @@ AT_A_TIME = 64  # the fewest rows decoded together, even if the run itself uses 
 def evaluate_if_due(run: Run) -> Iterator[Event]:
     """Between steps: evaluate at the set interval, and after the last step."""
     config, step = run.config.evaluation, run.step
-    if config.before_and_after and step == run.config.steps:
+    if config.before_and_after and run.is_complete:
         yield from evaluate(run, step, "after")
     elif config.every and step % config.every == 0:
         yield from evaluate(run, step, "during")
@@ -50,24 +55,39 @@ def evaluate(run: Run, step: int, moment: Moment) -> Generator[Event, None, bool
     modes: list[tuple[Mode, int]] = [("greedy", 1)] if config.greedy else []
     if config.samples:
         modes.append(("sampled", config.samples))
-    score = None
+    measured: dict[str, float] = {}  # the plain names are the sampled answers', if there are any
     for mode, samples in modes:
         finished = yield from _evaluate_mode(run, step, moment, mode, samples)
         if finished is None:
             return False
         yield finished
         yield from run.alerts.observe(finished)
-        mode_score = finished.metrics.get("eval/accuracy", finished.metrics["eval/reward"])
-        if score is None or mode == "sampled":
-            score = mode_score
-    progress = run.progress
-    if (
-        score is not None
-        and step > 0
-        and (progress.best_score is None or score > progress.best_score)
-    ):
-        progress.best_step, progress.best_score = step, score
+        measured |= finished.metrics
+        if mode == "greedy":
+            measured |= {
+                name.replace("eval/", "eval/greedy/", 1): value
+                for name, value in finished.metrics.items()
+            }
+    if measured:
+        _remember_best(run, step, measured)
+        yield from end_if_met(run, measured)
     return True
+
+
+def _remember_best(run: Run, step: int, measured: Mapping[str, float]) -> None:
+    """Remember the step if its policy is the best so far; the untrained one is not among them."""
+    metric = run.config.checkpoint.best_by
+    if not metric:
+        metric = "eval/accuracy" if "eval/accuracy" in measured else "eval/reward"
+    if metric not in measured:
+        raise ConfigError(
+            f"checkpoint.best_by {metric!r} is not among what an evaluation measures; choose from "
+            f"{', '.join(name for name in measured if spec(name).direction != 'none')}",
+            "checkpoint.best_by",
+        )
+    progress = run.progress
+    if step > 0 and is_better(metric, measured[metric], progress.best_score):
+        progress.best_step, progress.best_score = step, measured[metric]
 
 
 def _evaluate_mode(
@@ -99,8 +119,8 @@ def _evaluate_mode(
         mode=mode,
         problems=len(problems),
         samples=samples,
-        metrics=summarise(groups, run.scorer.accuracy, run.scorer.format),
-        rows=tuple(_row(group, run.scorer.accuracy) for group in groups),
+        metrics=summarise(groups, run.scorer.right, run.scorer.format),
+        rows=tuple(_row(group, run.scorer.right) for group in groups),
         seconds=run.clock.now() - begun,
     )
 
@@ -114,12 +134,7 @@ def sampling_of(run: Run, mode: Mode) -> Sampling:
     return replace(plain, temperature=config.temperature, top_p=config.top_p, top_k=config.top_k)
 
 
-def is_right(value: float | None) -> bool:
-    """Whether a score counts as right: 1 or more."""
-    return value is not None and value >= 1
-
-
-def summarise(groups: Sequence[SampledGroup], accuracy: str, format_: str) -> dict[str, float]:
+def summarise(groups: Sequence[SampledGroup], right: Right, format_: str) -> dict[str, float]:
     """Metrics over all problems; the ends of 95 % intervals are named `_low` and `_high`."""
     totals = [[v for v in group.totals if v is not None] for group in groups]
     means = [statistics.fmean(values) for values in totals if values]
@@ -133,39 +148,39 @@ def summarise(groups: Sequence[SampledGroup], accuracy: str, format_: str) -> di
     truncated = [rollout.finish == "length" for group in groups for rollout in group.rollouts]
     metrics["eval/mean_length"] = statistics.fmean(lengths) if lengths else 0.0
     metrics["eval/truncated"] = statistics.fmean(truncated) if truncated else 0.0
-    if groups and accuracy in groups[0].scores.names:
-        metrics |= _accuracy(groups, accuracy)
+    if groups and right.function in groups[0].scores.names:
+        metrics |= _accuracy(groups, right)
         if format_ in groups[0].scores.names:
-            metrics |= _by_format(groups, accuracy, format_)
+            metrics |= _by_format(groups, right, format_)
     return metrics
 
 
-def _accuracy(groups: Sequence[SampledGroup], accuracy: str) -> dict[str, float]:
+def _accuracy(groups: Sequence[SampledGroup], right: Right) -> dict[str, float]:
     samples = len(groups[0].rollouts)
-    right = [sum(map(is_right, group.scores.column(accuracy))) for group in groups]
-    share, (low, high) = share_with_interval(right, samples)
+    counts = [right.count(group.scores) for group in groups]
+    share, (low, high) = share_with_interval(counts, samples)
     metrics = {"eval/accuracy": share, "eval/accuracy_low": low, "eval/accuracy_high": high}
-    return metrics | dict(pass_at_ks(right, samples))
+    return metrics | dict(pass_at_ks(counts, samples))
 
 
-def _by_format(groups: Sequence[SampledGroup], accuracy: str, format_: str) -> dict[str, float]:
+def _by_format(groups: Sequence[SampledGroup], right: Right, format_: str) -> dict[str, float]:
     """Share of well-formed answers, and accuracy among them."""
     samples = len(groups[0].rollouts)
     formed = [_well_formed(group, format_) for group in groups]
     counts = [sum(row) for row in formed]
     share, (low, high) = share_with_interval(counts, samples)
     metrics = {"eval/format": share, "eval/format_low": low, "eval/format_high": high}
-    right = [
+    both = [
         sum(
-            ok and is_right(value)
-            for ok, value in zip(row, group.scores.column(accuracy), strict=True)
+            ok and right.holds(value)
+            for ok, value in zip(row, group.scores.column(right.function), strict=True)
         )
         for row, group in zip(formed, groups, strict=True)
     ]
     if sum(counts):
-        among = sum(right) / sum(counts)
+        among = sum(both) / sum(counts)
         metrics["eval/accuracy_of_formatted"] = among
-        low, high = _interval_of_ratio(right, counts)
+        low, high = _interval_of_ratio(both, counts)
         metrics["eval/accuracy_of_formatted_low"] = low
         metrics["eval/accuracy_of_formatted_high"] = high
     return metrics
@@ -184,14 +199,16 @@ def _interval_of_ratio(right: Sequence[int], counts: Sequence[int]) -> tuple[flo
     return bootstrap_ratio(right, counts)
 
 
-def _row(group: SampledGroup, accuracy: str) -> EvaluationSample:
+def _row(group: SampledGroup, right: Right) -> EvaluationSample:
     names = group.scores.names
     means: Mapping[str, float] = {
         name: statistics.fmean(known)
         for name in names
         if (known := [v for v in group.scores.column(name) if v is not None])
     }
-    right = sum(map(is_right, group.scores.column(accuracy))) if accuracy in names else 0
     return EvaluationSample(
-        example_key=group.example.key, correct=right, samples=len(group.rollouts), rewards=means
+        example_key=group.example.key,
+        correct=right.count(group.scores) if right.function in names else 0,
+        samples=len(group.rollouts),
+        rewards=means,
     )

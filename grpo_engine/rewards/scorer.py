@@ -1,16 +1,19 @@
 """Scores answers with the run's reward functions, and knows which one decides accuracy."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grpo_engine.alerts.rules import Finding
 from grpo_engine.alerts.state import raised
-from grpo_engine.config.recipes import Recipe
+from grpo_engine.config.conditions import OPERATORS, Term, Word, parse
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.config.stop_when import StopRule
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import ConfigError, EngineError
 from grpo_engine.events import AlertRaised
+from grpo_engine.metrics import function_of
 from grpo_engine.rewards.combine import process_steps
 from grpo_engine.rewards.scoring import OVERLONG, Scores, Steps
 from grpo_engine.rewards.worker.client import RewardWorker
@@ -58,8 +61,55 @@ def specs_of(config: RunConfig, task: Task) -> tuple[RewardSpec, ...]:
     )
 
 
-def check_refill(recipe: Recipe, names: Sequence[str]) -> None:
-    """Refuse refills that are judged by a reward function which the run does not have."""
+@dataclass(frozen=True, slots=True)
+class Right:
+    """The rule for right answers: the function that says so, and from which score on."""
+
+    function: str
+    op: str = ">="
+    limit: float = 1.0
+
+    @classmethod
+    def of(cls, text: str, accuracy: str, names: Sequence[str]) -> "Right":
+        """The rule in the settings, else the task's, else that of a function that scores 0 or 1."""
+        if not text:
+            known = [accuracy, *(name for name in names if "accuracy" in name), *RIGHT_OR_WRONG]
+            return cls(next((name for name in known if name in names), ""))
+        rule = _rule(text)
+        if rule is None or rule.function not in names:
+            raise ConfigError(
+                f"evaluation.accuracy must be a reward function of the run or `NAME >= NUMBER`, "
+                f"got {text!r}; its functions are {', '.join(names)}",
+                "evaluation.accuracy",
+                "rewards.functions",
+            )
+        return rule
+
+    def holds(self, score: float | None) -> bool:
+        """Whether a score counts as right."""
+        return score is not None and OPERATORS[self.op](score, self.limit)
+
+    def count(self, scores: Scores) -> int:
+        """How many answers of a group are right."""
+        return sum(map(self.holds, scores.column(self.function)))
+
+
+def _rule(text: str) -> Right | None:
+    """The rule that a text describes; None if it is no comparison of a name with a number."""
+    try:
+        match parse(text, "evaluation.accuracy"):
+            case Word(name):
+                return Right(name)
+            case Term(name, op, value) if op in OPERATORS:
+                return Right(name, op, float(value))
+    except ValueError:
+        pass
+    return None
+
+
+def check_functions(config: RunConfig, task: Task, names: Sequence[str]) -> Right:
+    """The rule for right answers; refuse settings that name a function which the run lacks."""
+    recipe = config.algorithm.resolved()
     own = [*names, OVERLONG] if recipe.overlong_buffer else names
     if recipe.refill_rounds and recipe.refill_on not in ("accuracy", "total", *own):
         raise ConfigError(
@@ -68,6 +118,17 @@ def check_refill(recipe: Recipe, names: Sequence[str]) -> None:
             "algorithm.refill_on",
             "rewards.functions",
         )
+    watched = StopRule(config.stop_when).metrics if config.stop_when else set()
+    named = [("stop_when", name) for name in watched]
+    for setting, metric in (*named, ("checkpoint.best_by", config.checkpoint.best_by)):
+        if function_of(metric) not in ("", *own):
+            raise ConfigError(
+                f"{setting} names {metric}, and {function_of(metric)!r} is not a reward "
+                f"function of the run; its functions are {', '.join(own)}",
+                setting,
+                "rewards.functions",
+            )
+    return Right.of(config.evaluation.accuracy, task.accuracy, names)
 
 
 class Scorer:
@@ -83,17 +144,15 @@ class Scorer:
             interrupted=lambda: control.stop_now,
         )
         self._tokenizer = tokenizer
-        self._total = config.steps
-        self._prompts = config.rollout.prompts
-        self._recipe = config.algorithm.resolved()
-        self._task = task
+        self._config, self._task = config, task
+        self.right = Right("")
 
     def __enter__(self) -> "Scorer":
         self._worker.__enter__()
         columns = dict(self._task.train[0].columns) if len(self._task.train) else {}
         try:
             self._worker.check(list(columns), f"task {self._task.name}")
-            check_refill(self._recipe, self._worker.names)
+            self.right = check_functions(self._config, self._task, self._worker.names)
         except EngineError:
             self._worker.close()
             raise
@@ -104,11 +163,8 @@ class Scorer:
 
     @property
     def accuracy(self) -> str:
-        """The function whose score of 1 means right; empty if the run has none."""
-        if self._task.accuracy in self._worker.names:
-            return self._task.accuracy
-        named = [name for name in self._worker.names if "accuracy" in name]
-        return next((name for name in (*named, *RIGHT_OR_WRONG) if name in self._worker.names), "")
+        """The function that says which answers are right; empty if the run has none."""
+        return self.right.function
 
     @property
     def weights(self) -> dict[str, float]:
@@ -141,15 +197,19 @@ class Scorer:
                 columns_of(examples),
                 {
                     "global_step": finished,
-                    "max_steps": self._total,
-                    "epoch": finished * self._prompts / max(1, len(self._task.train)),
+                    "max_steps": self._config.steps,
+                    "epoch": finished
+                    * self._config.rollout.prompts
+                    / max(1, len(self._task.train)),
                 },
             )
         except ScoringInterruptedError as error:
             raise StopNow(str(error)) from None
         return Scores(
             rewards=found.rewards,
-            steps=self._steps(found, rollouts) if self._recipe.signal == "process" else None,
+            steps=self._steps(found, rollouts)
+            if self._config.algorithm.resolved().signal == "process"
+            else None,
             logged=found.metrics,
             alerts=tuple(alerts_of(step, found.problems, rollouts)),
         )

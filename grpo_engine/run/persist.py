@@ -11,6 +11,7 @@ import mlx.core as mx
 from grpo_engine.config import mismatch
 from grpo_engine.config.parse import flatten
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.config.stop_when import Seen
 from grpo_engine.control import StopNow
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.errors import CheckpointError, NotWrittenError
@@ -29,8 +30,8 @@ from grpo_engine.run.session import Arrays, Progress, Run
 from grpo_engine.tasks.base import Example
 from grpo_engine.versions import versions
 
-# settings that may change on resume, because they do not affect results
-FREE = ("name",)
+# settings that may change on resume; a schedule that depends on the steps is noted
+FREE = ("name", "steps")
 OTHER_NOISE = (
     "the version that wrote this checkpoint gave a prompt that occurs twice in a step the same "
     "answers both times: steps with such a prompt are not bit-identical to the unbroken run's"
@@ -90,7 +91,7 @@ def save_if_due(run: Run) -> Iterator[Event]:
     is_requested = run.control.take_checkpoint()
     is_due = config.every and step % config.every == 0
     is_best = config.best and run.progress.best_step == step
-    if is_requested or is_due or is_best or run.unsaved or step == run.config.steps:
+    if is_requested or is_due or is_best or run.unsaved or run.is_complete:
         yield from save_checkpoint(run)
 
 
@@ -203,6 +204,7 @@ def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
         run.policy.load_critic(saved.tensors("critic"))
         run.critic_optimizer.restore(saved.tensors("critic_optimizer"), run.policy.critic_weights())
     run.progress = _progress(state["progress"])
+    yield from _note_other_steps(run, int(state["config"]["steps"]))
     run.alerts.restore(state["alerts"])
     run.saved_step = saved.step
     run.micro_rows = int(state["micro_rows"])
@@ -218,9 +220,24 @@ def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
             yield NoteWritten(step=run.step, severity="warning", text=OTHER_REFILLS)
 
 
+def _note_other_steps(run: Run, before: int) -> Iterator[Event]:
+    """Forget what ended a run that now continues; say if its learning rate does not."""
+    config = run.config
+    if config.steps == before:
+        return
+    run.progress.ended_by, run.progress.watched = "", {}
+    if config.optimizer.schedule != "constant":
+        yield NoteWritten(
+            step=run.step, severity="warning",
+            text=f"the learning rate follows a {config.optimizer.schedule} schedule over "
+            f"{config.steps} steps from here on; up to step {run.step} it was over {before}",
+        )  # fmt: skip
+
+
 def _progress(state: Mapping[str, Any]) -> Progress:
     pins = [_example(pin) for pin in state["pins"]]
-    return Progress(**{**state, "pins": pins})
+    watched = {check: Seen(**seen) for check, seen in state.get("watched", {}).items()}
+    return Progress(**{**state, "pins": pins, "watched": watched})
 
 
 def _example(data: Mapping[str, Any]) -> Example:

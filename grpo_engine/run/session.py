@@ -9,6 +9,7 @@ import mlx.core as mx
 from grpo_engine.alerts.state import Alerts
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.config.stop_when import Seen
 from grpo_engine.control import Control
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.platform.guard import ThreadGuard
@@ -38,6 +39,8 @@ class Progress:
     best_step: int | None = None
     best_score: float | None = None
     pins: list[Example] = field(default_factory=list)
+    watched: dict[str, Seen] = field(default_factory=dict)  # by the text of a stop_when check
+    ended_by: str = ""  # the condition of stop_when that ended the run
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +76,11 @@ class Run:
     def step(self) -> int:
         """The last finished step."""
         return self.progress.step
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last finished step was the run's last."""
+        return self.step >= self.config.steps or bool(self.progress.ended_by)
 
     @property
     def has_reference(self) -> bool:

@@ -1,11 +1,12 @@
 """Bookkeeping around a step: start, end, and checks between steps."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from grpo_engine.alerts.rules import Finding
 from grpo_engine.alerts.state import raised
+from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import NotFiniteError
-from grpo_engine.events import Event, StepFinished
+from grpo_engine.events import Event, NoteWritten, StepFinished
 from grpo_engine.run.persist import drop_state, hold_state
 from grpo_engine.run.session import Run
 from grpo_engine.train import report
@@ -70,8 +71,21 @@ def finish_step(
             f"{run.config.rollout.prompts} groups had answers that score differently.",
             remedy="Use harder or easier tasks, larger groups, or more algorithm.refill_rounds.",
         ))  # fmt: skip
+    yield from end_if_met(run, metrics)
     yield from check_finite(run, samples, result)
     yield from give_up_core(run)
+
+
+def end_if_met(run: Run, metrics: Mapping[str, float]) -> Iterator[Event]:
+    """Take in measurements; if `stop_when` holds, this step is the run's last."""
+    progress, text = run.progress, run.config.stop_when
+    if not text or progress.ended_by:
+        return
+    progress.ended_by = StopRule(text).observe(metrics, progress.watched)
+    if progress.ended_by:
+        yield NoteWritten(
+            step=run.step, text=f"stop_when {text!r} holds, so the run ends: {progress.ended_by}"
+        )
 
 
 def check_finite(run: Run, samples: Samples | None, result: UpdateResult | None) -> Iterator[Event]:

@@ -61,6 +61,7 @@ def reader(path: Path) -> Iterator[StoreReader]:
         ("cfg.algorithm.beta>0.1", ["high beta"]),
         ("cfg.optimizer.name=adamw seed=1", ["low"]),
         ("reward>0.25", ["high beta"]),
+        ("reward > 0.25 !(last.kl <= 0.02)", ["high beta"]),
         ("last.kl<=0.02", ["low"]),
         ("eval/accuracy>0.9", ["high beta"]),
         ("step>=2 step<5", ["low"]),

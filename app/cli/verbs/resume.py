@@ -9,6 +9,13 @@ import typer
 
 def resume(
     run: Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")] = "@last",
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Train up to this step, past the last one too. With a linear or cosine schedule "
+            "the learning rate jumps to where it would be in a run of this length."
+        ),
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Run in the background and print the run's name.")
     ] = False,
@@ -26,7 +33,7 @@ def resume(
 ) -> None:
     """Resume a run from its last checkpoint, bit for bit as if it had not stopped.
 
-    Example: grpo-tui resume @last
+    Example: grpo-tui resume @last --steps 200
     """
     if detach:
         from app.jobs.detach import start_detached
@@ -36,5 +43,5 @@ def resume(
     from app.jobs.headless import run_headless
     from app.jobs.start import resumed_job
 
-    job = resumed_job(run, db=db, folder=folder)
+    job = resumed_job(run, db=db, folder=folder, steps=steps)
     raise typer.Exit(run_headless(job, as_json=as_json, on_end=on_end, ready=ready_file))

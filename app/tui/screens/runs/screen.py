@@ -259,7 +259,8 @@ class RunsScreen(ControlScreen):
         if chosen.status in ("running", "paused"):
             self.notify(f"{chosen.name or chosen.id} has not ended yet; ⏎ opens it.")
         elif chosen.status == "completed":
-            self.notify(f"{chosen.name or chosen.id} is complete; c clones it with more steps.")
+            name = chosen.name or chosen.id
+            self.notify(f"{name} is complete; `grpo-tui resume {name} --steps N` continues it.")
         else:
             self.post_message(msg.ResumeRequested(chosen.id))
 

@@ -1,0 +1,147 @@
+"""The language of conditions: what filters of runs, `stop_when` and rules for right answers share.
+
+`kl > .3` compares, adjacent terms must all hold, `|` is or, `!` is not, brackets group. What a name
+or a single word means is up to the reader of the tree.
+"""
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MOST_PARTS, MOST_BRACKETS = 500, 50
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<mark>[()|!])
+    |(?P<key>[A-Za-z_][\w./@-]*)
+        (?P<op>\s*(?:>=|<=|!=|==|=|>|<)\s*|[~:])(?P<value>"[^"]*"|[^\s()|]+)
+    |(?P<word>"[^"]*"|[^\s()|!]+))""",
+    re.VERBOSE,
+)
+OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
+    "=": operator.eq, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word without an operator."""
+
+    text: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A comparison of a name with a value."""
+
+    key: str
+    op: str
+    value: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The opposite of a condition."""
+
+    part: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Conditions that must all hold."""
+
+    parts: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """Conditions of which one must hold."""
+
+    parts: tuple["Node", ...]
+
+
+Node = Word | Term | Not | Every | Either
+
+
+def parse(text: str, what: str) -> Node:
+    """Read a condition that is not empty; `what` names it in errors, which are ValueErrors."""
+    return _Parser(text, what).whole()
+
+
+class _Parser:
+    """Recursive-descent parser over the tokens of a condition."""
+
+    def __init__(self, text: str, what: str) -> None:
+        self.name = f"{what} {text!r}"
+        self.tokens = self._tokens(text)
+        marks = sum(token in ("(", "!") for token in self.tokens)
+        if len(self.tokens) > MOST_PARTS or marks > MOST_BRACKETS:
+            raise ValueError(
+                f"{what} {text[:40]!r}… has {len(self.tokens)} parts, {marks} of them brackets "
+                f"or !; it may have {MOST_PARTS}, {MOST_BRACKETS} of them brackets or !"
+            )
+
+    def _tokens(self, text: str) -> "list[Word | Term | str]":
+        found: list[Word | Term | str] = []
+        place, end = 0, len(text.rstrip())
+        while place < end:
+            match = _TOKEN.match(text, place)
+            if match is None:
+                raise ValueError(f"{self.name} is unclear at character {place + 1}")
+            value = match["value"] or match["word"] or ""
+            if len(value) > 1 and value[0] == value[-1] == '"':
+                value = value[1:-1]
+            if match["mark"]:
+                found.append(match["mark"])
+            elif match["key"]:
+                found.append(Term(match["key"], match["op"].strip(), value, place))
+            else:
+                found.append(Word(value, place))
+            place = match.end()
+        return found
+
+    def whole(self) -> Node:
+        """Read to the end."""
+        found = self.either()
+        if self.tokens:
+            raise ValueError(f"{self.name} has an extra {self.tokens[0]!r}")
+        return found
+
+    def either(self) -> Node:
+        """Read conditions joined by `|`."""
+        parts = [self.every()]
+        while self._next_is("|"):
+            self.tokens.pop(0)
+            parts.append(self.every())
+        return parts[0] if len(parts) == 1 else Either(tuple(parts))
+
+    def every(self) -> Node:
+        """Read adjacent conditions."""
+        parts: list[Node] = []
+        while self.tokens and self.tokens[0] not in ("|", ")"):
+            parts.append(self.one())
+        if not parts:
+            raise ValueError(f"{self.name} has an empty side of `|` or empty brackets")
+        return parts[0] if len(parts) == 1 else Every(tuple(parts))
+
+    def one(self) -> Node:
+        """Read one condition, negated or in brackets."""
+        token = self.tokens.pop(0)
+        if token == "!":
+            if not self.tokens:
+                raise ValueError(f"{self.name} ends with a `!`")
+            return Not(self.one())
+        if token == "(":
+            inside = self.either()
+            if not self._next_is(")"):
+                raise ValueError(f"{self.name} has a bracket that is not closed")
+            self.tokens.pop(0)
+            return inside
+        if isinstance(token, Word | Term):
+            return token
+        raise ValueError(f"{self.name} has an extra {token!r}")
+
+    def _next_is(self, mark: str) -> bool:
+        return bool(self.tokens) and self.tokens[0] == mark
