@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import pytest
 from app.jobs.queue_worker import _command
 from app.jobs.start import Job, new_job, resumed_job
 from experiments.queue import RunQueue
+from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import CheckpointError
+from grpo_engine.errors import CheckpointError, ConfigError
 from tests.app.stored import record, run_events
 from tests.experiments.made import CONFIG, started
 
@@ -57,7 +59,8 @@ def test_a_run_that_cannot_begin_closes_the_store(
 def test_a_resumed_run_keeps_its_settings_and_what_is_muted(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     alert = ev.AlertRaised(step=2, rule="kl_high", severity="warning", explanation="e", remedy="r")
-    key = record(path, chain(run_events(steps=2), [alert]), name="calm-otter", seed=7)
+    events = (event for event in run_events(steps=2) if not isinstance(event, ev.RunFinished))
+    key = record(path, chain(events, [alert]), name="calm-otter", seed=7)
     store = ExperimentStore(path)
     store.mute(key, "kl_high", True)
     store.close()
@@ -65,6 +68,22 @@ def test_a_resumed_run_keeps_its_settings_and_what_is_muted(tmp_path: Path) -> N
     assert (job.name, job.config.seed, job.resume) == ("calm-otter", 7, True)
     assert job.muted == {"kl_high"}
     job.close()
+
+
+def test_a_complete_run_continues_only_for_more_steps(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    key = record(path, run_events(steps=2), name="calm-otter")
+    with pytest.raises(CheckpointError, match=r"calm-otter --steps N` continues it"):
+        resumed_job("calm-otter", db=path)
+    job = resumed_job("calm-otter", db=path, steps=30)
+    job.close()
+    assert job.config.steps == 30
+    with closing(StoreReader(path)) as reader:
+        (run,) = reader.runs("cfg.steps=30", columns=["=steps"])
+        assert (run.key, run.total_steps, run.columns["steps"]) == (key, 30, 30)
+        assert reader.run(key).config["steps"] == 30
+    with pytest.raises(ConfigError, match="steps"):
+        resumed_job("calm-otter", db=path, steps=0)
 
 
 def test_a_run_that_still_trains_is_not_resumed(tmp_path: Path) -> None:
