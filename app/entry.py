@@ -3,6 +3,7 @@
 Loading typer takes as long as a third of the first paint.
 """
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -12,11 +13,14 @@ from pathlib import Path
 from app import exit_codes
 from app.cli.startup import name_store, open_workbench, plain_warning
 
+COMPLETING = "_GRPO_TUI_COMPLETE"  # set by the shell when it asks what a word may become
+
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     words = list(sys.argv[1:] if args is None else args)
-    if words and not (len(words) == 2 and words[0] == "--db" and not words[1].startswith("-")):
+    opens = not words or (len(words) == 2 and words[0] == "--db" and not words[1].startswith("-"))
+    if COMPLETING in os.environ or not opens:
         return int(import_module("app.cli.main").main(words))
     warnings.formatwarning = plain_warning
     if words:

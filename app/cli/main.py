@@ -1,5 +1,6 @@
 """The command `grpo-tui`: load only the requested verb, and print errors as one line."""
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from app import exit_codes
+from app.cli.params import read_bash_words
 from app.cli.startup import name_store, open_workbench, plain_warning
 from app.cli.verb_table import VERBS, Verb
 
@@ -80,7 +82,10 @@ def after_asking_for_mlx(callback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 root = typer.Typer(
-    cls=VerbGroup, help=ABOUT, context_settings={"help_option_names": ["-h", "--help"]}, **STYLE
+    cls=VerbGroup,
+    help=ABOUT,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    **(STYLE | {"add_completion": True}),
 )
 
 
@@ -114,6 +119,8 @@ def start(
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     warnings.formatwarning = plain_warning
+    if "COMP_WORDS" in os.environ:
+        read_bash_words()
     command = typer.main.get_command(root)
     try:
         command.main(list(args) if args is not None else None, prog_name="grpo-tui")

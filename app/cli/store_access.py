@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from shutil import disk_usage
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from app.text.stderr import say
 from experiments.db.paths import store_path
@@ -14,18 +12,6 @@ if TYPE_CHECKING:
     from experiments.reader import StoreReader
     from experiments.store import ExperimentStore
     from experiments.values import RunSummary
-
-Db = Annotated[
-    str | None,
-    typer.Option("--db", help="The store; else $GRPO_TUI_DB, else the platform's data folder."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
-Raw = Annotated[
-    bool,
-    typer.Option("--raw", help="Leave texts in CSV as they are: formulas, control characters."),
-]
-RunRef = Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")]
 
 SCARCE = 1e6  # bytes; a step's events need about as many
 

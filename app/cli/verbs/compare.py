@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.output import print_json, print_rows, print_table, tell
-from app.cli.store_access import Csv, Db, Json, Raw, reading, resolve_all
+from app.cli.params import Csv, Db, Json, Raw, complete_metrics, complete_runs
+from app.cli.store_access import reading, resolve_all
 from app.text.comparison import (
     comparison_json,
     flat_rows,
@@ -25,9 +26,15 @@ if TYPE_CHECKING:
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(help="Two runs or more.")],
-    baseline: Annotated[str, typer.Option(help="Show differences from this run.")] = "",
-    metric: Annotated[list[str] | None, typer.Option(help="Only these metrics.")] = None,
+    runs: Annotated[
+        list[str], typer.Argument(help="Two runs or more.", autocompletion=complete_runs)
+    ],
+    baseline: Annotated[
+        str, typer.Option(help="Show differences from this run.", autocompletion=complete_runs)
+    ] = "",
+    metric: Annotated[
+        list[str] | None, typer.Option(help="Only these metrics.", autocompletion=complete_metrics)
+    ] = None,
     at: Annotated[
         str, typer.Option(help="Compare at equal step, tokens or wall, or e.g. tokens=50000.")
     ] = "",

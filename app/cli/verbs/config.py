@@ -7,19 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from app import exit_codes
-from app.cli.store_access import Csv, Db, Json, reading
+from app.cli.params import Csv, Db, Json, Preset, Sets, complete_runs
+from app.cli.store_access import reading
 
 app = typer.Typer(no_args_is_help=True, help="Write, check and compare configuration files.")
-
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="a.b=c", help="Change one setting.")
-]
 
 
 @app.command("init")
 def init(
     out: Annotated[Path | None, typer.Argument(help="File to write; default: stdout.")] = None,
-    preset: Annotated[str | None, typer.Option(help="Start from these settings.")] = None,
+    preset: Preset = None,
     from_trl: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Translate TRL's GRPOConfig (YAML, JSON).")
     ] = None,
@@ -81,7 +78,7 @@ def explained(config: Any) -> str:
 def check(
     file: Annotated[Path, typer.Argument(help="YAML file to check.")],
     sets: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say whether a file is a valid configuration, and what differs from the defaults.
 
@@ -109,8 +106,12 @@ def check(
 
 @app.command("diff")
 def diff(
-    one: Annotated[str, typer.Argument(help="File, preset, run, or `defaults`.")],
-    other: Annotated[str, typer.Argument(help="File, preset, run, or `defaults`.")] = "defaults",
+    one: Annotated[
+        str, typer.Argument(help="File, preset, run, or `defaults`.", autocompletion=complete_runs)
+    ],
+    other: Annotated[
+        str, typer.Argument(help="File, preset, run, or `defaults`.", autocompletion=complete_runs)
+    ] = "defaults",
     as_json: Json = False,
     as_csv: Csv = False,
     db: Db = None,

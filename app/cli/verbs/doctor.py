@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from app import exit_codes
+from app.cli.params import Json
 from app.health import Fact, Level
 
 MARKS: Final = {Level.FINE: "✓", Level.WARNING: "!", Level.STOPS: "✗"}
@@ -17,7 +18,7 @@ COLOURS: Final = {Level.FINE: "32", Level.WARNING: "33", Level.STOPS: "31"}
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     db: Annotated[str | None, typer.Option(help="The database to check.")] = None,
 ) -> None:
     """Say what this machine has and lacks, and measure how fast it multiplies.

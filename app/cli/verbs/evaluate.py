@@ -5,13 +5,23 @@ from typing import Annotated, Any
 
 import typer
 
+from app.cli.params import Sets, complete_presets, complete_runs
+
 
 def evaluate(
-    target: Annotated[str, typer.Argument(help="Run, adapter folder, model folder or hub id.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="Run, adapter folder, model folder or hub id.", autocompletion=complete_runs
+        ),
+    ],
     file: Annotated[
         Path | None, typer.Option("--config", help="Settings for an adapter or a model.")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="Settings for an adapter or a model.")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Settings for an adapter or a model.", autocompletion=complete_presets),
+    ] = None,
     task: Annotated[str | None, typer.Option(help="Evaluate on another task.")] = None,
     samples: Annotated[int | None, typer.Option(help="Sampled answers per problem.")] = None,
     problems: Annotated[int | None, typer.Option(help="Held-out problems.")] = None,
@@ -19,9 +29,7 @@ def evaluate(
     base: Annotated[
         bool, typer.Option("--base/--no-base", help="Evaluate the model without adapter as well.")
     ] = True,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="a.b=c", help="Change one setting.")
-    ] = None,
+    sets: Sets = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as JSON.")] = False,
     db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
 ) -> None:

@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 from app.cli.output import data_stdout
-from app.cli.store_access import Db, Raw, reading, resolve_all
+from app.cli.params import Db, Raw, Runs
+from app.cli.store_access import reading, resolve_all
 from app.text.stderr import say
 
 
 def export(
-    runs: Annotated[list[str], typer.Argument(help="Runs.")],
+    runs: Runs,
     what: Annotated[
         str, typer.Option(help="runs, metrics, rollouts, tokens or evaluations.")
     ] = "metrics",

@@ -8,14 +8,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from app.cli.params import Json
+
 app = typer.Typer(invoke_without_command=True, help="List models; show one; import a GGUF file.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Dtype = Literal["float32", "float16", "bfloat16"]
 
 
 @app.callback()
-def models(context: typer.Context, as_json: AsJson = False) -> None:
+def models(context: typer.Context, as_json: Json = False) -> None:
     """List the models on this machine: embedded, imported, and in the Hugging Face cache.
 
     Example: grpo-tui models
@@ -36,7 +37,7 @@ def models(context: typer.Context, as_json: AsJson = False) -> None:
 @app.command()
 def show(
     path: Annotated[str, typer.Argument(help="`starter`, a model folder, or a hub id.")],
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Say what a model is: size, layers, context, end tokens, chat template.
 
@@ -56,7 +57,7 @@ def import_(
     file: Annotated[Path, typer.Argument(help="A GGUF file of the llama family.")],
     out: Annotated[Path | None, typer.Option(help="Folder to make.")] = None,
     dtype: Annotated[Dtype, typer.Option(help="Number format of the weights.")] = "float32",
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Make a model folder of a GGUF file, as other local tools have them.
 

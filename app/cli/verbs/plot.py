@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.output import print_json, print_rows
-from app.cli.store_access import Csv, Db, Json, reading, resolve_all
+from app.cli.params import Csv, Db, Json, complete_metrics, complete_runs
+from app.cli.store_access import reading, resolve_all
 from app.text.stderr import say
 
 if TYPE_CHECKING:
@@ -18,9 +19,14 @@ if TYPE_CHECKING:
 
 
 def plot(
-    runs: Annotated[list[str], typer.Argument(help="One run or more.")],
+    runs: Annotated[
+        list[str], typer.Argument(help="One run or more.", autocompletion=complete_runs)
+    ],
     metric: Annotated[
-        list[str] | None, typer.Option(help="The metric; may be repeated, a chart for each.")
+        list[str] | None,
+        typer.Option(
+            help="The metric; may be repeated, a chart for each.", autocompletion=complete_metrics
+        ),
     ] = None,
     smooth: Annotated[
         float,

@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
+from app.cli.params import Json, complete_presets
+
 app = typer.Typer(invoke_without_command=True, help="List the presets; show one.")
 
 
 @app.callback()
 def list_presets(
     context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the presets, the first one first.
 
@@ -33,11 +35,13 @@ def list_presets(
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(help="Name of the preset.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of the preset.", autocompletion=complete_presets)
+    ],
     full: Annotated[
         bool, typer.Option("--full", help="Include settings at their defaults.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Print a preset's settings, as a YAML file that `train` takes.
 

@@ -5,17 +5,16 @@ from typing import Annotated, Any
 
 import typer
 
+from app.cli.params import Json, complete_recipes
 from grpo_engine.config.recipe_cards import CARDS
 from grpo_engine.config.recipe_words import answers, around, formula, sentence
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe, settings_read
 
 app = typer.Typer(help="List the algorithms; show one.", invoke_without_command=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @app.callback()
-def default(context: typer.Context, as_json: AsJson = False) -> None:
+def default(context: typer.Context, as_json: Json = False) -> None:
     """List the algorithms; show one.
 
     Example: grpo-tui recipes show grpo
@@ -25,7 +24,7 @@ def default(context: typer.Context, as_json: AsJson = False) -> None:
 
 
 @app.command("list")
-def list_(as_json: AsJson = False) -> None:
+def list_(as_json: Json = False) -> None:
     """List every recipe with its six choices.
 
     Example: grpo-tui recipes list --json
@@ -47,8 +46,10 @@ def list_(as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(help="A recipe, for example grpo.")],
-    as_json: AsJson = False,
+    name: Annotated[
+        str, typer.Argument(help="A recipe, for example grpo.", autocompletion=complete_recipes)
+    ],
+    as_json: Json = False,
 ) -> None:
     """Show one recipe: its choices, formula, paper, settings, and what it is good and bad at.
 

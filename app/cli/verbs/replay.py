@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
+from app.cli.params import RunRef
+
 
 def replay(
-    run: Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")] = "@last",
+    run: RunRef = "@last",
     speed: Annotated[
         float, typer.Option(min=0.1, max=1000, help="Speed relative to the recording.")
     ] = 1.0,

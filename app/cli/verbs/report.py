@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.output import print_json, shown
-from app.cli.store_access import Db, Json, RunRef, reading
+from app.cli.params import Db, Json, RunRef
+from app.cli.store_access import reading
 from app.text.stderr import say
 
 if TYPE_CHECKING:

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from app.cli.params import RunRef
+
 
 def resume(
-    run: Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")] = "@last",
+    run: RunRef = "@last",
     steps: Annotated[
         int | None,
         typer.Option(

@@ -9,14 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from app import exit_codes
+from app.cli.params import Json
 
 app = typer.Typer(help="List the reward functions; show one.", invoke_without_command=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @app.callback()
-def default(context: typer.Context, as_json: AsJson = False) -> None:
+def default(context: typer.Context, as_json: Json = False) -> None:
     """List the reward functions; show one; try one.
 
     Example: grpo-tui rewards test numeric_answer --completion "so 7" --column answer=7
@@ -26,7 +25,7 @@ def default(context: typer.Context, as_json: AsJson = False) -> None:
 
 
 @app.command("list")
-def list_(as_json: AsJson = False) -> None:
+def list_(as_json: Json = False) -> None:
     """List the built-in reward functions.
 
     Example: grpo-tui rewards list --json
@@ -50,7 +49,7 @@ def list_(as_json: AsJson = False) -> None:
 @app.command("show")
 def show(
     name: Annotated[str, typer.Argument(help="A reward function, built in or your own.")],
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Show what a reward function does, which columns it needs and its options.
 
@@ -107,7 +106,7 @@ def try_(
         bool, typer.Option("--chat", help="Pass messages instead of text, as for chat prompts.")
     ] = False,
     time_limit: Annotated[float, typer.Option(help="Longest call, in seconds.", min=0.1)] = 30.0,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Try a reward function on completions, in a worker process as in a run.
 

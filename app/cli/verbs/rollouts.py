@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.output import print_rows
-from app.cli.store_access import Csv, Db, Json, Raw, RunRef, reading
+from app.cli.params import Csv, Db, Json, Raw, RunRef
+from app.cli.store_access import reading
 from app.text.prompt_text import asked
 from app.text.safe_text import excerpt
 from app.text.stderr import say

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.output import print_json, print_rows, print_table, tell
-from app.cli.store_access import Csv, Db, Json, Raw, RunRef, reading, resolve_all, writing
+from app.cli.params import Csv, Db, Json, Raw, RunRef, Runs, complete_runs
+from app.cli.store_access import reading, resolve_all, writing
 from app.text.stderr import say
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def rename(run: RunRef, name: str, db: Db = None) -> None:
 
 @app.command("tag")
 def tag(
-    runs: Annotated[list[str], typer.Argument(help="Runs.")],
+    runs: Runs,
     add: Annotated[list[str] | None, typer.Option("--add", "-a", help="Tag to add.")] = None,
     remove: Annotated[
         list[str] | None, typer.Option("--remove", "-r", help="Tag to remove.")
@@ -231,7 +232,7 @@ def note(run: RunRef, text: str, db: Db = None) -> None:
 
 @app.command("archive")
 def archive(
-    runs: Annotated[list[str], typer.Argument(help="Runs.")],
+    runs: Runs,
     undo: Annotated[bool, typer.Option("--undo", help="Show them again.")] = False,
     db: Db = None,
 ) -> None:
@@ -249,7 +250,7 @@ def archive(
 
 @app.command("delete")
 def delete(
-    runs: Annotated[list[str], typer.Argument(help="Archived runs.")],
+    runs: Annotated[list[str], typer.Argument(help="Archived runs.", autocompletion=complete_runs)],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Also delete runs that are not archived.")

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from app.cli.params import RunRef
+
 
 def serve(
-    run: Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")] = "@last",
+    run: RunRef = "@last",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on the loopback.")] = 8765,
     db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
 ) -> None:

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from app.cli.params import Db, Json, RunRef
 from app.cli.run_requests import ask
-from app.cli.store_access import Db, Json, RunRef
 
 
 def stop(

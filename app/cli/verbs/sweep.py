@@ -7,7 +7,8 @@ import typer
 
 from app import exit_codes
 from app.cli.output import print_json, print_rows, print_table
-from app.cli.store_access import Csv, Db, Json, writing
+from app.cli.params import Csv, Db, Json, complete_metrics, complete_settings
+from app.cli.store_access import writing
 from app.text.stderr import say
 
 if TYPE_CHECKING:
@@ -20,12 +21,17 @@ def sweep(
     file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")] = None,
     preset: Annotated[str | None, typer.Option(help="Start from a preset.")] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="a.b=1,2,3", help="Values to try.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="a.b=1,2,3", help="Values to try.", autocompletion=complete_settings
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds per point of the grid.", min=1)] = 1,
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     name: Annotated[str, typer.Option(help="Name of the sweep; its runs are numbered.")] = "sweep",
-    metric: Annotated[str, typer.Option(help="Metric of the table at the end.")] = "",
+    metric: Annotated[
+        str, typer.Option(help="Metric of the table at the end.", autocompletion=complete_metrics)
+    ] = "",
     add_only: Annotated[
         bool, typer.Option("--add-only", help="Queue the runs without starting them.")
     ] = False,

@@ -6,17 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="List the tasks; show one.", invoke_without_command=True)
+from app.cli.params import Json, Sets
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="a.b=c", help="Change one setting, like task.options.numbers=4."),
-]
+app = typer.Typer(help="List the tasks; show one.", invoke_without_command=True)
 
 
 @app.callback()
-def default(context: typer.Context, as_json: AsJson = False) -> None:
+def default(context: typer.Context, as_json: Json = False) -> None:
     """List the tasks; show one.
 
     Example: grpo-tui tasks show countdown
@@ -27,7 +23,7 @@ def default(context: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command("list")
 def list_(
-    as_json: AsJson = False,
+    as_json: Json = False,
     gym: Annotated[bool, typer.Option("--gym", help="List reasoning-gym's generators.")] = False,
 ) -> None:
     """List the built-in tasks, or every generator of reasoning-gym.
@@ -61,7 +57,7 @@ def show(
     count: Annotated[int, typer.Option(help="How many examples.", min=1, max=1000)] = 3,
     held_out: Annotated[bool, typer.Option("--held-out", help="Show held-out examples.")] = False,
     sets: Sets = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Print three examples exactly as the model sees them.
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli.params import Preset, Sets
+
 if TYPE_CHECKING:
     from app.jobs.engine_thread import EngineThread
     from grpo_engine.config.settings import RunConfig
@@ -13,12 +15,8 @@ if TYPE_CHECKING:
 
 def train(
     file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="Start from these settings; see `grpo-tui presets`.")
-    ] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="a.b=c", help="Change one setting.")
-    ] = None,
+    preset: Preset = None,
+    sets: Sets = None,
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random draw in the run.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,

@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
+from app.cli.params import RunRef
+
 
 def watch(
-    run: Annotated[str, typer.Argument(help="Id, unique prefix, name, @last or @best.")] = "@last",
+    run: RunRef = "@last",
     read_only: Annotated[
         bool, typer.Option("--read-only", help="View only: no control, no export, no new runs.")
     ] = False,

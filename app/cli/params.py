@@ -1,0 +1,114 @@
+"""Arguments and options that several verbs have, each with what the shell may complete it to."""
+
+import os
+from collections.abc import Iterator
+from textwrap import shorten
+from typing import Annotated
+
+import typer
+
+from experiments.db.paths import store_path
+
+Found = Iterator[tuple[str, str]]  # a value and its line of help
+RECENT = 50  # runs offered
+SETTING = "_GRPO_TUI_SETTING"  # whose value bash completes
+WIDEST = 60  # characters of help: a shell may show each line as a choice
+
+
+def complete_runs(context: typer.Context, incomplete: str) -> Found:
+    from contextlib import closing
+
+    from experiments.errors import StoreError
+    from experiments.reader import StoreReader
+
+    db = context.params.get("db") or context.find_root().params.get("db")
+    try:
+        with closing(StoreReader(store_path(db))) as reader:
+            for run in reader.runs(limit=RECENT):
+                if run.name.startswith(incomplete):
+                    yield run.name, f"{run.status} {run.step}/{run.total_steps} {run.recipe}"
+    except (StoreError, OSError):
+        return
+    yield from _matching(incomplete, ("@last", "the newest run"), ("@best", "the best reward"))
+
+
+def complete_presets(incomplete: str) -> Found:
+    from experiments.presets import names, preset
+
+    yield from _matching(incomplete, *((name, preset(name).about) for name in names()))
+
+
+def complete_recipes(incomplete: str) -> Found:
+    from grpo_engine.config.recipe_cards import CARDS
+
+    yield from _matching(incomplete, *((name, card.summary) for name, card in CARDS.items()))
+
+
+def complete_settings(incomplete: str) -> Found:
+    """Names of settings, and after `=` what a setting with choices may be."""
+    from grpo_engine.config.parse import settings
+    from grpo_engine.config.recipes import RECIPES
+
+    path, is_named, start = incomplete.partition("=")
+    prefix = f"{path}="
+    if SETTING in os.environ:
+        path, is_named, start, prefix = os.environ[SETTING], "=", incomplete, ""
+    if not is_named:
+        found = settings().values()
+        yield from _matching(incomplete, *((f"{one.path}=", one.help) for one in found))
+    elif path in settings():
+        choices = tuple(RECIPES) if path == "algorithm.recipe" else settings()[path].choices
+        yield from ((prefix + choice, "") for choice in choices if choice.startswith(start))
+
+
+def complete_metrics(incomplete: str) -> Found:
+    from grpo_engine.metrics import METRICS
+
+    yield from _matching(incomplete, *((m.name, m.label) for m in METRICS.values()))
+
+
+def _matching(incomplete: str, *found: tuple[str, str]) -> Found:
+    for name, about in found:
+        if name.startswith(incomplete):
+            yield name, shorten(about, WIDEST, placeholder=" …")
+
+
+def read_bash_words() -> None:
+    """Take `a.b =` out of bash's words: it splits `--set a.b=c` and completes only the `c`."""
+    words, at = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
+    value = words[at] if at < len(words) else ""
+    equals = at if value == "=" else at - 1
+    if equals < 2 or words[equals] != "=":
+        return
+    os.environ[SETTING] = words[equals - 1]
+    kept = [*words[: equals - 1], "" if value == "=" else value]
+    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = "\n".join(kept), str(len(kept) - 1)
+
+
+RunRef = Annotated[
+    str,
+    typer.Argument(help="Id, unique prefix, name, @last or @best.", autocompletion=complete_runs),
+]
+Runs = Annotated[list[str], typer.Argument(help="Runs.", autocompletion=complete_runs)]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        help="Start from these settings; see `grpo-tui presets`.", autocompletion=complete_presets
+    ),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="a.b=c", help="Change one setting.", autocompletion=complete_settings
+    ),
+]
+Db = Annotated[
+    str | None,
+    typer.Option("--db", help="The store; else $GRPO_TUI_DB, else the platform's data folder."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+Raw = Annotated[
+    bool,
+    typer.Option("--raw", help="Leave texts in CSV as they are: formulas, control characters."),
+]
