@@ -25,6 +25,7 @@ class Target:
 
     config: RunConfig
     step: int = 0
+    base: str = ""  # the model that a run began with
 
 
 def find_target(
@@ -66,7 +67,7 @@ def of_run(folder: Path, over: Mapping[str, Any], step: int | None) -> Target:
         raise CheckpointError(f"{folder} has no checkpoint of step {wanted}; it has {there}")
     chosen = checkpoint.load(folder, wanted)
     config = build(with_adapter(chosen.state["config"], chosen.path, over), str(folder))
-    return Target(config=config, step=wanted)
+    return Target(config=config, step=wanted, base=chosen.state["config"]["model"]["path"])
 
 
 def of_adapter(

@@ -50,7 +50,7 @@ VERBS: Final = tuple(
         (REFERENCE, "rewards", "rewards:app", "List the reward functions; show one."),
         (REFERENCE, "recipes", "recipes:app", "List the algorithms; show one."),
         (REFERENCE, "presets", "presets:app", "List the presets; show one."),
-        (REFERENCE, "models", "models:app", "List models; show one; import a GGUF file."),
+        (REFERENCE, "models", "models:app", "List models; show one; import or export one."),
         (REFERENCE, "config", "config:app", "Write, check and compare configuration files."),
         (REFERENCE, "doctor", "doctor:doctor", "Check this machine and its setup."),
     )

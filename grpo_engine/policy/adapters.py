@@ -193,6 +193,15 @@ def folded_in(model: nn.Module) -> Iterator[None]:
         model.update_modules(nest(swapped))
 
 
+def fuse(model: nn.Module) -> None:
+    """Add every adapter to the weights that it adapts, for good."""
+    merged = {
+        name: module.fuse() for name, module in model.named_modules() if isinstance(module, ADAPTED)
+    }
+    model.update_modules(nest(merged))
+    mx.eval(model.parameters())
+
+
 def save(
     model: nn.Module, base: Path, source: str, adapter: Mapping[str, Any], folder: Path,
     weights: Mapping[str, mx.array] | None = None,
@@ -202,7 +211,7 @@ def save(
     if adapter["fine_tune_type"] == "full":
         save_model(folder, model)
         for file in sorted(base.iterdir()):
-            if file.is_file() and _belongs(file.name):
+            if file.is_file() and belongs(file.name):
                 shutil.copyfile(file, folder / file.name)
         return
     own = dict(weights) if weights is not None else flatten(model.trainable_parameters())
@@ -211,7 +220,7 @@ def save(
     (folder / "adapter_config.json").write_text(json.dumps(written, indent=4, sort_keys=True))
 
 
-def _belongs(name: str) -> bool:
+def belongs(name: str) -> bool:
     """Whether a file of a model folder is copied unchanged: all but the weights and their index."""
     is_weights = name.endswith((".safetensors", ".safetensors.index.json", ".bin", ".gguf"))
     return not is_weights and name.endswith((".json", ".jinja", ".txt", ".model", ".tiktoken"))

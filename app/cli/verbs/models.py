@@ -1,16 +1,21 @@
-"""`grpo-tui models`: list and describe local models, import GGUF files."""
+"""`grpo-tui models`: list and describe local models, import GGUF files, export trained models."""
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from app.cli.params import Json
+from app.cli.params import Db, Json, RunRef
+from app.cli.store_access import reading
 
-app = typer.Typer(invoke_without_command=True, help="List models; show one; import a GGUF file.")
+app = typer.Typer(
+    invoke_without_command=True,
+    help="List models; show, import or export one.",
+)
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 
@@ -75,6 +80,50 @@ def import_(
     typer.echo(
         f"{made.parameters / 1e6:.1f} M parameters ({made.architecture}, "
         f"{', '.join(made.formats)}) as {dtype}, {made.bytes / 1e6:.0f} MB", err=True,
+    )  # fmt: skip
+
+
+@app.command("export")
+def export_(
+    run: RunRef,
+    to: Annotated[
+        Literal["mlx", "hf", "peft", "gguf"],
+        typer.Option(help="For MLX, transformers, peft (the adapter alone), or llama.cpp."),
+    ] = "mlx",
+    out: Annotated[Path | None, typer.Option(help="Folder to make; default: RUN-TO.")] = None,
+    dtype: Annotated[
+        Literal["float32", "float16", "bfloat16", "q8_0"],
+        typer.Option(help="Number format; q8_0 is for gguf, peft is always float32."),
+    ] = "float32",
+    step: Annotated[int | None, typer.Option(help="Checkpoint of a run; else its best.")] = None,
+    as_json: Json = False,
+    db: Db = None,
+) -> None:
+    """Write a run's model for another program, reopen it, and compare it with the trained one.
+
+    Example: grpo-tui models export @best --to gguf --dtype q8_0
+    """
+    from app.cli.evaluating import find_target
+    from app.cli.model_card import card_of, held_out_table
+    from grpo_engine.models.export import export
+
+    with reading(db) as reader:
+        found = reader.resolve(run)
+        evaluations = reader.evaluations(found.key)
+    target = find_target(
+        found.id, file=None, preset=None, sets=(), changes={}, step=step,
+        db=Path(db) if db else None,
+    )  # fmt: skip
+    card = card_of(found.name, target, held_out_table(evaluations))
+    name = re.sub(r"[^\w.-]+", "-", found.name).lstrip(".")
+    made = export(target.config.model, out or Path(f"{name}-{to}"), to, dtype, card)
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(made) | {"folder": str(made.folder)}, indent=2))
+        return
+    typer.echo(str(made.folder))
+    typer.echo(
+        f"step {target.step}, {made.bytes / 1e6:.1f} MB as {dtype}; reopened: log-probabilities "
+        f"differ by {made.difference:.1g} nats a token on average", err=True,
     )  # fmt: skip
 
 

@@ -77,6 +77,23 @@ def weight_names(file: GgufFile) -> dict[str, str]:
     return names
 
 
+def gguf_name(name: str) -> str:
+    """A weight's name in a GGUF file; empty if these architectures have no such weight."""
+    stem, _, leaf = name.rpartition(".")
+    outer = {place: known for known, place in OUTER.items()}
+    if stem in outer:
+        return f"{outer[stem]}.{leaf}"
+    found = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
+    inner = {place: known for known, place in INNER.items()}
+    return f"blk.{found[1]}.{inner[found[2]]}.{leaf}" if found and found[2] in inner else ""
+
+
+def interleaved(array: Floats, heads: int) -> Floats:
+    """The rotary halves of q or k as the llama architecture's files have them: in pairs."""
+    halves = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
+
+
 def weight(file: GgufFile, name: str) -> Floats:
     """A tensor in mlx-lm's layout, with the rotary halves of q and k de-interleaved."""
     array = file.tensor(name)

@@ -1,6 +1,12 @@
-"""Builds `tokenizer.json` and `tokenizer_config.json` from a GGUF file's metadata."""
+"""A tokenizer as `tokenizer.json` and as a GGUF file's metadata: each made from the other."""
 
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
+
+from gguf import GGUFWriter
 
 from grpo_engine.errors import ModelError
 from grpo_engine.models.gguf.reader import GgufFile
@@ -187,3 +193,88 @@ def _settings(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
     if template := file.metadata.get("tokenizer.chat_template"):
         settings["chat_template"] = template
     return settings
+
+
+def add(writer: GGUFWriter, folder: Path, config: Mapping[str, Any]) -> None:
+    """Write the tokenizer of a model folder into a GGUF file."""
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    model, rows = content["model"], int(config["vocab_size"])
+    if model.get("type") != "BPE":
+        raise ModelError(
+            f"{folder} has a tokenizer of type {model.get('type')}; a GGUF file can hold BPE"
+        )
+    tokens, types = _listed(content, rows)
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    if model.get("byte_fallback"):
+        writer.add_tokenizer_model("llama")
+        writer.add_token_scores(_scores(tokens, merges))
+        writer.add_add_space_prefix("Prepend" in json.dumps(content.get("normalizer")))
+    else:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(_pre(content, folder))
+        writer.add_token_merges(merges)
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    begins = content.get("post_processor") or {}
+    writer.add_add_bos_token(bool(begins.get("special_tokens")))
+    _add_ends(writer, config)
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    template = folder / "chat_template.jinja"
+    text = template.read_text(encoding="utf-8") if template.is_file() else None
+    if text or isinstance(text := settings.get("chat_template"), str):
+        writer.add_chat_template(text)
+
+
+def _listed(content: Mapping[str, Any], rows: int) -> tuple[list[str], list[int]]:
+    """Every token in the order of its id, and its type; rows without a token are unused."""
+    tokens = [f"[PAD{place}]" for place in range(rows)]
+    types = [UNUSED] * rows
+    for token, place in content["model"]["vocab"].items():
+        is_byte = content["model"].get("byte_fallback") and re.fullmatch("<0x[0-9A-F]{2}>", token)
+        tokens[place], types[place] = token, BYTE if is_byte else NORMAL
+    for added in content["added_tokens"]:
+        tokens[added["id"]] = added["content"]
+        types[added["id"]] = CONTROL if added["special"] else USER
+    return tokens, types
+
+
+def _scores(tokens: list[str], merges: list[str]) -> list[float]:
+    """A score for each piece: the earlier its merge, the higher."""
+    ranks: dict[str, int] = {}
+    for rank, merge in enumerate(merges):
+        ranks.setdefault(merge.replace(" ", ""), rank)
+    return [-float(ranks.get(token, len(merges))) for token in tokens]
+
+
+def _pre(content: Mapping[str, Any], folder: Path) -> str:
+    """The name under which GGUF files know this pre-tokenizer."""
+
+    def known(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: known(value) for key, value in part.items() if key != "trim_offsets"}
+        return [known(one) for one in part] if isinstance(part, list) else part
+
+    found = known(content.get("pre_tokenizer"))
+    for name, one in PRE_TOKENIZERS.items():
+        if known(one) == found:
+            return name
+    raise ModelError(
+        f"{folder} splits text in a way that has no name in GGUF files; "
+        f"{', '.join(PRE_TOKENIZERS)} have one"
+    )
+
+
+def _add_ends(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """The tokens that begin a text, end an answer and fill up."""
+    ends = config.get("eos_token_id")
+    listed = ends if isinstance(ends, list) else [ends]
+    known = [int(one) for one in listed if one is not None]
+    for add_one, place in zip(
+        (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id),
+        known, strict=False,
+    ):  # fmt: skip
+        add_one(place)
+    if config.get("bos_token_id") is not None:
+        writer.add_bos_token_id(int(config["bos_token_id"]))
+    if config.get("pad_token_id") is not None:
+        writer.add_pad_token_id(int(config["pad_token_id"]))

@@ -10,7 +10,7 @@ import pytest
 from mlx_lm import load
 
 from grpo_engine.errors import ModelError
-from grpo_engine.models import from_gguf
+from grpo_engine.models import folders
 from grpo_engine.models.from_gguf import import_gguf
 from grpo_engine.models.gguf.blocks import block, dequantise, readable
 from tests.engine.models.gguf_files import tiny_metadata, tiny_tensors, write_gguf, write_tiny
@@ -55,7 +55,7 @@ def test_an_imported_model_is_the_one_it_was_made_of(
 def test_weights_of_several_shards_are_found_again(
     tiny: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(from_gguf, "SHARD_BYTES", 20_000)
+    monkeypatch.setattr(folders, "SHARD_BYTES", 20_000)
     made = import_gguf(tiny[1], tmp_path / "made", dtype="float16")
     assert len(list(made.folder.glob("model-*-of-*.safetensors"))) > 2
     assert made.bytes == 2 * made.parameters

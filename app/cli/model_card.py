@@ -1,0 +1,46 @@
+"""The README.md of an exported model: what it was trained on, how, and what came of it."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from app.text.numbers import share
+from experiments.values import EvaluationView
+from grpo_engine.config.parse import flatten
+from grpo_engine.config.settings import RunConfig
+
+if TYPE_CHECKING:
+    from app.cli.evaluating import Target
+
+BESIDE = ("name", "model.path", "model.adapter")  # said elsewhere, or true of this machine alone
+
+
+def card_of(name: str, target: "Target", held_out: Sequence[str] = ()) -> str:
+    """The facts of a run in Markdown, with the front matter that model hubs read."""
+    config, defaults = target.config, flatten(RunConfig())
+    changed = {
+        path: value for path, value in flatten(config).items()
+        if path not in BESIDE and value != defaults[path]
+    }  # fmt: skip
+    lines = [
+        "---", f"base_model: {target.base}", "tags: [grpo, reinforcement-learning]", "---",
+        "", f"# {name}", "",
+        f"{target.base}, trained for {target.step} steps with the recipe "
+        f"`{config.algorithm.recipe}` on `{config.task.name}` by grpo-tui.", "",
+        *held_out,
+    ]  # fmt: skip
+    lines += ["## Settings that differ from the defaults", ""]
+    lines += ["| setting | value |", "| --- | --- |"]
+    lines += [f"| {path} | `{value}` |" for path, value in changed.items()]
+    return "\n".join(lines) + "\n"
+
+
+def held_out_table(evaluations: Sequence[EvaluationView]) -> list[str]:
+    """A run's evaluations in Markdown; nothing where none says what is right."""
+    rows = []
+    for one in evaluations:
+        right = [one.metrics.get(f"eval/accuracy{end}") for end in ("", "_low", "_high")]
+        if right[0] is not None:
+            shown, low, high = map(share, right)
+            rows.append(f"| {one.step} | {one.mode} | {one.problems} | {shown} ({low} to {high}) |")
+    head = ["| step | answers | problems | right (95 %) |", "| ---: | --- | ---: | --- |"]
+    return ["## Held-out problems", "", *head, *rows, ""] if rows else []
