@@ -5,6 +5,8 @@ from math import comb, sqrt
 
 import numpy as np
 
+from grpo_engine.events import rewards_differ
+
 Interval = tuple[float, float]
 Z = 1.959964  # two-sided 95 %
 
@@ -53,6 +55,22 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
     if not 1 <= k <= samples:
         raise ValueError(f"k must be from 1 to the number of samples ({samples}), got {k}")
     return 1.0 - comb(samples - correct, k) / comb(samples, k)
+
+
+def signal_at_k(rewards: Sequence[float], k: int) -> float:
+    """Unbiased probability that k answers to a prompt do not all score the same, from n of them.
+
+    ``1 - Σ_v C(n_v, k) / C(n, k)`` over the distinct scores v.
+    """
+    if not 1 <= k <= len(rewards):
+        raise ValueError(f"k must be from 1 to the number of answers ({len(rewards)}), got {k}")
+    same: list[list[float]] = []
+    for reward in sorted(rewards):
+        if same and not rewards_differ((same[-1][0], reward)):
+            same[-1].append(reward)
+        else:
+            same.append([reward])
+    return 1.0 - sum(comb(len(equal), k) for equal in same) / comb(len(rewards), k)
 
 
 def share_with_interval(correct: Sequence[int], samples: int) -> tuple[float, Interval]:

@@ -1,0 +1,122 @@
+"""`grpo-tui probe`: what the model can do before a run, and which group size gives a signal."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.params import Json, Preset, Sets
+from app.text.numbers import share
+
+if TYPE_CHECKING:
+    from grpo_engine.probe import PromptsProbed, SignalAt
+
+BINS = 10
+WIDE = 40  # cells of the longest bar
+
+
+def probe(
+    file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")] = None,
+    preset: Preset = None,
+    sets: Sets = None,
+    prompts: Annotated[int, typer.Option(help="Training prompts to try.", min=2)] = 64,
+    samples: Annotated[int, typer.Option(help="Answers to each.", min=2, max=256)] = 16,
+    temperature: Annotated[
+        list[float] | None, typer.Option(help="May be repeated; default: the run's.", min=0.01)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Try the model on training prompts: pass rates, and the share with a signal by group size.
+
+    A prompt gives a signal if its answers do not all score the same. Nothing is trained or stored.
+
+    Example: grpo-tui probe --preset starter --temperature 0.8 --temperature 1.0
+    """
+    from app.cli.run_config import assemble
+    from app.jobs.progress import printer
+    from grpo_engine.platform import enter_engine
+
+    config = assemble(file, preset, sets or [])
+    enter_engine(0)
+    from grpo_engine.control import Control
+    from grpo_engine.probe import PromptsProbed
+    from grpo_engine.probe import probe as probed
+
+    show = printer(as_json=False)
+    found: list[PromptsProbed] = []
+    with tempfile.TemporaryDirectory(prefix="grpo-tui-probe-") as place:
+        for event in probed(
+            config, Control(), folder=Path(place), prompts=prompts, samples=samples,
+            temperatures=temperature or [config.rollout.temperature],
+        ):  # fmt: skip
+            if isinstance(event, PromptsProbed):
+                found.append(event)
+            elif not as_json:
+                show.show(event)
+    show.close()
+    sizes = sorted({2**n for n in range(1, 9) if 2**n <= samples} | {config.rollout.group_size})
+    reports = [report(one, sizes, config.rollout.prompts) for one in found]
+    typer.echo(
+        json.dumps([facts for facts, _ in reports], indent=2)
+        if as_json else "\n".join(text for _, text in reports)
+    )  # fmt: skip
+
+
+def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dict[str, Any], str]:
+    """The findings at one temperature, as data and as text."""
+    from grpo_engine.probe import ENOUGH, recommended, signals
+
+    found = signals(probed, sizes, prompts)
+    best = recommended(found)
+    answers = len(probed.rewards[0])
+    tried = f"{len(probed.keys)} prompts, {answers} answers each"
+    lines = [f"temperature {probed.temperature:g}: {tried}"]
+    rates = None
+    if probed.right is not None:
+        rates = [count / answers for count in probed.right]
+        lines += ["", f"right: {share(sum(rates) / len(rates))} of the answers", *_histogram(rates)]
+    lines += ["", "group size  prompts with a signal      a step of "
+              f"{prompts} prompts, sampled and scored"]  # fmt: skip
+    lines += [_row(one) for one in found]
+    if best is not None:
+        lines += ["", f"Use rollout.group_size {best.group_size}: the smallest tried at which "
+                  f"{share(ENOUGH)} of the prompts have a signal."]  # fmt: skip
+    else:
+        lines += ["", f"No group size tried gives {share(ENOUGH)} of the prompts a signal: use "
+                  "easier or harder prompts, another temperature, or more --samples."]  # fmt: skip
+    facts = {
+        "temperature": probed.temperature, "prompts": len(probed.keys), "answers": answers,
+        "tokens": probed.tokens, "seconds": probed.seconds,
+        "pass_rates": None if rates is None else dict(zip(probed.keys, rates, strict=True)),
+        "group_sizes": [
+            {"group_size": one.group_size, "share": one.share, "low": one.interval[0],
+             "high": one.interval[1], "seconds": one.seconds}
+            for one in found
+        ],
+        "recommended": best.group_size if best else None,
+    }  # fmt: skip
+    return facts, "\n".join([*lines, ""])
+
+
+def _row(one: "SignalAt") -> str:
+    low, high = one.interval
+    shown = f"{share(one.share)} ({share(low)} to {share(high)})"
+    return f"{one.group_size:>10}  {shown:<24}  {one.seconds:>8.1f} s"
+
+
+def _histogram(rates: list[float]) -> list[str]:
+    """How many prompts have which pass rate; those that are always or never right apart."""
+    counts = [0] * BINS
+    for rate in rates:
+        if 0 < rate < 1:
+            counts[min(BINS - 1, int(rate * BINS))] += 1
+    rows = [("never", sum(rate == 0 for rate in rates))]
+    rows += [(f"{n * BINS} to {(n + 1) * BINS} %", count) for n, count in enumerate(counts)]
+    rows.append(("always", sum(rate == 1 for rate in rates)))
+    most = max(count for _, count in rows)
+    return [
+        f"{label:>12}  {'█' * round(WIDE * count / most)}{' ' if count else ''}{count}"
+        for label, count in rows
+    ]

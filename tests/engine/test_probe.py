@@ -1,0 +1,106 @@
+"""The probe: the share of prompts that would have a signal, at each group size."""
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_engine.config.parse import build
+from grpo_engine.control import Control
+from grpo_engine.evaluation.statistics import signal_at_k
+from grpo_engine.events import GroupScored, rewards_differ
+from grpo_engine.probe import PromptsProbed, probe, recommended, signals
+from tests.engine.runs import events_of, settings, write_world
+
+
+@given(rewards=st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=2, max_size=7), data=st.data())
+def test_the_chance_of_a_signal_is_that_over_all_choices_of_answers(
+    rewards: list[float], data: st.DataObject
+) -> None:
+    k = data.draw(st.integers(1, len(rewards)))
+    groups = list(combinations(rewards, k))
+    share = sum(map(rewards_differ, groups)) / len(groups)
+    assert signal_at_k(rewards, k) == pytest.approx(share)
+
+
+def test_scores_that_differ_by_rounding_give_no_signal() -> None:
+    assert signal_at_k([0.2 + 0.1, 0.3], 2) == 0
+    # two of four right: of the 6 pairs, 2 are alike
+    assert signal_at_k([1, 0, 1, 0], 2) == pytest.approx(4 / 6)
+
+
+def probed(*rewards: tuple[float | None, ...]) -> PromptsProbed:
+    return PromptsProbed(
+        temperature=1.0, keys=tuple(map(str, range(len(rewards)))), rewards=rewards,
+        right=None, tokens=0, seconds=8.0,
+    )  # fmt: skip
+
+
+def test_the_smallest_group_with_enough_signal_is_recommended() -> None:
+    found = signals(probed((1, 0, 0, 0), (1, 1, 0, 0)), [2, 3, 4, 8], prompts=16)
+    # pairs of one right in four: 3/6; of two in four: 4/6. Threes: 3/4 and 1. Fours: 1 and 1
+    assert [one.group_size for one in found] == [2, 3, 4]  # not more than there are answers
+    assert [one.share for one in found] == pytest.approx([7 / 12, 7 / 8, 1])
+    # 8 s for 8 answers, so a step of 16 prompts takes 16 s times the group size
+    assert [one.seconds for one in found] == [32, 48, 64]
+    best = recommended(found)
+    assert best is not None
+    assert best.group_size == 3
+    assert recommended(signals(probed((1, 1, 1, 1)), [2, 4], prompts=1)) is None
+
+
+def test_answers_without_a_score_are_left_out() -> None:
+    (one,) = signals(probed((1, None, 0, None), (None, None, None, 1)), [2], prompts=1)
+    assert one.share == 1
+
+
+def test_the_training_prompts_are_tried_in_the_order_of_the_run(tmp_path: Path) -> None:
+    config = settings(write_world(tmp_path), steps=1)
+    events = probe(
+        config, Control(), folder=tmp_path / "probe", prompts=3, samples=4,
+        temperatures=[0.5, 1.0],
+    )  # fmt: skip
+    found = [event for event in events if isinstance(event, PromptsProbed)]
+    assert [one.temperature for one in found] == [0.5, 1.0]
+    trained = [
+        e.group.example_key for e in events_of(config, tmp_path / "run")
+        if isinstance(e, GroupScored) and e.group.origin == "train"
+    ]  # fmt: skip
+    assert list(found[0].keys[:2]) == trained
+    assert [len(row) for row in found[0].rewards] == [4, 4, 4]
+    assert found[0].right is not None
+    accuracy = [sum(map(bool, found[0].right))]
+    assert accuracy[0] <= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_training_shows_the_share_that_the_probe_foretold(tmp_path: Path, size: int) -> None:
+    from experiments.presets import preset
+
+    tree = preset("starter").tree
+    tree |= {"steps": 4, "evaluation": {"before_and_after": False, "pinned": 0}}
+    tree["rollout"] = {**tree["rollout"], "prompts": 16, "group_size": size}
+    tree["optimizer"] = {**tree["optimizer"], "learning_rate": 0.0}
+    config = build(tree)
+    (found,) = [
+        event
+        for event in probe(
+            config, Control(), folder=tmp_path / "probe", prompts=64, samples=16,
+            temperatures=[1.0],
+        )
+        if isinstance(event, PromptsProbed)
+    ]  # fmt: skip
+    (expected,) = signals(found, [size], prompts=16)
+    groups = [
+        e.group for e in events_of(config, tmp_path / "run")
+        if isinstance(e, GroupScored) and e.group.origin == "train"
+    ]  # fmt: skip
+    assert len(groups) == 64
+    share = sum(not group.no_signal for group in groups) / 64
+    low, high = expected.interval
+    # each prompt is tried once more: 1.96 standard errors of 64 draws beside the interval
+    chance = 1.96 * (expected.share * (1 - expected.share) / 64) ** 0.5
+    assert low - chance <= share <= high + chance
