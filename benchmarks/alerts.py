@@ -84,7 +84,15 @@ RECIPES = (
 )  # fmt: skip
 HEALTHY = (
     Case(name="grpo", seeds=range(10), steps=STEPS, changes={"algorithm": {"passes": 2}}),
-    *(Case(name=name, steps=MEDIUM, changes={"algorithm": {"recipe": name}}) for name in RECIPES),
+    *(
+        Case(
+            name=name,
+            steps=MEDIUM,
+            changes={"algorithm": {"recipe": name}},
+            seeds=range(6 if name == "ppo" else 2),
+        )
+        for name in RECIPES
+    ),
     # refreshes its reference at step 50
     Case(name="grpo-iterative", steps=STEPS, changes={"algorithm": {"recipe": "grpo-iterative"}}),
 )
