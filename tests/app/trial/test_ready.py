@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from app.trial.client import MAY_FETCH
 from app.trial.examples import Examples
 from app.trial.memory import Estimates
-from app.trial.ready import Readiness, refuse, require, require_apart
+from app.trial.ready import Readiness, refuse, require, require_apart, told
 from app.trial.scores import Scores
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import ConfigError
+from grpo_engine.errors import ConfigError, DataError
 from grpo_engine.events import RunFailed, RunFinished
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.tiny import write_model
@@ -90,6 +90,8 @@ WRONG: tuple[tuple[str, dict[str, Any]], ...] = (
                             "rewards": {"functions": ["numeric_answer"]}}),
     ("rollout.max_new_tokens", {"rollout": {"max_new_tokens": 131072}}),
     ("algorithm.refill_on", {"algorithm": {"recipe": "dapo", "refill_on": "nothing"}}),
+    ("task.max_prompt_tokens", {"task": {"max_prompt_tokens": 1}}),
+    ("optimizer.epsilon", {"optimizer": {"name": "sgd", "epsilon": 1e-4}}),
     ("optimizer.weight_decay", {"optimizer": {"name": "adam", "weight_decay": 0.1}}),
 )  # fmt: skip
 
@@ -110,6 +112,13 @@ def test_a_setting_that_fails_at_the_first_step_is_refused_by_its_name(
         refuse(found)
     # and a run would indeed not begin
     assert isinstance(events_of(config, tmp_path)[-1], RunFailed)
+
+
+def test_the_setting_to_change_is_what_the_error_says_and_not_a_name_in_its_words() -> None:
+    words = "`rollout.max_new_tokens` is a bad name for a file"
+    assert told(DataError(words), "task.name") == ("task.name", f"task.name: {words}")
+    assert told(DataError(words, "task.options"), "task.name")[0] == "task.options"
+    assert told(OSError("no task.options"), "task.name")[0] == "task.name"
 
 
 def test_weights_that_do_not_match_the_functions_are_refused(world: Path) -> None:
