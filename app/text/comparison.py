@@ -27,6 +27,8 @@ def comparison_json(result: "Comparison", all_settings: bool = False) -> dict[st
         "settings": {item.path: dict(zip(ids, item.values, strict=True))
                      for item in result.differing},
         "same": dict(result.same) if all_settings else None,
+        **({"by_recipe": {item.path: dict(zip(ids, item.values, strict=True))
+                          for item in result.by_recipe}} if all_settings else {}),
         "metrics": {
             item.key: {
                 "direction": item.direction,
@@ -56,9 +58,12 @@ def flat_rows(result: "Comparison", all_settings: bool = False) -> list[dict[str
         {"kind": "run", "key": "name", "of": "", **{run.id: run.name for run in result.runs}}
     ]
     rows += [
-        {"kind": "setting", "key": item.path, "of": "", **dict(zip(ids, item.values, strict=True))}
-        for item in result.differing
-    ]
+        {"kind": kind, "key": item.path, "of": "", **dict(zip(ids, item.values, strict=True))}
+        for kind, items in (
+            ("setting", result.differing), ("recipe", result.by_recipe if all_settings else ())
+        )
+        for item in items
+    ]  # fmt: skip
     if all_settings:
         rows += [
             {"kind": "same", "key": path, "of": "", **dict.fromkeys(ids, value)}

@@ -101,8 +101,11 @@ def _curves(reader: "StoreReader", runs: "list[RunSummary]", keys: list[str]) ->
 def print_page(result: "Comparison", all_settings: bool, curves: list[str]) -> None:
     """Print the comparison for people."""
     names = _names(result.runs)
-    print_table([{"setting": item.path, **dict(zip(names, map(_value, item.values), strict=True))}
-                 for item in result.differing])  # fmt: skip
+    for title, items in (
+        ("setting", result.differing), ("by recipe", result.by_recipe if all_settings else ())
+    ):  # fmt: skip
+        print_table([{title: item.path, **dict(zip(names, map(_value, item.values), strict=True))}
+                     for item in items])  # fmt: skip
     if not result.differing:
         print("all settings are the same")
     if all_settings:
