@@ -1,5 +1,7 @@
 """One plain sentence about the current step, with its real numbers."""
 
+import math
+
 from app.feed.snapshot import Snapshot
 from app.text.numbers import MINUS, share, short, signed
 from app.text.prompt_text import asked
@@ -57,7 +59,7 @@ def _ended(snapshot: Snapshot) -> str:
     accuracy = snapshot.series.get("eval/accuracy")
     held_out = ""
     if accuracy is not None and accuracy.count > 1:
-        first = next((v for v in accuracy.low if v == v), None)
+        first = next((v for v in accuracy.low if math.isfinite(v)), None)
         held_out = f" Held-out accuracy: {share(first)} before, {share(accuracy.last)} after."
     words = {"completed": "The run is complete", "stopped": "The run was stopped",
              "aborted": "The run was stopped in the middle of a step",
