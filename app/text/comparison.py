@@ -115,13 +115,13 @@ def sentence_of(test: "PairedTest", found: "Comparison") -> str:
     where = f"on {evaluation_name(test, sides)}"
     how = f"{probability(test.p_value)}, {test.method}"
     if test.difference == 0:
-        return f"{own} and {other} get as many right, {percent(test.own.share)} %, {where}; {how}."
+        return f"{own} and {other} get as many right, {percent(test.own.share)}%, {where}; {how}."
     better, worse = (own, other) if up else (other, own)
     ends = (test.low, test.high) if up else (-test.high, -test.low)
     shares = sorted((test.own.share, test.other.share), reverse=True)
     size = (
-        f"{points(abs(test.difference))} points (95 %: {points(ends[0])} to {points(ends[1])}), "
-        f"{percent(shares[0])} and {percent(shares[1])} %,"
+        f"{points(abs(test.difference))} points (95%: {points(ends[0])} to {points(ends[1])}), "
+        f"{percent(shares[0])} and {percent(shares[1])}%,"
     )
     spread = _spread(sides)
     if test.p_value < SURE:
@@ -138,7 +138,7 @@ def _spread(sides: "Sequence[Evaluated]") -> str:
         else percent(side.share)
         for side in sides
     ]  # fmt: skip
-    return f" By seed: {ranges[0]} and {ranges[1]} %."
+    return f" By seed: {ranges[0]} and {ranges[1]}%."
 
 
 def evaluation_name(test: "PairedTest", sides: "Sequence[Evaluated]") -> str:

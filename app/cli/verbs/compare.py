@@ -129,7 +129,7 @@ def print_page(result: "Comparison", all_settings: bool, curves: list[str]) -> N
     print(*curves, sep="\n", end="\n" if curves else "")
     for group in result.seeds:
         seeds = ", ".join(map(str, group.seeds))
-        tell(f"\n{setting_name(result, group.runs)} ({seeds}): mean of best, 95 %")
+        tell(f"\n{setting_name(result, group.runs)} ({seeds}): mean of best, 95%")
         print_table([{"metric": metric_name(one.key), "mean": one.mean, "std": one.std,
                       "low": one.low, "high": one.high} for one in group.best])  # fmt: skip
     for test in result.tests:
