@@ -1,5 +1,8 @@
 """Exit statuses, and the one-line report of an error on stderr."""
 
+import os
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, TextIO
 
 from experiments.db.texts import visible
@@ -9,6 +12,8 @@ FAILED: Final = 1
 USAGE: Final = 2
 NOT_FOUND: Final = 3
 INTERRUPTED: Final = 130
+
+REFUSAL: Final = "GRPO_TUI_REFUSAL"  # names a file for the message, for the process that started it
 
 OURS: Final = frozenset({"app", "experiments", "grpo_engine"})
 
@@ -36,4 +41,7 @@ def report(error: BaseException, stream: TextIO) -> int:
     """Print the error as one line and return the exit status."""
     message = visible(" ".join(str(error).split())) or type(error).__name__
     stream.write(f"grpo-tui: {message}\n")
+    if place := os.environ.get(REFUSAL):
+        with suppress(OSError):
+            Path(place).write_text(message, encoding="utf-8")
     return exit_code(error)

@@ -78,10 +78,23 @@ def rate(value: float) -> Tree:
     return {"optimizer": {"learning_rate": value}}
 
 
-RECIPES = ("dr-grpo", "dapo", "gspo", "cispo", "rloo", "how-much", "ppo", "sapo", "bnpo")
+RECIPES = (
+    "dr-grpo", "dapo", "gspo", "cispo", "rloo", "how-much", "ppo", "sapo", "bnpo", "grpo-sequence",
+    "grpo-process", "reinforce", "reinforce-baseline", "off-policy", "luspo", "vespo",
+)  # fmt: skip
 HEALTHY = (
     Case(name="grpo", seeds=range(10), steps=STEPS, changes={"algorithm": {"passes": 2}}),
-    *(Case(name=name, steps=MEDIUM, changes={"algorithm": {"recipe": name}}) for name in RECIPES),
+    *(
+        Case(
+            name=name,
+            steps=MEDIUM,
+            changes={"algorithm": {"recipe": name}},
+            seeds=range(6 if name == "ppo" else 2),
+        )
+        for name in RECIPES
+    ),
+    # refreshes its reference at step 50
+    Case(name="grpo-iterative", steps=STEPS, changes={"algorithm": {"recipe": "grpo-iterative"}}),
 )
 HACKED = ("format_hacking", "held_out_fell")
 STUCK = ("duplicates", "entropy_collapse", "no_signal")

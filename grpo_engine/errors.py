@@ -2,15 +2,15 @@
 
 
 class EngineError(Exception):
-    """Base class of the errors that the engine raises."""
+    """Base class of the errors that the engine raises; `settings` names those that would fix it."""
+
+    def __init__(self, message: str = "", *settings: str) -> None:
+        super().__init__(message)
+        self.settings = settings
 
 
 class ConfigError(EngineError, ValueError):
-    """A setting has an unusable value; `settings` names those that would fix it."""
-
-    def __init__(self, message: str, *settings: str) -> None:
-        super().__init__(message)
-        self.settings = settings
+    """A setting has an unusable value."""
 
 
 class RecipeError(ConfigError):

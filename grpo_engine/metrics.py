@@ -145,6 +145,9 @@ _SPECS = (
           "log-probabilities. It is 0 when neither is needed.", "down", "s"),
     _spec("time/update", "time: update", "Seconds spent in forward, backward and optimiser. It "
           "grows with passes.", "down", "s"),
+    _spec("time/others", "time: other programs", "Processor seconds that other programs used "
+          "during the step. Where they and the step time grow together, the machine is busy.",
+          "none", "s"),
     _spec("step_time", "step time", "Seconds of the whole step without pauses. If it doubles, "
           "the machine is busy or answers got longer.", "down", "s"),
     _spec("tokens_per_second", "tokens per second", "Answer tokens sampled per second of "

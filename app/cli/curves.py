@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 from app.cli.output import cut, wants_colour
@@ -98,14 +99,16 @@ def _ascii(line: str) -> str:
 def lines_of(view: SeriesView, smooth: bool) -> list[Points]:
     """Return a curve as lines between gaps: of smoothed values, or of each bucket's range.
 
-    A curve with few values, such as that of evaluations, is one line and never smoothed.
+    A curve with few values, such as that of evaluations, is never smoothed; its steps without a
+    value are no gaps.
     """
     found: list[Points] = [([], [])]
     columns = (view.smooth,) if smooth and not view.sparse else (view.low, view.high)
     for place, step in enumerate(view.steps()):
         steps, values = found[-1]
-        known = [value for value in dict.fromkeys(c[place] for c in columns) if value == value]
-        if not known and not view.sparse and steps:
+        known = [value for value in dict.fromkeys(c[place] for c in columns) if isfinite(value)]
+        is_gap = not view.sparse or view.low[place] == inf
+        if not known and is_gap and steps:
             found.append(([], []))
         steps += [step] * len(known)
         values += known

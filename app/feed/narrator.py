@@ -1,5 +1,7 @@
 """One plain sentence about the current step, with its real numbers."""
 
+import math
+
 from app.feed.snapshot import Snapshot
 from app.text.numbers import MINUS, share, short, signed
 from app.text.prompt_text import asked
@@ -53,16 +55,17 @@ def _ended(snapshot: Snapshot) -> str:
     change = ""
     if reward is not None and reward.count > 1:
         first = next((v for v in reward.smooth if v == v), None)
-        change = f" Reward went from {short(first)} to {short(reward.value)}."
+        best = max(filter(math.isfinite, reward.high), default=None)
+        change = f" Average reward: {short(first)} to {short(reward.value)}, best {short(best)}."
     accuracy = snapshot.series.get("eval/accuracy")
     held_out = ""
     if accuracy is not None and accuracy.count > 1:
-        first = next((v for v in accuracy.low if v == v), None)
-        held_out = f" Held-out accuracy: {share(first)} before, {share(accuracy.last)} after."
+        first = next((v for v in accuracy.low if math.isfinite(v)), None)
+        held_out = f" Held-out accuracy: {share(first)} to {share(accuracy.last)}."
     words = {"completed": "The run is complete", "stopped": "The run was stopped",
              "aborted": "The run was stopped in the middle of a step",
              "lost": "The process of this run is gone; r on Runs resumes it"}  # fmt: skip
-    return f"{words[snapshot.status]} after {snapshot.step} steps.{change}{held_out}"
+    return f"{words[snapshot.status]} after {snapshot.step} steps.{held_out}{change}"
 
 
 def _opening(snapshot: Snapshot) -> str:

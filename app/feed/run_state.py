@@ -13,6 +13,7 @@ from typing import Any
 
 from app.feed.series import SMOOTHING, Series, series_of
 from app.feed.snapshot import ENDED, Asked, Head, LogLine, ShownGroup, Snapshot, Status
+from app.text.numbers import share
 from experiments.values import AlertView, BoardView
 from grpo_engine import events as ev
 
@@ -182,9 +183,9 @@ class RunState:
 
     def _model_loaded(self, event: ev.ModelLoaded, at: float | None) -> None:
         self._values["status"] = "running"
-        share = event.trainable / max(1, event.parameters)
+        trained = share(event.trainable / max(1, event.parameters))
         text = (f"model in memory after {event.seconds:.1f} s: {event.parameters:,} weights, "
-                f"{share:.1%} of them trained, {event.dtype}")  # fmt: skip
+                f"{trained} of them trained, {event.dtype}")  # fmt: skip
         self._write(event, at, "; ".join((text, *event.notes)))
 
     def _phase_started(self, event: ev.PhaseStarted, _at: float | None) -> None:
@@ -239,7 +240,7 @@ class RunState:
                 self._push(name if "/" in name else f"eval/{name}", event.step, value)
         self._values["evaluation"] = event
         accuracy = event.metrics.get("eval/accuracy", event.metrics.get("accuracy"))
-        right = f", {accuracy:.1%} right" if accuracy is not None else ""
+        right = f", {share(accuracy)} right" if accuracy is not None else ""
         self._write(event, at, f"{event.problems} held-out problems ({event.mode}){right}")
 
     def _checkpoint_saved(self, event: ev.CheckpointSaved, at: float | None) -> None:

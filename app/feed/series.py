@@ -19,7 +19,10 @@ RECENT = 2048  # values; a checkpoint to resume from is more recent than that
 
 @dataclass(frozen=True, slots=True)
 class SeriesView:
-    """One metric as charts draw it; bucket i holds the steps i*width to (i+1)*width - 1."""
+    """One metric as charts draw it; bucket i holds the steps i*width to (i+1)*width - 1.
+
+    `low` and `high` are NaN where no value came, and inf and -inf where none of them was a number.
+    """
 
     width: int
     first: int
@@ -80,6 +83,8 @@ class Series:
             self._count += 1
             self._last = value
             self._draw(step, value, self._smoothed(self._average, self._count))
+        else:
+            self._draw_gap(step)
         self._keep(step, value)
 
     def forget_after(self, step: int) -> None:
@@ -115,6 +120,8 @@ class Series:
                 count += 1
                 smooth = self._smoothed(self._averages[i], count)
                 self._draw(self._steps[i], self._values[i], smooth)
+            else:
+                self._draw_gap(self._steps[i])
 
     def _place(self, step: int) -> int:
         return step // self._width - self._first // self._width
@@ -135,6 +142,11 @@ class Series:
         self._low[place] = _least(self._low[place], value)
         self._high[place] = -_least(-self._high[place], -value)
         self._smooth[place] = smooth
+
+    def _draw_gap(self, step: int) -> None:
+        place = self._place(step)
+        self._low[place] = _least(self._low[place], math.inf)
+        self._high[place] = -_least(-self._high[place], math.inf)
 
     def view(self) -> SeriesView:
         """Return the current series; the same object while no value was added."""

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.exit_codes import REFUSAL
 from app.jobs.detach import command, environment
 from app.text.stderr import say
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from experiments.queue import RunQueue
 
 RENEW_S = 15.0
+CONFIG = "config.yaml"
 
 
 def work(queue: "RunQueue", sweep: int | None = None, *, stop_at_failure: bool = False) -> int:
@@ -54,12 +56,13 @@ def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
         if queue.store.run_row(item.run_id).status == "completed":
             return "done", ""
     with tempfile.TemporaryDirectory() as folder:
+        refusal = Path(folder) / "refusal.txt"
         words = _command(queue, item, Path(folder))
         say(f"{item.name}: {' '.join(words[4:5])} {item.settings}")
         process = subprocess.Popen(
             words, stdout=sys.stderr.fileno() if _has_stderr() else subprocess.DEVNULL,
             env={
-                **environment(), QUEUE_ITEM: str(item.id),
+                **environment(), QUEUE_ITEM: str(item.id), REFUSAL: str(refusal),
                 PARENT: str(json.loads(item.settings).get(CLONE_OF, "")),
             },
         )  # fmt: skip
@@ -69,9 +72,14 @@ def run_item(queue: "RunQueue", item: "QueueItemRow") -> tuple[str, str]:
             # the terminal sent the signal to the child too, which saves a checkpoint and stops
             process.wait()
             raise
+        refused = refusal.read_text(encoding="utf-8") if refusal.exists() else ""
+        refused = refused.removeprefix(f"{Path(folder) / CONFIG}: ")
     run = queue.item(item.id).run_id
     if run is None:
-        return "failed", f"it ended with status {code} before it was recorded"
+        return "failed", refused or (
+            f"it ended with status {code} before it was recorded; `grpo-tui sweep --queue --retry` "
+            "in a terminal shows why"
+        )
     row = queue.store.run_row(run)
     if row.status == "completed":
         return "done", ""
@@ -108,7 +116,7 @@ def _command(queue: "RunQueue", item: "QueueItemRow", folder: Path) -> list[str]
     store = ["--db", str(queue.store.path)]
     if item.run_id is not None:
         return command("resume", queue.store.run_row(item.run_id).short, *store)
-    config = folder / "config.yaml"
+    config = folder / CONFIG
     # JSON is valid YAML, and the stored configuration is complete
     config.write_text(item.config, encoding="utf-8")
     return command("train", str(config), "--name", item.name, *store)

@@ -1,4 +1,4 @@
-"""A run's results as a table: held-out accuracy before and after, with 95 % intervals."""
+"""A run's results as a table: held-out accuracy before and after, with 95% intervals."""
 
 from collections.abc import Sequence
 

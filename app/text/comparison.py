@@ -27,6 +27,8 @@ def comparison_json(result: "Comparison", all_settings: bool = False) -> dict[st
         "settings": {item.path: dict(zip(ids, item.values, strict=True))
                      for item in result.differing},
         "same": dict(result.same) if all_settings else None,
+        **({"by_recipe": {item.path: dict(zip(ids, item.values, strict=True))
+                          for item in result.by_recipe}} if all_settings else {}),
         "metrics": {
             item.key: {
                 "direction": item.direction,
@@ -56,9 +58,12 @@ def flat_rows(result: "Comparison", all_settings: bool = False) -> list[dict[str
         {"kind": "run", "key": "name", "of": "", **{run.id: run.name for run in result.runs}}
     ]
     rows += [
-        {"kind": "setting", "key": item.path, "of": "", **dict(zip(ids, item.values, strict=True))}
-        for item in result.differing
-    ]
+        {"kind": kind, "key": item.path, "of": "", **dict(zip(ids, item.values, strict=True))}
+        for kind, items in (
+            ("setting", result.differing), ("recipe", result.by_recipe if all_settings else ())
+        )
+        for item in items
+    ]  # fmt: skip
     if all_settings:
         rows += [
             {"kind": "same", "key": path, "of": "", **dict.fromkeys(ids, value)}
@@ -110,13 +115,13 @@ def sentence_of(test: "PairedTest", found: "Comparison") -> str:
     where = f"on {evaluation_name(test, sides)}"
     how = f"{probability(test.p_value)}, {test.method}"
     if test.difference == 0:
-        return f"{own} and {other} get as many right, {percent(test.own.share)} %, {where}; {how}."
+        return f"{own} and {other} get as many right, {percent(test.own.share)}%, {where}; {how}."
     better, worse = (own, other) if up else (other, own)
     ends = (test.low, test.high) if up else (-test.high, -test.low)
     shares = sorted((test.own.share, test.other.share), reverse=True)
     size = (
-        f"{points(abs(test.difference))} points (95 %: {points(ends[0])} to {points(ends[1])}), "
-        f"{percent(shares[0])} and {percent(shares[1])} %,"
+        f"{points(abs(test.difference))} points (95%: {points(ends[0])} to {points(ends[1])}), "
+        f"{percent(shares[0])} and {percent(shares[1])}%,"
     )
     spread = _spread(sides)
     if test.p_value < SURE:
@@ -133,7 +138,7 @@ def _spread(sides: "Sequence[Evaluated]") -> str:
         else percent(side.share)
         for side in sides
     ]  # fmt: skip
-    return f" By seed: {ranges[0]} and {ranges[1]} %."
+    return f" By seed: {ranges[0]} and {ranges[1]}%."
 
 
 def evaluation_name(test: "PairedTest", sides: "Sequence[Evaluated]") -> str:

@@ -41,15 +41,15 @@ def signed(value: float | None, digits: int = 2) -> str:
 
 
 def share(value: float | None) -> str:
-    """Format a share as percent: `1.2 %`, `75 %`."""
+    """Format a share as percent: `1.2%`, `75%`."""
     if value is None:
         return "–"
     if math.isnan(value):
         return "NaN"
     percent = 100 * value
     if percent == 0 or abs(percent) >= 9.95:
-        return f"{percent:.0f} %".replace("-", MINUS)
-    text = f"{percent:.1f} %" if abs(percent) >= 0.05 else "<.1 %"
+        return f"{percent:.0f}%".replace("-", MINUS)
+    text = f"{percent:.1f}%" if abs(percent) >= 0.05 else "<.1%"
     return text.replace("-", MINUS)
 
 

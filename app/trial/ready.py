@@ -5,7 +5,6 @@ Everything that happens before the first step is tried, except that no weights a
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from app.trial.client import MAY_FETCH, PATIENCE_S, TrialError, offline
-from grpo_engine.config.parse import flatten, settings
+from grpo_engine.config.parse import flatten
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, EngineError, MissingPackageError, NotFetchedError
 
@@ -40,13 +39,13 @@ class Readiness:
         problems: list[tuple[str, str]] = []
         fetches: list[str] = []
 
-        def passes(setting: str, key: str, call: Callable[[], Any], *, fixed: bool = False) -> bool:
+        def passes(setting: str, key: str, call: Callable[[], Any]) -> bool:
             error = self._outcome(setting, key, call)
             if isinstance(error, NotFetchedError) and os.environ.get(MAY_FETCH):
                 value = flatten(config)[setting]
                 fetches.append(f"{setting} {value} is not on this machine: a run downloads it.")
             elif error is not None:
-                problems.append(_told(error, setting, fixed=fixed))
+                problems.append(told(error, setting))
             return error is None
 
         task, model = self._examples.task_key(config), config.model.model_dump_json()
@@ -55,7 +54,7 @@ class Readiness:
         if has_task and not now:
             scored = config.rewards.model_dump_json(), config.algorithm.model_dump_json()
             key = f"{task} {scored} {self._scores.stamps(config)}"
-            passes("rewards.functions", key, lambda: self._scores.rehearse(config), fixed=True)
+            passes("rewards.functions", key, lambda: self._scores.rehearse(config))
         # custom code of a model runs only in a run
         if not now and not config.model.trust_remote_code:
             passes("optimizer.name", config.optimizer.model_dump_json(), lambda: _rule(config))
@@ -88,13 +87,12 @@ class Readiness:
         return error
 
 
-def _told(error: Exception, part: str, *, fixed: bool) -> tuple[str, str]:
-    """The setting to change, and words that name it: the one the message names, or the part's."""
-    words = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+def told(error: Exception, part: str) -> tuple[str, str]:
+    """The setting to change, and words that name it: the error's own, or that of the part."""
+    words, setting = f"{type(error).__name__}: {error}", part
+    if isinstance(error, EngineError):
+        words, setting = str(error), next(iter(error.settings), part)
     words = " ".join(words.split("\n", 1)[0].split())
-    named = [name for name in re.findall(r"[a-z]+\.[a-z_0-9]+", words) if name in settings()]
-    known = [name for name in getattr(error, "settings", ()) if name in settings()]
-    setting = [*known, *([] if fixed else named), part][0]
     return setting, words if setting in words else f"{setting}: {words}"
 
 

@@ -81,10 +81,17 @@ class Scores:
         }
 
     def rehearse(self, config: RunConfig) -> None:
-        """Start the reward process as a run does, and score two made-up answers at step 0."""
-        from grpo_engine.rewards.scorer import Scorer
+        """Start the reward process as a run does, and score two made-up answers at step 0.
+
+        The task's own functions fit its data, so they need no process, which takes a while.
+        """
+        from grpo_engine.rewards.scorer import Scorer, check_refill, specs_of
 
         task, example = self._examples.task(config), self._examples.drawn(config)[0]
+        specs, own = specs_of(config, task), {s.name: s.options for s in task.default_rewards}
+        if specs and all(spec.name in own and spec.options == own[spec.name] for spec in specs):
+            check_refill(config.algorithm.resolved(), [spec.name for spec in specs])
+            return
         prompt = RenderedPrompt(ids=(), text="", prompt=conversation(task, example))
         texts = (f"<answer>{example.target or 42}</answer>", "I do not know.")
         rollouts = [

@@ -30,7 +30,7 @@ def compare(
     reader: StoreReader, runs: Sequence[RunSummary], *, baseline: RunSummary | None = None,
     keys: Sequence[str] = (), axis: str = "", at: float | None = None,
 ) -> Comparison:  # fmt: skip
-    """Compare runs.
+    """Compare runs by the settings in force: a setting left to the recipe has the recipe's value.
 
     With `axis` step, tokens or wall, also compare each metric at the same step, tokens or seconds:
     at `at`, or by default where the shortest run ends. Deltas are relative to `baseline`.
@@ -39,14 +39,18 @@ def compare(
         raise CompareError("a comparison needs two different runs")
     if axis not in ("", *AXES):
         raise CompareError(f"runs cannot be compared at equal {axis!r}; choose step, tokens, wall")
-    settings = _settings(reader, runs)
-    paths = sorted({path for values in settings for path in values})
-    differing = tuple(
-        SettingDifference(path=path, values=tuple(values.get(path) for values in settings))
-        for path in paths
-        if path != "name" and len({_text(values, path) for values in settings}) > 1
+    settings = [reader.settings(run.key, in_force=True) for run in runs]
+    stored = [reader.settings(run.key) for run in runs]
+    differ = {path for path in {p for values in settings for p in values}
+              if path != "name" and _is_different(settings, path)}  # fmt: skip
+    differing, by_recipe = (
+        tuple(
+            SettingDifference(path=path, values=tuple(values.get(path) for values in settings))
+            for path in sorted(differ)
+            if _is_different(stored, path) == given
+        )
+        for given in (True, False)
     )
-    different = {item.path for item in differing} | {"name"}
     full = reader.runs(
         archived=True, keys=[run.key for run in runs], metrics=keys or _all_keys(reader, runs)
     )
@@ -60,7 +64,8 @@ def compare(
         baseline=baseline.id if baseline else None,
         at=words,
         differing=differing,
-        same={path: settings[0][path] for path in settings[0] if path not in different},
+        by_recipe=by_recipe,
+        same={path: value for path, value in settings[0].items() if path not in {*differ, "name"}},
         metrics=_metrics(reader, runs, baseline, keys or _all_keys(reader, runs), steps),
         seeds=_seed_groups(alike, keys or _all_keys(reader, runs)),
         tests=tests,
@@ -68,12 +73,9 @@ def compare(
     )
 
 
-def _text(values: Mapping[str, Any], path: str) -> str:
-    return json.dumps(values[path], sort_keys=True) if path in values else ""
-
-
-def _settings(reader: StoreReader, runs: Sequence[RunSummary]) -> list[Mapping[str, Any]]:
-    return [reader.settings(run.key) for run in runs]
+def _is_different(settings: Sequence[Mapping[str, Any]], path: str) -> bool:
+    texts = {json.dumps(own[path], sort_keys=True) if path in own else "" for own in settings}
+    return len(texts) > 1
 
 
 def _all_keys(reader: StoreReader, runs: Sequence[RunSummary]) -> list[str]:

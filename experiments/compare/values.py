@@ -125,10 +125,13 @@ class SideBySide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
+    """Runs side by side; `by_recipe` are settings that differ only because their recipes do."""
+
     runs: tuple[RunSummary, ...]
     baseline: str | None
     at: str
     differing: tuple[SettingDifference, ...]
+    by_recipe: tuple[SettingDifference, ...] = ()
     same: Mapping[str, Any]
     metrics: tuple[MetricComparison, ...]
     seeds: tuple[SeedGroup, ...]

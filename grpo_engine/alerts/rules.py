@@ -19,10 +19,12 @@ MEAN_GAP, MAX_GAP = (f"sampling/sampling_logp_difference/{name}" for name in ("m
 # limits of a corrected gap: as a multiple of the first step's, and of what rounding explains
 GROWN, FARTHEST = 5.0, Gap(20.0, 4.0)
 FAR = 5.0  # multiple of a limit beyond which right answers are no excuse
+UNKNOWN = 2.0  # multiple while it cannot be told whether answers get better
 EARLY = 3  # steps that tell how a run began
 SATURATED = 0.1  # spread of a reward as a share of that in the first steps
 AT_REFERENCE = 1e-3  # KL in nats per token of a policy that has hardly moved
 MASKED = 0.25  # share of tokens that the correction may mask
+BUSIER = 0.5  # processors that other programs use beside those they used before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,8 +199,10 @@ class Facts:
         return ", and no more of them are right than at the start" if self.accuracy else ""
 
     def excused(self, limit: float) -> float:
-        """The limit, or a multiple of it while answers get better."""
-        return FAR * limit if self.learns else limit
+        """The limit, or a multiple of it while answers get better or that cannot be told."""
+        if self.learns:
+            return FAR * limit
+        return UNKNOWN * limit if self.accuracy and self.is_early else limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,34 +382,38 @@ def reward_saturated(facts: Facts) -> Finding | None:
 
 
 def kl_above_limit(facts: Facts) -> Finding | None:
-    values, limit = facts.last("kl", 5), facts.excused(facts.limits.kl)
-    if _mean(values) <= limit:
+    """The median of a few steps: some odd tokens can raise the mean of one step tenfold."""
+    kl = statistics.median(facts.last("kl", 5) or [0.0])
+    limit = facts.excused(facts.limits.kl)
+    if kl <= limit:
         return None
     return Finding(
         severity="warning",
-        explanation=f"The policy is {_mean(values):.3f} nats per token away from its reference: "
-        "it may be losing abilities of the base model.",
+        explanation=f"The policy is {kl:.3f} nats per token away from its reference: it may be "
+        "losing abilities of the base model.",
         remedy="Raise algorithm.beta, lower optimizer.learning_rate, or stop here and evaluate.",
-        value=_mean(values),
+        value=kl,
         limit=limit,
     )
 
 
 def kl_exploding(facts: Facts) -> Finding | None:
-    now, before = facts.last("kl", 1), facts.last("kl", 5, skip=1)
-    if not now or not before:
-        return None
-    limit = max(0.05, facts.limits.kl_jump * statistics.median(before))
-    if now[0] <= limit:
-        return None
-    return Finding(
-        severity="error",
-        explanation=f"KL jumped to {now[0]:.3g} from a median of {statistics.median(before):.3g}: "
-        "one update moved the policy too far.",
-        remedy="Lower optimizer.learning_rate or optimizer.max_grad_norm; go back to a checkpoint.",
-        value=now[0],
-        limit=limit,
-    )
+    """KL far above the usual: in two steps, or so far that it cannot be a few odd tokens."""
+    now, jump = facts.last("kl", 2), facts.limits.kl_jump
+    for values, floor in (now, 0.05), (now[1:], jump * facts.limits.kl):
+        usual = statistics.median(facts.last("kl", 5, skip=len(values)) or [math.inf])
+        limit = max(floor, jump * usual)
+        if values and min(values) > limit:
+            return Finding(
+                severity="error",
+                explanation=f"KL jumped to {values[-1]:.3g} from a median of {usual:.3g}: an "
+                "update moved the policy too far.",
+                remedy="Lower optimizer.learning_rate or optimizer.max_grad_norm; go back to a "
+                "checkpoint.",
+                value=values[-1],
+                limit=limit,
+            )
+    return None
 
 
 def entropy_collapse(facts: Facts) -> Finding | None:
@@ -627,20 +635,46 @@ def memory_near_limit(facts: Facts) -> Finding | None:
 
 
 def step_time_doubled(facts: Facts) -> Finding | None:
-    now, before = facts.last("step_time", 3), facts.last("step_time", 20, skip=3)
-    if not now or not before:
+    """A step takes much longer, and not because other programs use the processors."""
+    now, before = (_usual(facts.last("step_time", *span)) for span in STEP_TIMES)
+    limit = max(facts.limits.step_time * before, 0.5)
+    if not before or now <= limit or not _as_quiet(facts):
         return None
-    limit = max(facts.limits.step_time * statistics.median(before), 0.5)
-    if statistics.median(now) <= limit:
-        return None
+    length, was = (_usual(facts.last("completions/mean_length", *span)) for span in STEP_TIMES)
+    if length > facts.limits.length * was:
+        why = f"answers went from {was:.0f} to {length:.0f} tokens"
+        remedy = "Lower rollout.max_new_tokens if answers need not be so long."
+    else:
+        why = "other programs use no more of the processors than before"
+        remedy = (
+            "Check whether memory is short, so that it is swapped to disk, or the processor is "
+            "slowed down by heat."
+        )
     return Finding(
         severity="warning",
-        explanation=f"A step takes {statistics.median(now):.1f} s, up from "
-        f"{statistics.median(before):.1f} s.",
-        remedy="Check whether answers got longer or another program uses the CPU.",
-        value=statistics.median(now),
+        explanation=f"A step takes {now:.1f} s, up from {before:.1f} s: {why}.",
+        remedy=remedy,
+        value=now,
         limit=limit,
     )
+
+
+STEP_TIMES = (3, 0), (20, 3)  # steps that are compared: how many, before how many others
+
+
+def _usual(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else 0.0
+
+
+def _as_quiet(facts: Facts) -> bool:
+    """Whether other programs use no more of the processors than before, if that was measured."""
+    now, before = (
+        [other / step for other, step in zip(
+            facts.last("time/others", *span), facts.last("step_time", *span), strict=False
+        ) if step]
+        for span in STEP_TIMES
+    )  # fmt: skip
+    return bool(now and before) and _usual(now) - _usual(before) <= BUSIER
 
 
 def held_out_flat(facts: Facts) -> Finding | None:

@@ -35,7 +35,8 @@ def attach(model: nn.Module, config: ModelConfig, seed: int) -> dict[str, Any]:
     if config.lora_layers > depth:
         raise ModelError(
             f"model.lora_layers is {config.lora_layers}, but the model has {depth} layers; "
-            "use -1 for all"
+            "use -1 for all",
+            "model.lora_layers",
         )
     if config.tuning == "full":
         _require_floats(model)
@@ -49,7 +50,7 @@ def attach(model: nn.Module, config: ModelConfig, seed: int) -> dict[str, Any]:
         linear_to_lora_layers(model, config.lora_layers, settings, config.tuning == "dora")
     except ValueError as error:
         raise ModelError(
-            f"model.tuning {config.tuning} does not fit this model: {error}"
+            f"model.tuning {config.tuning} does not fit this model: {error}", "model.tuning"
         ) from error
     _initialise(model, seed)
     return {
@@ -65,19 +66,23 @@ def _attach_saved(model: nn.Module, config: ModelConfig, folder: Path) -> dict[s
     except (OSError, ValueError) as error:
         raise ModelError(
             f"model.adapter {folder} has no readable adapter_config.json ({error}); "
-            "give a folder that mlx-lm or grpo-tui wrote"
+            "give a folder that mlx-lm or grpo-tui wrote",
+            "model.adapter",
         ) from error
     kind = saved.get("fine_tune_type", "lora")
     if kind != config.tuning:
         raise ModelError(
             f"model.adapter {folder} is of type {kind}, but model.tuning is {config.tuning}; "
-            f"set model.tuning to {kind}"
+            f"set model.tuning to {kind}",
+            "model.adapter",
         )
     formats = {name: value.dtype for name, value in flatten(model.parameters()).items()}
     try:
         load_adapters(model, str(folder))
     except (OSError, KeyError, ValueError, RuntimeError) as error:
-        raise ModelError(f"model.adapter {folder} does not fit the model: {error}") from error
+        raise ModelError(
+            f"model.adapter {folder} does not fit the model: {error}", "model.adapter"
+        ) from error
     if kind == "full":
         model.unfreeze()
     # full weights keep the model's format; adapters are float32, so that small steps count
@@ -97,7 +102,8 @@ def _require_floats(model: nn.Module) -> None:
     if packed:
         raise ModelError(
             f"model.tuning full cannot train quantised weights ({packed[0]} and "
-            f"{len(packed) - 1} more); set model.quantized to dequantize, or model.tuning to lora"
+            f"{len(packed) - 1} more); set model.quantized to dequantize, or model.tuning to lora",
+            "model.tuning",
         )
 
 
@@ -116,7 +122,8 @@ def _resolve_keys(model: nn.Module, wanted: tuple[str, ...]) -> list[str]:
         known = ", ".join(sorted({path.rpartition(".")[2] for path in paths}))
         raise ModelError(
             f"model.lora_keys names {', '.join(missing)}, which the model does not have; "
-            f"it has {known}"
+            f"it has {known}",
+            "model.lora_keys",
         )
     return chosen
 

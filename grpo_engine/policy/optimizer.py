@@ -45,7 +45,8 @@ def build(config: OptimizerConfig) -> optim.Optimizer:
     if eps != DEFAULT_EPSILON and config.name not in ("adamw", "adam"):
         raise ConfigError(
             f"optimizer.epsilon {eps:g} has no effect with {config.name}; use adamw or adam, or "
-            f"leave it at {DEFAULT_EPSILON:g}"
+            f"leave it at {DEFAULT_EPSILON:g}",
+            "optimizer.epsilon",
         )
     match config.name:
         case "adamw":
@@ -53,7 +54,8 @@ def build(config: OptimizerConfig) -> optim.Optimizer:
         case "adam":
             if decay:
                 raise ConfigError(
-                    f"optimizer.weight_decay {decay} has no effect with adam; use adamw, or 0"
+                    f"optimizer.weight_decay {decay} has no effect with adam; use adamw, or 0",
+                    "optimizer.weight_decay",
                 )
             return optim.Adam(rate, betas=betas, eps=eps, bias_correction=True)
         case "sgd":

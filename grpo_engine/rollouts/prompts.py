@@ -103,10 +103,11 @@ class PromptRenderer:
             raise DataError(
                 f"{place(example)}: token {token} ({self.tokenizer.decode([token])!r}) is beyond "
                 f"the {self.vocabulary} that {self.model} knows: its tokenizer is another model's; "
-                "set model.path to a folder whose files belong together"
+                "set model.path to a folder whose files belong together",
+                "model.path",
             )
         if self.limit and len(ids) > self.limit:
-            raise DataError(self._too_long(example, len(ids)))
+            raise self._too_long(example, len(ids))
         return RenderedPrompt(ids=tuple(ids), text=text, prompt=prompt, folded_system=folded)
 
     def check(self) -> tuple[str, ...]:
@@ -125,16 +126,19 @@ class PromptRenderer:
                     )
         return tuple(sorted(notes))
 
-    def _too_long(self, example: Example, count: int) -> str:
+    def _too_long(self, example: Example, count: int) -> DataError:
         room = self.context - self.max_new_tokens
         if self.context and count > room:
-            limit = f"a context of {self.context} less rollout.max_new_tokens {self.max_new_tokens}"
+            setting = "rollout.max_new_tokens"
+            limit = f"a context of {self.context} less {setting} {self.max_new_tokens}"
             remedy = "lower rollout.max_new_tokens, shorten or remove the prompt, or use a model "
             remedy += "with a longer context"
         else:
-            limit = f"task.max_prompt_tokens {self.config.max_prompt_tokens}"
+            setting = "task.max_prompt_tokens"
+            limit = f"{setting} {self.config.max_prompt_tokens}"
             remedy = "raise it, or shorten or remove the prompt"
-        return f"{place(example)}: the prompt has {count} tokens, more than {limit}; {remedy}"
+        words = f"{place(example)}: the prompt has {count} tokens, more than {limit}; {remedy}"
+        return DataError(words, setting)
 
     def _chat_text(self, messages: Sequence[Message], example: Example) -> tuple[str, bool]:
         try:
@@ -152,7 +156,8 @@ class PromptRenderer:
                     error = second
             raise DataError(
                 f"{place(example)}: the chat template of {self.model} refuses these messages "
-                f"({error}); check their roles, or set task.chat_template to `plain` or a file"
+                f"({error}); check their roles, or set task.chat_template to `plain` or a file",
+                "task.chat_template",
             ) from error
 
     def _template(self, messages: Sequence[Message]) -> str:
@@ -166,7 +171,8 @@ class PromptRenderer:
             raise DataError(
                 f"{self.model} has no chat template and the prompts of task {self.task.name} are "
                 "chat messages; set task.chat_template to `plain` or to a Jinja file, or use a "
-                "model with a chat template"
+                "model with a chat template",
+                "task.chat_template",
             )
         prefill = prefill_of(tuple(messages))
         if prefill:
@@ -224,7 +230,8 @@ def read_template(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"task.chat_template {path!r} cannot be read ({error}); give a Jinja file, `plain`, "
-            "or nothing for the model's own"
+            "or nothing for the model's own",
+            "task.chat_template",
         ) from error
 
 

@@ -4,12 +4,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from grpo_engine.platform.others import OtherPrograms
+
 
 class Clock:
     """A clock that stops while the run is paused."""
 
     def __init__(self) -> None:
         self.phases: dict[str, float] = {}
+        self._others = OtherPrograms()
         self._paused_for = 0.0
         self._paused_at: float | None = None
         self._started = self.now()
@@ -21,11 +24,17 @@ class Clock:
     def start_step(self) -> None:
         """Begin a step and reset the phases."""
         self.phases, self._started = {}, self.now()
+        self._others.start()
 
     @property
     def step_seconds(self) -> float:
         """Seconds since `start_step`."""
         return self.now() - self._started
+
+    @property
+    def others_seconds(self) -> float:
+        """Processor seconds of other programs since `start_step`, those of pauses estimated."""
+        return self._others.processors() * self.step_seconds
 
     def pause(self) -> None:
         self._paused_at = time.perf_counter()

@@ -131,7 +131,8 @@ def build(config: TaskConfig) -> Task:
     unknown = [kind for kind in chosen if kind not in SYMBOLS]
     if unknown or not chosen:
         raise DataError(
-            f"task.options.kinds must be a list of some of {', '.join(SYMBOLS)}, got {chosen!r}"
+            f"task.options.kinds must be a list of some of {', '.join(SYMBOLS)}, got {chosen!r}",
+            "task.options",
         )
     kinds = tuple(kind for kind in SYMBOLS if kind in chosen)
     train = [example(problem) for problem in mixed(kinds, "train")]

@@ -98,7 +98,8 @@ class Generated(Sequence[Example]):
                 return example
         raise DataError(
             f"problem {index} was held out {REDRAWS} times in a row ({example.key}): the task "
-            f"has too few distinct problems; lower task.held_out_size ({len(self._excluded)} now)"
+            f"has too few distinct problems; lower task.held_out_size ({len(self._excluded)} now)",
+            "task.held_out_size",
         )
 
 

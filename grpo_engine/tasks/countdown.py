@@ -38,10 +38,13 @@ def build(config: TaskConfig) -> Task:
     at_least(config, "largest", options["largest"], options["smallest"])
     if not options["operators"] or set(options["operators"]) - set("+-*/"):
         raise DataError(
-            f"task.options.operators must be some of '+-*/', got {options['operators']!r}"
+            f"task.options.operators must be some of '+-*/', got {options['operators']!r}",
+            "task.options",
         )
     if options["numbers"] > 8:
-        raise DataError(f"task.options.numbers must be at most 8, got {options['numbers']}")
+        raise DataError(
+            f"task.options.numbers must be at most 8, got {options['numbers']}", "task.options"
+        )
     size = config.train_size or SIZE
     train, held_out = generated(
         lambda index: problem(index, options), size=size, held_out_size=config.held_out_size
@@ -72,7 +75,8 @@ def problem(index: int, options: dict[str, Any]) -> Example:
             break
     else:
         raise DataError(
-            "task.options of countdown leave no target: raise largest_target or lower smallest"
+            "task.options of countdown leave no target: raise largest_target or lower smallest",
+            "task.options",
         )
     rng.shuffle(numbers)
     listed = ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}"

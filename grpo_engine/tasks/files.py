@@ -102,7 +102,8 @@ def make_task(
     if not train:
         raise DataError(
             f"task {config.name} has no training rows left after {len(held_out)} were held out; "
-            "lower task.held_out_size or give other files for the two splits"
+            "lower task.held_out_size or give other files for the two splits",
+            "task.held_out_size",
         )
     rewards = tuple(default_rewards)
     return Task(
@@ -191,7 +192,8 @@ def pick_splits(config: TaskConfig, splits: Mapping[str, Any]) -> tuple[str, str
         if asked and asked not in splits:
             raise DataError(
                 f"task.{name}: task {config.name} has no split {asked!r}; it has "
-                f"{', '.join(splits)}"
+                f"{', '.join(splits)}",
+                f"task.{name}",
             )
     found = config.held_out_split or next((name for name in HELD_OUT if name in splits), "")
     return config.split, found if found != config.split else ""
@@ -240,7 +242,8 @@ def _columns(config: TaskConfig, rows: Sequence[Row], notes: list[str]) -> _Colu
     if explicit and config.target_column not in names:
         raise DataError(
             f"{rows[0].where}: there is no column {config.target_column!r} (task.target_column); "
-            f"there are {', '.join(names)}"
+            f"there are {', '.join(names)}",
+            "task.target_column",
         )
     dropped = set()
     for name in names:
@@ -290,7 +293,8 @@ def _prompt(config: TaskConfig, row: Row, columns: _Columns) -> Prompt:
             raise DataError(f"{where}: the prompt is null; fill it or remove the row")
         raise DataError(
             f"{where}: there is no column {name!r}; its columns are {have}. Set "
-            f"task.prompt_column to the one with the prompt{hint}"
+            f"task.prompt_column to the one with the prompt{hint}",
+            "task.prompt_column",
         )
     if isinstance(value, str):
         if not value.strip():

@@ -37,7 +37,7 @@ def build(config: TaskConfig) -> Task:
     options = read_options(config, {"path": "", "prefix": "", "seed": 0})
     source = str(options["path"]) or HUB
     if options["path"] and not Path(source).expanduser().exists() and source.count("/") != 1:
-        raise DataError(f"task.options.path: there is no file or folder {source}")
+        raise DataError(f"task.options.path: there is no file or folder {source}", "task.options")
     splits = load_splits(config, source)
     train, held_out = (
         [example(row, name, index, options["prefix"]) for index, row in enumerate(splits[name])]

@@ -115,7 +115,9 @@ def _options(config: TaskConfig, name: str) -> dict[str, Any]:
     for option in config.options:
         if option not in known:
             raise DataError(
-                f"task.options: {config.name} has no option {option!r}; it takes {', '.join(known)}"
+                f"task.options: {config.name} has no option {option!r}; it takes "
+                f"{', '.join(known)}",
+                "task.options",
             )
     return {"seed": 0, **config.options}
 
@@ -159,7 +161,8 @@ def _dataset(name: str, options: str, size: int) -> Any:
         return create_dataset(name, size=size, **chosen)
     except (AssertionError, TypeError, ValueError) as error:
         raise DataError(
-            f"task.options of reasoning-gym:{name}: {error or 'a value is out of its range'}"
+            f"task.options of reasoning-gym:{name}: {error or 'a value is out of its range'}",
+            "task.options",
         ) from error
 
 

@@ -17,14 +17,16 @@ def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, A
             hint = f" (did you mean {near[0]}?)" if near else ""
             known = ", ".join(sorted(defaults)) or "no options"
             raise DataError(
-                f"task.options: {config.name} has no option {name!r}{hint}; it takes {known}"
+                f"task.options: {config.name} has no option {name!r}{hint}; it takes {known}",
+                "task.options",
             )
         default = defaults[name]
         wanted = (int, float) if isinstance(default, float) else type(default)
         wrong = isinstance(value, bool) != isinstance(default, bool)
         if default is not None and (wrong or not isinstance(value, wanted)):
             raise DataError(
-                f"task.options.{name} must be {_name(default)} like {default!r}, got {value!r}"
+                f"task.options.{name} must be {_name(default)} like {default!r}, got {value!r}",
+                "task.options",
             )
         chosen[name] = value
     return chosen
@@ -33,7 +35,9 @@ def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, A
 def at_least(config: TaskConfig, name: str, value: float, low: float) -> None:
     """Refuse an option below its minimum."""
     if value < low:
-        raise DataError(f"task.options.{name} of {config.name} must be >= {low}, got {value}")
+        raise DataError(
+            f"task.options.{name} of {config.name} must be >= {low}, got {value}", "task.options"
+        )
 
 
 def _name(default: Any) -> str:

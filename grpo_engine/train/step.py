@@ -57,6 +57,7 @@ def finish_step(
     progress.elapsed += step_time
     metrics["num_tokens"] = float(progress.tokens)
     metrics |= report.time_metrics(run.clock.phases, step_time, sampled_tokens)
+    metrics["time/others"] = run.clock.others_seconds
     metrics |= report.memory_metrics()
     run.last_metrics = {name: metrics[name] for name in ("reward", "kl", "loss") if name in metrics}
     finished = StepFinished(

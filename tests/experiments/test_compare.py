@@ -14,6 +14,7 @@ from experiments.errors import CompareError
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
+from grpo_engine.config.settings import AlgorithmConfig
 from tests.experiments.made import (
     config,
     ended,
@@ -71,6 +72,46 @@ def test_only_the_settings_that_differ_are_shown(reader: StoreReader) -> None:
     }
     assert result.same["task.name"] == "arithmetic"
     assert not {"seed", "algorithm.beta", "name"} & result.same.keys()
+
+
+def test_settings_are_compared_as_they_are_in_force(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    for name, recipe, beta in (
+        ("left", "grpo", None), ("said", "grpo", 0.04), ("more", "grpo", 0.1),
+        ("other", "dr-grpo", None),
+    ):  # fmt: skip
+        algorithm = AlgorithmConfig(recipe=recipe, beta=beta).model_dump(mode="json")
+        record_run(path, tree=config(algorithm=algorithm, seed=len(name)), name=name, steps=1)
+    with closing(StoreReader(path)) as reader:
+        left, said, more, other = map(reader.resolve, ("left", "said", "more", "other"))
+        same = compare(reader, [left, said])
+        assert (same.differing, same.by_recipe) == ((), ())
+        assert same.same["algorithm.beta"] == 0.04
+        own, *_ = compare(reader, [left, more]).differing
+        assert (own.path, own.values) == ("algorithm.beta", (0.04, 0.1))
+        # two recipes: what was chosen, and apart from it what the recipes consist of
+        chosen = compare(reader, [left, other])
+        assert {item.path: item.values for item in chosen.differing} == {
+            "seed": (4, 5), "algorithm.recipe": ("grpo", "dr-grpo"),
+        }  # fmt: skip
+        assert {item.path: item.values for item in chosen.by_recipe} == {
+            "algorithm.beta": (0.04, 0.0),
+            "algorithm.signal": ("group_standard", "group_mean"),
+            "algorithm.anchor": ("k3", "none"), "algorithm.weight": ("per_sequence", "constant"),
+        }  # fmt: skip
+        assert not {item.path for item in chosen.by_recipe} & chosen.same.keys()
+
+
+def test_a_run_that_left_a_setting_to_the_recipe_is_a_seed_of_one_that_named_the_same_value(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s.db"
+    for seed, beta in enumerate((None, 0.04)):
+        algorithm = AlgorithmConfig(recipe="grpo", beta=beta).model_dump(mode="json")
+        record_run(path, tree=config(algorithm=algorithm, seed=seed), name=f"r{seed}")
+    with closing(StoreReader(path)) as reader:
+        (group,) = compare(reader, [reader.resolve("r0"), reader.resolve("r1")]).seeds
+        assert group.seeds == (0, 1)
 
 
 def test_best_follows_the_direction_of_the_metric(reader: StoreReader) -> None:

@@ -108,8 +108,11 @@ def _curves(reader: "StoreReader", runs: "list[RunSummary]", keys: list[str]) ->
 def print_page(result: "Comparison", all_settings: bool, curves: list[str]) -> None:
     """Print the comparison for people."""
     names = _names(result.runs)
-    print_table([{"setting": item.path, **dict(zip(names, map(_value, item.values), strict=True))}
-                 for item in result.differing])  # fmt: skip
+    for title, items in (
+        ("setting", result.differing), ("by recipe", result.by_recipe if all_settings else ())
+    ):  # fmt: skip
+        print_table([{title: item.path, **dict(zip(names, map(_value, item.values), strict=True))}
+                     for item in items])  # fmt: skip
     if not result.differing:
         print("all settings are the same")
     if all_settings:
@@ -133,7 +136,7 @@ def print_page(result: "Comparison", all_settings: bool, curves: list[str]) -> N
     print(*curves, sep="\n", end="\n" if curves else "")
     for group in result.seeds:
         seeds = ", ".join(map(str, group.seeds))
-        tell(f"\n{setting_name(result, group.runs)} ({seeds}): mean of best, 95 %")
+        tell(f"\n{setting_name(result, group.runs)} ({seeds}): mean of best, 95%")
         print_table([{"metric": metric_name(one.key), "mean": one.mean, "std": one.std,
                       "low": one.low, "high": one.high} for one in group.best])  # fmt: skip
     for test in result.tests:

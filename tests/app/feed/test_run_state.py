@@ -193,7 +193,7 @@ def test_smoothing_is_a_debiased_average_of_all_values() -> None:
     assert view.value == pytest.approx(0.661 / 0.271)
     assert view.smooth[0] == 1.0
     assert math.isnan(view.smooth[2])
-    assert math.isnan(view.low[2])
+    assert (view.low[2], view.high[2]) == (math.inf, -math.inf)
 
 
 def test_buckets_lie_on_absolute_steps_and_keep_the_extremes() -> None:

@@ -1,16 +1,19 @@
 """The queue's worker: waits for the run of a killed worker, and never starts it twice."""
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from app.jobs.queue_worker import work
 from experiments.db.machine import host_name
+from experiments.presets import preset
 from experiments.queue import RunQueue
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
@@ -91,3 +94,41 @@ def test_a_run_that_was_queued_by_itself_is_trained_though_the_same_run_exists(
     monkeypatch.setattr("app.jobs.queue_worker.run_item", lambda _queue, _item: ("done", ""))
     assert work(queue) == 0
     assert queue.item(item).state == "done"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"rewards": {"functions": ["abc", "format_all"]}},
+            "rewards.functions: unknown reward 'abc'; give a built-in name",
+        ),
+        ({"algorithm": {"recipe": "grpoo"}}, "did you mean 'grpo'"),
+    ],
+    ids=["refused when it is tried", "refused when it is read"],
+)
+def test_a_queued_run_that_is_refused_says_what_was_refused_and_the_remedy(
+    changes: dict[str, Any], words: str, queue: RunQueue, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tree = preset("starter").tree
+    queue.add({**tree, **{name: tree[name] | own for name, own in changes.items()}}, name="wrong")
+    assert work(queue) == 1
+    with closing(StoreReader(queue.store.path)) as reader:
+        (item,) = reader.queue(ended=5)
+    assert (item.state, item.run) == ("failed", None)
+    assert words in item.note
+    assert f"wrong: failed, {item.note}" in capfd.readouterr().err
+
+
+def test_a_process_that_ends_without_a_word_says_how_to_see_why(
+    queue: RunQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "app.jobs.queue_worker.command", lambda *_: [sys.executable, "-c", "raise SystemExit(9)"]
+    )
+    key = queue.add(CONFIG, name="mute")
+    assert work(queue) == 1
+    assert queue.item(key).note == (
+        "it ended with status 9 before it was recorded; `grpo-tui sweep --queue --retry` in a "
+        "terminal shows why"
+    )

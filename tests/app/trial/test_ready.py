@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from app.trial.client import MAY_FETCH
 from app.trial.examples import Examples
 from app.trial.memory import Estimates
-from app.trial.ready import Readiness, refuse, require, require_apart
+from app.trial.ready import Readiness, refuse, require, require_apart, told
 from app.trial.scores import Scores
+from experiments.presets import preset
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import ConfigError
+from grpo_engine.errors import ConfigError, DataError, RewardError
 from grpo_engine.events import RunFailed, RunFinished
+from grpo_engine.rewards.worker.client import RewardWorker
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.tiny import write_model
 
@@ -90,6 +92,8 @@ WRONG: tuple[tuple[str, dict[str, Any]], ...] = (
                             "rewards": {"functions": ["numeric_answer"]}}),
     ("rollout.max_new_tokens", {"rollout": {"max_new_tokens": 131072}}),
     ("algorithm.refill_on", {"algorithm": {"recipe": "dapo", "refill_on": "nothing"}}),
+    ("task.max_prompt_tokens", {"task": {"max_prompt_tokens": 1}}),
+    ("optimizer.epsilon", {"optimizer": {"name": "sgd", "epsilon": 1e-4}}),
     ("optimizer.weight_decay", {"optimizer": {"name": "adam", "weight_decay": 0.1}}),
 )  # fmt: skip
 
@@ -112,9 +116,43 @@ def test_a_setting_that_fails_at_the_first_step_is_refused_by_its_name(
     assert isinstance(events_of(config, tmp_path)[-1], RunFailed)
 
 
+def test_the_setting_to_change_is_what_the_error_says_and_not_a_name_in_its_words() -> None:
+    words = "`rollout.max_new_tokens` is a bad name for a file"
+    assert told(DataError(words), "task.name") == ("task.name", f"task.name: {words}")
+    assert told(DataError(words, "task.options"), "task.name")[0] == "task.options"
+    assert told(OSError("no task.options"), "task.name")[0] == "task.name"
+
+
 def test_weights_that_do_not_match_the_functions_are_refused(world: Path) -> None:
     with pytest.raises(ConfigError, match=r"rewards\.weights has 2 values for 1 rewards"):
         settings(world, rewards={"functions": ["numeric_answer"], "weights": [1, 2]})
+
+
+def test_only_functions_that_are_not_the_tasks_own_are_tried_in_a_process(
+    world: Path, ready: Readiness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+
+    def start(worker: RewardWorker) -> RewardWorker:
+        started.append(worker)
+        raise RewardError("it was started")
+
+    monkeypatch.setattr(RewardWorker, "__enter__", start)
+    starter = preset("starter").tree
+    assert ready.of(build(starter))["problems"] == []
+    assert not started
+    wrong = {"recipe": "dapo", "refill_on": "nothing"}
+    found = ready.of(build({**starter, "algorithm": wrong}))["problems"]
+    assert [setting for setting, _ in found] == ["algorithm.refill_on"]
+    assert not started
+    for rewards in (
+        {"functions": [f"{world}/rewards.py:letters"]},
+        {"functions": ["numeric_answer", "exact_answer"]},
+        {"functions": ["format_all"], "options": {"format_all": {"no": 1}}},
+    ):
+        found = ready.of(build({**starter, "rewards": rewards}))["problems"]
+        assert found == [("rewards.functions", "rewards.functions: it was started")]
+    assert len(started) == 3
 
 
 def test_every_problem_is_told_at_once_and_a_repaired_file_is_tried_again(

@@ -110,8 +110,9 @@ def value_by_value(view: SeriesView, frame: Frame, wide: int, tall: int) -> set[
         value = view.high[place] if view.sparse else view.smooth[place]
         if not frame.first <= step <= frame.last:
             continue
-        if value != value:
-            previous = previous if view.sparse else None
+        if not math.isfinite(value):
+            # of a sparse series, a step without a value is no gap
+            previous = previous if view.sparse and value != value else None
             continue
         y = frame.axis.dot(value, tall)
         x0, y0 = previous or (x, y)

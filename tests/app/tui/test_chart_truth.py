@@ -54,7 +54,7 @@ def stored(draw: st.DrawFn, values: st.SearchStrategy[float], most: int = 60) ->
     first = draw(st.sampled_from([0, 1]))
     count = draw(st.integers(1, max(1, most // every)))
     one = st.just(draw(values)) if draw(st.integers(0, 4)) == 0 else values
-    one = one | st.just(math.nan) if every == 1 and draw(st.booleans()) else one
+    one = one | st.just(math.nan) if draw(st.booleans()) else one
     steps = [first + every * place for place in range(count)]
     if draw(st.booleans()):
         steps.append(steps[-1] + draw(st.integers(1, every)))  # the last evaluation, off the grid
@@ -93,8 +93,7 @@ def pieces(points: Points) -> list[Points]:
     return [piece for piece in found if piece]
 
 
-def line_is_true(picture: Picture, colour: int | None, line: Points, last: float,
-                 joined: bool) -> None:  # fmt: skip
+def line_is_true(picture: Picture, colour: int | None, line: Points, last: float) -> None:
     """Each point has its dot, and each dot is on the line."""
 
     def dot(step: float, value: float) -> tuple[float, float]:
@@ -102,8 +101,7 @@ def line_is_true(picture: Picture, colour: int | None, line: Points, last: float
 
     for step, value in finite(line):
         assert picture.near(colour, *dot(step, value)), (step, value, dot(step, value))
-    paths = [[dot(*point) for point in piece]
-             for piece in ([finite(line)] if joined else pieces(line)) if piece]  # fmt: skip
+    paths = [[dot(*point) for point in piece] for piece in pieces(line)]
     for at in picture.dots[colour]:
         assert on_lines(at, paths), at
 
@@ -156,7 +154,7 @@ def test_on_watch_each_dot_is_where_its_value_belongs(
     colour = watch._colour(chart, 0, DARK)
     sparse = is_sparse(key, points)
     line = points if sparse else averages(points, SMOOTHING)
-    line_is_true(picture, colour, line, last, sparse)
+    line_is_true(picture, colour, line, last)
     if not sparse:
         for step, value in finite(points):  # the faint range below the line
             x, y = step * (picture.wide - 1) / (last or 1), picture.place(value)
@@ -393,7 +391,7 @@ def test_in_the_preview_each_dot_is_where_its_value_belongs(
     assert "".join(text for text, _ in lines_[start + 4]).split() == ["step", "0", str(last)]
     sparse = is_sparse(key, points)
     line = points if sparse else averages(points, SMOOTHING)
-    line_is_true(picture, DARK.of_series(key), line, last, sparse)
+    line_is_true(picture, DARK.of_series(key), line, last)
 
 
 @given(st.lists(NUMBERS | st.just(math.nan), min_size=1, max_size=50), st.integers(1, 30))
@@ -450,6 +448,6 @@ def test_in_the_shell_each_dot_is_where_its_value_belongs(
     first, last = known[0][0], known[-1][0]
     shifted = [(step - first, value) for step, value in line]
     if last > first:
-        line_is_true(picture, None, shifted, last - first, sparse)
+        line_is_true(picture, None, shifted, last - first)
     steps = [int(text) for text in found[-1].split()]
     assert (steps[0], steps[-1]) == (first, last)

@@ -142,12 +142,12 @@ def test_a_title_names_its_curves_and_leaves_out_what_does_not_fit() -> None:
     (chart,) = charts_of(shown)
     title = chart_lines(chart, shown, 60, 4, DARK, chosen=False)[0]
     assert written(title).split() == [
-        "clipped", "too", "much", "30", "%", "low", "1.0", "%", "high", "2.0", "%"
+        "clipped", "too", "much", "30%", "low", "1.0%", "high", "2.0%"
     ]  # fmt: skip
-    assert written(title).endswith("low 1.0 %  high 2.0 %")
+    assert written(title).endswith("low 1.0%  high 2.0%")
     assert colour_of(title, "2.0") == DARK.of_series("clip")
     narrow = chart_lines(chart, shown, 24, 4, DARK, chosen=False)[0]
-    assert written(narrow) == " clipped       low 1.0 %"
+    assert written(narrow) == " clipped        low 1.0%"
     reward = snapshot(reward=view(1.0, 1.0), rewards__a_very_long_name__mean=view(0.5, 0.5))
     (chart,) = charts_of(reward)
     title = chart_lines(chart, reward, 60, 4, DARK, chosen=False)[0]

@@ -40,6 +40,7 @@ def healthy(step: int) -> Numbers:
         MOST: 1e-5,
         "sampling/masked_ratio": 0.0,
         "time/score": 0.1,
+        "time/others": 0.2,
         "step_time": 1.0,
         "memory/peak_gb": 2.0,
     }
@@ -121,6 +122,77 @@ def test_numbers_that_mean_it_raise_the_alert(rule: str) -> None:
     assert found[0].step > 20
     assert found[0].explanation
     assert found[0].remedy
+
+
+def of_step_time(now: Numbers, before: Numbers | None = None) -> list[AlertRaised]:
+    """What is said of twenty steps and five slower ones."""
+    rows = [healthy(n) | (before or {}) | (now if n > 20 else {}) for n in range(1, 26)]
+    return [alert for alert in fold(rows) if alert.rule == "step_time_doubled"]
+
+
+def test_a_step_that_is_slow_because_other_programs_are_busy_is_not_the_runs_fault() -> None:
+    # processors that others use: 0.2 before, then 2.5 s / 2.5 s = 1
+    assert of_step_time({"step_time": 2.5, "time/others": 2.5}) == []
+    # 1 before as well: they cannot be the reason
+    (alert,) = of_step_time({"step_time": 2.5, "time/others": 2.5}, {"time/others": 1.0})
+    assert alert.explanation == (
+        "A step takes 2.5 s, up from 1.0 s: other programs use no more of the processors than "
+        "before."
+    )
+    # half a processor more is the most: 0.7 is not beyond it and 0.75 is
+    assert of_step_time({"step_time": 2.5, "time/others": 2.5 * 0.69})
+    assert not of_step_time({"step_time": 2.5, "time/others": 2.5 * 0.75})
+
+
+def test_a_step_is_not_judged_where_it_is_unknown_what_other_programs_did() -> None:
+    rows = late(lambda _: {"step_time": 2.5})
+    unknown = [{k: v for k, v in row.items() if k != "time/others"} for row in rows]
+    assert "step_time_doubled" in first_steps(fold(rows))
+    assert "step_time_doubled" not in first_steps(fold(unknown))
+
+
+def test_a_step_that_takes_longer_for_longer_answers_says_so() -> None:
+    (alert,) = of_step_time({"step_time": 2.5, "completions/mean_length": 100.0})
+    assert alert.explanation == (
+        "A step takes 2.5 s, up from 1.0 s: answers went from 40 to 100 tokens."
+    )
+    assert "rollout.max_new_tokens" in alert.remedy
+
+
+# KL of two runs of the benchmark: PPO, whose accuracy rises from .38 to .66, and twelve passes.
+PPO = (
+    0.004, 0.009, 0.007, 0.008, 0.027, 0.44, 0.009, 0.04, 0.223, 0.073, 0.093, 0.181, 0.11, 0.049,
+    0.102, 0.044, 0.195, 0.092, 0.111,
+)  # fmt: skip
+TWELVE = (0.02, 0.036, 0.07, 0.102, 0.082, 0.187, 0.076, 0.131, 0.157, 0.347, 0.24, 0.325, 0.422)
+
+
+def of_kl(*values: float) -> dict[str, int]:
+    return first_steps(fold([healthy(n) | {"kl": kl} for n, kl in enumerate(values, 1)]))
+
+
+def test_a_few_odd_tokens_do_not_make_the_kl_of_a_run() -> None:
+    assert of_kl(*PPO) == {}
+    # median of steps 8 to 12: .24, above twice the limit of .1
+    assert of_kl(*TWELVE) == {"kl_above_limit": 12}
+
+
+def test_kl_explodes_if_it_stays_high_or_is_beyond_what_odd_tokens_explain() -> None:
+    usual = [0.01] * 10
+    assert of_kl(*usual, 0.3, *usual) == {}
+    assert of_kl(*usual, 0.3, 0.3)["kl_exploding"] == 12
+    assert of_kl(*usual, 0.99) == {}
+    assert of_kl(*usual, 1.01)["kl_exploding"] == 11  # ten times the limit of .1
+    assert of_kl(*[0.21] * 10, 1.5).keys() == {"kl_above_limit"}  # not ten times the usual
+
+
+def test_kl_may_be_twice_the_limit_until_it_can_be_told_whether_answers_get_better() -> None:
+    assert of_kl(*[0.19] * 19) == {}
+    assert of_kl(*[0.21] * 19) == {"kl_above_limit": 5}
+    assert of_kl(*[0.19] * 20) == {"kl_above_limit": 20}
+    rows = [{k: v for k, v in healthy(n).items() if "exact" not in k} | {"kl": 0.11}
+            for n in range(1, 10)]  # fmt: skip
+    assert first_steps(fold(rows, Limits(updates_per_step=2))) == {"kl_above_limit": 5}
 
 
 def rising(start: float, end: float, step: int, steps: int = 30) -> float:

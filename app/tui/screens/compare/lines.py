@@ -17,13 +17,14 @@ from experiments.values import RunSummary
 from grpo_engine.metrics import spec
 
 NAME = 12
+NOISE = 1e-9  # differences that rounding explains
 Better = Literal["▲", "▼", " "]
 
 
 def verdict_mark(key: str, delta: float | None) -> Better:
     """▲ better than the baseline, ▼ worse, blank if the metric has no direction."""
     direction = spec(key).direction
-    if not delta or math.isnan(delta) or direction == "none":
+    if not delta or not abs(delta) >= NOISE or direction == "none":
         return " "
     return "▲" if (delta > 0) == (direction == "up") else "▼"
 
@@ -32,11 +33,10 @@ def delta_text(key: str, delta: float | None) -> str:
     """Format a difference to the baseline: `▲ +.13`; percentage points if the metric is a share."""
     if delta is None:
         return ""
-    if spec(key).unit == "share" and math.isfinite(delta):
-        number = "=" if delta == 0 else f"{points(delta)} pt"
-    else:
-        number = "=" if delta == 0 else signed(delta)
-    return f"{verdict_mark(key, delta)} {number}"
+    if abs(delta) < NOISE:
+        return "  ="
+    is_share = spec(key).unit == "share" and math.isfinite(delta)
+    return f"{verdict_mark(key, delta)} {f'{points(delta)} pt' if is_share else signed(delta)}"
 
 
 def stat_of(cell: MetricCell, stat: Stat) -> tuple[float | None, int | None, float | None]:

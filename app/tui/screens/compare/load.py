@@ -60,24 +60,7 @@ def load_comparison(
     base = next((run for run in runs if run.id == baseline), runs[0])
     place = common_end(runs, axis) if at is None else at
     found = compare(reader, runs, baseline=base, axis=axis, at=place)
-    return Found(comparison=in_force(reader, found), gone=tuple(gone))
-
-
-def in_force(reader: StoreReader, found: Comparison) -> Comparison:
-    """The comparison with the values that recipes set, for settings that the runs leave to them."""
-    settings = [reader.settings(run.key, in_force=True) for run in found.runs]
-    differing = (
-        replace(item, values=tuple(
-            own.get(item.path) if value is None else value
-            for own, value in zip(settings, item.values, strict=True)
-        ))
-        for item in found.differing
-    )  # fmt: skip
-    same = {
-        path: settings[0].get(path) if value is None else value
-        for path, value in found.same.items()
-    }
-    return replace(found, differing=tuple(differing), same=same)
+    return Found(comparison=found, gone=tuple(gone))
 
 
 def end_of(run: RunSummary, axis: str) -> float:
@@ -110,11 +93,12 @@ def alone(reader: StoreReader, run: RunSummary) -> Comparison:
         )
         for key, line in lines
     )  # fmt: skip
-    same = {path: value for path, value in detail.settings.items() if path != "name"}
-    return in_force(reader, Comparison(
+    settings = reader.settings(run.key, in_force=True)
+    return Comparison(
         runs=(detail.summary,), baseline=run.id, at=f"step {detail.summary.step}", differing=(),
-        same=same, metrics=metrics, seeds=(), tests=(), notes=(),
-    ))  # fmt: skip
+        same={path: value for path, value in settings.items() if path != "name"},
+        metrics=metrics, seeds=(), tests=(), notes=(),
+    )  # fmt: skip
 
 
 # -- curves -------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from grpo_engine.metrics import spec
 
 NO_SEEDS = (
     "No two of these runs differ only in the seed. `grpo-tui sweep CONFIG --seeds 3` makes such "
-    "runs; their mean and its 95 % interval appear here, and S draws them as bands."
+    "runs; their mean and its 95% interval appear here, and S draws them as bands."
 )
 NO_PROMPTS = (
     "These runs have no recorded answers to the same prompt. Followed prompts are recorded at the "
@@ -40,7 +40,7 @@ def seeds_lines(view: View, width: int, height: int, palette: Palette) -> list[L
     stat = "best" if view.stat == "best" else "last"
     unit = spec(view.metric).unit
     lines: list[Line] = [
-        [(f"{spec(view.metric).label}, {stat} of each run: mean and 95 % interval", label)]
+        [(f"{spec(view.metric).label}, {stat} of each run: mean and 95% interval", label)]
     ]
     own = [_statistics(group, view.metric, stat) for group in groups]
     scale = _scale([found for found in own if found is not None])

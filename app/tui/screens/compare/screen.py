@@ -113,7 +113,7 @@ class CompareScreen(WorkbenchScreen):
         Binding("o", "solo", "one chart", id="compare.solo", show=False,
                 tooltip="Only the chosen chart, or all"),
         Binding("S", "bands", "seeds as bands", id="compare.bands", show=False,
-                tooltip="Draw runs that differ only in the seed as mean and 95 % interval"),
+                tooltip="Draw runs that differ only in the seed as mean and 95% interval"),
         Binding("t", "stat", "best, last, at", id="compare.stat", show=False,
                 tooltip="Compare best values, last ones, or those at the crosshair"),
         Binding("s", "settings", "all settings", id="compare.settings", show=False,

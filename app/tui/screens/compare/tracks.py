@@ -199,7 +199,7 @@ def _t(freedom: int) -> float:
 
 
 def band(members: Sequence[Shape]) -> Shape:
-    """Mean of several seeds as the smoothed line, its 95 % confidence interval as the range.
+    """Mean of several seeds as the smoothed line, its 95% confidence interval as the range.
 
     Between its own columns a seed counts as its straight line; a single seed has no interval.
     """

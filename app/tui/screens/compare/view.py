@@ -220,6 +220,7 @@ class View:
             return ()
         rows = [(item.path, item.values, True) for item in found.differing]
         if self.everything or len(found.runs) == 1:
+            rows += [(item.path, item.values, True) for item in found.by_recipe]
             count = len(found.runs)
             rows += [(path, (value,) * count, False) for path, value in found.same.items()]
         return tuple(row for row in rows if self.filter.casefold() in row[0].casefold())

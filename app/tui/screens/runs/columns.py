@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from app.text.numbers import seconds, short, sparkline
+from app.text.numbers import change, seconds, short, sparkline, with_unit
 from app.text.safe_text import pad
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.runs.load import SPARK
@@ -78,6 +78,7 @@ def metric_of(run: RunSummary, key: str) -> MetricSummary | None:
 
 def _best(key: str) -> Drawer:
     """The best value and its step; with a baseline, the tinted difference to it."""
+    unit = spec(key).unit
 
     def draw(run: RunSummary, cell: Cell, width: int) -> Line:
         found = metric_of(run, key)
@@ -87,14 +88,14 @@ def _best(key: str) -> Drawer:
         if base is not None and base.best is not None and cell.baseline is not run:
             distance = found.best - base.best
             better = (distance > 0) == (spec(key).direction == "up")
+            note = change(found.best, distance, unit)
             tint = cell.palette.good if better else cell.palette.bad
-            note = ("▲" if distance > 0 else "▼" if distance else "=") + short(abs(distance))
-            if not distance:
+            if note == "=":
                 tint = cell.palette.label
         else:
             tint, note = cell.palette.label, f"@{short(float(found.best_step or 0))}"
         return [
-            (pad(short(found.best), width - 6, ">"), style(cell.palette.text, cell.back)),
+            (pad(with_unit(found.best, unit), width - 6, ">"), style(cell.palette.text, cell.back)),
             (" " + pad(note, 5), style(tint, cell.back)),
         ]
 
@@ -104,7 +105,8 @@ def _best(key: str) -> Drawer:
 def _last(key: str) -> Drawer:
     def draw(run: RunSummary, cell: Cell, width: int) -> Line:
         found = metric_of(run, key)
-        text = short(found.last) if found is not None and found.last is not None else "–"
+        last = found.last if found is not None else None
+        text = short(last) if spec(key).unit == "tok/s" else with_unit(last, spec(key).unit)
         return [(pad(text, width, ">"), style(cell.palette.text, cell.back))]
 
     return draw
@@ -117,9 +119,12 @@ def _spark(run: RunSummary, cell: Cell, width: int) -> Line:
 
 
 def _custom(expression: str) -> Drawer:
+    unit = next(filter(None, (spec(word).unit for word in expression.split())), "")
+
     def draw(run: RunSummary, cell: Cell, width: int) -> Line:
         value = run.columns.get(expression)
-        text = short(value) if isinstance(value, float) else "–" if value is None else str(value)
+        is_number = value is None or isinstance(value, float)
+        text = with_unit(value, unit) if is_number else str(value)
         return [(pad(text, width, ">"), style(cell.palette.text, cell.back))]
 
     return draw

@@ -91,7 +91,7 @@ def _chart(series: MetricSeries, last: int, width: int, palette: Palette) -> lis
     scale = axis(drawn_values(curve), unit=about.unit, natural=natural_range(series.key))
     canvas = Canvas(max(4, width - LABELS), CHART_HEIGHT)
     draw(canvas, curve, Frame(scale, 0, last))
-    last_value = with_unit(series.values[-1], about.unit)
+    last_value = with_unit(view.value, about.unit)  # where the line ends
     title: Line = [(f"{about.label} ", style(palette.label)),
                    (last_value, style(palette.headline))]  # fmt: skip
     lines = [title]

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
 from app.jobs.launch import start_queue_worker
-from app.text.safe_text import pad, wrap
+from app.text.safe_text import cell_len, pad, wrap
 from app.tui.lifecycle import RunApp
 from app.tui.looks.colours import style
 from app.tui.textual_private.screens import Dialog
@@ -40,6 +40,9 @@ class QueuePanel(Panel):
         palette = self.palette
         if not self.items:
             return [[(part, style(palette.label))] for part in wrap(EMPTY, width, height)]
+        chosen = self.items[min(self.cursor, len(self.items) - 1)]
+        told = self._told(chosen, width, height // 2)
+        height -= len(told)
         top = max(0, self.cursor - height + 1)
         lines: list[Line] = []
         for place, item in enumerate(self.items[top : top + height], top):
@@ -49,11 +52,24 @@ class QueuePanel(Panel):
                 [
                     (pad(item.state, 11), style(palette.label, back)),
                     (pad(item.name or item.sweep or "run", 24), style(palette.headline, back)),
-                    (pad(item.note or settings, max(1, width - 45)), style(palette.text, back)),
+                    (pad(item.note or settings, note_width(width)), style(palette.text, back)),
                     (pad(item.run or "", 10), style(palette.label, back)),
                 ]
             )
-        return lines
+        blank: Line = [("", None)]
+        return [*lines, *[blank] * (height - len(lines)), *told]
+
+    def _told(self, item: QueueItemView, width: int, most: int) -> list[Line]:
+        """The whole note of a run, if its line has no room for it."""
+        if cell_len(item.note) <= note_width(width):
+            return []
+        look = style(self.palette.text)
+        return [[(part, look)] for part in ("", *wrap(item.note, width, most))]
+
+
+def note_width(width: int) -> int:
+    """The cells that a line has for a note beside state, name and run."""
+    return max(1, width - 45)
 
 
 class QueueScreen(Dialog[None]):

@@ -8,8 +8,7 @@ the last step of the span are at the outermost dots.
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from math import isfinite
+from math import inf, isfinite, nan
 
 from app.feed.series import SeriesView
 from app.text.axes import Axis
@@ -100,7 +99,7 @@ def drawn_values(curve: Curve) -> Iterator[float]:
 def draw(canvas: Canvas, curve: Curve, frame: Frame) -> None:
     """Draw one series: a faint raw range with the smoothed line on top; NaN is a gap.
 
-    A sparse series is a line through its values.
+    A sparse series is a line through its values, broken where one is not a number.
     """
     view, axis = curve.view, frame.axis
     wide, tall = 2 * canvas.width, 4 * canvas.height
@@ -110,12 +109,17 @@ def draw(canvas: Canvas, curve: Curve, frame: Frame) -> None:
         if curve.raw_colour is not None and high and not view.sparse:
             top, bottom = axis.dot(max(high), tall), axis.dot(min(low), tall)
             canvas.bar(x, top, bottom, curve.raw_colour, over=False)
-        line = view.smooth[part]
+        line: Sequence[float] = view.smooth[part]
         if view.sparse:
-            line = array("d", chain.from_iterable(zip(low, high, strict=True)))
+            ranges = zip(view.low[part], view.high[part], strict=True)
+            line = [v for pair in ranges if pair[0] == pair[0] for v in _or_gap(pair)]
         for value in _turns(line):
             points.append((x, axis.dot(value, tall)) if value == value else None)
     _line(canvas, points, curve.colour)
+
+
+def _or_gap(pair: tuple[float, float]) -> tuple[float, ...]:
+    return pair if pair[0] < inf else (nan,)
 
 
 def columns(view: SeriesView, frame: Frame, wide: int) -> Iterator[tuple[int, slice]]:
@@ -140,7 +144,7 @@ def _finite(values: "array[float]") -> Sequence[float]:
     return values if isfinite(sum(values)) else [value for value in values if isfinite(value)]
 
 
-def _turns(values: "array[float]") -> Sequence[float]:
+def _turns(values: Sequence[float]) -> Sequence[float]:
     """Reduce one column's values to those whose strokes cover the same dots."""
     if len(values) <= 4 or not isfinite(sum(values)):
         return values

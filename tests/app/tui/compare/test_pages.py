@@ -165,11 +165,11 @@ WHERE = "on 128 held-out problems, greedy answers, step 3"
 @pytest.mark.parametrize(
     ("share", "expected"),
     [
-        (0.75, "run-1 is better than run-0: +25 points (95 %: +17.4 to +32.7), 75 and 50 %, "
+        (0.75, "run-1 is better than run-0: +25 points (95%: +17.4 to +32.7), 75 and 50%, "
                f"{WHERE}; p < .001, McNemar's exact test."),
-        (0.51, "No significant difference: +1.6 points (95 %: 0 to +3.4), 51.6 and 50 %, "
+        (0.51, "No significant difference: +1.6 points (95%: 0 to +3.4), 51.6 and 50%, "
                f"for run-1 over run-0 {WHERE}; p = .500, McNemar's exact test."),
-        (0.5, f"run-1 and run-0 get as many right, 50 %, {WHERE}; p = 1.000, McNemar's exact "
+        (0.5, f"run-1 and run-0 get as many right, 50%, {WHERE}; p = 1.000, McNemar's exact "
               "test."),
     ],
 )  # fmt: skip

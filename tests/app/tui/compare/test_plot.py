@@ -242,13 +242,13 @@ def test_a_title_has_the_value_of_each_run_at_the_crosshair(made: Made) -> None:
                    at=20.0)  # fmt: skip
     title = title_line(chart_of(view), view, 80, DARK, chosen=True)
     assert written(title).split() == [
-        "▸held-out", "accuracy,", "sampled", "↑", "●", "run-0", "86", "%", "▲", "run-1", "50", "%"
+        "▸held-out", "accuracy,", "sampled", "↑", "●", "run-0", "86%", "▲", "run-1", "50%"
     ]  # fmt: skip
     assert cell_len(written(title)) == 80
     plain = title_line(chart_of(view), view, 80, DARK, chosen=False)
     assert written(plain).startswith(" held-out accuracy, sampled ↑ ")
     assert plain[1][1] != title[1][1]
-    front, other = (look for text, look in title if text in ("86 %", "50 %"))
+    front, other = (look for text, look in title if text in ("86%", "50%"))
     assert front is not None
     assert other is not None
     assert front.bold

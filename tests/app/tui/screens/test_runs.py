@@ -1,5 +1,6 @@
 """Runs on real stores: the table, filters, marks, groups, writing, and the hint card."""
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from app.tui.screens.runs import RunsScreen
 from app.tui.screens.runs.columns import fitting
 from app.tui.screens.runs.panels import PreviewPanel, RunsTable
 from app.tui.screens.runs.texts import as_csv, records
+from experiments.queue import RunQueue
 from experiments.reader import StoreReader
 from experiments.store import ExperimentStore
 from tests.app import frames
@@ -20,6 +22,7 @@ from tests.app.frames import LOOKS, SIZES
 from tests.app.rest import until
 from tests.app.script import algorithm
 from tests.app.stored import record, run_events
+from tests.experiments.made import CONFIG
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +215,24 @@ async def test_a_worker_of_the_queue_is_a_process_of_its_own(
         await pilot.press("Q", "enter")
     wanted = ["-P", "-m", "app", "sweep", "--queue", "--db", str(store)]
     assert [words[1:] for words in started] == ([] if read_only else [wanted])
+
+
+async def test_the_queue_shows_the_whole_note_of_the_run_under_the_cursor(tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    long = (
+        "rewards.functions: there is no reward 'abc'; did you mean 'exact_answer'? Choose one " * 2
+    )
+    with closing(ExperimentStore(store)) as opened:
+        queue = RunQueue(opened)
+        for name, note in (("short", "it was stopped"), ("long", long + "THE END")):
+            queue.finish(queue.add(CONFIG, name=name), "failed", note=note)
+    app = workbench(store)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("Q")
+        await until(app, lambda: "THE END" in frames.text(app))
+        await pilot.press("j")
+        await until(app, lambda: "THE END" not in frames.text(app))
+        assert "it was stopped" in frames.text(app)
 
 
 async def test_only_a_view_that_may_write_asks_for_a_file(store: Path) -> None:

@@ -1,0 +1,49 @@
+"""How much of this machine's processors other programs use."""
+
+from time import monotonic
+from typing import Final
+
+import psutil
+
+BUSY: Final = ("user", "nice", "system", "irq", "softirq", "steal")
+EVERY: Final = 10.0  # seconds between searches for own processes, some milliseconds each
+
+
+class OtherPrograms:
+    """Processor time of programs that are neither this process nor its children."""
+
+    def __init__(self) -> None:
+        self._own: dict[psutil.Process, float] = {}
+        self._searched = -EVERY
+        self._begun = self._busy = 0.0
+
+    def start(self) -> None:
+        """Begin to measure."""
+        if monotonic() - self._searched >= EVERY:
+            self._searched = monotonic()
+            this = psutil.Process()
+            self._own = dict.fromkeys((this, *this.children(recursive=True)), 0.0)
+        self._own = {process: used(process) for process in self._own}
+        self._begun, self._busy = monotonic(), busy()
+
+    def processors(self) -> float:
+        """The number of processors that they kept busy since `start`."""
+        # a process that ended has used what it had at the start
+        own = sum(max(0.0, used(process) - before) for process, before in self._own.items())
+        passed = monotonic() - self._begun
+        return max(0.0, busy() - self._busy - own) / passed if passed > 0 else 0.0
+
+
+def busy() -> float:
+    """Processor seconds that were not idle since the machine started."""
+    times = psutil.cpu_times()
+    return sum(getattr(times, name, 0.0) for name in BUSY)
+
+
+def used(process: psutil.Process) -> float:
+    """Processor seconds of a process; 0 of one that has ended."""
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return times.user + times.system

@@ -1,0 +1,69 @@
+"""One way of writing a share and a difference, and the same number wherever a run is shown."""
+
+import math
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from app.feed.narrator import narrate
+from app.feed.series import series_of
+from app.feed.snapshot import Snapshot
+from app.tui.looks.colours import PALETTES
+from app.tui.screens.compare.lines import delta_text
+from app.tui.screens.runs.columns import COLUMNS, METRICS, Cell, fitting, run_line
+from experiments.reader import StoreReader
+from tests.experiments.made import evaluated, record_run
+
+DARK = PALETTES["dark"]
+
+
+@pytest.mark.parametrize(
+    ("key", "delta", "text"),
+    [
+        ("eval/accuracy", 0.031, "▲ +3.1 pt"),
+        ("eval/accuracy", -0.12, "▼ −12 pt"),
+        ("eval/accuracy", 5.6e-17, "  ="),  # .3 - .1 - .2
+        ("reward", -1.1e-16, "  ="),
+        ("reward", 0.13, "▲ +.13"),
+        ("reward", math.inf, "▲ +∞"),
+        ("kl", 0.02, "  +.02"),
+    ],
+)
+def test_a_difference_that_rounding_explains_is_none(key: str, delta: float, text: str) -> None:
+    assert delta_text(key, delta) == text
+
+
+def test_the_end_of_a_run_is_told_by_the_numbers_that_its_charts_show() -> None:
+    reward, accuracy = series_of("reward"), series_of("eval/accuracy")
+    for step, value in enumerate((0.0, math.nan, 1.0), 1):
+        reward.push(step, value)
+    for step, value in ((0, math.nan), (1, 0.355), (3, 0.88)):
+        accuracy.push(step, value)
+    series = {"reward": reward.view(), "eval/accuracy": accuracy.view()}
+    # debiased average: .1*1 / (1 - .9^2) = .526
+    assert narrate(Snapshot(status="completed", step=3, series=series)) == (
+        "The run is complete after 3 steps. Held-out accuracy: 36% to 88%. "
+        "Average reward: 0 to .53, best 1."
+    )
+
+
+def test_runs_writes_a_share_and_its_difference_in_percent(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    for name, right in (("low", (1, 0, 0, 0)), ("high", (1, 1, 0, 1))):
+        record_run(path, name=name, last=(evaluated(3, right),))
+    own = "best eval/accuracy"
+    with closing(StoreReader(path)) as reader:
+        low, high = reader.runs(sort="id", metrics=METRICS, columns=[own])
+    if low.name != "low":
+        low, high = high, low
+
+    def drawn(title: str, baseline: bool) -> list[str]:
+        cell = Cell(palette=DARK, back=0, now=0.0, sparks={}, baseline=low if baseline else None)
+        columns = [column for column in (*COLUMNS, *fitting(200, [own])) if column.title == title]
+        return "".join(t for t, _ in run_line(high, columns[:1], cell, marked=False,
+                                              pinned=False)).split()  # fmt: skip
+
+    assert drawn("held-out", baseline=False) == ["75%", "@3"]
+    assert drawn("held-out", baseline=True) == ["75%", "▲50.0"]
+    assert drawn(own, baseline=False) == ["75%"]
