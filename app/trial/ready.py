@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 from app.trial.client import MAY_FETCH, PATIENCE_S, TrialError, offline
 from grpo_engine.config.parse import flatten, settings
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import ConfigError, EngineError, MissingPackageError, NotFetchedError
+from grpo_engine.errors import (
+    ConfigError,
+    EngineError,
+    MemoryLimitError,
+    MissingPackageError,
+    NotFetchedError,
+)
 
 if TYPE_CHECKING:
     from app.trial.examples import Examples
@@ -98,7 +104,7 @@ def _without_mlx() -> str:
     try:
         require_backend()
         require_mlx()
-    except MissingPackageError as error:
+    except (MissingPackageError, MemoryLimitError) as error:
         return str(error)
     return ""
 
