@@ -19,8 +19,10 @@ OURS: Final = frozenset({"app", "experiments", "grpo_engine"})
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether one of the three packages raised the error on purpose."""
-    return any(cls.__module__.partition(".")[0] in OURS for cls in type(error).__mro__)
+    """Return whether one of the three packages raised the error on purpose, or memory is short."""
+    return type(error) is MemoryError or any(
+        cls.__module__.partition(".")[0] in OURS for cls in type(error).__mro__
+    )
 
 
 def exit_code(error: BaseException) -> int:
@@ -40,6 +42,8 @@ def exit_code(error: BaseException) -> int:
 def report(error: BaseException, stream: TextIO) -> int:
     """Print the error as one line and return the exit status."""
     message = visible(" ".join(str(error).split())) or type(error).__name__
+    if type(error) is MemoryError:
+        message = f"not enough memory ({message}); close other programs, or see `ulimit -v`"
     stream.write(f"grpo-tui: {message}\n")
     if place := os.environ.get(REFUSAL):
         with suppress(OSError):

@@ -6,7 +6,7 @@ import warnings
 from importlib.metadata import PackageNotFoundError, version
 
 from app.health.facts import Fact, Level
-from grpo_engine.errors import MissingPackageError
+from grpo_engine.errors import MemoryLimitError, MissingPackageError
 from grpo_engine.platform import blas, device, formats, speed, threads
 
 SLOW = 20.0  # GFLOP/s; MLX's own BLAS reaches 2.5-6, an optimised one 40 and more per core
@@ -30,6 +30,9 @@ def package() -> Fact:
             warnings.simplefilter("ignore", RuntimeWarning)
             blas.ensure(check=True)
         device.require_mlx()
+    except MemoryLimitError as error:
+        found, _, remedy = str(error).partition("; ")
+        return Fact(area="MLX", name="package", found=found, level=Level.STOPS, remedy=remedy)
     except (MissingPackageError, OSError, PackageNotFoundError) as error:
         extra = device.wanted_extra()
         target = f"'grpo-tui[{extra}]'" if extra else "grpo-tui"

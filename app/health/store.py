@@ -131,9 +131,6 @@ def sqlite() -> Fact:
         name="SQLite",
         found="; ".join(bugs) or sqlite3.sqlite_version,
         level=Level.WARNING if bugs else Level.FINE,
-        remedy="Rare, and checkpoints by one recorder avoid most of it; a newer Python brings a "
-        "newer SQLite."
-        if bugs
-        else "",
+        remedy="A newer Python brings a newer SQLite." if bugs else "",
         numbers={"version": sqlite3.sqlite_version},
     )

@@ -7,11 +7,12 @@ from typing import Any
 
 import grpo_engine
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import MissingPackageError, ModelError, NotFetchedError
+from grpo_engine.errors import EngineError, MissingPackageError, ModelError, NotFetchedError
 from grpo_engine.platform.device import require_mlx
 from grpo_engine.rollouts.prompts import PromptRenderer, RenderedPrompt, conversation
 from grpo_engine.tasks.base import Example, Task, draw, load_task
 
+CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 COUNT = 3
 MOST = 20_000
 NO_TEMPLATE = "shown without the model's chat template"
@@ -23,6 +24,7 @@ class Examples:
     def __init__(self) -> None:
         self._task: tuple[str, Task] | None = None
         self._tokenizer: tuple[str, Any] | None = None
+        self._usable: tuple[str, tuple[PromptRenderer, tuple[str, ...]]] | None = None
 
     def task(self, config: RunConfig) -> Task:
         """Return the task of these settings; reload it if a file of it has changed."""
@@ -43,26 +45,35 @@ class Examples:
             self._tokenizer = config.model.path, load_tokenizer(model_folder(config.model.path))
         return self._tokenizer[1]
 
-    def renderer(self, config: RunConfig) -> PromptRenderer:
-        """Return the prompt renderer with the model's limits."""
-        context = context_of(model_folder(config.model.path))
-        return PromptRenderer(
-            tokenizer=self.tokenizer(config), task=self.task(config), config=config.task,
-            model=config.model.path, context=context,
-            max_new_tokens=config.rollout.max_new_tokens,
-        )  # fmt: skip
+    def usable(self, config: RunConfig) -> tuple[PromptRenderer, tuple[str, ...]]:
+        """Check every problem with the model's limits, as a run does; the renderer, and notes."""
+        key = f"{config.model.path} {config.rollout.max_new_tokens} {self.task_key(config)}"
+        if self._usable is None or self._usable[0] != key:
+            folder = model_folder(config.model.path)
+            render = PromptRenderer(
+                tokenizer=self.tokenizer(config), task=self.task(config), config=config.task,
+                model=config.model.path, context=number_of(folder, *CONTEXT),
+                max_new_tokens=config.rollout.max_new_tokens,
+                vocabulary=number_of(folder, "vocab_size"),
+            )  # fmt: skip
+            self._usable = key, render.usable()
+        return self._usable[1]
 
     def drawn(self, config: RunConfig) -> list[Example]:
         """Return the first problems of the run's first step."""
-        return draw(self.task(config), config.seed, 0, COUNT)
+        try:
+            task = self.usable(config)[0].task
+        except EngineError:  # told by whoever asks whether the run can start
+            task = self.task(config)
+        return draw(task, config.seed, 0, COUNT)
 
     def describe(self, config: RunConfig) -> dict[str, Any]:
         """Return the task's statistics and its first problems."""
-        task = self.task(config)
-        some = self.drawn(config)
-        lacking, rendered = "", []
+        task, some = self.task(config), self.drawn(config)
+        lacking, rendered, notes = "", [], task.notes
         try:
-            render = self.renderer(config)
+            render, found = self.usable(config)
+            task, notes = render.task, (*notes, *found)
             rendered = [render(example) for example in some]
         except (ModelError, MissingPackageError) as error:
             # without the tokenizer only the messages can be shown
@@ -72,7 +83,8 @@ class Examples:
             "about": task.description,
             "train": len(task.train),
             "held_out": len(task.held_out),
-            "notes": list(task.notes),
+            "skipped": task.skipped,
+            "notes": list(notes),
             "rewards": [[spec.name, spec.weight] for spec in task.default_rewards],
             "lacking": lacking,
             "examples": [
@@ -156,12 +168,11 @@ def load_tokenizer(folder: Path) -> Any:
         raise ModelError(f"the tokenizer in {folder} cannot be loaded: {first}.") from error
 
 
-def context_of(folder: Path) -> int:
-    """Return the model's maximum number of positions; 0 if unknown."""
+def number_of(folder: Path, *names: str) -> int:
+    """Return the first of these numbers in a model's configuration; 0 if it has none."""
     try:
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return 0
     text = settings.get("text_config") or {}
-    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
     return next((int(v) for n in names if (v := settings.get(n) or text.get(n))), 0)

@@ -22,8 +22,8 @@ class Estimates:
         from grpo_engine.setup import preflight
 
         policy = self.shapes(config)
-        task, render = self._examples.task(config), self._examples.renderer(config)
-        longest = preflight.longest_prompt(config, task, render)
+        render, _ = self._examples.usable(config)
+        longest = preflight.longest_prompt(config, render)
         rows = preflight.micro_rows(config, policy, longest)
         found: dict[str, Any] = {
             "limit": preflight.memory_limit(), "rows": rows, "prompt_tokens": longest,

@@ -10,13 +10,18 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from app.trial.client import MAY_FETCH, PATIENCE_S, TrialError, offline
 from grpo_engine.config.parse import flatten
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import ConfigError, EngineError, MissingPackageError, NotFetchedError
+from grpo_engine.errors import (
+    ConfigError,
+    EngineError,
+    MemoryLimitError,
+    MissingPackageError,
+    NotFetchedError,
+)
 
 if TYPE_CHECKING:
     from app.trial.examples import Examples
@@ -61,14 +66,9 @@ class Readiness:
             has_model = passes("model.path", model, lambda: self._estimates.shapes(config))
             if has_task and has_model:
                 key = f"{task} {model} {config.rollout.max_new_tokens}"
-                if passes("task.name", key, lambda: self._render(config)):
+                if passes("task.name", key, lambda: self._examples.usable(config)):
                     now = str(self._estimates.estimate(config)["refused"])
         return {"problems": problems, "now": now, "fetches": fetches}
-
-    def _render(self, config: RunConfig) -> None:
-        """Render every problem with the limits of the model, as a run does before it trains."""
-        known = self._estimates.shapes(config).vocabulary
-        replace(self._examples.renderer(config), vocabulary=known).check()
 
     def _outcome(self, part: str, key: str, call: Callable[[], Any]) -> Exception | None:
         """Return the error of a call; a call with a key is not repeated while the key is equal."""
@@ -102,7 +102,7 @@ def _without_mlx() -> str:
     try:
         require_backend()
         require_mlx()
-    except MissingPackageError as error:
+    except (MissingPackageError, MemoryLimitError) as error:
         return str(error)
     return ""
 

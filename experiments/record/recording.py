@@ -189,6 +189,7 @@ class Recording:
         try:
             self.writer.use(self.file.connection)
             self.lock_waits.append(self.writer.write(self._pending, limit=LOCK_LIMIT_S))
+            self.file.checkpoint()
         except Exception as error:  # events are kept, whatever the store's error
             if not may_pass(error):
                 self._set_aside(error)
@@ -259,9 +260,9 @@ class Recording:
         """Move spilled events into the store; events already there are skipped."""
         with contextlib.suppress(sqlite3.Error, StoreError, OSError):
             self.file.reopen()
-            # shrinks the write-ahead log, which may be all that a full disk needs
-            self.file.connection.execute("PRAGMA busy_timeout = 0")
-            self.file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            # the next commit starts the write-ahead log again, which may be all that a full disk
+            # needs
+            self.file.checkpoint(least=0)
             self.writer.use(self.file.connection)
             with taking_in(self.store.path):
                 count = drain(self._spill, self.writer)

@@ -93,6 +93,9 @@ class TaskConfig(Section):
         "", "Empty for the model's own, `plain` for bare text, or a Jinja file."
     )
     chat_template_kwargs: Mapping[str, JsonValue] = setting({}, "Passed to the chat template.")
+    bad_rows: Literal["refuse", "skip"] = setting(
+        "refuse", "Rows that cannot be used, such as too long ones: refuse the data, or skip them."
+    )
     shuffle: bool = setting(True, "Draw training problems in a seeded random order.")
 
 

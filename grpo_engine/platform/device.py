@@ -11,6 +11,7 @@ from platform import machine
 from typing import Final
 
 from grpo_engine.errors import EngineError, MissingPackageError
+from grpo_engine.platform import memory, threads
 
 BACKENDS: Final = {
     "mlx-metal": "metal",
@@ -99,7 +100,7 @@ def require_open_files() -> None:
 
 
 def require_backend() -> None:
-    """Raise if `mlx` is installed without a back end, and name the extra that has one."""
+    """Raise if `mlx` is installed without a back end or has no room, and name the remedy."""
     if sys.platform == "darwin" and machine() != "arm64":
         raise MissingPackageError(
             f"MLX needs Apple silicon on macOS; this processor is {machine()}. "
@@ -112,3 +113,4 @@ def require_backend() -> None:
             f"Install the extra '{extra}': pip install 'grpo-tui[{extra}]' "
             "(others: cpu, cuda12, cuda13)."
         )
+    memory.require_room(threads.cores())

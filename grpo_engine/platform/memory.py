@@ -1,12 +1,20 @@
-"""How much memory there is: the machine's, or a container's lower limit."""
+"""How much memory there is: the machine's, or a lower limit of a container or a shell."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo_engine.errors import MemoryLimitError
 from grpo_engine.platform.cgroup import limits
 
 UNLIMITED = 1 << 60  # version 1 writes "no limit" as a huge number
+
+# What MLX, its BLAS and a tokenizer map before there is a model (510 MB on two cores), and what
+# each more thread adds: the buffer of the BLAS and a stack.
+LOADED, EACH_THREAD = 640 << 20, 48 << 20
+# Memory is taken in pieces of 64 MB, by MLX and by the BLAS.
+PIECES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +28,49 @@ class Memory:
     """A control group's limit, if it is lower than the machine's memory."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellLimit:
+    """A limit on the address space of a process, and how to raise it."""
+
+    limit: int
+    mapped: int
+    remedy: str
+
+
+def shell_limit() -> ShellLimit | None:
+    """The limit that leaves this process the least; None without one.
+
+    Beyond it allocations fail in native code, which ends the process by a signal.
+    """
+    if sys.platform != "linux":  # macOS has these limits and does not hold to them
+        return None
+    import resource
+
+    import psutil
+
+    used = psutil.Process().memory_info()
+    found = [
+        ShellLimit(limit=limit, mapped=mapped, remedy=remedy)
+        for kind, mapped, remedy in (
+            (resource.RLIMIT_AS, used.vms, "ulimit -v unlimited"),
+            (resource.RLIMIT_DATA, used.data, "ulimit -d unlimited"),
+        )
+        if (limit := resource.getrlimit(kind)[0]) != resource.RLIM_INFINITY
+    ]
+    return min(found, key=lambda one: one.limit - one.mapped, default=None)
+
+
+def require_room(threads: int) -> None:
+    """Raise if the address space has no room for MLX, before it is loaded."""
+    found = shell_limit()
+    needed = LOADED + EACH_THREAD * (threads - 1)
+    if found is not None and found.limit < needed:
+        raise MemoryLimitError(
+            f"MLX needs about {needed >> 20} MB of address space and this process may have "
+            f"{found.limit >> 20} MB; raise the limit with `{found.remedy}`"
+        )
+
+
 def memory(root: Path = Path("/")) -> Memory:
     """The memory available to this process."""
     import psutil
@@ -31,6 +82,9 @@ def memory(root: Path = Path("/")) -> Memory:
         limit = None
     else:
         total, available = limit, max(0, min(available, limit - used))
+    shell = shell_limit()
+    if shell is not None:
+        available = max(0, min(available, shell.limit - shell.mapped - PIECES))
     process = int(psutil.Process().memory_info().rss)
     return Memory(total=total, available=available, process=process, limit=limit)
 

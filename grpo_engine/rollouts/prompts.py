@@ -5,16 +5,21 @@ message is a prefill that the answer continues. A text prompt is tokenised uncha
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.errors import DataError, MissingPackageError
+from grpo_engine.errors import ConfigError, DataError, MissingPackageError, ModelError
+from grpo_engine.rollouts.template_trial import TemplateLimitError, try_template
 from grpo_engine.tasks.base import Example, Generated, Message, Prompt, Task
+from grpo_engine.tasks.rows import BadRows
 
 # Generated problems whose prompt lengths are checked before a run.
 PROBES = 64
+# A tokenizer gives at most a token per byte; this factor allows for one that spells text out first.
+TOKENS_PER_BYTE = 2
 
 
 class Tokenizer(Protocol):
@@ -90,10 +95,11 @@ class PromptRenderer:
         """Render one example; an error says which one failed and why."""
         prompt = conversation(self.task, example)
         if isinstance(prompt, str):
-            text, folded, ids = prompt, False, self.tokenizer.encode(prompt)
+            text, folded, options = prompt, False, {}
         else:
             text, folded = self._chat_text(prompt, example)
-            ids = self.tokenizer.encode(text, add_special_tokens=False)
+            options = {"add_special_tokens": False}
+        ids = self._encoded(text, example, options)
         if not text.strip() or not ids:
             raise DataError(
                 f"{place(example)}: the prompt is empty; give it text or remove the row"
@@ -110,21 +116,58 @@ class PromptRenderer:
             raise self._too_long(example, len(ids))
         return RenderedPrompt(ids=tuple(ids), text=text, prompt=prompt, folded_system=folded)
 
-    def check(self) -> tuple[str, ...]:
-        """Render the problems before training, so that a bad one fails early.
+    def usable(self) -> tuple["PromptRenderer", tuple[str, ...]]:
+        """Check the problems before training; return the renderer of those to use, and notes.
 
         Checks all of a data set, but only the first `PROBES` of a generator, whose items are alike.
         """
-        notes: set[str] = set()
+        bad = BadRows(skip=self.config.bad_rows == "skip")
+        kinds: dict[Any, int] = {}
+        known = not self.vocabulary or max(self.tokenizer.get_vocab().values()) < self.vocabulary
+
+        def tried(_: int, example: Example) -> Example:
+            kind, size = _kind(conversation(self.task, example))
+            longest = TOKENS_PER_BYTE * (size + kinds.get(kind, 0))
+            if not (known and size and kind in kinds and longest <= (self.limit or longest)):
+                shown = self(example)
+                kinds[kind] = max(kinds.get(kind, 0), len(shown.text.encode()) - size)
+                folded.append(shown.folded_system)
+            return example
+
+        folded: list[bool] = []
+        parts: list[Sequence[Example]] = []
         for part in (self.task.train, self.task.held_out):
-            probed = part[:PROBES] if isinstance(part, Generated) else part
-            for example in probed:
-                if self(example).folded_system:
-                    notes.add(
-                        f"the chat template of {self.model} takes no system message; "
-                        "it was put before the first user message"
-                    )
-        return tuple(sorted(notes))
+            if isinstance(part, Generated):
+                folded += [self(example).folded_system for example in part[:PROBES]]
+                parts.append(part)
+            else:
+                parts.append(tuple(bad.good(part, tried)))
+        notes = [bad.note(sum(map(len, parts)))]
+        if any(folded):
+            notes.append(
+                f"the chat template of {self.model} takes no system message; "
+                "it was put before the first user message"
+            )
+        task = replace(
+            self.task, train=parts[0], held_out=parts[1], skipped=self.task.skipped + bad.count
+        )
+        return replace(self, task=task), tuple(filter(None, notes))
+
+    def _encoded(self, text: str, example: Example, options: Mapping[str, Any]) -> list[int]:
+        try:
+            text.encode()
+            ids: list[int] = self.tokenizer.encode(text, verbose=False, **options)
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{place(example)}: the prompt holds {text[error.start]!r}, half of a character "
+                "(a lone surrogate); correct the text or remove the row"
+            ) from error
+        except Exception as error:  # tokenizers raises nothing narrower
+            raise DataError(
+                f"{place(example)}: the tokenizer of {self.model} refuses the prompt ({error}); "
+                "correct the text or remove the row"
+            ) from error
+        return ids
 
     def _too_long(self, example: Example, count: int) -> DataError:
         room = self.context - self.max_new_tokens
@@ -143,19 +186,17 @@ class PromptRenderer:
     def _chat_text(self, messages: Sequence[Message], example: Example) -> tuple[str, bool]:
         try:
             return self._template(messages), False
-        except MissingPackageError:
+        except (MissingPackageError, DataError, ModelError):
             raise
-        except Exception as error:
-            if isinstance(error, DataError):
-                raise
-            folded = fold_system(messages)
+        except Exception as first:
+            error, folded = first, fold_system(messages)
             if folded is not None:
                 try:
                     return self._template(folded), True
                 except Exception as second:
                     error = second
             raise DataError(
-                f"{place(example)}: the chat template of {self.model} refuses these messages "
+                f"{place(example)}: {self._template_place()} refuses these messages "
                 f"({error}); check their roles, or set task.chat_template to `plain` or a file",
                 "task.chat_template",
             ) from error
@@ -195,7 +236,34 @@ class PromptRenderer:
             return text
         return text + prefill[len(stripped) :] if text.endswith(stripped) else None
 
+    def _template_place(self) -> str:
+        """The chat template by the file that it is in, for error messages."""
+        if self.config.chat_template:
+            return f"the chat template {self.config.chat_template}"
+        folder = Path(str(getattr(self.tokenizer, "name_or_path", "")) or "-")
+        names = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+        file = next((folder / name for name in names if (folder / name).is_file()), None)
+        return f"the chat template of {self.model}" + (f" ({file})" if file else "")
+
+    def _try_template(self, messages: Sequence[Message], options: Mapping[str, Any]) -> None:
+        """Refuse a template that takes too long or too much memory, tried in another process."""
+        given = options.get("chat_template") or self.tokenizer.chat_template
+        templates = list(given.values()) if isinstance(given, Mapping) else [given]
+        special = getattr(self.tokenizer, "special_tokens_map", {})
+        values = {**special, **options, "messages": [dict(m) for m in messages]}
+        values.pop("chat_template", None)
+        try:
+            for template in templates:
+                try_template(str(template), values)
+        except TemplateLimitError as error:
+            raise ModelError(
+                f"{self._template_place()} {error} for one prompt; correct it, or set "
+                "task.chat_template to `plain` or a file"
+            ) from error
+
     def _apply(self, messages: Sequence[Message], **options: Any) -> str:
+        if self.model != "starter" or "chat_template" in options:  # the starter's is our own
+            self._try_template(messages, options)
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -226,8 +294,8 @@ def plain_text(messages: Sequence[Message]) -> str:
 def read_template(path: str) -> str:
     """Read a Jinja chat template; an error names the path."""
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(Path(path).expanduser())
+    except (OSError, ConfigError) as error:
         raise DataError(
             f"task.chat_template {path!r} cannot be read ({error}); give a Jinja file, `plain`, "
             "or nothing for the model's own",
@@ -242,6 +310,25 @@ def fold_system(messages: Sequence[Message]) -> tuple[Message, ...] | None:
     first = messages[1]
     content = f"{messages[0].get('content')}\n\n{first.get('content')}"
     return ({**first, "content": content}, *messages[2:])
+
+
+def _kind(prompt: Prompt) -> tuple[Any, int]:
+    """What prompts share that a template treats alike, and the bytes of this one's text.
+
+    The bytes are 0 for a blank text, and for one that has no bytes.
+    """
+    kind: Any = None
+    texts: list[str] = []
+    if isinstance(prompt, str):
+        texts = [prompt]
+    else:
+        kind = tuple((m.get("role"), type(m.get("content")), *sorted(m)) for m in prompt)
+        texts = [str(value) for m in prompt for key, value in m.items() if key != "role"]
+    try:
+        size = sum(len(text.encode()) for text in texts)
+    except UnicodeEncodeError:
+        return kind, 0
+    return kind, size if any(text.strip() for text in texts) else 0
 
 
 def place(example: Example) -> str:

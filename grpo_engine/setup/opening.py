@@ -136,11 +136,12 @@ def load_run(
         seconds=time.perf_counter() - begun,
         settled=mismatch.correction(chosen, recipe),
     )
-    render = _renderer(config, task, policy)
-    for text in (*policy.notes, *render.check()):
+    render, notes = _renderer(config, task, policy).usable()
+    task = render.task
+    for text in (*policy.notes, *notes):
         yield NoteWritten(step=step, text=text)
     scorer = stack.enter_context(Scorer(config, task, folder, control, policy.tokenizer))
-    rows = yield from _fitted_rows(config, policy, task, render, ranks, step)
+    rows = yield from _fitted_rows(config, policy, render, ranks, step)
     sampling = Sampling.of(config.rollout)
     if sampling.truncated:
         yield NoteWritten(step=step, severity="warning", text=TRUNCATED)
@@ -193,10 +194,10 @@ def _recipe(
 
 
 def _fitted_rows(
-    config: RunConfig, policy: Policy, task: Task, render: PromptRenderer, ranks: Ranks, step: int
+    config: RunConfig, policy: Policy, render: PromptRenderer, ranks: Ranks, step: int
 ) -> Generator[Event, None, int]:
     """The rows that fit in a backward pass on every rank; refuse a step that is too large."""
-    prompt_tokens = preflight.longest_prompt(config, task, render)
+    prompt_tokens = preflight.longest_prompt(config, render)
     # all ranks split the rollouts equally, so that each gets some of the batches
     rank_rows = -(-config.rollout.prompts * config.rollout.group_size // ranks.size)
     rows: int = min(rank_rows, *ranks.gather(preflight.micro_rows(config, policy, prompt_tokens)))

@@ -10,7 +10,7 @@ from grpo_engine.platform.memory import memory, on_device
 from grpo_engine.policy.memory import MemoryEstimate, choose_micro_rows, estimate_memory
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.prompts import PromptRenderer
-from grpo_engine.tasks.base import Task, draw
+from grpo_engine.tasks.base import draw
 
 GIGABYTE = 1e9
 SHARE = 0.9  # of the available memory; the rest is for rewards, the screen and other programs
@@ -25,9 +25,9 @@ def memory_limit() -> int:
     return int(SHARE * on_device(mx.device_info(), usage.available + usage.process, held))
 
 
-def longest_prompt(config: RunConfig, task: Task, render: PromptRenderer) -> int:
+def longest_prompt(config: RunConfig, render: PromptRenderer) -> int:
     """Tokens in the longest of the first prompts."""
-    probes = draw(task, config.seed, 0, min(PROBES, len(task.train)))
+    probes = draw(render.task, config.seed, 0, min(PROBES, len(render.task.train)))
     return max(len(render(example).ids) for example in probes)
 
 

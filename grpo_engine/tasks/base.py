@@ -64,6 +64,7 @@ class Task:
     prefill: str = ""
     shuffle: bool = True
     notes: tuple[str, ...] = ()
+    skipped: int = 0  # rows of the data that cannot be used
 
 
 class Generated(Sequence[Example]):

@@ -9,6 +9,7 @@ Stories are generated here, or taken from HellaSwag if `options.path` has its fi
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
@@ -16,7 +17,7 @@ from grpo_engine.errors import DataError
 from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of, generated, user_message
 from grpo_engine.tasks.files import load_splits, make_task, pick_splits
 from grpo_engine.tasks.options import read_options
-from grpo_engine.tasks.rows import Row
+from grpo_engine.tasks.rows import BadRows, Row
 
 PREFILL: Final = "The ending that fits is"
 REWARDS: Final = (RewardSpec(name="contains"),)
@@ -136,9 +137,10 @@ def _example(key: str, context: str, endings: Sequence[str], right: int, where: 
 
 
 def _hellaswag(config: TaskConfig, source: str, seed: int) -> Task:
-    splits = load_splits(config, source)
+    bad = BadRows(skip=config.bad_rows == "skip")
+    splits = load_splits(config, source, bad)
     train, held_out = (
-        [_of_row(row, name, index) for index, row in enumerate(splits[name])] if name else []
+        bad.good(splits[name], partial(_of_row, name)) if name else []
         for name in pick_splits(config, splits)
     )
     return make_task(
@@ -147,13 +149,14 @@ def _hellaswag(config: TaskConfig, source: str, seed: int) -> Task:
         f"Choose the ending that fits out of four ({source}).",
         train,
         held_out,
+        bad,
         seed=seed,
         prefill=PREFILL,
         default_rewards=REWARDS,
     )
 
 
-def _of_row(row: Row, split: str, index: int) -> Example:
+def _of_row(split: str, index: int, row: Row) -> Example:
     context, endings = row.columns.get("ctx"), row.columns.get("endings")
     label = str(row.columns.get("label", ""))
     if not isinstance(context, str) or not isinstance(endings, list) or not label.isdecimal():

@@ -27,7 +27,7 @@ from grpo_engine.tasks.base import (
     without,
 )
 from grpo_engine.tasks.options import read_options
-from grpo_engine.tasks.rows import SUFFIXES, Row, not_json, read_rows
+from grpo_engine.tasks.rows import SUFFIXES, BadRows, Row, not_json, read_rows
 
 # Other names for the expected answer, tried if the target column has its default name.
 TARGETS: Final = ("solution", "completion", "target", "label")
@@ -39,11 +39,12 @@ OPTIONS: Final[Mapping[str, Any]] = {"chat": None, "seed": 0}
 def build(config: TaskConfig) -> Task:
     """Build a task from the data that the task's name points to."""
     options = read_options(config, OPTIONS)
-    splits = load_splits(config)
+    bad = BadRows(skip=config.bad_rows == "skip")
+    splits = load_splits(config, config.name, bad)
     notes: list[str] = []
     names = pick_splits(config, splits)
     train, held_out = (
-        examples_of(config, splits[name], name, options["chat"], notes) if name else []
+        examples_of(config, splits[name], name, options["chat"], notes, bad) if name else []
         for name in names
     )
     return make_task(
@@ -52,6 +53,7 @@ def build(config: TaskConfig) -> Task:
         f"{config.name}: {len(train)} rows",
         train,
         held_out,
+        bad,
         notes=notes,
         seed=options["seed"],
         default_rewards=default_rewards(train),
@@ -77,6 +79,7 @@ def make_task(
     description: str,
     train: Sequence[Example],
     held_out: Sequence[Example],
+    bad: BadRows,
     *,
     notes: Sequence[str] = (),
     seed: int = 0,
@@ -85,7 +88,8 @@ def make_task(
     default_rewards: Sequence[RewardSpec] = (),
 ) -> Task:
     """Split examples into train and held out, limit both to their sizes, and remove overlap."""
-    notes = list(notes)
+    skipped = bad.note(len(train) + len(held_out))
+    notes = [*filter(None, [skipped]), *notes]
     if held_out:
         train, dropped = without(train, held_out)
         if dropped:
@@ -118,6 +122,7 @@ def make_task(
         prefill=config.prefill or prefill,
         shuffle=config.shuffle,
         notes=tuple(notes),
+        skipped=bad.count,
     )
 
 
@@ -140,14 +145,13 @@ def _about_split(
     return notes
 
 
-def load_splits(config: TaskConfig, name: str = "") -> dict[str, list[Row]]:
-    """The rows of every split, by name."""
-    name = name or config.name
+def load_splits(config: TaskConfig, name: str, bad: BadRows) -> dict[str, list[Row]]:
+    """The rows of every split of the data that `name` points to, by the split's name."""
     path = Path(name).expanduser()
     if path.is_file():
-        return {config.split: read_rows(path)}
+        return {config.split: read_rows(path, bad)}
     if path.is_dir():
-        return _folder(config, path)
+        return _folder(config, path, bad)
     if path.suffix.lower() in SUFFIXES or name.startswith(("/", "./", "../", "~")):
         raise DataError(f"there is no file or folder {path.absolute()}; check task.name")
     if "/" not in name:
@@ -162,7 +166,7 @@ def load_splits(config: TaskConfig, name: str = "") -> dict[str, list[Row]]:
     return hub_splits(config, name)
 
 
-def _folder(config: TaskConfig, folder: Path) -> dict[str, list[Row]]:
+def _folder(config: TaskConfig, folder: Path, bad: BadRows) -> dict[str, list[Row]]:
     """Read `train.jsonl` and its siblings, or shards like `train-00000-of-00002.parquet`."""
     wanted = {config.split, config.held_out_split or "", *HELD_OUT} - {""}
     splits: dict[str, list[Row]] = {}
@@ -176,7 +180,7 @@ def _folder(config: TaskConfig, folder: Path) -> dict[str, list[Row]]:
                 and (file.stem == split or file.stem.startswith(f"{split}-"))
             ]
             if own:
-                splits[split] = [row for file in own for row in read_rows(file)]
+                splits[split] = [row for file in own for row in read_rows(file, bad)]
     if not splits:
         raise DataError(
             f"{folder} has no data file; it should hold {config.split}.jsonl and, if there is one, "
@@ -209,30 +213,26 @@ class _Columns:
 
 
 def examples_of(
-    config: TaskConfig, rows: Sequence[Row], split: str, chat: bool | None, notes: list[str]
-) -> list[Example]:
-    """Convert rows to examples; the first bad one raises an error with file and line."""
+    config: TaskConfig, rows: Sequence[Row], split: str, chat: bool | None, notes: list[str],
+    bad: BadRows,
+) -> list[Example]:  # fmt: skip
+    """Convert rows to examples, and collect those that have no usable prompt."""
     columns = _columns(config, rows, notes)
-    examples = []
-    for index, row in enumerate(rows):
+    passed = [
+        name for name in columns.names
+        if name not in columns.dropped and name not in (config.prompt_column, "prompt")
+    ]  # fmt: skip
+
+    def example(index: int, row: Row) -> Example:
         prompt, target = _read(config, row, columns, chat)
-        others = {
-            name: row.columns.get(name)
-            for name in columns.names
-            if name not in columns.dropped and name not in (config.prompt_column, "prompt")
-        }
+        others = {name: row.columns.get(name) for name in passed}
         if target and "answer" not in others:
             others["answer"] = target
-        examples.append(
-            Example(
-                key=f"{split}-{index}",
-                prompt=prompt,
-                target=target,
-                columns=others,
-                where=row.where,
-            )
+        return Example(
+            key=f"{split}-{index}", prompt=prompt, target=target, columns=others, where=row.where
         )
-    return examples
+
+    return bad.good(rows, example)
 
 
 def _columns(config: TaskConfig, rows: Sequence[Row], notes: list[str]) -> _Columns:

@@ -10,6 +10,7 @@ with its table.
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from grpo_engine.tasks.answers import texts_of, to_number
 from grpo_engine.tasks.base import Example, RewardSpec, Task, user_message
 from grpo_engine.tasks.files import load_splits, make_task, pick_splits
 from grpo_engine.tasks.options import read_options
-from grpo_engine.tasks.rows import Row
+from grpo_engine.tasks.rows import BadRows, Row
 
 HUB: Final = "openai/gsm8k:main"
 SYSTEM: Final = (
@@ -38,11 +39,10 @@ def build(config: TaskConfig) -> Task:
     source = str(options["path"]) or HUB
     if options["path"] and not Path(source).expanduser().exists() and source.count("/") != 1:
         raise DataError(f"task.options.path: there is no file or folder {source}", "task.options")
-    splits = load_splits(config, source)
+    bad = BadRows(skip=config.bad_rows == "skip")
+    splits = load_splits(config, source, bad)
     train, held_out = (
-        [example(row, name, index, options["prefix"]) for index, row in enumerate(splits[name])]
-        if name
-        else []
+        bad.good(splits[name], partial(example, name, options["prefix"])) if name else []
         for name in pick_splits(config, splits)
     )
     return make_task(
@@ -51,13 +51,14 @@ def build(config: TaskConfig) -> Task:
         "Grade-school word problems with a whole number as the answer.",
         train,
         held_out,
+        bad,
         seed=options["seed"],
         system_prompt=SYSTEM,
         default_rewards=REWARDS,
     )
 
 
-def example(row: Row, split: str, index: int, prefix: str = "") -> Example:
+def example(split: str, prefix: str, index: int, row: Row) -> Example:
     """Convert a row to a problem; the number after `####` becomes the column `answer`."""
     question, solution = row.columns.get("question"), row.columns.get("answer")
     if not isinstance(question, str) or not isinstance(solution, str) or not question.strip():

@@ -200,7 +200,7 @@ def test_migrations_are_numbered_in_order() -> None:
 
 
 def test_sqlite_versions_with_corruption_bugs_are_named() -> None:
-    assert "WAL-reset" in sqlite_warnings((3, 40, 1))[0]
-    assert sqlite_warnings((3, 44, 6)) == ()
-    assert sqlite_warnings((3, 51, 3)) == ()
-    assert len(sqlite_warnings((3, 35, 2))) == 2
+    assert "DROP COLUMN" in sqlite_warnings((3, 35, 2))[0]
+    assert sqlite_warnings((3, 35, 5)) == ()
+    # the WAL-reset bug is in it, and checkpoints keep clear of that: test_checkpoints.py
+    assert sqlite_warnings((3, 40, 1)) == ()

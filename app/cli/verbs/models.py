@@ -192,6 +192,24 @@ def describe(path: str) -> dict[str, Any]:
         "context": context_length(settings),
         "quantised": json.dumps(settings["quantization"]) if "quantization" in settings else None,
         "end tokens": ", ".join(f"{i} {tokenizer.decode([i])!r}" for i in ends),
-        "chat template": "yes" if tokenizer.has_chat_template else "no",
+        "chat template": _about_template(path, tokenizer),
         "notes": "; ".join(notes) or None,
     }
+
+
+def _about_template(path: str, tokenizer: Any) -> str:
+    """Return `yes` or `no`, or why the template cannot be used."""
+    from grpo_engine.config.settings import TaskConfig
+    from grpo_engine.errors import DataError, ModelError
+    from grpo_engine.rollouts.prompts import PromptRenderer, has_chat_template
+    from grpo_engine.tasks.base import Example, Task, user_message
+
+    if not has_chat_template(tokenizer):
+        return "no"
+    asked = Example(key="", prompt=user_message("2+2?"), where="2+2?")
+    task = Task(name="", description="", train=(asked,), held_out=(), fingerprint="")
+    try:
+        PromptRenderer(tokenizer, task, TaskConfig(), path)(asked)
+    except (DataError, ModelError) as error:
+        return f"cannot be used: {error}"
+    return "yes"

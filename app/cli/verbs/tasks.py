@@ -1,6 +1,7 @@
 """`grpo-tui tasks`: list the tasks, or show examples exactly as the model sees them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,6 +64,7 @@ def show(
 
     Example: grpo-tui tasks show gsm8k --model starter --set task.options.path=gsm8k/
     """
+    from app.trial.examples import CONTEXT, model_folder, number_of
     from grpo_engine.config.parse import build, merge, parse_sets
     from grpo_engine.rollouts.prompts import PromptRenderer
     from grpo_engine.tasks.base import draw, load_task
@@ -71,6 +73,11 @@ def show(
     task = load_task(config.task)
     tokenizer = load_tokenizer(model or config.model.path)
     render = PromptRenderer(tokenizer, task, config.task, model or config.model.path)
+    if model:  # the limits of a model that was not asked for would only be in the way
+        context = number_of(model_folder(model), *CONTEXT)
+        render = replace(render, context=context, max_new_tokens=config.rollout.max_new_tokens)
+    render, notes = render.usable()
+    task = replace(render.task, notes=(*task.notes, *notes))
     some = task.held_out[:count] if held_out else draw(task, config.seed, 0, count)
     shown = [(example, render(example)) for example in some]
     if as_json:
@@ -101,6 +108,7 @@ def as_page(task: Any, shown: Any) -> dict[str, Any]:
         "description": task.description,
         "train": len(task.train),
         "held_out": len(task.held_out),
+        "skipped": task.skipped,
         "fingerprint": task.fingerprint,
         "system_prompt": task.system_prompt,
         "prefill": task.prefill,
@@ -129,6 +137,8 @@ def page(task: Any, shown: Any) -> list[str]:
 
     rewards = ", ".join(f"{s.name} x {s.weight:g}" for s in task.default_rewards) or "none"
     size = f"{len(task.train)} for training, {len(task.held_out)} held out"
+    if task.skipped:
+        size += f", {task.skipped} skipped"
     lines = [task.name, task.description, "", f"problems     {size}", f"rewards      {rewards}"]
     lines += [f"fingerprint  {task.fingerprint}", *(f"note         {n}" for n in task.notes)]
     for number, (example, prompt) in enumerate(shown, 1):

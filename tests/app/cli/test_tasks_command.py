@@ -60,6 +60,23 @@ def test_three_examples_are_shown_as_the_model_sees_them(
     assert first["ids"] == byte_tokenizer().encode(expected, add_special_tokens=False)
 
 
+def test_rows_that_cannot_be_used_are_named_or_counted(
+    capsys: pytest.CaptureFixture[str], rows: Path
+) -> None:
+    byte_tokenizer().save_pretrained(rows.parent / "model")
+    with rows.open("a") as file:
+        file.write('\n{"prompt": "half of \\ud83d", "answer": "1"}\n')
+    words = ["tasks", "show", str(rows), "--model", str(rows.parent / "model"),
+             "--set", "task.held_out_size=2"]  # fmt: skip
+    status, out, err = run(capsys, *words)
+    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    assert f"1 of 10 rows cannot be used: {rows}:10: the prompt holds '\\ud83d'" in err
+    status, out, _ = run(capsys, *words, "--set", "task.bad_rows=skip")
+    assert status == 0
+    assert ", 1 skipped" in out
+    assert f"1 of 10 rows are skipped: {rows}:10:" in out
+
+
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [

@@ -21,7 +21,7 @@ from experiments.presets import preset
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, DataError, RewardError
-from grpo_engine.events import RunFailed, RunFinished
+from grpo_engine.events import NoteWritten, RunFailed, RunFinished
 from grpo_engine.rewards.worker.client import RewardWorker
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.tiny import write_model
@@ -60,6 +60,24 @@ def ready() -> Iterator[Readiness]:
         scores = Scores(examples)
         stack.callback(scores.close)
         yield Readiness(examples, Estimates(examples), scores)
+
+
+def test_rows_that_cannot_be_used_are_refused_or_skipped_and_noted(
+    world: Path, ready: Readiness, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    long = json.dumps({"prompt": "long " * 200, "answer": "1"})
+    file.write_text((world / "problems.jsonl").read_text() + f"{long}\n{{broken\n")
+    task = {"name": str(file), "held_out_size": 6}
+    ((_, words),) = ready.of(settings(world, task=task))["problems"]
+    assert f"1 of 42 rows cannot be used: {file}:42: not JSON" in words
+    skipping = settings(world, task={**task, "bad_rows": "skip"}, steps=1)
+    assert ready.of(skipping)["problems"] == []
+    notes = [
+        one.text for one in events_of(skipping, tmp_path / "run") if isinstance(one, NoteWritten)
+    ]
+    said = [note.partition(":")[0] for note in notes if "skipped" in note]
+    assert said == ["1 of 42 rows are skipped", "1 of 41 rows are skipped"]
 
 
 WRONG: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -85,7 +85,7 @@ def test_an_assistant_message_at_the_end_of_the_data_is_a_prefill() -> None:
 def test_a_template_without_system_role_gets_the_text_before_the_first_question() -> None:
     made = renderer(NO_SYSTEM, system_prompt="Be brief.", train=(example(),))
     assert made(example()).text == "<|user|>Be brief.\n\n2+2?<|end|><|assistant|>"
-    (note,) = made.check()
+    _, (note,) = made.usable()
     assert "tiny takes no system message" in note
 
 
@@ -136,7 +136,7 @@ def test_a_prompt_that_leaves_no_room_in_the_context_is_named_before_training() 
     rows = (example("x" * 20, where="d.jsonl:1"), example("y" * 21, where="d.jsonl:2"))
     made = renderer(context=24, max_new_tokens=4, train=rows)
     with pytest.raises(DataError) as caught:
-        made.check()
+        made.usable()
     message = str(caught.value)
     assert "d.jsonl:2: the prompt has 21 tokens" in message
     assert "a context of 24 less rollout.max_new_tokens 4" in message

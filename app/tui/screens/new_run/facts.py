@@ -194,6 +194,8 @@ def prompt_lines(view: View, width: int, palette: Palette) -> list[Line]:
     if problem := found.get("problem"):
         return [[(part, style(palette.bad))] for part in wrap(f"✗ {problem}", width, 30)]
     sizes = f"{found['train']:,} problems to train on, {found['held_out']:,} held out"
+    if skipped := found.get("skipped", 0):
+        sizes += f", {skipped:,} skipped"
     lines: list[Line] = [[(part, style(palette.text))] for part in wrap(found["about"], width, 3)]
     lines.append([(clip(sizes, width), label)])
     for note in (*found["notes"], *filter(None, [found["lacking"]])):
