@@ -101,19 +101,22 @@ TARGETS = {
     "charts": Target(
         title="the charts",
         modules=(
-            "app/text/axes.py", "app/tui/widgets/charts/braille.py",
-            "app/tui/widgets/charts/chart.py",
-            "app/tui/screens/compare/plot.py",
+            "app/text/axes.py", "app/feed/series.py", "app/tui/widgets/charts/braille.py",
+            "app/tui/widgets/charts/chart.py", "app/tui/screens/compare/tracks.py",
+            "app/tui/screens/compare/plot.py", "app/cli/curves.py",
         ),
         folder="tests/app",
         tests=(
-            "text/axes", "tui/charts", "tui/compare/plot", "tui/braille", "tui/compare/tracks",
-            "tui/chart_truth",
+            "text/axes", "feed/series", "tui/charts", "tui/compare/plot", "tui/compare/tracks",
+            "tui/braille", "tui/chart_truth", "cli/plot",
         ),
         first={
             "braille": ("tui/braille",),
             "plot": ("tui/compare/plot",),
             "chart": ("tui/charts",),
+            "series": ("feed/series", "tui/braille"),
+            "tracks": ("tui/compare/tracks", "tui/compare/plot"),
+            "curves": ("cli/plot",),
         },
         page="docs/mutants-charts.md",
     ),

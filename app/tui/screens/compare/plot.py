@@ -205,6 +205,11 @@ def cross_column(x: float, span: float, width: int) -> int:
     return column(x, span, 2 * width) >> 1
 
 
+def cross_position(column: int, span: float, width: int) -> float:
+    """The position on the axis of a cell column, between its two dots."""
+    return (2 * column + 0.5) / (2 * width - 1) * span
+
+
 def title_line(
     chart: ChartData, view: View, width: int, palette: Palette, chosen: bool
 ) -> Line:  # fmt: skip

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from app.feed.series import few
 from experiments.compare import statistics
+from experiments.values import RunSummary
 
 SMOOTHINGS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 BLOCK = 128
@@ -133,6 +134,24 @@ def _smoothed(
     last = float(found[-1])
     found /= 1.0 - smoothing ** np.arange(count + 1, count + 1 + len(values))
     return found, last
+
+
+def span_of(ends: dict[str, float], runs: Sequence[RunSummary], axis: str) -> float:
+    """The right end of the axis: the longest run, with room for runs that are still growing.
+
+    It grows in a few large steps, so that curves do not wobble.
+    """
+    longest = 0.0
+    for run in runs:
+        end = ends[run.id]
+        if run.active and end > 0:
+            planned = end * run.total_steps / run.step if run.step and run.total_steps else end
+            room = 1.0
+            while room < end:
+                room *= 1.5
+            end = max(end, min(room, planned) if axis == "step" else room)
+        longest = max(longest, end)
+    return longest or 1.0
 
 
 @dataclass(frozen=True, slots=True)

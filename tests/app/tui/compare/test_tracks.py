@@ -3,13 +3,14 @@
 import math
 import random
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.feed.series import Series
 from app.tui.screens.compare.load import CurveLoader, CurveRequest
-from app.tui.screens.compare.tracks import Work, band, shape, track
+from app.tui.screens.compare.tracks import Work, band, shape, span_of, track
 from experiments.reader import StoreReader
 from tests.app.stored import record, run_events
 
@@ -85,6 +86,38 @@ def test_a_log_scale_leaves_out_what_has_no_logarithm_and_counts_it() -> None:
     assert cut.lost == 1
     assert [cut.smooth[0], cut.smooth[2]] == [1.0, 3.0]
     assert math.isnan(cut.smooth[1])
+
+
+@pytest.mark.parametrize(
+    ("active", "step", "total", "axis", "end", "expected"),
+    [
+        (False, 10, 60, "step", 10.0, 10.0),
+        # 1.5^5 = 7.6 and 1.5^6 = 11.4: the first that is not below 10
+        (True, 10, 60, "step", 10.0, 1.5**6),
+        (True, 10, 11, "step", 10.0, 11.0),
+        (True, 10, 0, "step", 10.0, 10.0),
+        (True, 0, 60, "step", 10.0, 10.0),
+        # tokens and seconds to the end are not known
+        (True, 10, 11, "tokens", 10.0, 1.5**6),
+        (True, 1, 60, "step", 1.0, 1.0),
+        (True, 0, 60, "step", 0.0, 1.0),
+        # an evaluation after the last step
+        (True, 10, 10, "step", 10.5, 10.5),
+    ],
+)
+def test_the_axis_of_a_growing_run_has_room_that_grows_by_half(
+    tmp_path: Path, active: bool, step: int, total: int, axis: str, end: float, expected: float
+) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=1))
+    reader = StoreReader(path)
+    run = replace(reader.runs()[0], step=step, total_steps=total,
+                  status="running" if active else "completed")  # fmt: skip
+    reader.close()
+    assert run.active == active
+    assert span_of({run.id: end}, [run], axis) == pytest.approx(expected)
+    longer = replace(run, id="longer", status="completed")
+    assert span_of({run.id: end, "longer": 99.0}, [longer, run], axis) == 99.0
 
 
 def test_steps_lie_where_their_tokens_and_seconds_are() -> None:
