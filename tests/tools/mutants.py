@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
@@ -106,9 +107,9 @@ TARGETS = {
     "charts": Target(
         title="the charts",
         modules=(
-            "app/text/axes.py", "app/feed/series.py", "app/tui/widgets/charts/braille.py",
-            "app/tui/widgets/charts/chart.py", "app/tui/screens/compare/tracks.py",
-            "app/tui/screens/compare/plot.py", "app/cli/curves.py",
+            "app/feed/series.py", "app/tui/widgets/charts/braille.py",
+            "app/tui/screens/compare/tracks.py", "app/tui/screens/compare/plot.py",
+            "app/tui/widgets/charts/chart.py", "app/cli/curves.py", "app/text/axes.py",
         ),
         folder="tests/app",
         tests=(
@@ -252,13 +253,13 @@ class Calls:
         if path is not None:
             self.found.add((path, frame.f_code.co_firstlineno))
 
-    def of(self, item: pytest.Item) -> list[tuple[str, int]]:
+    def of(self, item: pytest.Item, following: pytest.Item | None) -> list[tuple[str, int]]:
         """Run a test, and return what it calls."""
         self.found = set()
         threading.settrace(self)
         sys.settrace(self)
         try:
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         finally:
             sys.settrace(None)
             threading.settrace(None)  # type: ignore[arg-type]
@@ -312,7 +313,8 @@ class Loop:
             child = fork()
             if not child:
                 calls = Calls({job.path for job in self.todo})
-                found = Trial([], {item.nodeid: calls.of(item) for item in session.items})
+                found = Trial([], {one.nodeid: calls.of(one, after) for one, after in
+                                   zip_longest(session.items, session.items[1:])})  # fmt: skip
                 found.modules.extend(sys.modules)
                 file.write(json.dumps(asdict(found)))
                 file.flush()
@@ -346,8 +348,9 @@ def start(job: Job, session: pytest.Session, target: Target, trial: Trial) -> in
         files = target.test_files(job.module)
         order = {path: rank for rank, path in enumerate(files)}
         items = [item for item in session.items if trial.reached(job, item.nodeid)]
-        for item in sorted(items, key=lambda item: (order[item.path], searches(item))):
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        items.sort(key=lambda item: (order[item.path], searches(item)))
+        for item, following in zip_longest(items, items[1:]):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.testsfailed:
                 os._exit(1)
     except BaseException:  # a mutant that cannot be imported counts as noticed

@@ -134,7 +134,7 @@ def test_a_line_has_the_dots_of_all_its_values(
     assert dots(canvas, LINE) == value_by_value(view, frame, 2 * width, 4 * height)
 
 
-@given(VALUES, st.integers(1, 60), st.integers(1, 600), st.integers(0, 50))
+@given(VALUES, st.integers(2, 60), st.integers(1, 600), st.integers(0, 50))
 def test_each_bucket_is_in_the_column_nearest_to_its_first_step(
     values: list[float], wide: int, span: int, first: int
 ) -> None:

@@ -171,7 +171,7 @@ def shape(
 ) -> Shape:
     """Cut a curve to `wide` columns over an axis from 0 to `span`, each value in the nearest."""
     places = np.asarray(positions, dtype=float)
-    columns = np.minimum(wide - 1, (places * (wide - 1) / (span or 1.0) + 0.5).astype(int))
+    columns = np.minimum(wide - 1, (places * (wide - 1) / span + 0.5).astype(int))
     starts = np.flatnonzero(np.diff(columns, prepend=-1))
     raw = np.frombuffer(line.values) if line.values else np.zeros(0)
     mean = raw if line.sparse or not line.smooth else np.frombuffer(line.smooth)
