@@ -193,7 +193,7 @@ def test_a_guide_line_fills_the_empty_cells_of_its_row(made: Made) -> None:
 
 def test_a_smoothed_range_is_faint_and_below_the_line(made: Made) -> None:
     wild = [(step, float(step % 2)) for step in range(80)]
-    cells = drawn(view_of(made, "reward", [wild], smooth=3), 20, 4)
+    cells = drawn(view_of(made, "reward", [wild], 20, smooth=3), 20, 4)
     colours = {cell[1] for row in cells for cell in row if cell[0] not in " ●"}
     assert colours == {DARK.raw, DARK.cycle[0]}
     flat = [cell for row in cells for cell in row if cell[1] == DARK.raw]
@@ -309,6 +309,13 @@ def test_a_band_reads_as_the_mean_of_its_seeds(made: Made) -> None:
     assert named == ["run-0", "run-1"]
     nothing = replace(view, bands=False, at=-1.0)
     assert [written(one) for one in readings(chart_of(view), nothing, DARK)[0]] == ["● –", "▲ –"]
+
+
+def test_a_title_with_all_runs_hidden_is_the_metrics_name(made: Made) -> None:
+    view = view_of(made, "kl", [rising(20)], at=20.0)
+    hidden = replace(view, hidden=frozenset({"r0"}))
+    title = title_line(chart_of(hidden), hidden, 60, DARK, chosen=False)
+    assert written(title) == " KL to reference".ljust(60)
 
 
 @pytest.mark.parametrize(
