@@ -51,6 +51,7 @@ class Target:
     tests: tuple[str, ...]  # in the order in which they run
     first: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by module, run before
     page: str
+    left_out: str = ""  # what seems to belong to it, and why it does not
 
     def sources(self) -> list[Path]:
         """The files that are mutated."""
@@ -124,6 +125,10 @@ TARGETS = {
             "curves": ("cli/plot",),
         },
         page="docs/mutants-charts.md",
+        left_out="These map a value to a dot and back: axes, thinning, joins, smoothing. Left out "
+        "is what only places or colours whole charts (`app/tui/widgets/charts/curves.py`, "
+        "`app/tui/screens/compare/curves.py`, `app/tui/screens/runs/preview.py`): no number "
+        "changes in it.",
     ),
 }  # fmt: skip
 
@@ -426,6 +431,7 @@ def table(name: str, every: Sequence[Job], survived: dict[str, bool]) -> tuple[s
         f"**{len(every)} mutants, {len(every) - len(left)} noticed ({share:.1%})**; "
         f"{len(left)} survivors, explained below.",
         "",
+        *([target.left_out, ""] if target.left_out else []),
         "| module | mutants | noticed | survivors |",
         "| --- | ---: | ---: | ---: |",
     ]

@@ -95,7 +95,7 @@ def test_evaluations_are_never_smoothed_however_many_come() -> None:
     assert not pushed([0.0, 1.0, 0.5], into=series_of("reward")).view().sparse
 
 
-@pytest.mark.parametrize(("first", "count"), [(0, 5000), (1, 3000), (7, 9000), (4099, 2048)])
+@pytest.mark.parametrize(("first", "count"), [(0, 2049), (1, 3000), (7, 9000), (4099, 2048)])
 def test_a_bucket_has_the_range_of_its_steps_and_the_average_at_its_end(
     first: int, count: int
 ) -> None:
@@ -105,7 +105,8 @@ def test_a_bucket_has_the_range_of_its_steps_and_the_average_at_its_end(
     view = pushed(values, first).view()
     # the fewest steps in a bucket with which 2048 buckets are enough
     width, last = view.width, first + count - 1
-    assert last // width - first // width < 2048 <= 2 * last // width - 2 * first // width + 1
+    assert last // width - first // width < 2048
+    assert width == 1 or 2 * last // width - 2 * first // width >= 2048
     assert view.steps() == range(first // width * width, last + 1, width)
     average, known, averages = 0.0, 0, {}
     for step, value in enumerate(values, first):
