@@ -41,7 +41,7 @@ check: lint types imports test ## all of it
 wheel: dev ## build the wheel, and use it in new environments: make wheel ARGS=python3.12
 	$(PY) -P tools/check_wheel.py $(ARGS)
 
-mutants: dev ## change the maths line by line; does a test notice?
+mutants: dev ## change the maths line by line; does a test notice? also ARGS=inspector, ARGS=charts
 	$(PY) -m tests.tools.mutants $(ARGS)
 
 soak: dev ## hours of faults and load

@@ -60,7 +60,7 @@ def metric_chart(
 
 def chart(
     title: str, curves: Sequence[tuple[str, SeriesView]], canvas: Canvas, *,
-    key: str = "", smooth: bool = False, height: int = HEIGHT,
+    key: str, smooth: bool, height: int = HEIGHT,
 ) -> list[str]:  # fmt: skip
     """Return the lines of a chart: title, a line per run with its last value, curves.
 
@@ -81,14 +81,14 @@ def chart(
         letter, colour = LETTERS[place % len(LETTERS)], COLOURS[place % len(COLOURS)]
         marker = letter if lettered else "braille" if canvas.unicode else "*"
         for steps, values in lines:
-            plotext.plot(steps, values, marker=marker, color=colour if canvas.colour else "default")
+            plotext.plot(steps, values, marker=marker, color=colour)
         mark = letter if lettered else "━" if canvas.unicode else "*"
         text = f" {safe(name)}  {short(view.value if smooth else view.last, 3)}"
         mark = plotext.colorize(mark, colour) if canvas.colour else mark
         head.append(mark + cut(text, canvas.width - 1))
     _ticks(plotext, [line for _, _, lines in drawn for line in lines], key, canvas.width)
     body = plotext.build() if canvas.colour else plotext.uncolorize(plotext.build())
-    rows = [*head, *(row.rstrip() for row in body.rstrip("\n").split("\n"))]
+    rows = [*head, *(row.rstrip() for row in body.splitlines())]
     return rows if canvas.unicode else [_ascii(row) for row in rows]
 
 

@@ -7,7 +7,7 @@ at absolute steps, so that a curve does not wobble as it grows.
 
 import math
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from dataclasses import dataclass
 
 MOST_BUCKETS = 2048
@@ -49,10 +49,6 @@ class Series:
     A series of which `few` values are expected is sparse however many come.
     """
 
-    __slots__ = ("_average", "_averages", "_count", "_few", "_first", "_high", "_last",
-                 "_last_step", "_low", "_pushed", "_smooth", "_smoothing", "_steps", "_values",
-                 "_view", "_width")  # fmt: skip
-
     def __init__(self, smoothing: float = SMOOTHING, *, few: bool = False) -> None:
         self._smoothing, self._few = smoothing, few
         self._clear()
@@ -92,7 +88,7 @@ class Series:
 
         Beyond the newest `RECENT` values, the curve stays and the average restarts.
         """
-        if self._first < 0 or step >= self._last_step:
+        if step >= self._last_step:
             return
         if step < self._first:
             self._clear()
@@ -100,28 +96,29 @@ class Series:
         self._view = None
         span, self._last_step = self._last_step - self._first + 1, step
         keep = bisect_right(self._steps, step)
-        self._count -= _finite(self._values[keep:])
-        self._pushed -= len(self._steps) - keep
+        if keep:
+            self._average = self._averages[keep - 1]
+            self._count -= _finite(self._values[keep:])
+            self._pushed -= len(self._steps) - keep
+        else:
+            self._average = 0.0
+            self._count = 0
+            self._pushed = self._pushed * (step - self._first + 1) // span
         for kept in (self._steps, self._values, self._averages):
             del kept[keep:]
-        if not keep:
-            self._count, self._average = 0, 0.0
-            self._pushed = self._pushed * (step - self._first + 1) // span
-        else:
-            self._average = self._averages[-1]
         self._last = next(filter(math.isfinite, reversed(self._values)), math.nan)
         for drawn in (self._low, self._high, self._smooth):
             del drawn[self._place(step) :]
         self._grow(self._place(step) + 1)
-        first = bisect_left(self._steps, step // self._width * self._width)
-        count = self._count - _finite(self._values[first:])
-        for i in range(first, keep):
-            if math.isfinite(self._values[i]):
+        count = self._count - _finite(self._values)
+        for kept_step, value, average in zip(
+            self._steps, self._values, self._averages, strict=True
+        ):
+            if math.isfinite(value):
                 count += 1
-                smooth = self._smoothed(self._averages[i], count)
-                self._draw(self._steps[i], self._values[i], smooth)
+                self._draw(kept_step, value, self._smoothed(average, count))
             else:
-                self._draw_gap(self._steps[i])
+                self._draw_gap(kept_step)
 
     def _place(self, step: int) -> int:
         return step // self._width - self._first // self._width
@@ -151,11 +148,11 @@ class Series:
     def view(self) -> SeriesView:
         """Return the current series; the same object while no value was added."""
         if self._view is None:
-            span = max(1, self._last_step - self._first + 1)
+            span = self._last_step - self._first + 1
             value = self._smoothed(self._average, self._count)
             sparse = self._few or few(self._pushed, span)
             self._view = SeriesView(
-                width=self._width, first=max(0, self._first), low=self._low[:],
+                width=self._width, first=self._first, low=self._low[:],
                 high=self._high[:], smooth=self._smooth[:], count=self._count,
                 last_step=self._last_step, last=self._last,
                 value=self._last if sparse else value, sparse=sparse,
@@ -174,9 +171,8 @@ class Series:
 
     def _grow(self, length: int) -> None:
         missing = length - len(self._low)
-        if missing > 0:
-            for kept in (self._low, self._high, self._smooth):
-                kept.extend([math.nan] * missing)
+        for kept in (self._low, self._high, self._smooth):
+            kept.extend([math.nan] * missing)
 
     def _halve(self) -> None:
         odd = self._first // self._width % 2

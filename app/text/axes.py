@@ -65,7 +65,7 @@ def axis(
     if 0 <= low <= 0.6 * high:
         low = 0.0
     for guide in guides:
-        if high < guide <= 3 * high or low > guide >= 0:
+        if 0 <= guide <= 3 * high:
             low, high = min(low, guide), max(high, guide)
     ends = _round_ends(low, high, unit, natural, halves=labels == 3)
     marks = [number(end) for end in ends]
@@ -79,7 +79,7 @@ def column(place: float, end: float, wide: int) -> int:
 
 def equal(low: float, high: float) -> bool:
     """Whether two values differ by no more than rounding."""
-    return high - low <= NOISE * max(abs(low), abs(high))
+    return high - low <= NOISE * abs(high)
 
 
 def number(value: Decimal) -> float:

@@ -9,21 +9,26 @@ least 95 % were noticed and every survivor is explained in `survivors/`.
 """
 
 import argparse
+import ast
+import contextlib
 import gc
 import hashlib
 import importlib
 import json
 import os
-import resource
 import signal
 import sys
+import tempfile
+import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from itertools import zip_longest
 from pathlib import Path
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -33,7 +38,7 @@ from tests.tools.mutate import Mutant, mutants
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / ".mutants.jsonl"
 LEAST = 0.95
-PATIENCE = 120  # seconds of computing after which a mutant that hangs counts as noticed
+PATIENCE = 1200  # seconds after which a mutant that waits for something counts as noticed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,7 @@ class Target:
     tests: tuple[str, ...]  # in the order in which they run
     first: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by module, run before
     page: str
+    left_out: str = ""  # what seems to belong to it, and why it does not
 
     def sources(self) -> list[Path]:
         """The files that are mutated."""
@@ -101,21 +107,28 @@ TARGETS = {
     "charts": Target(
         title="the charts",
         modules=(
-            "app/text/axes.py", "app/tui/widgets/charts/braille.py",
-            "app/tui/widgets/charts/chart.py",
-            "app/tui/screens/compare/plot.py",
+            "app/feed/series.py", "app/tui/widgets/charts/braille.py",
+            "app/tui/screens/compare/tracks.py", "app/tui/screens/compare/plot.py",
+            "app/tui/widgets/charts/chart.py", "app/cli/curves.py", "app/text/axes.py",
         ),
         folder="tests/app",
         tests=(
-            "text/axes", "tui/charts", "tui/compare/plot", "tui/braille", "tui/compare/tracks",
-            "tui/chart_truth",
+            "text/axes", "feed/series", "tui/charts", "tui/compare/plot", "tui/compare/tracks",
+            "tui/braille", "tui/chart_truth", "cli/plot",
         ),
         first={
             "braille": ("tui/braille",),
             "plot": ("tui/compare/plot",),
             "chart": ("tui/charts",),
+            "series": ("feed/series", "tui/braille"),
+            "tracks": ("tui/compare/tracks", "tui/compare/plot"),
+            "curves": ("cli/plot",),
         },
         page="docs/mutants-charts.md",
+        left_out="These map a value to a dot and back: axes, thinning, joins, smoothing. Left out "
+        "is what only places or colours whole charts (`app/tui/widgets/charts/curves.py`, "
+        "`app/tui/screens/compare/curves.py`, `app/tui/screens/runs/preview.py`): no number "
+        "changes in it.",
     ),
 }  # fmt: skip
 
@@ -132,10 +145,31 @@ class Job:
         """The module's last name."""
         return Path(self.path).name
 
+    def function(self) -> range:
+        """The lines of the outermost function around the change; empty if there is none."""
+        return next(
+            (lines for lines in functions(self.path) if self.mutant.line in lines), range(0)
+        )
+
     @property
     def key(self) -> str:
         """The mutated source, independent of its line number."""
         return hashlib.sha256(f"{self.path}\n{self.mutant.source}".encode()).hexdigest()[:20]
+
+
+@cache
+def functions(path: str) -> list[range]:
+    """The lines of each function and method of a module, decorators included."""
+    found = []
+    waiting: list[ast.AST] = [ast.parse((ROOT / path).with_suffix(".py").read_text())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min(part.lineno for part in (node, *node.decorator_list))
+            found.append(range(first, (node.end_lineno or node.lineno) + 1))
+        else:
+            waiting += ast.iter_child_nodes(node)
+    return found
 
 
 def install(job: Job) -> None:
@@ -195,6 +229,52 @@ def jobs(target: Target) -> list[Job]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What the tests do without any mutant: the modules they import, and what each test calls."""
+
+    modules: list[str] = field(default_factory=list)
+    calls: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # path and first line
+    seconds: dict[str, float] = field(default_factory=dict)  # of computing
+
+    def reached(self, job: Job, test: str) -> bool:
+        """Whether a test calls the mutated function; any may notice a change outside of one."""
+        lines = job.function()
+        return not lines or any(
+            path == job.path and line in lines for path, line in self.calls[test]
+        )
+
+    def limit(self, test: str) -> float:
+        """Seconds of computing after which a test hangs; nothing traces it then."""
+        return 2 + 2 * self.seconds[test]
+
+
+class Calls:
+    """Notes which functions of some files are called."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.paths = {str((ROOT / path).with_suffix(".py")): path for path in paths}
+        self.found: set[tuple[str, int]] = set()
+
+    def __call__(self, frame: FrameType, _event: str, _arg: object) -> None:
+        """Note a call, as a trace function."""
+        path = self.paths.get(frame.f_code.co_filename)
+        if path is not None:
+            self.found.add((path, frame.f_code.co_firstlineno))
+
+    def of(self, item: pytest.Item, following: pytest.Item | None) -> list[tuple[str, int]]:
+        """Run a test, and return what it calls."""
+        self.found = set()
+        threading.settrace(self)
+        sys.settrace(self)
+        try:
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)  # type: ignore[arg-type]
+        return sorted(self.found)
+
+
 class Loop:
     """A pytest plug-in that runs the collected tests once per mutant, each in a child process."""
 
@@ -214,17 +294,14 @@ class Loop:
         """Try mutants in parallel until all are done or time runs out."""
         for path in {job.path for job in self.todo}:
             importlib.import_module(path.replace("/", "."))
-        gc.collect()
-        gc.freeze()  # children collect what is theirs alone
-        _, status = os.waitpid(start(None, session, self.target), 0)
-        if status != 0:
-            raise pytest.UsageError("the tests fail without any mutant: mend them first")
+        trial = self.trial(session)
+        prepare(trial)
         waiting, running = list(reversed(self.todo)), dict[int, tuple[Job, float]]()
         end, done = time.monotonic() + self.seconds, 0
         while running or (waiting and time.monotonic() < end):
             while waiting and len(running) < self.workers and time.monotonic() < end:
                 job = waiting.pop()
-                running[start(job, session, self.target)] = (job, time.monotonic())
+                running[start(job, session, self.target, trial)] = (job, time.monotonic())
             child, status = os.waitpid(-1, os.WNOHANG)
             if child in running:
                 job, _ = running.pop(child)
@@ -233,34 +310,74 @@ class Loop:
                 print(f"\r{done} of {len(self.todo)}", end="", file=sys.stderr, flush=True)
                 continue
             for child, (_, since) in running.items():
-                if time.monotonic() - since > 10 * PATIENCE:  # it waits, and computes nothing
+                if time.monotonic() - since > PATIENCE:
                     os.kill(child, signal.SIGKILL)
             time.sleep(0.01)
         print(file=sys.stderr)
         return True
 
+    def trial(self, session: pytest.Session) -> Trial:
+        """Run all tests in a child without any mutant."""
+        with tempfile.NamedTemporaryFile("w+") as file:
+            child = fork()
+            if not child:
+                calls, found = Calls({job.path for job in self.todo}), Trial()
+                for item, following in zip_longest(session.items, session.items[1:]):
+                    begin = time.process_time()
+                    found.calls[item.nodeid] = calls.of(item, following)
+                    found.seconds[item.nodeid] = time.process_time() - begin
+                found.modules.extend(sys.modules)
+                file.write(json.dumps(asdict(found)))
+                file.flush()
+                os._exit(session.testsfailed)
+            _, status = os.waitpid(child, 0)
+            if status != 0:
+                raise pytest.UsageError("the tests fail without any mutant: mend them first")
+            file.seek(0)
+            return Trial(**json.load(file))
 
-def start(job: Job | None, session: pytest.Session, target: Target) -> int:
-    """Test a mutant, or the unchanged source, in a child; exit status 0 if all tests pass."""
-    child = os.fork()
+
+def prepare(trial: Trial) -> None:
+    """Do once what each child would do: import, look for constants in what is imported, collect."""
+    from hypothesis import given, strategies
+
+    for name in trial.modules:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    given(strategies.none())(lambda _: None)()
+    gc.collect()
+    gc.freeze()
+
+
+def start(job: Job, session: pytest.Session, target: Target, trial: Trial) -> int:
+    """Test a mutant in a child; exit status 0 if all tests pass."""
+    child = fork()
     if child:
         return child
-    silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 1)
-    os.dup2(silence, 2)
-    resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE, PATIENCE))
     try:
-        if job is not None:
-            install(job)
-        files = target.test_files(job.module if job else "")
+        install(job)
+        files = target.test_files(job.module)
         order = {path: rank for rank, path in enumerate(files)}
-        for item in sorted(session.items, key=lambda item: (order[item.path], searches(item))):
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        items = [item for item in session.items if trial.reached(job, item.nodeid)]
+        items.sort(key=lambda item: (order[item.path], searches(item)))
+        for item, following in zip_longest(items, items[1:]):
+            signal.setitimer(signal.ITIMER_PROF, trial.limit(item.nodeid))  # ends the child
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.testsfailed:
                 os._exit(1)
     except BaseException:  # a mutant that cannot be imported counts as noticed
         os._exit(1)
     os._exit(0)
+
+
+def fork() -> int:
+    """Start a child that prints nothing; its process id, or 0 in it."""
+    child = os.fork()
+    if not child:
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+    return child
 
 
 def searches(item: pytest.Item) -> bool:
@@ -314,6 +431,7 @@ def table(name: str, every: Sequence[Job], survived: dict[str, bool]) -> tuple[s
         f"**{len(every)} mutants, {len(every) - len(left)} noticed ({share:.1%})**; "
         f"{len(left)} survivors, explained below.",
         "",
+        *([target.left_out, ""] if target.left_out else []),
         "| module | mutants | noticed | survivors |",
         "| --- | ---: | ---: | ---: |",
     ]

@@ -1,6 +1,7 @@
 """Curves in the shell: what `plot`, `report` and `compare` draw, and on which kind of output."""
 
 import math
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -77,13 +78,70 @@ def test_a_gap_parts_a_line_and_a_curve_of_few_values_is_one_line_that_is_not_sm
 
 def test_runs_differ_by_letters_where_there_is_no_colour() -> None:
     two = [("otter", view(0.0, 0.0).view()), ("fox", view(1.0, 1.0).view())]
-    lines = chart("reward", two, PLAIN)
+    lines = chart("reward", two, PLAIN, key="reward", smooth=False)
     assert lines[1:3] == ["a otter  0", "b fox  1"]
     assert any("aaaa" in line for line in lines)
     assert any("bbbb" in line for line in lines)
-    coloured = "\n".join(chart("reward", two, Canvas(width=40, colour=True)))
+    coloured = "\n".join(
+        chart("reward", two, Canvas(width=40, colour=True), key="reward", smooth=False)
+    )
     assert "\x1b[38;5;12m" in coloured
     assert "aaaa" not in coloured
+
+
+def test_six_runs_have_six_colours_and_more_have_letters_that_begin_again_after_z() -> None:
+    runs = [(f"run-{n}", view(0.0, float(n)).view()) for n in range(27)]
+    colours = re.compile("\x1b\\[38;5;([0-9]+)m")
+    for count in (6, 7):
+        lines = chart("reward", runs[:count], Canvas(width=60, colour=True), key="reward",
+                      smooth=False)  # fmt: skip
+        names = lines[1 : count + 1]
+        assert len({colours.findall(line)[0] for line in names}) == 6
+        assert ("━" in names[0]) == (count == 6)
+        assert "\x1b[48" not in "".join(lines)  # the terminal's own background
+    letters = [line[0] for line in chart("reward", runs, PLAIN, key="reward", smooth=False)[1:28]]
+    assert "".join(letters) == "abcdefghijklmnopqrstuvwxyza"
+
+
+def test_a_chart_is_as_wide_and_as_tall_as_asked_whatever_the_terminal_is() -> None:
+    for width, height in ((150, 60), (40, 14)):
+        lines = metric_chart("reward", [("otter", stored(0.0, 1.0))],
+                             Canvas(width=width, unicode=False), height=height)  # fmt: skip
+        assert max(map(len, lines)) == width
+        assert len(lines) == 2 + height
+    assert len(metric_chart("reward", [("otter", stored(0.0, 1.0))], PLAIN)) == 2 + 14
+
+
+@pytest.mark.parametrize(
+    ("width", "steps", "expected"),
+    [
+        # the chart is ten cells narrower, and a label of n figures takes n + 2
+        (40, (1, 9), [1, 3, 5, 7, 9]), (24, (1, 100), [1, 100]), (24, (50, 99), [50, 74, 99]),
+        (24, (10**6, 10**6 + 1), [10**6, 10**6 + 1]), (25, (1, 100), [1, 50, 100]),
+        (40, (7, 7), [7]),
+    ],
+)  # fmt: skip
+def test_labels_of_steps_are_at_both_ends_and_between_them_as_many_as_fit(
+    width: int, steps: tuple[int, int], expected: list[int]
+) -> None:
+    series = MetricSeries(run=1, key="reward", steps=steps[: 1 + (steps[0] < steps[1])],
+                          values=(0.0, 1.0)[: 1 + (steps[0] < steps[1])])  # fmt: skip
+    lines = metric_chart("reward", [("otter", series)], Canvas(width=width, unicode=False))
+    assert [int(text) for text in lines[-1].split()] == expected
+
+
+def test_a_chart_has_up_to_five_round_labels() -> None:
+    lines = metric_chart("reward", [("otter", stored(0.0, 1.0))], PLAIN)
+    labels = [line.split("+")[0].strip() for line in lines[3:-2] if "+" in line]
+    assert labels == ["1", ".8", ".5", ".2", "0"]
+
+
+def test_a_long_curve_that_is_not_smoothed_shows_the_range_of_each_bucket() -> None:
+    values = [0.0] * 5000
+    values[2] = 8.0  # not the last of a bucket
+    for smooth, top in ((0.0, "8"), (0.9, "1")):
+        lines = metric_chart("reward", [("otter", stored(*values))], PLAIN, smooth=smooth)
+        assert lines[3].lstrip().startswith(f"{top}+") == (smooth == 0), lines[3]
 
 
 def test_nothing_that_is_not_ascii_reaches_a_terminal_of_ascii() -> None:
@@ -125,6 +183,34 @@ def test_a_terminal_gets_colours_unless_it_asks_for_none(monkeypatch: pytest.Mon
     assert not terminal().colour
     monkeypatch.setenv("TERM", "linux")
     assert not terminal().unicode
+    monkeypatch.delenv("NO_COLOR")
+    assert terminal().colour
+    monkeypatch.setenv("TERM", "dumb")
+    assert (terminal().colour, terminal().unicode) == (False, False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    assert terminal().unicode  # a pipe takes what the encoding has
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: SimpleSize(5))
+    assert terminal().width == LEAST_WIDTH
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"), [("UTF-8", True), ("utf8", True), ("latin-1", False), (None, False)]
+)
+def test_only_utf_8_gets_characters_beyond_ascii(
+    monkeypatch: pytest.MonkeyPatch, encoding: str | None, expected: bool
+) -> None:
+    monkeypatch.setattr(sys, "stdout", SimpleStream(encoding))
+    assert terminal().unicode == expected
+
+
+class SimpleStream:
+    """An output with an encoding, or with none."""
+
+    def __init__(self, encoding: str | None) -> None:
+        self.encoding = encoding
+
+    def isatty(self) -> bool:
+        return False
 
 
 class SimpleSize:

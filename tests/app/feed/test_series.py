@@ -1,4 +1,4 @@
-"""Metric series after a run was resumed: no values of the dropped steps remain."""
+"""Metric series: what their buckets hold, and that a resume leaves nothing of dropped steps."""
 
 import math
 
@@ -95,7 +95,72 @@ def test_evaluations_are_never_smoothed_however_many_come() -> None:
     assert not pushed([0.0, 1.0, 0.5], into=series_of("reward")).view().sparse
 
 
-def test_a_resume_to_before_the_newest_values_keeps_a_dense_series_dense() -> None:
-    series = pushed([1.0] * 5 * RECENT)
-    series.forget_after(RECENT)
-    assert not series.view().sparse
+@pytest.mark.parametrize(("first", "count"), [(0, 2049), (1, 3000), (7, 9000), (4099, 2048)])
+def test_a_bucket_has_the_range_of_its_steps_and_the_average_at_its_end(
+    first: int, count: int
+) -> None:
+    values = [
+        math.nan if k % 11 in (0, 3) else math.sin(k * k) for k in range(first, first + count)
+    ]
+    view = pushed(values, first).view()
+    # the fewest steps in a bucket with which 2048 buckets are enough
+    width, last = view.width, first + count - 1
+    assert last // width - first // width < 2048
+    assert width == 1 or 2 * last // width - 2 * first // width >= 2048
+    assert view.steps() == range(first // width * width, last + 1, width)
+    average, known, averages = 0.0, 0, {}
+    for step, value in enumerate(values, first):
+        if math.isfinite(value):
+            average, known = 0.9 * average + 0.1 * value, known + 1
+            averages[step] = average / (1 - 0.9**known)
+    assert view.count == known
+    for place, start in enumerate(view.steps()):
+        steps = [step for step in range(start, start + width) if step in averages]
+        inside = [values[step - first] for step in steps]
+        assert view.low[place] == pytest.approx(min(inside, default=math.nan), nan_ok=True)
+        assert view.high[place] == pytest.approx(max(inside, default=math.nan), nan_ok=True)
+        end = averages[steps[-1]] if steps else math.nan
+        assert view.smooth[place] == pytest.approx(end, nan_ok=True)
+
+
+def test_the_change_is_over_ten_steps_or_a_bucket_if_that_is_more() -> None:
+    values = [float(k * k) for k in range(11)]
+    assert math.isnan(pushed(values[:10], into=Series(0.0)).view().delta)
+    assert pushed(values, into=Series(0.0)).view().delta == 100.0
+    assert pushed([*values, 121.0], into=Series(0.0)).view().delta == 120.0
+    # 2048 buckets of 16 steps: the last value is compared with the end of the bucket before
+    long = pushed([float(k) for k in range(20_000)], 0, into=Series(0.0)).view()
+    assert (long.width, long.delta) == (16, 19_999.0 - (19_999 // 16 * 16 - 1))
+
+
+def test_an_evaluation_alone_has_no_change() -> None:
+    assert math.isnan(pushed([0.5], into=series_of("eval/accuracy")).view().delta)
+
+
+def test_a_series_without_values_has_no_steps() -> None:
+    series = Series()
+    for _ in range(2):
+        view = series.view()
+        assert (view.first, view.last_step, view.count, len(view.steps())) == (-1, -1, 0, 0)
+        assert all(map(math.isnan, (view.last, view.value, view.delta)))
+        series.forget_after(0)
+
+
+@pytest.mark.parametrize("count", [RECENT + 1, 2 * RECENT + 1, 3 * RECENT + 1])
+def test_the_newest_values_are_kept_one_by_one(count: int) -> None:
+    series = pushed([float(step) for step in range(1, count + 1)])
+    series.forget_after(count - RECENT + 1)
+    assert series.view().last == count - RECENT + 1
+
+
+@pytest.mark.parametrize(("every", "expected"), [(1, False), (2, True), (3, True)])
+def test_a_resume_to_before_the_newest_values_keeps_a_series_as_sparse_as_it_was(
+    every: int, expected: bool
+) -> None:
+    first = 50_000
+    series = Series()
+    for place in range(3 * RECENT):
+        series.push(first + every * place, 1.0)
+    series.forget_after(first + RECENT // 2)
+    assert series.view().sparse == expected
+    assert series.view().last_step == first + RECENT // 2

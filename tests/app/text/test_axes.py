@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from app.text.axes import ROOM, Axis, axis, column, number, rounded, text
+from app.text.axes import ROOM, Axis, axis, column, equal, number, rounded, text
 from grpo_engine.metrics import METRICS, natural_range, spec
 from tests.app.pictures import value_of
 
@@ -102,6 +102,22 @@ def test_constants_are_in_the_middle_or_at_the_end_of_what_can_be() -> None:
     assert axis([5.0, 5.0]) == Axis(0.0, 10.0, ((5.0, "5"),))
     assert axis([-2.0]) == Axis(-4.0, 0.0, ((-2.0, "−2"),))
     assert axis([2.0], natural=(0.0, 1.0)) == Axis(0.0, 4.0, ((2.0, "2"),))
+    # half of the way to the nearer end on both sides, at any size
+    assert axis([-0.5], natural=(-0.75, math.inf)) == Axis(-0.75, -0.25, ((-0.5, "−.5"),))
+    for size in (2.0**-40, 2.0**40):
+        found = axis([0.75 * size], natural=(0.0, size))
+        assert (found.low, found.high) == (0.5 * size, size)
+
+
+def test_values_that_differ_by_less_than_a_billionth_are_equal() -> None:
+    for value in (1.0, -1.0, 1e-12, 1e12):
+        assert equal(value, value + 0.9e-9 * abs(value))
+        assert not equal(value, value + 1.1e-9 * abs(value))
+    assert not equal(-1.0, 0.0)
+
+
+def test_what_is_outside_of_an_axis_is_at_its_edge() -> None:
+    assert [Axis(0.0, 1.0).dot(value, 8) for value in (9.0, 1.0, 0.0, -9.0)] == [0, 0, 7, 7]
 
 
 def test_nothing_to_draw_has_no_label() -> None:
@@ -112,6 +128,7 @@ def test_nothing_to_draw_has_no_label() -> None:
     assert len(axis([1.1e-45, 1.0], log=True).labels) == 2
     assert axis([7e59, -7e59]).high == 7e59
     assert axis([-7e-46]) == Axis(-1.0, 1.0, ((0.0, "0"),))
+    assert axis([-1e-45]).labels == ((-1e-45, "−1e−45"),)
     assert axis([1e60, -1e60]).labels == ((-1e60, "−1e60"), (1e60, "1e60"))
 
 
@@ -144,6 +161,8 @@ def test_guide_lines_near_the_data_are_in_range_and_far_ones_are_not() -> None:
     assert axis([0.9, 0.95], guides=(0.5,)).low == 0.5
     assert axis([-0.9, -0.95], guides=(-1.0,)).low == -0.95
     assert axis([0.01, 0.02], guides=(0.0,)).low == 0.0
+    assert axis([0.9, 0.95], guides=(0.0,)).low == 0.0
+    assert axis([-0.9, 0.95], guides=(0.5, -0.5)) == axis([-0.9, 0.95])
 
 
 def test_a_log_axis_has_round_ends_and_a_middle_of_one_digit() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.feed.series import Series, SeriesView
@@ -126,6 +126,7 @@ def value_by_value(view: SeriesView, frame: Frame, wide: int, tall: int) -> set[
 
 
 @given(VALUES, st.integers(1, 30), st.integers(1, 6), st.integers(1, 600), st.integers(0, 50))
+@example([1.0, math.nan, -1.0, math.nan] * 4, 1, 6, 16, 0)
 def test_a_line_has_the_dots_of_all_its_values(
     values: list[float], width: int, height: int, span: int, first: int
 ) -> None:
@@ -135,7 +136,21 @@ def test_a_line_has_the_dots_of_all_its_values(
     assert dots(canvas, LINE) == value_by_value(view, frame, 2 * width, 4 * height)
 
 
-@given(VALUES, st.integers(1, 60), st.integers(1, 600), st.integers(0, 50))
+@pytest.mark.parametrize("values", [[0.0, 7.0, 1.0, 6.0, 2.0, 3.0], [7.0, 1.0, 6.0, 0.0, 2.0, 5.0]])
+def test_a_line_leaves_many_values_of_a_column_at_the_last_and_comes_to_the_first(
+    values: list[float],
+) -> None:
+    series = Series()
+    for start in (0, 90):
+        for step, value in enumerate(values, start):
+            series.push(step, value)
+    view, frame, canvas = series.view(), Frame(Axis(0.0, 7.0), 0, 95), Canvas(4, 2)
+    assert view.sparse
+    draw(canvas, Curve(view, LINE), frame)
+    assert dots(canvas, LINE) == value_by_value(view, frame, 8, 8)
+
+
+@given(VALUES, st.integers(2, 60), st.integers(1, 600), st.integers(0, 50))
 def test_each_bucket_is_in_the_column_nearest_to_its_first_step(
     values: list[float], wide: int, span: int, first: int
 ) -> None:
@@ -162,6 +177,15 @@ def test_a_column_shows_the_range_of_its_raw_values() -> None:
     assert dots(canvas, LINE) == set()
 
 
+def test_the_range_of_a_curve_does_not_cover_another_one() -> None:
+    other, frame, canvas = 3, Frame(Axis(0.0, 7.0), 0, 7), Canvas(2, 4)
+    draw(canvas, Curve(series_of([0.0] * 8), other), frame)
+    # 7, 3.3, 4.7, 3.1 … on average: the line stays above the lowest row, the range does not
+    draw(canvas, Curve(series_of([7.0, 0.0] * 4), LINE, RAW), frame)
+    assert canvas.colours[3] == [other, other]
+    assert any(RAW in row for row in canvas.colours)
+
+
 def test_many_values_of_one_column_reach_from_the_lowest_to_the_highest() -> None:
     # 12 steps in 2 columns of dots; with 8 dots from 7 down to 0, a value is its own row
     for first in ([3, 0, 7, 3, 3, 3], [3, 7, 0, 3, 3, 3], [3, 3, 0, 3, 3, 2], [3, 3, 7, 3, 3, 4]):
@@ -170,6 +194,10 @@ def test_many_values_of_one_column_reach_from_the_lowest_to_the_highest() -> Non
         draw(canvas, Curve(view, LINE), Frame(Axis(0.0, 7.0), 0, 11))
         rows = {y for x, y in dots(canvas, LINE) if x == 0}
         assert rows == set(range(7 - max(first), 7 - min(first) + 1))
+    canvas, view = Canvas(1, 2), series_of([*[3.0] * 6, 7.0, 0.0, *[3.0] * 4], smoothing=0.0)
+    draw(canvas, Curve(view, LINE), Frame(Axis(0.0, 7.0), 0, 11))
+    # the way from 3 in row 4 to 7 in row 0 of the next column
+    assert {y for x, y in dots(canvas, LINE) if x == 0} == {1, 2, 3, 4}
 
 
 @given(VALUES.filter(lambda values: any(map(math.isfinite, values))))

@@ -175,6 +175,8 @@ def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_r
     for width, expected in ((LABELS + 14, True), (LABELS + 13, False)):
         rows = chart_lines(chart, late, width, 6, DARK, chosen=False)[1:]
         assert any(" limit " in written(row) for row in rows) is expected
+    above = snapshot(kl=view(0.5, 0.6, 0.7))  # from .1: the lowest value needs no line
+    assert "┈" not in "".join(map(written, chart_lines(chart, above, 40, 6, DARK, chosen=False)))
     below = snapshot(kl=view(0.0, 0.01, 0.02))
     assert "┈" not in "".join(map(written, chart_lines(chart, below, 40, 6, DARK, chosen=False)))
 

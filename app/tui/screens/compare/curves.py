@@ -9,7 +9,7 @@ from textual.message import Message
 from app.text.safe_text import cell_len
 from app.tui.looks.colours import style
 from app.tui.screens.compare.panels import ViewPanel
-from app.tui.screens.compare.plot import LABELS, axis_line, chart_lines, plot
+from app.tui.screens.compare.plot import LABELS, axis_line, chart_lines, cross_position, plot
 from app.tui.widgets.panel import Line
 
 TWO_COLUMNS = 116
@@ -141,9 +141,8 @@ class CurvesPanel(ViewPanel):
         for index, left, top, wide, tall in self._boxes:
             if top <= place.y < top + tall and left <= place.x < left + wide and data is not None:
                 column = place.x - left - LABELS
-                dots = 2 * (wide - LABELS) - 1
-                x = min(1.0, (2 * column + 0.5) / dots) * data.span if column >= 0 else None
-                self.post_message(ChartPicked(index, x))
+                here = cross_position(column, data.span, wide - LABELS)
+                self.post_message(ChartPicked(index, here if column >= 0 else None))
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked chart and move the crosshair there."""

@@ -16,6 +16,7 @@ from app.tui.screens.compare.tracks import (
     band,
     logarithmic,
     shape,
+    span_of,
     track,
 )
 from experiments.compare.runs import compare, side_by_side
@@ -273,24 +274,6 @@ class CurveLoader:
             positions = known.work.positions(line.steps, request.axis)
             known.shapes[cut] = shape(line, positions, span, request.wide, log=log)
         return known.shapes[cut]
-
-
-def span_of(ends: dict[str, float], runs: Sequence[RunSummary], axis: str) -> float:
-    """The right end of the axis: the longest run, with room for runs that are still growing.
-
-    It grows in a few large steps, so that curves do not wobble.
-    """
-    longest = 0.0
-    for run in runs:
-        end = ends[run.id]
-        if run.active and end > 0:
-            planned = end * run.total_steps / run.step if run.step and run.total_steps else end
-            room = 1.0
-            while room < end:
-                room *= 1.5
-            end = max(end, min(room, planned) if axis == "step" else room)
-        longest = max(longest, end)
-    return longest or 1.0
 
 
 # -- answers ------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def plot(
     taken: set[tuple[int, int]] = set()
     for turn, (curve, path) in enumerate(zip(curves, paths, strict=True)):
         for x, y in _places(path, curve.shape, turn, len(curves)):
-            if (x, y) not in taken and 0 <= x < width and 0 <= y < height:
+            if (x, y) not in taken:
                 taken.add((x, y))
                 cells[y][x] = (curve.look.mark, curve.look.colour, True)
     return cells, scale
@@ -126,7 +126,7 @@ def plot(
 def _fill(canvas: Canvas, shape: Shape, colour: int, scale: Axis) -> None:
     tall = 4 * canvas.height
     for x, low, high in zip(shape.columns, shape.low, shape.high, strict=True):
-        if low == low and high == high:
+        if low == low:
             canvas.bar(x, scale.dot(high, tall), scale.dot(low, tall), colour, over=False)
 
 
@@ -159,10 +159,10 @@ def _places(
     if shape.sparse and len(cells) <= EACH_POINT:
         return cells
     each = max(BETWEEN_MARKS, 5 * curves)
-    offset = each * turn // max(1, curves) + 2
+    offset = each * turn // curves + 2
     marked: dict[int, tuple[int, int]] = {}
     for x, y in cells:
-        marked.setdefault((x + each - offset) // each, (x, y))
+        marked.setdefault((x - offset) // each, (x, y))
     first = cells[0]
     return [cells[-1], *(cell for cell in marked.values() if cell[0] > first[0] + 1)]
 
@@ -203,6 +203,11 @@ def chart_lines(
 def cross_column(x: float, span: float, width: int) -> int:
     """The cell column of a position on the axis."""
     return column(x, span, 2 * width) >> 1
+
+
+def cross_position(column: int, span: float, width: int) -> float:
+    """The position on the axis of a cell column, between its two dots."""
+    return (2 * column + 0.5) / (2 * width - 1) * span
 
 
 def title_line(

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from app.feed.series import few
 from experiments.compare import statistics
+from experiments.values import RunSummary
 
 SMOOTHINGS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 BLOCK = 128
@@ -26,9 +27,8 @@ Places = npt.NDArray[np.int64]
 
 def alike(steps: "array[int]", others: "array[int]") -> bool:
     """Whether both are the same gapless sequence of steps."""
-    return bool(
+    return (
         len(steps) == len(others)
-        and steps
         and steps[0] == others[0]
         and steps[-1] == others[-1]
         and steps[-1] - steps[0] + 1 == len(steps)
@@ -69,21 +69,21 @@ class Track:
     @property
     def sparse(self) -> bool:
         """Whether only some steps have a value, as with evaluations; then it is not smoothed."""
-        return not self.steps or few(len(self.steps), self.steps[-1] - self.steps[0] + 1)
+        return few(len(self.steps), self.steps[-1] - self.steps[0] + 1)
 
     def at(self, positions: Sequence[float], x: float) -> tuple[float | None, int | None]:
         """The last number up to a position on the axis, and its step."""
-        place = bisect_right(positions, x) - 1
-        while place >= 0 and math.isnan(self.values[place]):
-            place -= 1
-        return (self.values[place], self.steps[place]) if place >= 0 else (None, None)
+        place = _last_number(self.values, bisect_right(positions, x))
+        return (None, None) if place is None else (self.values[place], self.steps[place])
 
     def smooth_at(self, positions: Sequence[float], x: float) -> float | None:
         """The smoothed value at a position on the axis."""
-        place = bisect_right(positions, x) - 1
-        while place >= 0 and math.isnan(self.smooth[place]):
-            place -= 1
-        return self.smooth[place] if place >= 0 else None
+        place = _last_number(self.smooth, bisect_right(positions, x))
+        return None if place is None else self.smooth[place]
+
+
+def _last_number(values: Sequence[float], upto: int) -> int | None:
+    return next((place for place in reversed(range(upto)) if math.isfinite(values[place])), None)
 
 
 def track(
@@ -122,8 +122,8 @@ def _smoothed(
     blocks = np.zeros((-(-len(values) // size), size))
     blocks.ravel()[: len(values)] = values
     powers = smoothing ** np.arange(size + 1)
-    distance = np.subtract.outer(np.arange(size), np.arange(size))
-    triangle = np.where(distance >= 0, powers[np.maximum(distance, 0)], 0.0)
+    distance = np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
+    triangle = np.tril(powers[distance])
     averages = blocks @ ((1.0 - smoothing) * triangle.T)
     begin = average
     for block in averages:
@@ -133,6 +133,24 @@ def _smoothed(
     last = float(found[-1])
     found /= 1.0 - smoothing ** np.arange(count + 1, count + 1 + len(values))
     return found, last
+
+
+def span_of(ends: dict[str, float], runs: Sequence[RunSummary], axis: str) -> float:
+    """The right end of the axis: the longest run, with room for runs that are still growing.
+
+    It grows in a few large steps, so that curves do not wobble.
+    """
+    longest = 0.0
+    for run in runs:
+        end = ends[run.id]
+        if run.active:
+            planned = end * run.total_steps / run.step if run.step else end
+            room = 1.0
+            while room < end:
+                room *= 1.5
+            end = max(end, min(room, planned) if axis == "step" else room)
+        longest = max(longest, end)
+    return longest or 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,32 +170,20 @@ def shape(
 ) -> Shape:
     """Cut a curve to `wide` columns over an axis from 0 to `span`, each value in the nearest."""
     places = np.asarray(positions, dtype=float)
-    columns = np.minimum(wide - 1, (places * (wide - 1) / (span or 1.0) + 0.5).astype(int))
+    columns = (places * (wide - 1) / span + 0.5).astype(int)
     starts = np.flatnonzero(np.diff(columns, prepend=-1))
-    raw = np.frombuffer(line.values) if line.values else np.zeros(0)
-    mean = raw if line.sparse or not line.smooth else np.frombuffer(line.smooth)
-    low, high, last = raw, raw, mean
-    if len(starts):
-        raw = np.where(np.isfinite(raw), raw, np.nan) if line.gaps else raw
-        low, high = np.fmin.reduceat(raw, starts), np.fmax.reduceat(raw, starts)
-        last = mean[_last_known(mean, starts)] if line.gaps else mean[_ends(starts, len(mean))]
-        last = np.where(np.isfinite(last), last, np.nan)
+    raw = np.frombuffer(line.values)
+    raw = np.where(np.isfinite(raw), raw, np.nan)
+    low, high = np.fmin.reduceat(raw, starts), np.fmax.reduceat(raw, starts)
+    mean = raw if line.sparse else np.frombuffer(line.smooth)
+    # the last number in each column, or its first gap
+    last = np.maximum.reduceat(np.where(np.isfinite(mean), np.arange(len(mean)), 0), starts)
+    last = np.maximum(last, starts)
     found = Shape(
         array("q", columns[starts].tolist()), array("d", low.tolist()), array("d", high.tolist()),
-        array("d", last.tolist()), line.sparse,
+        array("d", mean[last].tolist()), line.sparse,
     )  # fmt: skip
     return logarithmic(found) if log else found
-
-
-def _ends(starts: Places, count: int) -> Places:
-    return np.append(starts[1:], count) - 1
-
-
-def _last_known(values: Numbers, starts: Places) -> Places:
-    """The index of the last number in each stretch, or the stretch's last index if it has none."""
-    places = np.where(np.isfinite(values), np.arange(len(values)), -1)
-    last = np.maximum.reduceat(places, starts)
-    return np.where(last >= 0, last, _ends(starts, len(values)))
 
 
 def logarithmic(curve: Shape) -> Shape:
@@ -187,7 +193,7 @@ def logarithmic(curve: Shape) -> Shape:
         for values in (curve.low, curve.high, curve.smooth)
     )
     for place, value in enumerate(low):
-        if math.isnan(value) and not math.isnan(high[place]):
+        if math.isnan(value):
             low[place] = high[place]
     lost = sum(value <= 0 for value in curve.low)
     return Shape(curve.columns, low, high, smooth, curve.sparse, lost)
@@ -222,8 +228,6 @@ def band(members: Sequence[Shape]) -> Shape:
 def _heights(member: Shape, columns: Places) -> Numbers:
     """The height of a curve's line in each column; NaN in gaps and beyond its ends."""
     own, values = np.asarray(member.columns, dtype=int), np.asarray(member.smooth, dtype=float)
-    if not len(own):
-        return np.full(len(columns), np.nan)
     found: Numbers = np.interp(columns, own, values, left=np.nan, right=np.nan)
     found[np.searchsorted(columns, own)] = values
     return found

@@ -134,8 +134,8 @@ def columns(view: SeriesView, frame: Frame, wide: int) -> Iterator[tuple[int, sl
     end = bucket(frame.first)
     for x in range(1, wide + 1):
         # the first step with (step - first) * (wide - 1) / length >= x - 1/2
-        step = frame.first - (length * (1 - 2 * x) // (2 * max(1, wide - 1)))
-        start, end = end, bucket(min(step, frame.last + 1) if x < wide else frame.last + 1)
+        step = frame.first - length * (1 - 2 * x) // (2 * (wide - 1))
+        start, end = end, bucket(min(step, frame.last + 1))
         if start < end:
             yield x - 1, slice(start, end)
 

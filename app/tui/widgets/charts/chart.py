@@ -82,10 +82,10 @@ def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[float, ...]:
 
 def heights(room: int, count: int) -> list[int]:
     """Heights of the charts that fit into `room`; the first gets the remaining lines."""
-    if count <= 0 or room < TIGHT:
-        return [room] if count and room > 1 else []
+    if not count or room < 2:
+        return []
     least = ROOMY if room >= 6 * ROOMY else TIGHT
-    shown = min(count, room // least)
+    shown = min(count, max(1, room // least))
     each, rest = divmod(room, shown)
     return [each + (rest if i == 0 else 0) for i in range(shown)]
 

@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.text.axes import Axis
 from app.text.safe_text import cell_len
@@ -18,6 +20,7 @@ from app.tui.screens.compare.plot import (
     axis_of,
     chart_lines,
     cross_column,
+    cross_position,
     drawn_curves,
     plot,
     readings,
@@ -190,7 +193,7 @@ def test_a_guide_line_fills_the_empty_cells_of_its_row(made: Made) -> None:
 
 def test_a_smoothed_range_is_faint_and_below_the_line(made: Made) -> None:
     wild = [(step, float(step % 2)) for step in range(80)]
-    cells = drawn(view_of(made, "reward", [wild], smooth=3), 20, 4)
+    cells = drawn(view_of(made, "reward", [wild], 20, smooth=3), 20, 4)
     colours = {cell[1] for row in cells for cell in row if cell[0] not in " ●"}
     assert colours == {DARK.raw, DARK.cycle[0]}
     flat = [cell for row in cells for cell in row if cell[1] == DARK.raw]
@@ -222,6 +225,18 @@ def test_the_crosshair_is_in_the_column_of_its_step(made: Made) -> None:
         plain = "".join(cell[0] for cell in cells[y])
         shown = written(line)[LABELS:]
         assert [a for a, b in zip(plain, shown, strict=True) if a != b] in ([" "], ["┈"], [])
+
+
+@given(st.integers(1, 200), st.floats(1e-3, 1e9), st.data())
+def test_a_click_puts_the_crosshair_where_it_was_clicked(
+    width: int, span: float, data: st.DataObject
+) -> None:
+    cell = data.draw(st.integers(0, width - 1))
+    x = cross_position(cell, span, width)
+    assert 0 < x < span
+    assert cross_column(x, span, width) == cell
+    # between the two dots of cell c, 2 c and 2 c + 1, of dots 0 to 2 width - 1
+    assert x * (2 * width - 1) / span == pytest.approx(2 * cell + 0.5)
 
 
 def test_marks_are_bold_and_curves_are_not(made: Made) -> None:
@@ -294,6 +309,13 @@ def test_a_band_reads_as_the_mean_of_its_seeds(made: Made) -> None:
     assert named == ["run-0", "run-1"]
     nothing = replace(view, bands=False, at=-1.0)
     assert [written(one) for one in readings(chart_of(view), nothing, DARK)[0]] == ["● –", "▲ –"]
+
+
+def test_a_title_with_all_runs_hidden_is_the_metrics_name(made: Made) -> None:
+    view = view_of(made, "kl", [rising(20)], at=20.0)
+    hidden = replace(view, hidden=frozenset({"r0"}))
+    title = title_line(chart_of(hidden), hidden, 60, DARK, chosen=False)
+    assert written(title) == " KL to reference".ljust(60)
 
 
 @pytest.mark.parametrize(

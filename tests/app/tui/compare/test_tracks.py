@@ -3,13 +3,14 @@
 import math
 import random
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.feed.series import Series
 from app.tui.screens.compare.load import CurveLoader, CurveRequest
-from app.tui.screens.compare.tracks import Work, band, shape, track
+from app.tui.screens.compare.tracks import SMOOTHINGS, Work, alike, band, shape, span_of, track
 from experiments.reader import StoreReader
 from tests.app.stored import record, run_events
 
@@ -87,10 +88,114 @@ def test_a_log_scale_leaves_out_what_has_no_logarithm_and_counts_it() -> None:
     assert math.isnan(cut.smooth[1])
 
 
+@pytest.mark.parametrize(
+    ("active", "step", "total", "axis", "end", "expected"),
+    [
+        (False, 10, 60, "step", 10.0, 10.0),
+        # 1.5^5 = 7.6 and 1.5^6 = 11.4: the first that is not below 10
+        (True, 10, 60, "step", 10.0, 1.5**6),
+        (True, 10, 11, "step", 10.0, 11.0),
+        (True, 10, 0, "step", 10.0, 10.0),
+        (True, 0, 60, "step", 10.0, 10.0),
+        # tokens and seconds to the end are not known
+        (True, 10, 11, "tokens", 10.0, 1.5**6),
+        (True, 1, 60, "step", 1.0, 1.0),
+        (True, 0, 60, "step", 0.0, 1.0),
+        (False, 10, 60, "wall", 0.25, 0.25),
+        (False, 0, 60, "wall", 0.0, 1.0),
+        # an evaluation after the last step
+        (True, 10, 10, "step", 10.5, 10.5),
+    ],
+)
+def test_the_axis_of_a_growing_run_has_room_that_grows_by_half(
+    tmp_path: Path, active: bool, step: int, total: int, axis: str, end: float, expected: float
+) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=1))
+    reader = StoreReader(path)
+    run = replace(reader.runs()[0], step=step, total_steps=total,
+                  status="running" if active else "completed")  # fmt: skip
+    reader.close()
+    assert run.active == active
+    assert span_of({run.id: end}, [run], axis) == pytest.approx(expected)
+    longer = replace(run, id="longer", status="completed")
+    assert span_of({run.id: end, "longer": 99.0}, [longer, run], axis) == 99.0
+
+
 def test_steps_lie_where_their_tokens_and_seconds_are() -> None:
     work = Work(array("q", [1, 2, 3]), array("q", [10, 30, 60]), array("d", [1.0, 2.5, 4.0]))
     assert list(work.positions(array("q", [1, 2, 3]), "tokens")) == [10, 30, 60]
     assert list(work.positions(array("q", [0, 2, 5]), "wall")) == [0.0, 2.5, 4.0]
+    assert list(work.positions(array("q", [0, 2, 5]), "tokens")) == [0, 30, 60]
+    assert list(work.positions(array("q", [0, 2, 5]), "step")) == [0, 2, 5]
+
+
+@pytest.mark.parametrize(
+    ("steps", "others", "expected"),
+    [
+        ([3, 4, 5], [3, 4, 5], True), ([3], [3], True), ([3, 4], [3, 4, 5], False),
+        ([3, 4], [4, 5], False), ([3, 4, 6], [3, 5, 6], False), ([3, 4, 6], [3, 4, 6], False),
+        ([3, 4, 5], [3, 4, 6], False), ([3, 4, 5], [2, 4, 5], False), ([3, 4], [], False),
+    ],
+)  # fmt: skip
+def test_steps_are_alike_if_they_are_the_same_without_a_gap(
+    steps: list[int], others: list[int], expected: bool
+) -> None:
+    assert alike(array("q", steps), array("q", others)) == expected
+
+
+def test_smoothings_are_weights_from_none_to_nearly_all() -> None:
+    assert SMOOTHINGS[0] == 0
+    assert SMOOTHINGS[-1] < 1
+    assert list(SMOOTHINGS) == sorted(set(SMOOTHINGS))
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [(9, (None, None)), (10, (None, None)), (29, (None, None)), (30, (4.0, 3)), (35, (4.0, 3)),
+     (40, (4.0, 3)), (50, (4.0, 3)), (60, (1.0, 6)), (99, (1.0, 6))],
+)  # fmt: skip
+def test_the_crosshair_reads_the_last_number_up_to_it(
+    x: float, expected: tuple[float | None, int | None]
+) -> None:
+    line = track(range(1, 7), [math.nan, math.inf, 4.0, math.nan, -math.inf, 1.0], 0.5)
+    positions = [10, 20, 30, 40, 50, 60]
+    assert line.at(positions, x) == expected
+    # m = 2, weight .5 -> 4; m = 1 + .5 = 1.5, weight .75 -> 2
+    assert line.smooth_at(positions, x) == {None: None, 4.0: 4.0, 1.0: 2.0}[expected[0]]
+    assert track([1], [5.0], 0.5).at([10], 10) == (5.0, 1)
+    assert track([1], [5.0], 0.5).smooth_at([10], 10) == 5.0
+
+
+def test_a_track_is_sparse_where_at_least_half_of_its_steps_have_no_value() -> None:
+    assert track([0, 2, 4], [1.0] * 3, 0.9).sparse
+    assert track([4], [1.0], 0.9).sparse
+    assert not track([10, 12, 14, 15], [1.0] * 4, 0.9).sparse
+    assert not track([0, 1, 2], [1.0] * 3, 0.9).sparse
+
+
+def test_a_column_has_its_last_number_and_without_one_it_is_a_gap() -> None:
+    # places 0 to 7 times 3/7: .0 .4 .9 1.3 1.7 2.1 2.6 3, rounded to the columns 0 0 1 1 2 2 3 3
+    values = [1.0, math.nan, 3.0, 9.0, math.inf, math.nan, math.nan, 7.0]
+    line = track(range(8), values, 0.5)
+    cut = shape(line, line.steps, 7, 4)
+    assert cut.columns.tolist() == [0, 1, 2, 3]
+    assert cut.low.tolist() == pytest.approx([1.0, 3.0, math.nan, 7.0], nan_ok=True)
+    assert cut.high.tolist() == pytest.approx([1.0, 9.0, math.nan, 7.0], nan_ok=True)
+    smooth = [line.smooth[0], line.smooth[3], math.nan, line.smooth[7]]
+    assert cut.smooth.tolist() == pytest.approx(smooth, nan_ok=True)
+    assert not cut.sparse
+    late = track([1, 2, 3], [1.0, 2.0, 3.0], 0.0)
+    assert shape(late, late.steps, 3, 4).columns.tolist() == [1, 2, 3]
+
+
+def test_a_log_scale_keeps_the_part_of_a_range_that_has_logarithms() -> None:
+    line = track(range(6), [-5.0, 100.0, 0.1, 10.0, math.nan, math.nan], 0.0)
+    cut = shape(line, line.steps, 5, 3, log=True)  # two values to a column
+    assert cut.low.tolist() == pytest.approx([2.0, -1.0, math.nan], nan_ok=True)
+    assert cut.high.tolist() == pytest.approx([2.0, 1.0, math.nan], nan_ok=True)
+    assert cut.lost == 1
+    assert shape(line, line.steps, 5, 3).lost == 0
 
 
 def test_a_band_is_the_mean_and_its_95_percent_interval() -> None:
@@ -100,6 +205,19 @@ def test_a_band_is_the_mean_and_its_95_percent_interval() -> None:
     assert found.smooth.tolist() == [2.0, 2.0]
     assert found.high[0] - 2.0 == pytest.approx(2.484, abs=1e-3)
     assert 2.0 - found.low[1] == pytest.approx(2.484, abs=1e-3)
+
+
+def test_a_band_is_sparse_if_all_of_its_seeds_are() -> None:
+    sparse, dense = track([0, 9], [1.0, 2.0], 0.0), track(range(10), [1.0] * 10, 0.0)
+    for lines, expected in (([sparse, sparse], True), ([sparse, dense], False)):
+        assert band([shape(line, line.steps, 9, 4) for line in lines]).sparse is expected
+
+
+def test_a_band_has_a_gap_where_all_of_its_seeds_have_one() -> None:
+    lines = [track(range(5), [1.0, math.nan, math.nan, math.nan, 2.0], 0.0) for _ in range(2)]
+    found = band([shape(line, line.steps, 4, 5) for line in lines])
+    assert (found.columns.tolist(), found.smooth.tolist()) == ([0, 4], [1.0, 2.0])
+    assert found.low == found.smooth == found.high
 
 
 def test_where_one_seed_is_left_a_band_has_no_width() -> None:
