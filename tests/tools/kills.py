@@ -46,8 +46,9 @@ IN_SAVE = 0.4  # share of kills that are timed from the beginning of a checkpoin
 SAVE_S = 0.04  # writing and flushing a checkpoint takes about half as long
 REWARDS = """
 def steps(completions, **_):
-    return [[(len(text) // 2, float(text[:1].isalpha())), (len(text), len(set(text)) / 12)]
-            for text in completions]
+    texts = [messages[0]["content"] for messages in completions]
+    return [[(len(text) // 2, float(len(text) % 2)), (len(text), len(set(text)) / 12)]
+            for text in texts]
 """
 BASE: Mapping[str, Any] = {
     "steps": STEPS,
