@@ -3,11 +3,14 @@
 import hashlib
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+
+from sqlmodel import select
 
 from experiments.db.connection import open_writer
 from experiments.db.paths import log_file, run_folder
@@ -24,6 +27,10 @@ from experiments.values import RunDetail, RunSummary
 from grpo_engine import events as ev
 
 Taken = list[tuple[str, str]]
+SHORT = re.compile("[0-9a-z]{1,32}")  # it names a folder
+MOST_STEPS = 10_000_000
+MOST_BYTES = 1 << 30  # of a Parquet file's tables in memory
+INTERRUPTED = "the import was interrupted; import the file again"
 NOT_REWARDS = ("step", "prompt", "completion", "advantage", "reward")
 
 
@@ -33,7 +40,7 @@ def import_files(
 ) -> Taken:  # fmt: skip
     """Import stores and Parquet files; runs that already exist are skipped."""
     for path in files:
-        if not path.exists():
+        if not path.is_file():
             raise ImportRefusedError(f"there is no file {path}")
     tables = [path for path in files if path.suffix == ".parquet"]
     taken: Taken = []
@@ -51,39 +58,92 @@ def import_files(
 def import_store(
     store: ExperimentStore, path: Path, progress: Callable[[str], None] = lambda _: None
 ) -> Taken:
-    """Import every new run of another store; checkpoints are not copied."""
+    """Import every new run of another store; checkpoints are not copied.
+
+    The other file may be damaged or made to harm: a run is imported whole or not at all.
+    """
     if path.resolve() == store.path.resolve():
         raise ImportRefusedError(f"{path} is the current store")
     taken: Taken = []
+    refused: list[str] = []
     with closing(_other(path)) as other:
-        for run in other.runs(archived=True, sort="created"):
-            if store.has_uid(run.uid):
-                continue
-            progress(f"importing {run.name}: {run.step} steps")
-            taken.append(_copy_run(store, other, run))
+        for run in _runs(other):
+            try:
+                if not store.has_uid(run.uid) or _dropped(store, run.uid):
+                    progress(f"importing {run.name}: {run.step} steps")
+                    taken.append(_copy_run(store, other, run))
+            except Exception as error:  # whatever is wrong with it, the other runs are imported
+                refused.append(f"{run.name} ({type(error).__name__}: {str(error)[:200]})")
+    if refused:
+        raise ImportRefusedError(
+            f"{len(refused)} runs of {path} cannot be imported, {len(taken)} were: "
+            f"{', '.join(refused[:5])}"
+        )
     return taken
 
 
 def _other(path: Path) -> StoreReader:
     try:
-        return StoreReader(path)
+        reader = StoreReader(path)
     except StoreError as error:
         raise ImportRefusedError(f"{path} cannot be imported: {error}") from error
+    if odd := reader.odd_tables():
+        reader.close()
+        raise ImportRefusedError(
+            f"{path} cannot be imported: {', '.join(odd)} must be plain tables"
+        )
+    return reader
+
+
+def _runs(other: StoreReader) -> tuple[RunSummary, ...]:
+    try:
+        return other.runs(archived=True, sort="created")
+    except Exception as error:
+        raise ImportRefusedError(
+            f"the runs of {other.path} cannot be read ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _dropped(store: ExperimentStore, uid: str) -> bool:
+    """Remove what a killed import left of a run; false if the run is complete."""
+    with store.session() as session:
+        found = session.exec(select(RunRow).where(RunRow.uid == uid)).one()
+        key, note = found.id, found.note
+    if note != INTERRUPTED or key is None:
+        return False
+    purge(store, key)
+    return True
+
+
+@contextmanager
+def _whole(store: ExperimentStore, row: RunRow) -> Iterator[int]:
+    """Fill a new run completely, or remove it; a killed import leaves it marked."""
+    assert row.id is not None
+    _mark(store, row.id, INTERRUPTED)
+    try:
+        yield row.id
+    except BaseException:
+        purge(store, row.id)
+        raise
+
+
+def _mark(store: ExperimentStore, run: int, note: str) -> None:
+    with store.session() as session:
+        kept = session.get(RunRow, run)
+        assert kept is not None
+        kept.note = note
 
 
 def _copy_run(store: ExperimentStore, other: StoreReader, run: RunSummary) -> tuple[str, str]:
+    if not SHORT.fullmatch(run.id):
+        raise ImportRefusedError(f"its id is {run.id!r}")
     detail = other.run(run.key)
     row = store.create_run(
         detail.config, name=run.name, uid=run.uid, status="imported",
         code_version=run.code_version, tags=run.tags,
     )  # fmt: skip
-    assert row.id is not None
-    try:
+    with _whole(store, row):
         _fill(store, other, row, detail)
-    except BaseException:
-        # a partial run would count as complete in the next import
-        purge(store, row.id)
-        raise
     return row.short, run.name
 
 
@@ -122,7 +182,7 @@ def _fill(store: ExperimentStore, other: StoreReader, row: RunRow, detail: RunDe
             escape(run.note), int(run.archived), escape(run.error),
         )  # fmt: skip
     source = log_file(run_folder(other.path, run.id))
-    if source.exists():
+    if source.is_file() and not source.is_symlink():
         shutil.copyfile(source, log_file(run_folder(store.path, row.short)))
 
 
@@ -132,6 +192,9 @@ ENDED = ("completed", "stopped", "aborted", "failed", "lost")
 def _pages(other: StoreReader, run: int) -> Iterator[list[Item]]:
     after = 0
     while page := other.facts(run, after=after):
+        for fact in page:
+            if not 0 <= fact.event.step <= MOST_STEPS:
+                raise ImportRefusedError(f"it has an event of step {fact.event.step}")
         yield [Item(fact.seq, fact.at or 0.0, fact.event) for fact in page]
         after = page[-1].seq
 
@@ -158,32 +221,32 @@ def import_completions(store: ExperimentStore, files: Sequence[Path], name: str 
     uid = f"{text[:8]}-{text[8:12]}-8{text[13:16]}-8{text[17:20]}-{text[20:32]}"
     if store.has_uid(uid):
         return []
-    rows = sorted((row for path in files for row in _table(path)), key=lambda row: int(row["step"]))
+    try:
+        rows = sorted(
+            (row for path in files for row in _table(path)), key=lambda row: int(row["step"])
+        )
+    except (TypeError, ValueError) as error:
+        if isinstance(error, StoreError):
+            raise
+        raise ImportRefusedError(
+            f"the column step has values that are no steps: {error}"
+        ) from error
     if not rows:
         raise ImportRefusedError(f"{files[0]} holds no completions")
     title = name or files[0].parent.name or files[0].stem
     config = {"name": title, "steps": int(rows[-1]["step"]), "task": {"name": files[0].name}}
     row = store.create_run(config, name=title, uid=uid, status="imported", tags=["trl"])
-    assert row.id is not None
     now = now_iso()
-    with store.session() as session:
-        session.add(
-            AttemptRow(
-                run_id=row.id,
-                n=1,
-                from_step=0,
-                host="TRL",
-                boot="",
-                pid=0,
-                pid_start="",
-                started_at=now,
-                heartbeat=now,
-                progress_at=now,
-                ended_at=now,
-                cause="imported",
-            )
-        )
-    _write(store, row, 1, _steps(rows))
+    with _whole(store, row) as key:
+        with store.session() as session:
+            session.add(
+                AttemptRow(
+                    run_id=key, n=1, from_step=0, host="TRL", boot="", pid=0, pid_start="",
+                    started_at=now, heartbeat=now, progress_at=now, ended_at=now, cause="imported",
+                )
+            )  # fmt: skip
+        _write(store, row, 1, _steps(rows))
+        _mark(store, key, "")
     return [(row.short, title)]
 
 
@@ -195,16 +258,24 @@ def _table(path: Path) -> list[dict[str, Any]]:
             "reading Parquet needs the optional package pyarrow: pip install 'grpo-tui[parquet]'"
         ) from error
     try:
-        table = pq.read_table(path)
-    except (OSError, ValueError) as error:
+        file = pq.ParquetFile(path)
+        names = file.schema_arrow.names
+    except (OSError, ValueError, NotImplementedError) as error:
         raise ImportRefusedError(f"{path} is not Parquet: {error}") from error
-    missing = [name for name in ("step", "prompt", "completion") if name not in table.column_names]
+    missing = [name for name in ("step", "prompt", "completion") if name not in names]
     if missing:
         raise ImportRefusedError(
             f"{path} lacks the columns {', '.join(missing)}; TRL's completion tables have "
             "step, prompt, completion, one column per reward, advantage"
         )
-    return list(table.to_pylist())
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for batch in file.iter_batches(batch_size=64):  # a small file may hold very much
+        size += batch.nbytes
+        if size > MOST_BYTES:
+            raise ImportRefusedError(f"{path} holds more than {MOST_BYTES / 1e9:.1f} GB of text")
+        rows += batch.to_pylist()
+    return rows
 
 
 def _steps(rows: list[dict[str, Any]]) -> Iterator[list[Item]]:

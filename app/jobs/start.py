@@ -14,7 +14,7 @@ from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, EngineError
-from grpo_engine.events import Event, RunFailed
+from grpo_engine.events import Event, PhaseStarted, RunFailed
 from grpo_engine.platform.device import require_open_files
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.run.checkpoint import latest, newest_step
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from experiments.record.recorder import Recorder
     from experiments.record.recording import RunHandle
     from experiments.values import RunDetail
+
+RECORDED_S = 10.0  # a store that is locked is given up for the spill file long before
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,9 +47,15 @@ class Job:
         return self.handle.name if self.handle else (self.config.name or self.folder.name)
 
     def record(self, event: Event) -> None:
-        """Pass an event to the recorder, if there is one."""
-        if self.handle is not None:
-            self.handle.put(event)
+        """Pass an event to the recorder, if there is one.
+
+        A checkpoint waits for the record of its steps: a resumed run would not repeat them.
+        """
+        if self.handle is None:
+            return
+        self.handle.put(event)
+        if isinstance(event, PhaseStarted) and event.phase == "checkpoint":
+            self.handle.flush(RECORDED_S)
 
     def train(self, show: Callable[[Event], None]) -> None:
         """Train on this thread, which must be the engine's: record each event, then show it."""

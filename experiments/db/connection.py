@@ -32,6 +32,7 @@ def sqlite_warnings(version: tuple[int, int, int] = sqlite3.sqlite_version_info)
 
 def open_writer(path: Path, *, create: bool = False) -> sqlite3.Connection:
     """Open for writing, without automatic checkpoints: a recorder makes them."""
+    _require_file(path)
     uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
     try:
         conn = sqlite3.connect(
@@ -60,6 +61,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
     """Open read-only; works on a read-only medium too."""
     if not path.exists():
         raise NoStoreError(f"there is no store at {path}; the first run will create it")
+    _require_file(path)
     base = f"file:{quote(str(path))}"
     error: Exception | None = None
     for mode in ("mode=ro", "mode=ro&immutable=1"):
@@ -69,16 +71,23 @@ def open_reader(path: Path) -> sqlite3.Connection:
         try:
             _check(conn, path)
             conn.execute("PRAGMA query_only = ON")
+            conn.execute("PRAGMA trusted_schema = OFF")
             conn.execute("PRAGMA cache_size = -64000")
         except sqlite3.OperationalError as found:
             conn.close()
             error = found
-        except sqlite3.Error as found:
+        except (sqlite3.Error, UnicodeDecodeError) as found:  # a damaged message, too
             conn.close()
             raise StoreUnusableError(_words(path, found)) from found
         else:
             return conn
     raise StoreUnusableError(_words(path, error)) from error
+
+
+def _require_file(path: Path) -> None:
+    # opening a FIFO would wait for its other end
+    if path.exists() and not path.is_file():
+        raise StoreUnusableError(f"{path} is not a file; give the SQLite file of a store")
 
 
 def _check(conn: sqlite3.Connection, path: Path) -> None:

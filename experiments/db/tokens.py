@@ -24,6 +24,8 @@ from experiments.values import TokenRow
 from grpo_engine.events import UpdateTotals
 
 CODEC = 1
+MOST_BYTES = 1 << 29  # of a blob when decompressed; a group of 4 million tokens has a fourth
+MOST_WORK = 10_000_000  # SQLite's instructions to find a blob by its key: some tens are needed
 CLOSE = 1e-6  # nats by which a log-probability in the loss may be off
 _LARGEST = 6.0e4  # the largest float16 is 65504
 
@@ -86,7 +88,9 @@ def decode(blob: bytes, codec: int = CODEC) -> tuple[tuple[int, ...], tuple[Toke
     """Decode a group: the prompt's ids, and a row per completion."""
     if codec != CODEC:
         raise ValueError(f"token blob of codec {codec}; this program reads {CODEC}: upgrade it")
-    data = zlib.decompress(blob)
+    data = zlib.decompressobj().decompress(blob, MOST_BYTES)
+    if len(data) == MOST_BYTES:
+        raise ValueError(f"a token blob of {len(blob)} bytes holds more than {MOST_BYTES}")
     size = int.from_bytes(data[:4], "little")
     header = json.loads(data[4 : 4 + size])
     take = _Planes(data, 4 + size)
@@ -276,11 +280,12 @@ def read_blobs(
     path: Path, seqs: Sequence[int]
 ) -> dict[int, tuple[tuple[int, ...], tuple[TokenRow, ...]]]:
     """Return the token numbers of several groups by sequence number; missing groups are omitted."""
-    if not path.exists():
+    if not path.is_file():
         return {}
     uri = f"file:{quote(str(path))}?mode=ro"
     found = {}
     with closing(sqlite3.connect(uri, uri=True, timeout=5.0)) as conn:
+        conn.set_progress_handler(lambda: 1, MOST_WORK)
         for seq in seqs:
             row = conn.execute("SELECT codec, data FROM blob WHERE seq = ?", (seq,)).fetchone()
             if row is not None:

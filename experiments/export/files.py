@@ -16,6 +16,7 @@ from experiments.export.rows import METRIC_FIELDS, PAGE, Row, rows_of
 from experiments.reader import StoreReader
 from experiments.values import RunSummary
 
+DATABASE = b"SQLite format 3\0"
 FORMATS = ("csv", "jsonl", "parquet", "md")
 
 
@@ -55,26 +56,48 @@ def write_rows(
     if format == "parquet":
         return _write_parquet(everything, names, out)
     if isinstance(out, Path):
-        with _whole(out) as part, part.open("w", encoding="utf-8", newline="") as stream:
+        with whole(out) as part, part.open("w", encoding="utf-8", newline="") as stream:
             return _write_text(everything, names, format, stream, raw)
     return _write_text(everything, names, format, out, raw)
 
 
 @contextmanager
-def _whole(out: Path) -> Iterator[Path]:
-    """Write to a temporary file that replaces `out` once it is complete."""
-    part = out.with_name(f"{out.name}.{os.getpid()}.part")
+def whole(out: Path) -> Iterator[Path]:
+    """Write to a temporary file that replaces `out` once it is complete.
+
+    A device or a FIFO is written to directly; a folder or a database is refused.
+    """
+    part = out
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        if _is_plain(out):
+            out = out.resolve()  # a link stays, its target is replaced
+            part = out.with_name(f"{out.name}.{os.getpid()}.part")
+            out.parent.mkdir(parents=True, exist_ok=True)
         yield part
-        part.replace(out)
+        if part != out:
+            part.replace(out)
     except OSError as error:
         if isinstance(error, StoreError):
             raise
         raise ExportError(f"cannot write {out}: {error.strerror or error}") from error
     finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
+        if part != out:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+def _is_plain(out: Path) -> bool:
+    """Whether the path is, or will be, a file that may be replaced; refuse what must stay."""
+    if not out.exists():
+        return True
+    if out.is_dir():
+        raise ExportError(f"{out} is a folder; name a file in it")
+    if not out.is_file():
+        return False
+    with out.open("rb") as file:
+        if file.read(len(DATABASE)) == DATABASE:
+            raise ExportError(f"{out} is a database, perhaps the store; choose another file")
+    return True
 
 
 def _checked(rows: Iterable[Row], names: set[str]) -> Iterator[Row]:
@@ -110,7 +133,7 @@ def _write_parquet(rows: Iterator[Row], names: list[str], out: Path | IO[str]) -
     if not isinstance(out, Path):
         raise ExportError("parquet is binary: give a file with --out")
     count = 0
-    with _whole(out) as part:
+    with whole(out) as part:
         writer = None
         try:
             while page := list(islice(rows, 10_000)):

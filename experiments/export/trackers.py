@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.db.texts import seconds
-from experiments.errors import ExportError
+from experiments.errors import ExportError, StoreError
 from experiments.export.rows import metric_rows
 from experiments.export.tensorboard import EventFile
 from experiments.reader import StoreReader
@@ -24,7 +24,12 @@ def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out:
         raise ExportError(f"there is no tracker {format!r}; choose from {', '.join(TRACKERS)}")
     # keep what the packages print out of stdout
     with redirect_stdout(sys.stderr):
-        return sum(TRACKERS[format](reader, run, out) for run in runs)
+        try:
+            return sum(TRACKERS[format](reader, run, out) for run in runs)
+        except OSError as error:
+            if isinstance(error, StoreError):
+                raise
+            raise ExportError(f"cannot write to {out}: {error.strerror or error}") from error
 
 
 def _steps(

@@ -57,6 +57,17 @@ class Reading:
         """Return `ok`, or the damage that SQLite finds in the file."""
         return "; ".join(self._column("PRAGMA integrity_check"))
 
+    def odd_tables(self) -> list[str]:
+        """Return the tables that are views, virtual or computed: they may never end."""
+        names = marks(tuple(TABLES.values()))
+        return self._column(
+            f"SELECT name FROM sqlite_master WHERE name IN ({names}) "
+            "AND (type <> 'table' OR sql LIKE 'CREATE VIRTUAL%' OR EXISTS "
+            "(SELECT 1 FROM pragma_table_xinfo(sqlite_master.name) WHERE hidden > 1)) "
+            "ORDER BY name",
+            tuple(TABLES.values()),
+        )
+
     def changed(self) -> bool:
         """Return whether another connection has committed since the last call."""
         before, self._data_version = self._data_version, self._version()

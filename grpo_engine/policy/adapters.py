@@ -191,7 +191,8 @@ def folded_in(model: nn.Module) -> Iterator[None]:
     if not swapped:
         yield
         return
-    mx.eval([module.parameters() for module in merged.values()])
+    # `fuse` draws weights that nobody reads: unevaluated, MLX's own key would grow with every call
+    mx.eval([module.parameters() for module in merged.values()], mx.random.state)
     model.update_modules(nest(merged))
     del merged
     try:

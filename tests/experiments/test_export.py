@@ -4,7 +4,11 @@ import csv
 import io
 import json
 import math
+import os
+import re
+import stat
 import struct
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -194,6 +198,50 @@ def records(data: bytes) -> Iterator[bytes]:
         assert stored == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
         yield message
         place += size + 16
+
+
+@pytest.mark.parametrize("format", [*FORMATS, "tensorboard"])
+def test_a_folder_a_database_or_a_full_device_is_refused_and_stays(
+    reader: StoreReader, tmp_path: Path, format: str
+) -> None:
+    def write(place: Path) -> None:
+        if format == "tensorboard":
+            export_to(format, reader, reader.runs(), place)
+        else:
+            write_rows(rows_of("metrics", reader, reader.runs()), format, place)
+
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    store = reader.path.read_bytes()
+    places = [tmp_path / "file" / "inside", Path("/proc/none/x")]
+    if format != "tensorboard":
+        places += [tmp_path / "folder", reader.path]
+        if os.getuid() == 0:
+            os.mknod(tmp_path / "full", stat.S_IFCHR | 0o666, os.makedev(1, 7))  # as /dev/full
+            places.append(tmp_path / "full")
+    for place in places:
+        with pytest.raises(ExportError, match=re.escape(str(place))):
+            write(place)
+    assert reader.path.read_bytes() == store
+    assert (tmp_path / "file").read_text() == "mine"
+    assert not (tmp_path / "full").is_file()
+    assert {entry.name for entry in tmp_path.iterdir()} <= {"folder", "file", "full"}
+
+
+def test_a_fifo_and_a_link_are_written_through(reader: StoreReader, tmp_path: Path) -> None:
+    rows = list(rows_of("metrics", reader, reader.runs()))
+    write_rows(iter(rows), "csv", tmp_path / "plain.csv")
+    wanted = (tmp_path / "plain.csv").read_bytes()
+    os.mkfifo(tmp_path / "fifo")
+    with subprocess.Popen(["cat", tmp_path / "fifo"], stdout=subprocess.PIPE) as cat:
+        write_rows(iter(rows), "csv", tmp_path / "fifo")
+        assert cat.communicate()[0] == wanted
+    assert (tmp_path / "fifo").is_fifo()
+    (tmp_path / "target.csv").touch()
+    (tmp_path / "link.csv").symlink_to("target.csv")
+    write_rows(iter(rows), "csv", tmp_path / "link.csv")
+    assert (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "target.csv").read_bytes() == wanted
 
 
 def test_tensorboard_files_hold_each_finite_value_once(reader: StoreReader, tmp_path: Path) -> None:

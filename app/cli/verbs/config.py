@@ -31,6 +31,7 @@ def init(
     Example: grpo-tui config init mine.yaml --preset starter --full
     """
     from app.cli.run_config import assemble
+    from experiments.export.files import whole
     from grpo_engine.config.parse import build, merge, parse_sets, write_yaml
     from grpo_engine.errors import ConfigError
 
@@ -49,7 +50,8 @@ def init(
         return
     if out.exists() and not force:
         raise ConfigError(f"{out} already exists; use --force to overwrite it")
-    out.write_text(text, encoding="utf-8")
+    with whole(out) as part:
+        part.write_text(text, encoding="utf-8")
     typer.echo(f"wrote {out}", err=True)
 
 

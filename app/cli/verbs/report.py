@@ -33,11 +33,14 @@ def report(
     if as_json:
         print_json(facts)
         return
+    from experiments.export.files import whole
+
     text = page(facts, curves)
     if out is None:
         sys.stdout.write(text)
     else:
-        out.write_text(text, encoding="utf-8", errors="backslashreplace")
+        with whole(out) as part:
+            part.write_text(text, encoding="utf-8", errors="backslashreplace")
         say(f"wrote {out}")
 
 

@@ -2,9 +2,12 @@
 
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +16,15 @@ from app.jobs.start import Job, new_job, resumed_job
 from experiments.queue import RunQueue
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
+from experiments.record.rows import Item
+from experiments.record.writer import RunWriter
 from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import CheckpointError, ConfigError
+from grpo_engine.run import checkpoint
 from tests.app.stored import record, run_events
+from tests.engine.runs import settings, write_world
 from tests.experiments.made import CONFIG, started
 
 
@@ -30,6 +37,30 @@ def test_each_event_is_recorded_before_it_is_shown(
     job = Job(config=RunConfig(), folder=tmp_path, resume=False)
     job.train(lambda event: happened.append(f"show {event.step}"))
     assert happened == ["record 0", "show 0"]
+
+
+def test_a_checkpoint_is_never_ahead_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, world = tmp_path / "s.db", tmp_path / "world"
+    world.mkdir()
+    save, write, seen = checkpoint.save, RunWriter.write, list[tuple[int, int]]()
+
+    def slow(self: RunWriter, items: Sequence[Item], limit: float) -> float:
+        time.sleep(0.05)
+        return write(self, items, limit)
+
+    def noted(folder: Path, step: int, **options: Any) -> checkpoint.Checkpoint:
+        with closing(StoreReader(path)) as reader:
+            seen.append((step, reader.resolve("@last").step))
+        return save(folder, step, **options)
+
+    monkeypatch.setattr(RunWriter, "write", slow)
+    monkeypatch.setattr(checkpoint, "save", noted)
+    job = new_job(settings(write_world(world), steps=3, checkpoint={"every": 1}), db=path)
+    job.train(lambda _: None)
+    job.close()
+    assert seen == [(1, 1), (2, 2), (3, 3)]
 
 
 def test_an_engine_that_raises_ends_the_run_with_its_error(

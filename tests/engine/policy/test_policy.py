@@ -1,5 +1,6 @@
 """Loading, adapters, reference and critic."""
 
+import ctypes
 import json
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ from mlx_lm import generate, load
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
+from grpo_engine.policy.adapters import folded_in
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
@@ -28,6 +30,19 @@ def scores(policy: Policy) -> mx.array:
         token_scores(policy, batch, temperature=1.0, gradient=False).logprobs.reshape(-1)
         for batch in micro_batches(ROWS, rows_at_most=2)
     ])  # fmt: skip
+
+
+class HeapInfo(ctypes.Structure):
+    """glibc's struct mallinfo2; field 7 is what is in use."""
+
+    _fields_ = [(f"field{number}", ctypes.c_size_t) for number in range(10)]
+
+
+def heap_bytes() -> int:
+    """The bytes that malloc has handed out."""
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = HeapInfo
+    return int(mallinfo2().field7)
 
 
 def test_every_end_token_of_the_configuration_ends_an_answer(make_policy: MakePolicy) -> None:
@@ -52,6 +67,20 @@ def test_the_reference_stays_while_the_policy_moves(make_policy: MakePolicy, tun
     assert mx.allclose(reference, before, atol=1e-4)
     assert largest(moved - before) > 0.1
     assert mx.array_equal(scores(policy), moved)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc's mallinfo2")
+def test_folding_the_adapter_in_for_each_step_keeps_no_memory(make_policy: MakePolicy) -> None:
+    policy = make_policy()
+
+    def fold(times: int) -> int:
+        for _ in range(times):
+            with folded_in(policy.model):
+                pass
+        return heap_bytes()
+
+    before = fold(20)
+    assert fold(300) - before < 200_000  # 300 unread draws for each layer are 8 MB
 
 
 def test_an_adapter_to_start_from_is_the_reference(make_policy: MakePolicy, tmp_path: Path) -> None:

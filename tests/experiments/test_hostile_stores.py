@@ -1,0 +1,230 @@
+"""Importing stores that are damaged or made to harm: refused in words, whole or not at all."""
+
+import os
+import random
+import shutil
+import sqlite3
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from experiments.errors import ImportRefusedError
+from experiments.importing import import_files
+from experiments.reader import StoreReader
+from experiments.record.rows import Item
+from experiments.record.writer import RunWriter
+from experiments.store import ExperimentStore
+from tests.experiments.made import evaluated, record_run
+
+Harm = Callable[[Path], None]
+
+
+def sql(*statements: str) -> Harm:
+    def harm(folder: Path) -> None:
+        with closing(sqlite3.connect(folder / "s.db")) as conn:
+            conn.execute("PRAGMA foreign_keys = OFF")
+            for statement in statements:
+                conn.execute(statement)
+            conn.commit()
+
+    return harm
+
+
+def cut(share: float) -> Harm:
+    def harm(folder: Path) -> None:
+        data = (folder / "s.db").read_bytes()
+        (folder / "s.db").write_bytes(data[: int(share * len(data))])
+
+    return harm
+
+
+def flipped(seed: int) -> Harm:
+    def harm(folder: Path) -> None:
+        dice = random.Random(seed)
+        data = bytearray((folder / "s.db").read_bytes())
+        for _ in range((1, 10, 200)[seed % 3]):
+            data[dice.randrange(0, len(data))] = dice.randrange(256)
+        (folder / "s.db").write_bytes(data)
+
+    return harm
+
+
+def instead(name: str, make: Callable[[Path], None]) -> Harm:
+    """Replace a file of the run `theirs`, or the store."""
+
+    def harm(folder: Path) -> None:
+        file = folder / name if name == "s.db" else next((folder / "runs").iterdir()) / name
+        file.unlink(missing_ok=True)
+        make(file)
+
+    return harm
+
+
+def zeros(file: Path) -> None:
+    file.symlink_to("/dev/zero")
+
+
+def bomb(folder: Path) -> None:
+    """A token blob of 600 kB that would fill 600 MB."""
+    packer = zlib.compressobj(9)
+    data = b"".join(packer.compress(bytes(1 << 20)) for _ in range(600)) + packer.flush()
+    with closing(sqlite3.connect(next((folder / "runs").glob("*/tokens.db")))) as conn:
+        conn.execute("UPDATE blob SET data = ?", (data,))
+        conn.commit()
+
+
+ENDLESS = "(WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c)"
+DEEP = "replace(hex(zeroblob(50000)), '0', '[')"
+REFUSED: dict[str, Harm] = {
+    "a FIFO": instead("s.db", os.mkfifo),
+    "a folder": instead("s.db", Path.mkdir),
+    "a device": instead("s.db", zeros),
+    "an endless view": sql(
+        "ALTER TABLE run RENAME TO run_",
+        f"CREATE VIEW run AS SELECT run_.* FROM run_, {ENDLESS}",
+    ),
+    "a computed column": sql(
+        "ALTER TABLE step ADD COLUMN more GENERATED ALWAYS AS (hex(zeroblob(500000000)))"
+    ),
+    "a virtual table": sql("DROP TABLE alert", "CREATE VIRTUAL TABLE alert USING fts5(run_id)"),
+    "a bomb": bomb,
+    "an id that leaves its folder": sql("UPDATE run SET short = '../../../../etc'"),
+    "an absolute id": sql("UPDATE run SET short = '/etc'"),
+    "an id of bytes": sql("UPDATE run SET short = x'00ff'"),
+    "a long id": sql("UPDATE run SET short = hex(zeroblob(3000))"),
+    "settings that are no JSON": sql("UPDATE run SET config = '{bad'"),
+    "settings that are a list": sql("UPDATE run SET config = '[1]'"),
+    "nested settings": sql(f"UPDATE run SET config = {DEEP}"),
+    "endless settings": sql("""UPDATE run SET config = '{"seed": 1e999}'"""),
+    "sections that are numbers": sql("""UPDATE run SET config = '{"record": 7}'"""),
+    "versions that are no JSON": sql("UPDATE run SET versions = '{'"),
+    "an event that is no JSON": sql("UPDATE event SET payload = '{bad'"),
+    "an unknown event": sql("""UPDATE event SET payload = '{"event": "Nope", "step": 1}'"""),
+    "an event without fields": sql("""UPDATE event SET payload = '{"event": "RunStarted"}'"""),
+    "a nested event": sql(f"UPDATE event SET payload = {DEEP}"),
+    "positions of text": sql("UPDATE event SET seq = 'x' || id"),
+    "steps of text": sql("UPDATE step SET step = 'x' || id"),
+    "negative steps": sql("UPDATE step SET step = -step"),
+    "steps beyond all runs": sql("UPDATE step SET step = 9223372036854775807 - step"),
+    "key sets that are no JSON": sql("UPDATE key_set SET keys = '['"),
+    "unknown keys": sql("UPDATE key_set SET keys = '[99999]'"),
+    "a uid that is a path": sql("UPDATE run SET uid = '../../evil'"),
+    "another program's mark": sql("PRAGMA application_id = 1"),
+    "no version": sql("PRAGMA user_version = 0"),
+    "a missing table": sql("DROP TABLE event"),
+    "no bytes": cut(0),
+    "half of its bytes": cut(0.5),
+}
+HARMLESS: dict[str, Harm] = {
+    "a trigger": sql("CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM run; END"),
+    "a later version": sql("PRAGMA user_version = 999"),
+    "a log that is a device": instead("log.txt", zeros),
+    "a log that is a FIFO": instead("log.txt", os.mkfifo),
+    "a log from elsewhere": instead("log.txt", lambda file: file.symlink_to("/etc/passwd")),
+    "tokens that are a FIFO": instead("tokens.db", os.mkfifo),
+    "tokens that are a device": instead("tokens.db", zeros),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    record_run(folder / "s.db", name="theirs", last=(evaluated(3),))
+    with closing(sqlite3.connect(folder / "s.db")) as conn:
+        conn.execute("PRAGMA journal_mode = DELETE")
+    return folder
+
+
+def harmed(whole: Path, tmp_path: Path, harm: Harm) -> Path:
+    folder = tmp_path / "theirs"
+    shutil.copytree(whole, folder)
+    harm(folder)
+    return folder / "s.db"
+
+
+def statuses(path: Path) -> list[tuple[str, int, str]]:
+    """Status, step and error of each run in a store, which must not be damaged."""
+    with closing(StoreReader(path)) as reader:
+        assert reader.integrity() == "ok"
+        return [(run.status, run.step, run.error) for run in reader.runs(archived=True)]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_harmful_store_is_refused_and_leaves_nothing(
+    whole: Path, tmp_path: Path, name: str
+) -> None:
+    other = harmed(whole, tmp_path, REFUSED[name])
+    with (
+        closing(ExperimentStore(tmp_path / "mine.db")) as store,
+        pytest.raises(ImportRefusedError),
+    ):
+        import_files(store, [other])
+    assert statuses(tmp_path / "mine.db") == []
+    assert [*tmp_path.glob("runs/*")] == []
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_cannot_harm_is_left_out(whole: Path, tmp_path: Path, name: str) -> None:
+    other = harmed(whole, tmp_path, HARMLESS[name])
+    with closing(ExperimentStore(tmp_path / "mine.db")) as store:
+        ((short, _),) = import_files(store, [other])
+    assert statuses(tmp_path / "mine.db") == [("completed", 3, "")]
+    log = tmp_path / "runs" / short / "log.txt"
+    assert not log.exists() or log.stat().st_size < 10_000
+    assert "root" not in (log.read_text() if log.exists() else "")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("seed", range(30))
+def test_a_damaged_store_is_imported_whole_or_not_at_all(
+    whole: Path, tmp_path: Path, seed: int
+) -> None:
+    other = harmed(whole, tmp_path, flipped(seed))
+    with closing(ExperimentStore(tmp_path / "mine.db")) as store:
+        try:
+            taken = import_files(store, [other])
+        except ImportRefusedError:
+            taken = []
+    assert len(statuses(tmp_path / "mine.db")) == len(taken)
+
+
+def test_one_damaged_run_does_not_keep_the_others_out(whole: Path, tmp_path: Path) -> None:
+    def harm(folder: Path) -> None:
+        record_run(folder / "s.db", name="second")
+        sql("UPDATE event SET payload = '{' WHERE run_id = 1")(folder)
+
+    other = harmed(whole, tmp_path, harm)
+    with closing(ExperimentStore(tmp_path / "mine.db")) as store:
+        with pytest.raises(ImportRefusedError, match=r"1 runs of .* 1 were: theirs \(JSONDecode"):
+            import_files(store, [other])
+        assert store.has_uid(StoreReader(other).resolve("second").uid)
+
+
+def test_what_a_killed_import_left_is_imported_again(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.db"
+    child = os.fork()
+    if not child:  # dies when it has written the first page
+        write = RunWriter.write
+
+        def dying(self: RunWriter, items: Sequence[Item], limit: float) -> float:
+            write(self, items, limit)
+            os._exit(9)
+
+        monkeypatch.setattr(RunWriter, "write", dying)
+        import_files(ExperimentStore(path), [whole / "s.db"])
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    with closing(StoreReader(path)) as reader:
+        assert [run.note for run in reader.runs()] == [
+            "the import was interrupted; import the file again"
+        ]
+    with closing(ExperimentStore(path)) as store:
+        assert len(import_files(store, [whole / "s.db"])) == 1
+    assert statuses(path) == [("completed", 3, "")]
