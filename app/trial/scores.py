@@ -60,7 +60,7 @@ class Scores:
         prompt = conversation(task, example)
         scored = worker.score(
             [reward_prompt(prompt)],
-            [reward_completion(prompt, completion)],
+            [reward_completion(prompt, completion, form=config.rewards.completions)],
             [self._ids(config, completion)],
             {name: [value] for name, value in example.columns.items()},
             # At step 0 an error of one function would end the trial; later it is only reported.

@@ -14,6 +14,7 @@ from grpo_engine.events import AlertRaised
 from grpo_engine.rewards.combine import process_steps
 from grpo_engine.rewards.scoring import OVERLONG, Scores, Steps
 from grpo_engine.rewards.worker.client import RewardWorker
+from grpo_engine.rewards.worker.local import Functions
 from grpo_engine.rewards.worker.outcome import Kind, RewardProblem, ScoredRewards
 from grpo_engine.rewards.worker.process import ScoringInterruptedError
 from grpo_engine.rollouts.prompts import (
@@ -74,18 +75,21 @@ class Scorer:
     """Client of the reward worker; a context manager that ends its process."""
 
     def __init__(
-        self, config: RunConfig, task: Task, folder: Path, control: Control, tokenizer: Any
-    ) -> None:
+        self, config: RunConfig, task: Task, folder: Path, control: Control, tokenizer: Any,
+        local: Functions | None = None,
+    ) -> None:  # fmt: skip
         self._worker = RewardWorker(
             specs_of(config, task),
             folder,
             config.rewards.time_limit,
             interrupted=lambda: control.stop_now,
+            local=local,
         )
         self._tokenizer = tokenizer
         self._total = config.steps
         self._prompts = config.rollout.prompts
         self._recipe = config.algorithm.resolved()
+        self._form = config.rewards.completions
         self._task = task
 
     def __enter__(self) -> "Scorer":
@@ -134,7 +138,7 @@ class Scorer:
             found = self._worker.score(
                 [reward_prompt(prompt.prompt) for prompt in prompts],
                 [
-                    reward_completion(prompt.prompt, rollout.text)
+                    reward_completion(prompt.prompt, rollout.text, form=self._form)
                     for prompt, rollout in zip(prompts, rollouts, strict=True)
                 ],
                 [list(rollout.ids) for rollout in rollouts],
