@@ -5,8 +5,8 @@ From Python: `train`, `iterate`, `resume` and `evaluate` runs, with `recipe`, `R
 """
 
 import sys
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+
+TYPE_CHECKING = False  # type checkers take it for true; typing would be loaded for nothing else
 
 if TYPE_CHECKING:
     from grpo_engine import events as events
@@ -40,7 +40,7 @@ class _BeforeMlx:
 if not any(isinstance(finder, type) and finder is _BeforeMlx for finder in sys.meta_path):
     sys.meta_path.insert(0, _BeforeMlx)
 
-PUBLIC: Final = {
+PUBLIC = {
     "RunConfig": "grpo_engine.config.settings",
     "Task": "grpo_engine.tasks.base",
     "advantages": "grpo_engine.maths.advantage",
@@ -54,15 +54,28 @@ PUBLIC: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used, so that importing the package loads no MLX."""
-    if name == "events":
-        return import_module("grpo_engine.events")
-    if name not in PUBLIC:
-        raise AttributeError(f"module 'grpo_engine' has no attribute {name!r}")
-    globals()[name] = found = getattr(import_module(PUBLIC[name]), name)
-    return found
+class _Package(type(sys)):
+    """This module: importing its folder `train` must not replace the function of that name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in PUBLIC or not isinstance(value, type(sys)):
+            super().__setattr__(name, value)
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *PUBLIC, "events"})
+sys.modules[__name__].__class__ = _Package
+
+if not TYPE_CHECKING:  # a misspelt name is an error of type checkers
+
+    def __getattr__(name: str) -> object:
+        """Load a public name when it is first used, so that importing the package loads no MLX."""
+        from importlib import import_module
+
+        if name == "events":
+            return import_module("grpo_engine.events")
+        if name not in PUBLIC:
+            raise AttributeError(f"module 'grpo_engine' has no attribute {name!r}")
+        globals()[name] = found = getattr(import_module(PUBLIC[name]), name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *PUBLIC, "events"})
