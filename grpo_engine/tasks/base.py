@@ -262,7 +262,11 @@ def load_task(config: TaskConfig) -> Task:
 
 def is_code(name: str) -> bool:
     """Whether a task's name is that of a function, or of what a package brings."""
-    if ":" in name or name.endswith(".py"):
-        return not Path(name).expanduser().exists() or name.endswith(".py")
     path = Path(name).expanduser()
+    if name.endswith(".py"):
+        return True
+    place, colon, _ = name.rpartition(":")
+    if colon:  # a hub id may end in :configuration, and a data file have a colon in its name
+        is_module = all(part.isidentifier() for part in place.split("."))
+        return (place.endswith(".py") or is_module) and not path.exists()
     return not path.suffix and not path.exists() and name in names.installed("tasks")
