@@ -54,7 +54,7 @@ PUBLIC = {
 }
 
 
-class _Package(type(sys)):
+class _Package(type(sys)):  # type: ignore[misc]  # the class of modules
     """This module: importing its folder `train` must not replace the function of that name."""
 
     def __setattr__(self, name: str, value: object) -> None:

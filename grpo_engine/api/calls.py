@@ -16,6 +16,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, EngineError
 from grpo_engine.evaluation.target import find_target
+from grpo_engine.platform.threads import launched_rank
 from grpo_engine.run import checkpoint
 from grpo_engine.run.given import NOTHING, Given
 
@@ -28,8 +29,8 @@ def train(
     """Train to the end, and return the run.
 
     Settings come from the preset, then `config` (a `RunConfig`, a mapping or a YAML file), then the
-    keywords, each over the one before. A keyword is a section, as `rollout={"group_size": 4}`, or
-    one setting, as `**{"rollout.group_size": 4}`.
+    keywords, each over the one before. A mapping has settings by dotted path, as
+    `{"rollout.group_size": 4}`, or sections; a keyword is a section, as `rollout={"group_size": 4}`.
     Four sections have a short form: `rewards=[…]` takes functions and names, `task=` a name, a
     `Task`, a function or rows, `model=` a name or a folder, `algorithm=` a name or a recipe.
 
@@ -57,7 +58,9 @@ def iterate(
     dropped; `resume` continues from its last checkpoint.
     """
     chosen, given = settings_of(config, preset, settings)
-    control, store = Control(), open_store(record)
+    control = Control()
+    # one rank records the run of all
+    store = None if launched_rank() else open_store(record)
     if store is not None and folder is not None:
         raise EngineError("folder goes with record=False: a recorded run has its own folder")
     return Run(
@@ -78,6 +81,14 @@ def resume(
     in `rewards` and `task`; a run of this process still has them.
     """
     control = Control()
+    if launched_rank():  # settings and checkpoints are rank 0's
+        own: dict[str, Any] = {}
+        for function in filter(callable, rewards):
+            name_function(function, own, again=True)
+        given = Given(task=task, rewards=own)
+        follower = Run(RunConfig(), given, record=None, control=control, resume=True)
+        follower.finish()
+        return follower
     stored = run.record is not None if isinstance(run, Run) else not Path(run).is_dir()
     given = run.given if isinstance(run, Run) else NOTHING
     if stored:
@@ -164,7 +175,7 @@ def _plain(settings: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
 
 def _finish(run: Run, progress: bool | None) -> None:
     """Train to the end with a bar."""
-    bar = Bar(run.config.steps, progress)
+    bar = Bar(run.config.steps, False if launched_rank() else progress)
     run.say = bar.say
     if note := run.given.note():
         bar.say(note)

@@ -123,14 +123,16 @@ class Run(Iterator[ev.Event]):
         return Rollouts(step, self._facts.groups)
 
     def evaluate(
-        self, *, step: int | None = None, **settings: Any
-    ) -> dict[str, ev.EvaluationFinished]:
+        self, changes: Mapping[str, Any] | None = None, /, *, step: int | None = None,
+        **settings: Any,
+    ) -> dict[str, ev.EvaluationFinished]:  # fmt: skip
         """Evaluate a checkpoint on the held-out problems, by default the best one.
 
-        Returns the evaluation of each mode, `greedy` and `sampled`. Settings are changed by
-        keyword, as in `train`.
+        Returns the evaluation of each mode, `greedy` and `sampled`. Settings are changed by a
+        mapping or keywords, as in `train`.
         """
-        return evaluate_target(of_run(self.folder, tree_of(settings), step), self.given)
+        over = tree_of({**(changes or {}), **settings})
+        return evaluate_target(of_run(self.folder, over, step), self.given)
 
     @property
     def policy(self) -> LoadedPolicy:

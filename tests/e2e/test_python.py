@@ -59,7 +59,7 @@ def script(home: Path, world: Path, code: str) -> "subprocess.Popen[str]":
 
 
 def told(process: "subprocess.Popen[str]") -> Any:
-    output, errors = process.communicate(timeout=240)
+    output, errors = process.communicate(timeout=900)
     assert process.returncode == 0, errors
     return json.loads(output.splitlines()[-1])
 
@@ -121,7 +121,7 @@ import nbformat
 from nbclient import NotebookClient
 
 book = nbformat.read(sys.argv[1], as_version=4)
-NotebookClient(book, timeout=240, resources={"metadata": {"path": sys.argv[2]}}).execute()
+NotebookClient(book, timeout=900, resources={"metadata": {"path": sys.argv[2]}}).execute()
 print(json.dumps([
     "".join(str(out.get("text", "")) + str(out.get("data", {}).get("text/plain", ""))
             for out in cell.outputs)
@@ -139,11 +139,13 @@ def execute(book: Path, home: Path, folder: Path) -> "subprocess.Popen[str]":
 
 
 def notebook(folder: Path, *cells: str) -> Path:
-    import nbformat
-
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    code: list[dict[str, Any]] = [
+        {"cell_type": "code", "id": f"cell-{place}", "source": cell, "metadata": {},
+         "outputs": [], "execution_count": None}
+        for place, cell in enumerate(cells)
+    ]  # fmt: skip
     file = folder / "book.ipynb"
-    nbformat.write(book, file)
+    file.write_text(json.dumps({"cells": code, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
     return file
 
 
@@ -176,6 +178,7 @@ run = grpo.train(preset="starter", steps=STEPS, rewards=[letters],
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_notebook_trains_while_watch_is_attached_from_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,7 +159,7 @@ def test_an_interrupt_stops_after_the_step_and_a_second_one_now(
 
 def test_a_third_interrupt_leaves_a_function_that_hangs(world: Path) -> None:
     def hangs(completions: list[str], **_: Any) -> list[float]:
-        for _ in range(3):
+        for _number in range(3):
             os.kill(os.getpid(), signal.SIGINT)
         return [0.0] * len(completions)
 
@@ -202,7 +202,7 @@ def test_an_error_of_a_run_is_raised_in_its_own_class(world: Path) -> None:
     with pytest.raises(RewardError, match="not today"):
         train(world, rewards={"functions": [broken]})
     with pytest.raises(ConfigError, match=r"did you mean rollout\.prompts"):
-        grpo.train(record=False, **{"rollout.promts": 3})
+        grpo.train({"rollout.promts": 3}, record=False)
 
 
 def test_rows_and_a_function_for_them_are_trained_on(world: Path) -> None:
@@ -220,7 +220,7 @@ def test_rows_and_a_function_for_them_are_trained_on(world: Path) -> None:
 
 def test_a_run_is_evaluated_and_its_policy_answers(world: Path) -> None:
     run = train(world, steps=2)
-    found = run.evaluate(**{"evaluation.problems": 3, "evaluation.samples": 2})
+    found = run.evaluate({"evaluation.problems": 3, "evaluation.samples": 2})
     assert {mode: (one.problems, one.samples) for mode, one in found.items()} == {
         "greedy": (3, 1), "sampled": (3, 2),
     }  # fmt: skip
