@@ -29,8 +29,8 @@ def train(
     """Train to the end, and return the run.
 
     Settings come from the preset, then `config` (a `RunConfig`, a mapping or a YAML file), then the
-    keywords, each over the one before. A mapping has settings by dotted path, as
-    `{"rollout.group_size": 4}`, or sections; a keyword is a section, as `rollout={"group_size": 4}`.
+    keywords, each over the one before. A mapping has sections, or settings by dotted path:
+    `{"rollout.group_size": 4}`; a keyword is a section: `rollout={"group_size": 4}`.
     Four sections have a short form: `rewards=[…]` takes functions and names, `task=` a name, a
     `Task`, a function or rows, `model=` a name or a folder, `algorithm=` a name or a recipe.
 
