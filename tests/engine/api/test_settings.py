@@ -1,5 +1,6 @@
 """Keywords as settings: equal to YAML, objects by name, and what cannot be a setting."""
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,11 @@ def test_a_nested_section_and_a_dotted_path_are_both_taken() -> None:
     assert (made.task.train_size, options) == (5, {"low": 1})
 
 
+def test_a_dotted_path_is_over_the_same_setting_in_a_section() -> None:
+    made, _ = settings_of(None, None, {"rollout.prompts": 9, "rollout": {"prompts": 4}})
+    assert made.rollout.prompts == 9
+
+
 @pytest.mark.parametrize(
     ("given", "path", "value"),
     [
@@ -134,6 +140,19 @@ def test_a_module_of_the_working_folder_is_named_by_its_file(
     assert importable(one) == f"{tmp_path.resolve()}/my_rewards_7.py:one"
     monkeypatch.delitem(sys.modules, "my_rewards_7")
     assert importable(one) == ""  # what is not a module's any more
+
+
+def test_a_script_is_not_run_again_for_its_functions(tmp_path: Path) -> None:
+    file = tmp_path / "script_7.py"
+    file.write_text(
+        "from grpo_engine.api.settings import importable\n"
+        "def one(completions, **_): return []\n"
+        "print([importable(one)])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout == "['']\n", done.stderr
 
 
 def test_functions_that_nobody_else_can_import_are_given_under_distinct_names() -> None:
