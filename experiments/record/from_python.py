@@ -1,5 +1,6 @@
 """The store as `grpo_engine` finds it: the entry point `store` of `grpo_tui.recorders`."""
 
+import warnings
 from collections.abc import Mapping
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
@@ -54,7 +55,7 @@ class PythonRecord:
         self.id, self.name, self.folder = handle.id, handle.name, handle.folder
         self._path, self._closed = recorder.path, False
         if recorder.warning:
-            print(recorder.warning)
+            warnings.warn(recorder.warning, stacklevel=4)  # the line that called train
 
     def put(self, event: ev.Event) -> None:
         """Record an event."""

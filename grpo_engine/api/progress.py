@@ -1,9 +1,10 @@
 """A progress bar for runs in notebooks and on terminals, with lines above it for what matters."""
 
 import sys
-import warnings
 from collections.abc import Mapping
 from typing import Any
+
+from tqdm.auto import tqdm
 
 from grpo_engine import events as ev
 
@@ -14,9 +15,6 @@ class Bar:
     """One bar over the steps of a run; without a notebook or a terminal only the lines."""
 
     def __init__(self, total: int, wanted: bool | None) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a notebook without widgets gets the plain bar
-            from tqdm.auto import tqdm
         hidden = not (sys.stderr.isatty() or in_notebook()) if wanted is None else not wanted
         self._silent = wanted is False
         self._bar: Any = tqdm(total=total, unit="step", disable=hidden)

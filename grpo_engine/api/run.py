@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 import typing
+import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -197,7 +198,7 @@ def _events(
     finally:
         failed = facts.ended if isinstance(facts.ended, ev.RunFailed) else None
         if record is not None and (left := record.close(failed.message if failed else "")):
-            print(f"not in the store yet: {left}")
+            warnings.warn(f"not in the store yet: {left}", stacklevel=1)
 
 
 def _ended_by(error: BaseException, step: int) -> ev.Event:
