@@ -53,7 +53,7 @@ class PythonRecord:
     def __init__(self, recorder: Recorder, handle: RunHandle) -> None:
         self._recorder, self._handle = recorder, handle
         self.id, self.name, self.folder = handle.id, handle.name, handle.folder
-        self._path, self._closed = recorder.path, False
+        self.store, self._closed = recorder.path, False
         if recorder.warning:
             warnings.warn(recorder.warning, stacklevel=4)  # the line that called train
 
@@ -66,7 +66,7 @@ class PythonRecord:
         if not self._closed:
             self._closed = True
             self._handle.close(cause)
-            self._path = self._recorder.path
+            self.store = self._recorder.path
             self._recorder.close()
         return self._handle.left
 
@@ -88,7 +88,7 @@ class PythonRecord:
     def _reader(self) -> StoreReader:
         if not self._closed:
             self._handle.flush()
-        return StoreReader(self._path)
+        return StoreReader(self.store)
 
 
 def _version() -> str:

@@ -78,7 +78,7 @@ def resume(
 
     `run` is a run, the name or id of a recorded one (`@last` for the newest), or the folder of one
     that was not recorded. Functions and rows that it was given as Python objects are given again
-    in `rewards` and `task`; a run of this process still has them.
+    in `rewards` and `task`; a run of this process still has them, and its store.
     """
     control = Control()
     if launched_rank():  # settings and checkpoints are rank 0's
@@ -92,8 +92,9 @@ def resume(
     stored = run.record is not None if isinstance(run, Run) else not Path(run).is_dir()
     given = run.given if isinstance(run, Run) else NOTHING
     if stored:
-        name = run.record.id if isinstance(run, Run) and run.record else str(run)
-        store = open_store(record)
+        kept = run.record if isinstance(run, Run) else None
+        name = kept.id if kept else str(run)
+        store = open_store(kept.store if kept else record)
         if store is None:
             raise EngineError(f"run {name} is recorded and resumes there: leave out record=False")
         tree = store.config(name)

@@ -30,6 +30,10 @@ class Record(Protocol):
     def folder(self) -> Path:
         """Where its checkpoints go."""
 
+    @property
+    def store(self) -> Path:
+        """The store's file."""
+
     def put(self, event: Event) -> None:
         """Record an event."""
 

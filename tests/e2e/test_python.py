@@ -97,6 +97,19 @@ def test_a_run_is_recorded_stopped_and_resumed_only_with_its_functions(
     assert whole["reward"] == second["reward"]
 
 
+def test_a_run_in_a_store_of_its_own_is_resumed_there(world: Path, tmp_path: Path) -> None:
+    code = """
+run = grpo.iterate(record=sys.argv[1] + "/own.db", **{**SETTINGS, "rewards": ["format_all"]})
+for event in run:
+    if isinstance(event, grpo.events.StepFinished) and event.step == 2:
+        run.stop()
+run = grpo.resume(run, progress=False)
+"""
+    found = told(script(tmp_path, world, code + TELL))
+    assert (found["status"], found["groups"]) == ("completed", [2, 2, 2, 2])
+    assert runs(tmp_path) == []
+
+
 def test_a_loop_that_ends_with_its_process_leaves_a_run_that_is_not_active(
     world: Path, tmp_path: Path
 ) -> None:
