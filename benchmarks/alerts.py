@@ -26,7 +26,6 @@ from typing import Any
 
 from app.feed import demo
 from docs.screens import SEVERAL
-from experiments.presets import preset
 from experiments.reader import StoreReader
 from grpo_engine.alerts.rules import RULES
 from grpo_engine.alerts.state import Alerts, Limits
@@ -41,6 +40,7 @@ from grpo_engine.events import (
     from_json,
     total_reward,
 )
+from grpo_engine.presets import preset
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "alerts.md"

@@ -21,12 +21,12 @@ from typing import Any
 
 import mlx.core as mx
 
-from experiments.presets import preset
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinished
 from grpo_engine.platform import blas
+from grpo_engine.presets import preset
 from grpo_engine.run.session import Run
 from grpo_engine.setup.opening import load_run
 from grpo_engine.tasks.base import load_task

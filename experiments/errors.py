@@ -21,6 +21,10 @@ class RunNotFoundError(StoreError, LookupError):
     """No run has this name, id or prefix, or several do."""
 
 
+class RunActiveError(StoreError):
+    """The run is still in progress."""
+
+
 class NothingStoredError(StoreError, LookupError):
     """The run exists but has no data of the requested kind."""
 
@@ -39,7 +43,3 @@ class ImportRefusedError(StoreError, ValueError):
 
 class CompareError(StoreError, ValueError):
     """These runs cannot be compared in this way."""
-
-
-class PresetNotFoundError(StoreError, LookupError):
-    """No preset has this name."""

@@ -13,6 +13,10 @@ class ConfigError(EngineError, ValueError):
     """A setting has an unusable value."""
 
 
+class PresetNotFoundError(EngineError, LookupError):
+    """No preset has this name."""
+
+
 class RecipeError(ConfigError):
     """A setting of a recipe has a value that is illegal, not read, or excluded by another one."""
 
@@ -32,6 +36,10 @@ class DataError(EngineError, ValueError):
 
 class NotFetchedError(DataError, ModelError):
     """A model or data set of the hub is not in the cache of this machine."""
+
+
+class RunError(EngineError):
+    """A run ended with an error that the engine does not know."""
 
 
 class RewardError(EngineError):

@@ -327,6 +327,15 @@ class EvaluationFinished:
     seconds: float
 
 
+def evaluation_series(event: EvaluationFinished) -> dict[str, float]:
+    """An evaluation's metrics by series; greedy evaluations have their own."""
+    if event.mode == "sampled":
+        return dict(event.metrics)
+    return {
+        f"eval/greedy/{name.removeprefix('eval/')}": value for name, value in event.metrics.items()
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved:
     """A complete checkpoint was written."""

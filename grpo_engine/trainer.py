@@ -34,12 +34,13 @@ from grpo_engine.evaluation.pinned import sample_pinned, score_pinned_after_upda
 from grpo_engine.events import Event, NoteWritten, PhaseStarted, RunFailed, RunFinished, StepSkipped
 from grpo_engine.maths.around import entropy_control
 from grpo_engine.platform.threads import launched_rank
+from grpo_engine.run.given import NOTHING, Given
 from grpo_engine.run.persist import save_if_due, save_last
 from grpo_engine.run.requests import answer_requests, wait_until_recorded
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.setup.opening import load_run, open_run
 from grpo_engine.setup.self_check import check_itself
-from grpo_engine.tasks.base import Task, load_task
+from grpo_engine.tasks.base import Task
 from grpo_engine.train.advantages import (
     advantages_read_tokens,
     needs_old_logprobs,
@@ -56,8 +57,9 @@ from grpo_engine.train.update import UpdateResult, measure_targets, update
 
 
 def run(
-    config: RunConfig, control: Control, *, folder: Path, resume: bool = False
-) -> Iterator[Event]:
+    config: RunConfig, control: Control, *, folder: Path, resume: bool = False,
+    given: Given = NOTHING,
+) -> Iterator[Event]:  # fmt: skip
     """Train with these settings, from the start or from the last checkpoint in `folder`.
 
     Every call of `next` must come from the same thread, the only one that uses MLX.
@@ -65,7 +67,9 @@ def run(
     step = 0
     try:
         with ExitStack() as stack:
-            current = yield from open_run(config, control, folder, stack, resume=resume)
+            current = yield from open_run(
+                config, control, folder, stack, resume=resume, given=given
+            )
             for event in _whole_run(current):
                 step = event.step
                 yield event
@@ -223,14 +227,17 @@ def refresh_reference(run: Run) -> Iterator[Event]:
 
 
 def evaluate_only(
-    config: RunConfig, control: Control, *, folder: Path, step: int = 0, moment: Moment = "after"
-) -> Iterator[Event]:
+    config: RunConfig, control: Control, *, folder: Path, step: int = 0, moment: Moment = "after",
+    given: Given = NOTHING,
+) -> Iterator[Event]:  # fmt: skip
     """Evaluate the settings' model and adapter on the held-out problems."""
     config = config.model_copy(update={"stop_when": ""})
     try:
         with ExitStack() as stack:
-            task = _held_out_task(config)
-            current = yield from load_run(config, control, folder, stack, task, step, threads=1)
+            task = _held_out_task(given.load_task(config.task))
+            current = yield from load_run(
+                config, control, folder, stack, task, step, threads=1, given=given
+            )
             yield from evaluate(current, step, moment)
     except StopNow:
         yield RunFinished(step=step, reason="aborted", summary={})
@@ -238,8 +245,7 @@ def evaluate_only(
         yield _failed(step, error)
 
 
-def _held_out_task(config: RunConfig) -> Task:
-    task = load_task(config.task)
+def _held_out_task(task: Task) -> Task:
     if not task.held_out:
         raise DataError(
             f"task {task.name} has no held-out problems; set task.held_out_size or "

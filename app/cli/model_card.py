@@ -9,7 +9,7 @@ from grpo_engine.config.parse import flatten
 from grpo_engine.config.settings import RunConfig
 
 if TYPE_CHECKING:
-    from app.cli.evaluating import Target
+    from grpo_engine.evaluation.target import Target
 
 BESIDE = ("name", "model.path", "model.adapter")  # said elsewhere, or true of this machine alone
 

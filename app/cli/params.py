@@ -33,7 +33,7 @@ def complete_runs(context: typer.Context, incomplete: str) -> Found:
 
 
 def complete_presets(incomplete: str) -> Found:
-    from experiments.presets import names, preset
+    from grpo_engine.presets import names, preset
 
     yield from _matching(incomplete, *((name, preset(name).about) for name in names()))
 

@@ -28,7 +28,7 @@ def assemble(
     own = parse_sets(sets)
     where = "the command line"
     if preset is not None or file is None:
-        from experiments.presets import preset as read_preset
+        from grpo_engine.presets import preset as read_preset
 
         chosen = preset or DEFAULT_PRESET
         tree, where = read_preset(chosen).tree, f"preset {chosen}"

@@ -15,15 +15,14 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError, EngineError
 from grpo_engine.events import Event, PhaseStarted, RunFailed
+from grpo_engine.names import refuse_given
 from grpo_engine.platform.device import require_open_files
 from grpo_engine.platform.threads import launched_rank
 from grpo_engine.run.checkpoint import latest, newest_step
 
 if TYPE_CHECKING:
-    from experiments.reader import StoreReader
     from experiments.record.recorder import Recorder
     from experiments.record.recording import RunHandle
-    from experiments.values import RunDetail
 
 RECORDED_S = 10.0  # a store that is locked is given up for the spill file long before
 
@@ -97,6 +96,7 @@ def new_job(
         return follower(config, resume=False)
     if not store:
         return Job(config=config, folder=folder or loose_folder(config, db), resume=False)
+    from experiments.record.recorder import recorded
     from grpo_engine.versions import versions
 
     control, version = control or Control(), versions().get("grpo-tui", "")
@@ -119,6 +119,7 @@ def resumed_job(
     `steps` is a new number of steps.
     """
     from experiments.reader import StoreReader
+    from experiments.record.recorder import recorded
 
     if launched_rank():
         return follower(RunConfig(), resume=True)
@@ -129,10 +130,11 @@ def resumed_job(
                 f"{folder} holds no checkpoint to resume from; start again with `train`"
             )
         config = _with_steps(build(saved.state["config"], str(folder)), steps, saved.step)
+        refuse_python_objects(config)
         return Job(config=config, folder=folder, resume=True)
     control, path = control or Control(), store_path(db)
     with closing(StoreReader(path)) as reader:
-        found = resumable(reader, run)
+        found = reader.resumable(run)
         muted = reader.muted_alerts(found.summary.key)
     if found.summary.status == "completed" and steps is None:
         raise CheckpointError(
@@ -141,6 +143,7 @@ def resumed_job(
         )
     step = newest_step(run_folder(path, found.summary.id))
     config = _with_steps(build(found.config, f"run {found.summary.name}"), steps, step)
+    refuse_python_objects(config)
     recorder, handle = recorded(path, lambda recorder: recorder.resume_run(
         found.summary.id, from_step=step, control=control, config=None if steps is None else config
     ))  # fmt: skip
@@ -160,36 +163,20 @@ def _with_steps(config: RunConfig, steps: int | None, step: int) -> RunConfig:
     return build(merge(config.model_dump(mode="json"), {"steps": steps}))
 
 
+def refuse_python_objects(config: RunConfig) -> None:
+    """Raise if only a Python process that has the run's functions can resume it."""
+    refuse_given(config.task.name, "task")
+    for name in config.rewards.functions:
+        refuse_given(name, "reward")
+
+
 def follower(config: RunConfig, *, resume: bool) -> Job:
     """Prepare another rank's part of a run: settings, checkpoints and records are rank 0's."""
     folder = Path(tempfile.mkdtemp(prefix="grpo-tui-rank-"))
     return Job(config=config, folder=folder, resume=resume, follows=True)
 
 
-def resumable(reader: "StoreReader", run: str) -> "RunDetail":
-    """Return the stored run of a name or id; raise if it is still training."""
-    found = reader.run(reader.resolve(run).key)
-    summary = found.summary
-    if summary.active:
-        raise CheckpointError(
-            f"run {summary.name} is {summary.status}: `grpo-tui stop {summary.name}` first"
-        )
-    return found
-
-
 def loose_folder(config: RunConfig, db: Path | None) -> Path:
     """Create a folder next to the stored runs' for a run that is not stored."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return runs_folder(store_path(db)) / f"{config.name or 'run'}-{stamp}"
-
-
-def recorded(path: Path, begin: "Callable[[Recorder], RunHandle]") -> "tuple[Recorder, RunHandle]":
-    """Open a recorder and record of a run; close it again if the run cannot begin."""
-    from experiments.record.recorder import Recorder
-
-    recorder = Recorder(path)
-    try:
-        return recorder, begin(recorder)
-    except BaseException:
-        recorder.close()
-        raise

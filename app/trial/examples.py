@@ -35,7 +35,8 @@ class Examples:
 
     def task_key(self, config: RunConfig) -> str:
         """Return a key of the task's settings and the time of its file."""
-        place = Path(config.task.name).expanduser()
+        file, _, _ = config.task.name.rpartition(":")
+        place = Path(file if file.endswith(".py") else config.task.name).expanduser()
         changed = place.stat().st_mtime_ns if place.exists() else 0
         return f"{changed} {config.task.model_dump_json()}"
 

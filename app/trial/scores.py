@@ -60,7 +60,7 @@ class Scores:
         prompt = conversation(task, example)
         scored = worker.score(
             [reward_prompt(prompt)],
-            [reward_completion(prompt, completion)],
+            [reward_completion(prompt, completion, form=config.rewards.completions)],
             [self._ids(config, completion)],
             {name: [value] for name, value in example.columns.items()},
             # At step 0 an error of one function would end the trial; later it is only reported.
@@ -85,12 +85,12 @@ class Scores:
 
         The task's own functions fit its data, so they need no process, which takes a while.
         """
-        from grpo_engine.rewards.scorer import Scorer, check_refill, specs_of
+        from grpo_engine.rewards.scorer import Scorer, check_functions, specs_of
 
         task, example = self._examples.task(config), self._examples.drawn(config)[0]
         specs, own = specs_of(config, task), {s.name: s.options for s in task.default_rewards}
         if specs and all(spec.name in own and spec.options == own[spec.name] for spec in specs):
-            check_refill(config.algorithm.resolved(), [spec.name for spec in specs])
+            check_functions(config, task, [spec.name for spec in specs])
             return
         prompt = RenderedPrompt(ids=(), text="", prompt=conversation(task, example))
         texts = (f"<answer>{example.target or 42}</answer>", "I do not know.")

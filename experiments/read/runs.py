@@ -11,7 +11,7 @@ from experiments.db.configs import flat
 from experiments.db.paths import run_folder
 from experiments.db.spilled import Spilled, runs_waiting, spilled
 from experiments.db.texts import escape
-from experiments.errors import RunNotFoundError
+from experiments.errors import RunActiveError, RunNotFoundError
 from experiments.read.columns import FIELDS, Column, Known, nearest, parse_column, parse_columns
 from experiments.read.connection import Reading, marks, no_collection, text
 from experiments.read.filters import compile_filter
@@ -156,6 +156,16 @@ class RunQuestions(Reading):
         return self._views(ATTEMPT, "WHERE run_id = ? ORDER BY n", (run,))
 
     # -- resolving names --------------------------------------------------------------------
+
+    def resumable(self, ref: str) -> v.RunDetail:
+        """Find a run by its name or id; raise if it is still in progress."""
+        found = self.run(self.resolve(ref).key)
+        if found.summary.active:
+            name = found.summary.name
+            raise RunActiveError(
+                f"run {name} is {found.summary.status}: `grpo-tui stop {name}` first"
+            )
+        return found
 
     def resolve(self, ref: str) -> v.RunSummary:
         """Find a run by id, name, unique prefix of either, `@last` or `@best`."""

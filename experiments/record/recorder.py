@@ -157,3 +157,13 @@ class Recorder:
             act()
         except Exception as error:
             recording.failed(error)
+
+
+def recorded(path: Path, begin: Callable[[Recorder], RunHandle]) -> tuple[Recorder, RunHandle]:
+    """Open a recorder and record of a run; close it again if the run cannot begin."""
+    recorder = Recorder(path)
+    try:
+        return recorder, begin(recorder)
+    except BaseException:
+        recorder.close()
+        raise

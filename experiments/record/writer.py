@@ -259,7 +259,7 @@ class RunWriter:
                 for position, row in enumerate(event.rows)
             ],
         )  # fmt: skip
-        self._metrics(rows, event.step, evaluation_keys(event))
+        self._metrics(rows, event.step, ev.evaluation_series(event))
         rows.sizes += 200 + 80 * len(event.rows)
 
     def _other(self, rows: Rows, item: Item) -> None:
@@ -373,15 +373,6 @@ class RunWriter:
             "UPDATE attempt SET progress_at = ? WHERE run_id = ? AND n = ?",
             (iso(last.at), self.run, self.attempt),
         )
-
-
-def evaluation_keys(event: ev.EvaluationFinished) -> dict[str, float]:
-    """Return an evaluation's metrics by series key; greedy evaluations have their own series."""
-    if event.mode == "sampled":
-        return dict(event.metrics)
-    return {
-        f"eval/greedy/{name.removeprefix('eval/')}": value for name, value in event.metrics.items()
-    }
 
 
 def token_blob(pair: Scored) -> bytes:

@@ -193,14 +193,19 @@ def parse_sets(pairs: Iterable[str]) -> dict[str, Any]:
         if not sign:
             raise ConfigError(f"--set {pair!r} has no `=`; write --set section.name=value")
         root = _setting_of(path, known)
-        value = _parse_value(known[root], text) if path == root else _plain(text)
-        section, _, name = root.partition(".")
-        place = tree.setdefault(section, {}) if name else tree
-        if path == root:
-            place[name or section] = value
-        else:
-            place.setdefault(name or section, Entries())[path[len(root) + 1 :]] = value
+        put(tree, path, _parse_value(known[root], text) if path == root else _plain(text))
     return tree
+
+
+def put(tree: dict[str, Any], path: str, value: Any) -> None:
+    """Set one setting, or one entry of a mapping, in a tree by its dotted path."""
+    root = _setting_of(path, settings())
+    section, _, name = root.partition(".")
+    place = tree.setdefault(section, {}) if name else tree
+    if path == root:
+        place[name or section] = value
+    else:
+        place.setdefault(name or section, Entries())[path[len(root) + 1 :]] = value
 
 
 def _setting_of(path: str, known: Mapping[str, SettingInfo]) -> str:

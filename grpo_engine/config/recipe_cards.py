@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from grpo_engine import names
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeCard:
@@ -159,3 +161,15 @@ CARDS: dict[str, RecipeCard] = {
         bad="A critic to train and tune as well; poor until the critic is good.",
     ),
 }
+
+
+def card_of(name: str) -> RecipeCard:
+    """The card of a recipe; one that a package brings has only its name and the package's."""
+    if name in CARDS:
+        return CARDS[name]
+    point = names.installed("recipes").get(name)
+    package = names.package_of(point) if point else "another program"
+    return RecipeCard(
+        title=name, paper=f"the package {package}", summary=f"From the package {package}.",
+        good="See the package.", bad="See the package.",
+    )  # fmt: skip

@@ -8,8 +8,10 @@ refuses those that exclude each other. The computation is in `grpo_engine.maths`
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
+from grpo_engine import names
 from grpo_engine.config.recipe_settings import (
     Meaning,
     Setting,
@@ -596,11 +598,28 @@ def _checked(name: str, value: object) -> Any:
 def _by_name(name: object) -> Recipe:
     if isinstance(name, str) and name in RECIPES:
         return RECIPES[name]
-    near = difflib.get_close_matches(str(name), RECIPES, n=3)
+    if isinstance(name, str) and name in names.installed("recipes"):
+        return _of_package(name)
+    every = (*RECIPES, *names.installed("recipes"))
+    near = difflib.get_close_matches(str(name), every, n=3)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     raise RecipeError(
-        f"there is no recipe {name!r}: {hint}choose one of {', '.join(RECIPES)}", "recipe"
+        f"there is no recipe {name!r}: {hint}choose one of {', '.join(every)}", "recipe"
     )
+
+
+@cache
+def _of_package(name: str) -> Recipe:
+    wanted = names.Wanted(f"recipe {name!r}", RecipeError)
+    made = names.load(names.installed("recipes")[name], wanted)
+    if not isinstance(made, Recipe):
+        raise RecipeError(
+            f"recipe {name!r} of the package "
+            f"{names.package_of(names.installed('recipes')[name])} is a {type(made).__name__}; "
+            "it must be a Recipe, such as recipe('grpo', clip_high=0.3)",
+            "recipe",
+        )
+    return replace(made, name=name)
 
 
 _GRPO = Recipe(name="grpo")
@@ -691,3 +710,15 @@ RECIPES: dict[str, Recipe] = {
         ),
     )
 }
+
+
+@cache
+def known() -> tuple[Mapping[str, Recipe], tuple[str, ...]]:
+    """Every recipe by name, and what is wrong with those of packages that cannot be used."""
+    found, complaints = dict(RECIPES), []
+    for name in names.installed("recipes"):
+        try:
+            found.setdefault(name, _by_name(name))
+        except RecipeError as error:
+            complaints.append(str(error))
+    return found, tuple(complaints)

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from grpo_engine.config.recipe_settings import Setting
-from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, recipe
+from grpo_engine.config.recipes import SETTINGS, Recipe, recipe
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.errors import ConfigError
 from grpo_engine.metrics import is_metric, spec
@@ -76,7 +76,8 @@ class TaskConfig(Section):
 
     name: str = setting(
         "arithmetic",
-        "`arithmetic`, `countdown`, `gsm8k`, `reasoning-gym:<name>`, a file, a folder or a hub id.",
+        "`arithmetic`, `countdown`, `gsm8k`, `reasoning-gym:<name>`, a file, a folder, a hub id, "
+        "or `file.py:function`.",
         main=True,
     )
     system_prompt: str | None = setting(None, "System message; None for the task's own.")
@@ -111,6 +112,9 @@ class RewardsConfig(Section):
         30.0, "Longest call of one function in one step.", gt=0, unit="s", le=86400
     )
     options: Mapping[str, Mapping[str, JsonValue]] = setting({}, "Keyword options by function.")
+    completions: Literal["auto", "text"] = setting(
+        "auto", "What functions get: auto is TRL's form, messages after a chat; or always text."
+    )
 
 
 class RolloutConfig(Section):
@@ -166,7 +170,7 @@ class AlgorithmConfig(
 
     def differences(self) -> dict[str, tuple[Any, Any]]:
         """The settings that differ from the recipe as defined: this run's value, the recipe's."""
-        own = RECIPES[self.recipe]
+        own = recipe(self.recipe)
         values = {name: (value, getattr(own, name)) for name, value in self._set().items()}
         return {name: pair for name, pair in values.items() if pair[0] != pair[1]}
 

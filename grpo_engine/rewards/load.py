@@ -1,19 +1,17 @@
 """Loads a reward function by the name that the user writes.
 
-A name is a built-in one, `path/to/file.py:function`, `package.module:function`,
-`http://host:port/path`, or `model:folder` for a sequence classifier.
+A name is a built-in one, that of an installed package, `path/to/file.py:function`,
+`package.module:function`, `http://host:port/path`, or `model:folder` for a sequence classifier.
 """
 
 import functools
-import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from grpo_engine import names
 from grpo_engine.errors import RewardError
 from grpo_engine.rewards.builtins import BUILT_IN, nearest
 
@@ -55,7 +53,11 @@ class LoadedReward:
 
 def load_reward(name: str, options: Mapping[str, Any]) -> LoadedReward:
     """Find the function and check that it accepts keyword arguments."""
-    function, file = find(name)
+    return as_reward(name, *find(name), options)
+
+
+def as_reward(name: str, function: Any, file: str, options: Mapping[str, Any]) -> LoadedReward:
+    """Describe a function, and check that it accepts keyword arguments."""
     if not callable(function):
         raise RewardError(f"reward {name}: {type(function).__name__} is not callable")
     try:
@@ -90,6 +92,7 @@ def load_reward(name: str, options: Mapping[str, Any]) -> LoadedReward:
 
 def find(name: str) -> tuple[Any, str]:
     """The object that a name refers to, and its source file."""
+    wanted = names.Wanted(f"reward {name}", RewardError, FORMS)
     if name.startswith(("http://", "https://")):
         from grpo_engine.rewards.endpoint import Endpoint
 
@@ -98,67 +101,23 @@ def find(name: str) -> tuple[Any, str]:
         from grpo_engine.rewards.classifier import Classifier
 
         return Classifier(name.removeprefix("model:")), ""
-    target = BUILT_IN[name].target if name in BUILT_IN else name
-    place, colon, attribute = target.rpartition(":")
-    file = target.removesuffix(":")
-    if file.endswith(".py"):
-        have = _names(_from_file(file, name))
-        raise RewardError(f"reward {name} is a file; write {file}:FUNCTION, it has {have}")
-    if not colon or not place or not attribute:
+    names.refuse_given(name, "reward")
+    if name in BUILT_IN:
+        return names.find(BUILT_IN[name].target, wanted)
+    if ":" not in name and not name.endswith(".py"):
+        if point := names.installed("rewards").get(name):
+            found = names.load(point, wanted)
+            return found, str(getattr(sys.modules.get(point.module), "__file__", "") or "")
         raise RewardError(f"unknown reward {name!r}{nearest(name)}; give {FORMS}")
-    looks_like_file = place.endswith(".py") or "/" in place
-    module = _from_file(place, name) if looks_like_file else _from_module(place, name)
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            have = _names(module)
-            raise RewardError(f"reward {name}: {place} has no {attribute!r}; it has {have}")
-        found = getattr(found, part)
-    return found, str(getattr(module, "__file__", "") or "")
-
-
-def _names(module: Any) -> str:
-    """What a module defines itself."""
-    here = vars(module).items()
-    own = [name for name, value in here if getattr(value, "__module__", "") == module.__name__]
-    return ", ".join(own) or "nothing"
-
-
-def _from_file(place: str, name: str) -> Any:
-    path = Path(place).expanduser().resolve()
-    if not path.is_file():
-        raise RewardError(f"reward {name}: there is no file {path}; give {FORMS}")
-    key = f"reward_file_{path.stem}_{abs(hash(str(path))):x}"
-    if key in sys.modules:
-        return sys.modules[key]
-    spec = importlib.util.spec_from_file_location(key, path)
-    if spec is None or spec.loader is None:
-        raise RewardError(f"reward {name}: {path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[key] = module
-    # Let it import modules beside it, as when the file is run as a script.
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
-    spec.loader.exec_module(module)
-    return module
-
-
-def _from_module(place: str, name: str) -> Any:
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name and (place == error.name or place.startswith(f"{error.name}.")):
-            raise RewardError(
-                f"reward {name}: there is no module {error.name} (looked in {Path.cwd()} and the "
-                f"installed packages); give {FORMS}"
-            ) from error
-        raise
+    return names.find(name, wanted)
 
 
 def _name_of(function: Any, written: str) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     named = getattr(function, "__name__", None)
-    if written in BUILT_IN:
+    if ":" not in written:  # built in, or a package's
         return written
+    if written.startswith(names.GIVEN):
+        return written.removeprefix(names.GIVEN)
     return str(named or type(function).__name__)

@@ -17,6 +17,7 @@ from grpo_engine.metrics import function_of
 from grpo_engine.rewards.combine import process_steps
 from grpo_engine.rewards.scoring import OVERLONG, Scores, Steps
 from grpo_engine.rewards.worker.client import RewardWorker
+from grpo_engine.rewards.worker.local import Functions
 from grpo_engine.rewards.worker.outcome import Kind, RewardProblem, ScoredRewards
 from grpo_engine.rewards.worker.process import ScoringInterruptedError
 from grpo_engine.rollouts.prompts import (
@@ -135,15 +136,18 @@ class Scorer:
     """Client of the reward worker; a context manager that ends its process."""
 
     def __init__(
-        self, config: RunConfig, task: Task, folder: Path, control: Control, tokenizer: Any
-    ) -> None:
+        self, config: RunConfig, task: Task, folder: Path, control: Control, tokenizer: Any,
+        local: Functions | None = None,
+    ) -> None:  # fmt: skip
         self._worker = RewardWorker(
             specs_of(config, task),
             folder,
             config.rewards.time_limit,
             interrupted=lambda: control.stop_now,
+            local=local,
         )
         self._tokenizer = tokenizer
+        self._form = config.rewards.completions
         self._config, self._task = config, task
         self.right = Right("")
 
@@ -190,7 +194,7 @@ class Scorer:
             found = self._worker.score(
                 [reward_prompt(prompt.prompt) for prompt in prompts],
                 [
-                    reward_completion(prompt.prompt, rollout.text)
+                    reward_completion(prompt.prompt, rollout.text, form=self._form)
                     for prompt, rollout in zip(prompts, rollouts, strict=True)
                 ],
                 [list(rollout.ids) for rollout in rollouts],

@@ -68,9 +68,13 @@ def reward_prompt(prompt: Prompt) -> str | list[dict[str, Any]]:
     return prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
 
 
-def reward_completion(prompt: Prompt, text: str) -> str | list[dict[str, Any]]:
-    """The completion in the form that TRL passes to reward functions: text or one message."""
-    return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+def reward_completion(
+    prompt: Prompt, text: str, *, form: str = "auto"
+) -> str | list[dict[str, Any]]:
+    """The completion for reward functions: text, or in TRL's form one message after a chat."""
+    if form == "text" or isinstance(prompt, str):
+        return text
+    return [{"role": "assistant", "content": text}]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,10 @@ from grpo_engine.rewards.scorer import Scorer
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run import checkpoint, persist
+from grpo_engine.run.given import NOTHING, Given
 from grpo_engine.run.session import Run
 from grpo_engine.setup import preflight
-from grpo_engine.tasks.base import Task, load_task
+from grpo_engine.tasks.base import Task
 from grpo_engine.versions import versions
 
 TRUNCATED = (
@@ -53,6 +54,7 @@ def open_run(
     stack: ExitStack,
     *,
     resume: bool,
+    given: Given = NOTHING,
 ) -> Generator[Event, None, Run]:
     """Load everything, with rank 0's settings on every rank; `stack` closes it after the run."""
     ranks = Ranks.join()
@@ -68,7 +70,7 @@ def open_run(
         persist.check_same_settings(config, saved)
     step = saved.step if saved is not None else 0
     optimizer.build(config.optimizer)  # validates settings before anything slow
-    task = load_task(config.task)
+    task = given.load_task(config.task)
     threads = _threads(saved.state["threads"] if saved is not None else None)
     yield RunStarted(
         step=step,
@@ -95,7 +97,7 @@ def open_run(
         )
     run = yield from load_run(
         config, control, folder, stack, task, step, threads=threads, ranks=ranks,
-        saved=None if saved is None else saved.state,
+        saved=None if saved is None else saved.state, given=given,
     )  # fmt: skip
     if run.recipe != config.algorithm.resolved():
         yield NoteWritten(step=step, text=CORRECTED)
@@ -115,6 +117,7 @@ def _threads(before: int | None) -> int:
 def load_run(
     config: RunConfig, control: Control, folder: Path, stack: ExitStack, task: Task, step: int,
     *, threads: int, ranks: Ranks | None = None, saved: Mapping[str, Any] | None = None,
+    given: Given = NOTHING,
 ) -> Generator[Event, None, Run]:  # fmt: skip
     """Load the model and start the reward worker, for a run at step 0.
 
@@ -140,7 +143,11 @@ def load_run(
     task = render.task
     for text in (*policy.notes, *notes):
         yield NoteWritten(step=step, text=text)
-    scorer = stack.enter_context(Scorer(config, task, folder, control, policy.tokenizer))
+    if note := given.note():
+        yield NoteWritten(step=step, text=note)
+    scorer = stack.enter_context(
+        Scorer(config, task, folder, control, policy.tokenizer, local=given.rewards)
+    )
     rows = yield from _fitted_rows(config, policy, render, ranks, step)
     sampling = Sampling.of(config.rollout)
     if sampling.truncated:

@@ -9,8 +9,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final, overload
 
+from grpo_engine import names
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 
@@ -50,14 +52,15 @@ class Task:
     """Problems for training, and held-out ones.
 
     `accuracy` names the reward function that decides right (score >= 1) or wrong in an evaluation;
-    empty if the task has no right answers. `prefill` is text that every answer starts with.
+    empty if the task has no right answers. `prefill` is text that every answer starts with. An
+    empty `fingerprint` is computed from the problems when a run begins.
     """
 
     name: str
-    description: str
     train: Sequence[Example]
-    held_out: Sequence[Example]
-    fingerprint: str
+    held_out: Sequence[Example] = ()
+    description: str = ""
+    fingerprint: str = ""
     default_rewards: tuple[RewardSpec, ...] = ()
     accuracy: str = ""
     system_prompt: str = ""
@@ -243,9 +246,29 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def load_task(config: TaskConfig) -> Task:
-    """Build the task that the settings name: a built-in one, a file, a folder or a hub data set."""
+    """Build the task that the settings name.
+
+    It is a built-in one, code of the user or of a package, a file, a folder or a hub data set.
+    """
     family = config.name.partition(":")[0]
-    target, _ = BUILT_IN.get(family, ("grpo_engine.tasks.files:build", ""))
+    if family in BUILT_IN:
+        target = BUILT_IN[family][0]
+    elif is_code(config.name):
+        target = "grpo_engine.tasks.code:build"
+    else:
+        target = "grpo_engine.tasks.files:build"
     module, _, attribute = target.partition(":")
     build: Builder = getattr(import_module(module), attribute)
     return build(config)
+
+
+def is_code(name: str) -> bool:
+    """Whether a task's name is that of a function, or of what a package brings."""
+    path = Path(name).expanduser()
+    if name.endswith(".py"):
+        return True
+    place, colon, _ = name.rpartition(":")
+    if colon:  # a hub id may end in :configuration, and a data file have a colon in its name
+        is_module = all(part.isidentifier() for part in place.split("."))
+        return (place.endswith(".py") or is_module) and not path.exists()
+    return not path.suffix and not path.exists() and name in names.installed("tasks")

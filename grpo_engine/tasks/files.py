@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
+from grpo_engine.names import installed
 from grpo_engine.tasks.base import (
     BUILT_IN,
     Example,
@@ -40,22 +41,29 @@ def build(config: TaskConfig) -> Task:
     """Build a task from the data that the task's name points to."""
     options = read_options(config, OPTIONS)
     bad = BadRows(skip=config.bad_rows == "skip")
-    splits = load_splits(config, config.name, bad)
+    label = Path(config.name).name or config.name
+    return task_of_splits(config, load_splits(config, config.name, bad), label, bad, **options)
+
+
+def task_of_splits(
+    config: TaskConfig, splits: Mapping[str, Sequence[Row]], name: str, bad: BadRows,
+    *, chat: bool | None = None, seed: int = 0,
+) -> Task:  # fmt: skip
+    """Make a task of rows by split."""
     notes: list[str] = []
-    names = pick_splits(config, splits)
     train, held_out = (
-        examples_of(config, splits[name], name, options["chat"], notes, bad) if name else []
-        for name in names
+        examples_of(config, splits[split], split, chat, notes, bad) if split else []
+        for split in pick_splits(config, splits)
     )
     return make_task(
         config,
-        Path(config.name).name or config.name,
+        name,
         f"{config.name}: {len(train)} rows",
         train,
         held_out,
         bad,
         notes=notes,
-        seed=options["seed"],
+        seed=seed,
         default_rewards=default_rewards(train),
     )
 
@@ -155,11 +163,12 @@ def load_splits(config: TaskConfig, name: str, bad: BadRows) -> dict[str, list[R
     if path.suffix.lower() in SUFFIXES or name.startswith(("/", "./", "../", "~")):
         raise DataError(f"there is no file or folder {path.absolute()}; check task.name")
     if "/" not in name:
-        near = difflib.get_close_matches(name, BUILT_IN, n=1)
+        every = (*BUILT_IN, *installed("tasks"))
+        near = difflib.get_close_matches(name, every, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise DataError(
-            f"there is no task {name!r}{hint}; give one of {', '.join(BUILT_IN)}, a data file, a "
-            "folder, or a hub id like org/name"
+            f"there is no task {name!r}{hint}; give one of {', '.join(every)}, a data file, a "
+            "folder, file.py:function, or a hub id like org/name"
         )
     from grpo_engine.tasks.hub import hub_splits
 
@@ -237,7 +246,7 @@ def examples_of(
 
 def _columns(config: TaskConfig, rows: Sequence[Row], notes: list[str]) -> _Columns:
     names = tuple(dict.fromkeys(name for row in rows for name in row.columns))
-    explicit = "target_column" in config.model_fields_set
+    explicit = config.target_column != TaskConfig.model_fields["target_column"].default
     target = next((n for n in (config.target_column, *TARGETS) if n in names), "")
     if explicit and config.target_column not in names:
         raise DataError(

@@ -15,12 +15,12 @@ from app.cli.run_config import assemble
 from app.tui.screens.new_run.form import RunForm
 from app.tui.screens.new_run.screen import preset_view
 from app.tui.screens.new_run.view import check
-from experiments.presets import names, preset
 from experiments.reader import StoreReader
 from grpo_engine.config.parse import build, merge, parse_sets, read_yaml, write_yaml
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, RecipeError
+from grpo_engine.presets import names, preset
 
 RECIPE = "algorithm.recipe"
 # settings of the algorithm that people set on purpose, with values that no recipe has

@@ -39,7 +39,7 @@ pytestmark = [
 TINY = """
 import json, sys
 from dataclasses import replace
-import experiments.presets as presets
+import grpo_engine.presets as presets
 
 tree, real = json.loads(sys.argv.pop(1)), presets.preset
 presets.preset = lambda name: (

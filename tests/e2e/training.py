@@ -28,11 +28,15 @@ def command(*words: str | Path) -> list[str]:
     return [sys.executable, "-P", "-m", "app", *map(str, words)]
 
 
+def _own_path() -> list[str]:
+    return [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+
+
 def environment(home: Path) -> dict[str, str]:
     """One thread, the tree's packages, and a separate store."""
     return {
-        **os.environ, "PYTHONPATH": str(ROOT), "GRPO_TUI_DB": str(home / "store.db"),
-        "OPENBLAS_NUM_THREADS": "1", "HOME": str(home),
+        **os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *_own_path()]),
+        "GRPO_TUI_DB": str(home / "store.db"), "OPENBLAS_NUM_THREADS": "1", "HOME": str(home),
     }  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def test_the_training_prompts_are_tried_in_the_order_of_the_run(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_training_shows_the_share_that_the_probe_foretold(tmp_path: Path, size: int) -> None:
-    from experiments.presets import preset
+    from grpo_engine.presets import preset
 
     tree = preset("starter").tree
     tree |= {"steps": 4, "evaluation": {"before_and_after": False, "pinned": 0}}

@@ -154,9 +154,9 @@ def named(what: str, db: str | None = None) -> Any:
     """Return a configuration by file, preset or run, or the defaults."""
     from app.cli.run_config import assemble
     from experiments.errors import NoStoreError, RunNotFoundError
-    from experiments.presets import names, preset
     from grpo_engine.config.settings import RunConfig
     from grpo_engine.errors import ConfigError
+    from grpo_engine.presets import names, preset
 
     if what == "defaults":
         return RunConfig()

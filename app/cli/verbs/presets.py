@@ -21,7 +21,7 @@ def list_presets(
     """
     if context.invoked_subcommand is not None:
         return
-    from experiments.presets import names, preset
+    from grpo_engine.presets import names, preset
 
     found = [preset(name) for name in names()]
     if as_json:
@@ -47,8 +47,8 @@ def show(
 
     Example: grpo-tui presets show starter > mine.yaml
     """
-    from experiments.presets import preset
     from grpo_engine.config.parse import write_yaml
+    from grpo_engine.presets import preset
 
     found = preset(name)
     if as_json:

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.params import Json, complete_recipes
-from grpo_engine.config.recipe_cards import CARDS
+from app.text.stderr import say
+from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipe_words import answers, around, formula, sentence
-from grpo_engine.config.recipes import RECIPES, Recipe, recipe, settings_read
+from grpo_engine.config.recipes import Recipe, known, recipe, settings_read
 
 app = typer.Typer(help="List the algorithms; show one.", invoke_without_command=True)
 
@@ -29,8 +30,11 @@ def list_(as_json: Json = False) -> None:
 
     Example: grpo-tui recipes list --json
     """
+    found, complaints = known()
+    for complaint in complaints:
+        say(complaint)
     if as_json:
-        typer.echo(json.dumps([as_row(made) for made in RECIPES.values()], indent=2))
+        typer.echo(json.dumps([as_row(made) for made in found.values()], indent=2))
         return
     from rich.console import Console
     from rich.table import Table
@@ -38,7 +42,7 @@ def list_(as_json: Json = False) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("recipe", "signal", "ratio", "trust", "anchor", "weight", "reuse"):
         table.add_column(heading, no_wrap=heading == "recipe", overflow="fold")
-    for made in RECIPES.values():
+    for made in found.values():
         table.add_row(made.name, *(answer.choice.replace("_", " ") for answer in answers(made)))
     Console().print(table)
     typer.echo("\ngrpo-tui recipes show NAME: formula, paper, settings, what it is good and bad at")
@@ -62,12 +66,12 @@ def show(
 def as_row(made: Recipe) -> dict[str, Any]:
     """Return a recipe's row of the list, for programs."""
     choices = {answer.question: answer.choice for answer in answers(made)}
-    return {"name": made.name, "title": CARDS[made.name].title} | choices
+    return {"name": made.name, "title": card_of(made.name).title} | choices
 
 
 def as_page(made: Recipe) -> dict[str, Any]:
     """Return everything about a recipe, for programs."""
-    card = CARDS[made.name]
+    card = card_of(made.name)
     return {
         "name": made.name,
         "title": card.title,
@@ -84,7 +88,7 @@ def as_page(made: Recipe) -> dict[str, Any]:
 
 def page(made: Recipe) -> list[str]:
     """Format everything about a recipe, for people."""
-    card = CARDS[made.name]
+    card = card_of(made.name)
     lines = [f"{made.name} · {card.title}", card.summary, ""]
     for answer in answers(made):
         lines += [f"  {answer.asks:<31}{answer.choice}", f"      {answer.words}"]

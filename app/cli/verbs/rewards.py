@@ -26,16 +26,20 @@ def default(context: typer.Context, as_json: Json = False) -> None:
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """List the built-in reward functions.
+    """List the reward functions that are built in or brought by packages.
 
     Example: grpo-tui rewards list --json
     """
     from app.cli.output import print_rows
+    from grpo_engine import names
     from grpo_engine.rewards.builtins import BUILT_IN
 
     rows = [
         {"reward": name, "scores": row.scores, "what": row.summary}
         for name, row in BUILT_IN.items()
+    ]
+    rows += [
+        {"reward": name, "scores": "", "what": what} for name, what in names.summaries("rewards")
     ]
     print_rows(rows, as_json=as_json, as_csv=False)
     if not as_json:

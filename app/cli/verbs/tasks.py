@@ -27,23 +27,25 @@ def list_(
     as_json: Json = False,
     gym: Annotated[bool, typer.Option("--gym", help="List reasoning-gym's generators.")] = False,
 ) -> None:
-    """List the built-in tasks, or every generator of reasoning-gym.
+    """List the tasks that are built in or brought by packages, or reasoning-gym's generators.
 
     Example: grpo-tui tasks list --gym
     """
     from app.cli.output import print_rows
+    from grpo_engine import names
     from grpo_engine.tasks.base import BUILT_IN
 
     if gym:
-        from grpo_engine.tasks.gym import names
+        from grpo_engine.tasks import gym as generators
 
-        rows = [{"task": f"reasoning-gym:{name}"} for name in names()]
+        rows = [{"task": f"reasoning-gym:{name}"} for name in generators.names()]
     else:
         rows = [{"task": name, "what": what} for name, (_, what) in BUILT_IN.items()]
+        rows += [{"task": name, "what": what} for name, what in names.summaries("tasks")]
     print_rows(rows, as_json=as_json, as_csv=False)
     if not (as_json or gym):
         typer.echo(
-            "\nA data file, a folder or a hub id is a task as well.\n"
+            "\nA data file, a folder, a hub id or file.py:function is a task as well.\n"
             "grpo-tui tasks show NAME: three examples exactly as the model sees them"
         )
 

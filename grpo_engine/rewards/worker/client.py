@@ -17,6 +17,7 @@ from typing import Any, Self
 from grpo_engine.errors import RewardError
 from grpo_engine.events import RewardValue
 from grpo_engine.rewards.load import GIVEN
+from grpo_engine.rewards.worker.local import Functions, Mixed
 from grpo_engine.rewards.worker.outcome import Kind, Outcome, RewardProblem, ScoredRewards
 from grpo_engine.rewards.worker.process import DiedError, RewardProcess, TimedOutError
 
@@ -47,6 +48,7 @@ class RewardWorker:
 
     `specs` are (name, weight, options) triples or `RewardSpec`s. `interrupted` is polled while
     waiting; if it returns true, the process is killed and `ScoringInterruptedError` is raised.
+    `local` functions, by name, are called in this process.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class RewardWorker:
         folder: Path,
         time_limit: float,
         interrupted: Callable[[], bool] = lambda: False,
+        local: Functions | None = None,
     ) -> None:
         self.functions = [Function(s.name, s.weight, s.options) for s in specs]
         if not self.functions:
@@ -65,7 +68,8 @@ class RewardWorker:
         self.time_limit = time_limit
         self.folder = folder
         self._interrupted = interrupted
-        self._process: RewardProcess | None = None
+        self._local = local
+        self._process: RewardProcess | Mixed | None = None
         self._has_batch = False
         self._batch: dict[str, Any] = {}
 
@@ -149,7 +153,7 @@ class RewardWorker:
 
     def _start(self) -> None:
         """Start the process and load every function, in order."""
-        self._process = RewardProcess(self.folder, self._interrupted)
+        self._process = Mixed(self._local, self._new) if self._local else self._new()
         self._has_batch = False
         for function in self.functions:
             request = {
@@ -181,6 +185,9 @@ class RewardWorker:
             function.requires = tuple(found["requires"])
             if not function.name:
                 function.name = self._unique(found["name"])
+
+    def _new(self) -> RewardProcess:
+        return RewardProcess(self.folder, self._interrupted)
 
     @property
     def _load_limit(self) -> float:

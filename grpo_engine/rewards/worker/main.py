@@ -68,6 +68,8 @@ class Journal:
 class Server:
     """The functions, the current batch, and the event loop for async functions."""
 
+    passed_on: tuple[type[BaseException], ...] = ()  # not a function's failure
+
     def __init__(self) -> None:
         self.rewards: list[LoadedReward] = []
         self.weights: list[float] = []
@@ -89,10 +91,14 @@ class Server:
                 return self.each(frame["function"], frame["limit"])
         raise ValueError(f"unknown request {frame['do']!r}")
 
+    def find(self, name: str, options: Mapping[str, Any]) -> LoadedReward:
+        """Return the function of this name."""
+        return load_reward(name, options)
+
     def load(self, name: str, options: Mapping[str, Any], weight: float) -> Any:
         """Load one function and describe it."""
         try:
-            reward = load_reward(name, options)
+            reward = self.find(name, options)
         except EngineError as error:
             return {"ok": False, "message": str(error), "where": "", "traceback": ""}
         except BaseException as error:
@@ -111,15 +117,19 @@ class Server:
         }
 
     def call(self, functions: Sequence[int], limit: float) -> list[Any]:
-        """Call functions on the whole batch: one directly, several async ones concurrently."""
+        """Call functions on the whole batch; a call that hangs ends the process."""
         faulthandler.dump_traceback_later(limit + GRACE, exit=True, file=TRACE)
         try:
-            if len(functions) == 1:
-                return [self.guarded(functions[0], slice(None), limit)]
-            found: list[Any] = self.run(self.together(functions, limit))
-            return found
+            return self.scores(functions, limit)
         finally:
             faulthandler.cancel_dump_traceback_later()
+
+    def scores(self, functions: Sequence[int], limit: float) -> list[Any]:
+        """Call one function directly, several async ones concurrently."""
+        if len(functions) == 1:
+            return [self.guarded(functions[0], slice(None), limit)]
+        found: list[Any] = self.run(self.together(functions, limit))
+        return found
 
     def each(self, function: int, limit: float) -> list[Any]:
         """Call one function on each completion in turn, until the limit."""
@@ -140,6 +150,8 @@ class Server:
             if inspect.isawaitable(output):
                 output = self.run(asyncio.wait_for(output, limit))
             return self.result(function, output, rows, journal, started)
+        except self.passed_on:
+            raise
         except BaseException as error:
             return failure(error, reward, limit, started)
 

@@ -8,9 +8,9 @@ import pytest
 from app import exit_codes
 from app.jobs.launch import LaunchError, detached
 from experiments.errors import StoreError
-from experiments.presets import preset
 from experiments.reader import StoreReader
 from grpo_engine.config.parse import build, merge
+from grpo_engine.presets import preset
 from tests.app.calls import Cli, caller
 
 WRONG = {"rewards.functions": "abc", "model.path": "./nowhere", "task.name": "nowhere.jsonl"}

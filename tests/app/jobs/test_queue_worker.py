@@ -13,7 +13,7 @@ import pytest
 
 from app.jobs.queue_worker import work
 from experiments.db.machine import host_name
-from experiments.presets import preset
+from grpo_engine.presets import preset
 from experiments.queue import RunQueue
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder

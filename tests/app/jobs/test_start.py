@@ -13,6 +13,7 @@ import pytest
 
 from app.jobs.queue_worker import _command
 from app.jobs.start import Job, new_job, resumed_job
+from experiments.errors import RunActiveError
 from experiments.queue import RunQueue
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
@@ -122,7 +123,7 @@ def test_a_run_that_still_trains_is_not_resumed(tmp_path: Path) -> None:
     handle = recorder.start_run(CONFIG, name="busy-otter")
     handle.put(started())
     assert handle.flush(10)
-    with pytest.raises(CheckpointError, match="grpo-tui stop busy-otter"):
+    with pytest.raises(RunActiveError, match="grpo-tui stop busy-otter"):
         resumed_job("busy-otter", db=recorder.path)
     handle.close()
     recorder.close()

@@ -17,7 +17,7 @@ from app.trial.examples import Examples
 from app.trial.memory import Estimates
 from app.trial.ready import Readiness, refuse, require, require_apart, told
 from app.trial.scores import Scores
-from experiments.presets import preset
+from grpo_engine.presets import preset
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, DataError, RewardError

@@ -8,7 +8,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from experiments.presets import preset
 from grpo_engine.config.parse import build, merge
 from grpo_engine.events import (
     EvaluationFinished,
@@ -19,6 +18,7 @@ from grpo_engine.events import (
 )
 from grpo_engine.models.starter import make_starter
 from grpo_engine.policy.trees import flatten
+from grpo_engine.presets import preset
 from grpo_engine.tasks.arithmetic import SYMBOLS, mixed
 from tests.engine.models.test_starter import published
 from tests.engine.runs import events_of

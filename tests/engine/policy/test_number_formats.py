@@ -232,7 +232,7 @@ def test_a_model_too_large_for_float16_is_told_to_use_bfloat16(world: Path, tmp_
 def test_updates_that_float16_cannot_hold_end_with_that_remedy(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_engine.train.update.optim.global_norm", lambda _: mx.array(mx.inf))
+    monkeypatch.setattr(optimizer, "global_norm", lambda _: mx.array(mx.inf))
     events = events_of(settings(world, model={"dtype": "float16"}), tmp_path)
     assert "Set model.dtype to bfloat16" in getattr(events[-1], "message", ""), events[-1]
 

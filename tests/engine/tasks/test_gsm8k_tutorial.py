@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from experiments.presets import preset
 from grpo_engine.config.parse import build, merge
 from grpo_engine.control import Control
 from grpo_engine.events import EvaluationFinished, GroupScored, RunFailed
+from grpo_engine.presets import preset
 from grpo_engine.rewards.load import load_reward
 from grpo_engine.tasks.base import load_task
 from grpo_engine.tasks.gsm8k import tutorial_accuracy, tutorial_format, tutorial_number

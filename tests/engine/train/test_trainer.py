@@ -31,6 +31,7 @@ from grpo_engine.events import (
     TokensScored,
 )
 from grpo_engine.maths.target import Targets
+from grpo_engine.train import update
 from grpo_engine.train.loss import step_targets
 from grpo_engine.train.samples import Samples
 from tests.engine.runs import events_of, settings, write_world
@@ -193,7 +194,7 @@ def test_how_much_pushes_tokens_after_a_forced_one(
             seen.append((found, samples))
         return found
 
-    monkeypatch.setattr("grpo_engine.train.update.step_targets", spied)
+    monkeypatch.setattr(update, "step_targets", spied)
     config = settings(
         world, steps=1, algorithm={"recipe": "how-much", "passes": 1},
         rollout={"think_budget": 3, "max_new_tokens": 24}, evaluation={"pinned": 0},

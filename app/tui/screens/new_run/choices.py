@@ -4,7 +4,7 @@ from typing import get_args
 
 from app.tui.screens.new_run.form import FormField, RunForm, shown
 from app.tui.screens.new_run.view import check
-from grpo_engine.config.recipes import RECIPES, settings_read
+from grpo_engine.config.recipes import known, recipe, settings_read
 
 RECIPE = "algorithm.recipe"
 
@@ -14,7 +14,7 @@ def choices_of(field: FormField) -> tuple[str, ...]:
     info = field.info
     kinds = (info.annotation, *get_args(info.annotation))
     if info.path == RECIPE:
-        return tuple(RECIPES)
+        return tuple(known()[0])
     found = info.choices or (("true", "false") if bool in kinds else ())
     return ("", *found) if found and type(None) in kinds else found
 
@@ -22,7 +22,7 @@ def choices_of(field: FormField) -> tuple[str, ...]:
 def with_recipe(form: RunForm, name: str) -> RunForm:
     """Switch the form to another recipe, clearing the settings that the recipe would refuse."""
     made = form.type(RECIPE, name)
-    read = settings_read(RECIPES[name])
+    read = settings_read(recipe(name))
     for clear_all in (False, True):
         if not any(path.startswith("algorithm.") for path in check(made).errors):
             break

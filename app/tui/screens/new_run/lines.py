@@ -6,7 +6,7 @@ from app.tui.screens.new_run.form import FormField, allowed, shown
 from app.tui.screens.new_run.view import FIRST, SECTIONS, Row, View
 from app.tui.widgets.panel import Line, Span
 from grpo_engine.config.mismatch import SAID, can_agree
-from grpo_engine.config.recipe_cards import CARDS
+from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipe_words import ASKS
 from grpo_engine.config.recipes import SETTINGS
 from grpo_engine.config.settings import RunConfig
@@ -265,7 +265,7 @@ def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
 def _recipe_facts(view: View, path: str) -> list[tuple[str, str]]:
     leaf = path.partition(".")[2]
     if path == "algorithm.recipe" and view.checked.recipe is not None:
-        card = CARDS[view.checked.recipe.name]
+        card = card_of(view.checked.recipe.name)
         return [("", card.summary), ("good", card.good), ("bad", card.bad)]
     if not path.startswith("algorithm."):
         return []

@@ -55,11 +55,11 @@ from app.tui.screens.new_run.view import PAGES, Origin, Page, View, check
 from app.tui.widgets.find_bar import FindBar
 from app.tui.widgets.panel import Line, Panel
 from experiments.errors import StoreError
-from experiments.presets import names, preset
-from grpo_engine.config.recipe_cards import CARDS
-from grpo_engine.config.recipes import RECIPES
+from grpo_engine.config.recipe_cards import card_of
+from grpo_engine.config.recipes import known
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, EngineError
+from grpo_engine.presets import names, preset
 
 FIRST_PRESET = "starter"
 # lines of the screen around the list of settings
@@ -462,9 +462,9 @@ class NewRunScreen(WorkbenchScreen):
         if field is None:
             self.view = self.view.toggled(opened=by > 0)
         elif field.info.path == RECIPE:
-            known = tuple(RECIPES)
-            at = known.index(field.text) if field.text in known else 0
-            self._take_recipe(known[(at + by) % len(known)])
+            every = tuple(known()[0])
+            at = every.index(field.text) if field.text in every else 0
+            self._take_recipe(every[(at + by) % len(every)])
         elif choices_of(field):
             self._cycle(field, by)
         elif by < 0:
@@ -544,8 +544,8 @@ class NewRunScreen(WorkbenchScreen):
 
     def _choose_recipe(self) -> None:
         entries = [
-            Entry(name, name, CARDS[name].title, self._would_fail(RECIPE, name))
-            for name in RECIPES
+            Entry(name, name, card_of(name).title, self._would_fail(RECIPE, name))
+            for name in known()[0]
         ]  # fmt: skip
         now = self.view.checked.fields[RECIPE].text
         hint = "The six choices. ✗ conflicts with the current settings."
@@ -553,7 +553,7 @@ class NewRunScreen(WorkbenchScreen):
                              self._take_recipe)  # fmt: skip
 
     def _about_recipe(self, name: str, width: int, palette: Palette) -> list[Line]:
-        card = CARDS[name]
+        card = card_of(name)
         text, label = style(palette.text), style(palette.label)
         lines: list[Line] = [[(card.title, style(palette.headline, bold=True))]]
         lines += [[(part, text)] for part in wrap(card.summary, width, 3)]

@@ -10,7 +10,7 @@ from app.tui.screens.new_run.form import FormField, RunForm, matches, shown
 from experiments.values import RunSummary
 from grpo_engine.config.parse import SettingInfo, flatten, settings
 from grpo_engine.config.recipe_words import ASKS
-from grpo_engine.config.recipes import RECIPES, SETTINGS, Recipe, settings_read
+from grpo_engine.config.recipes import SETTINGS, Recipe, known, recipe, settings_read
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError
 
@@ -62,7 +62,8 @@ class Checked:
         """The recipe's own values of the settings that are set to other ones, by path."""
         if self.recipe is None:
             return {}
-        pairs = {name: getattr(RECIPES[self.recipe.name], name) for name in SETTINGS}
+        named = recipe(self.recipe.name)
+        pairs = {name: getattr(named, name) for name in SETTINGS}
         return {
             f"algorithm.{name}": value
             for name, value in pairs.items()
@@ -89,7 +90,7 @@ def _recipe_of(form: RunForm, config: RunConfig | None) -> Recipe | None:
     try:
         return replace(form, edits=edits).config().algorithm.resolved()
     except ConfigError:
-        return RECIPES.get(form.edits.get("algorithm.recipe", form.base.algorithm.recipe))
+        return known()[0].get(form.edits.get("algorithm.recipe", form.base.algorithm.recipe))
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,8 +223,8 @@ class RunsScreen(ControlScreen):
             self.view = view.toggled()
 
     def _start_starter(self) -> None:
-        from experiments.presets import preset
         from grpo_engine.config.parse import build
+        from grpo_engine.presets import preset
 
         self.post_message(msg.LaunchRequested(build(preset("starter").tree, "preset starter")))
 

@@ -14,9 +14,9 @@ from app.tui.screens.new_run.load import known_only
 from app.tui.screens.new_run.screen import preset_view
 from app.tui.screens.new_run.view import INFO, Origin, View, check, members_of
 from app.tui.widgets.panel import Line
-from experiments.presets import names
 from grpo_engine.config.parse import build
 from grpo_engine.config.recipes import EXCLUSIONS, RECIPES
+from grpo_engine.presets import names
 
 DARK = PALETTES["dark"]
 

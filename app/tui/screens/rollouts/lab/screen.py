@@ -26,7 +26,7 @@ from app.tui.screens.rollouts.view import View
 from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.key_bar import KeyBar
 from app.tui.widgets.panel import Line, Panel
-from grpo_engine.config.recipe_cards import CARDS
+from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.errors import EngineError
 
@@ -58,7 +58,7 @@ class KnobsPanel(Panel):
         knob = list(KNOBS)[self.chosen]
         recipe, was = self.recipe or self.base, getattr(self.base, knob)
         part = setting_part(self.topic().removeprefix("setting:"))
-        words = CARDS[recipe.name].summary if knob == "name" else part.paragraphs[0][1]
+        words = card_of(recipe.name).summary if knob == "name" else part.paragraphs[0][1]
         before = f" The run had {value_text(was)}." if getattr(recipe, knob) != was else ""
         return f"{part.heading}: {words}{before}"
 

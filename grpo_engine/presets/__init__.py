@@ -6,9 +6,9 @@ from typing import Any
 
 import yaml
 
-from experiments.errors import PresetNotFoundError
 from grpo_engine.config.parse import build, nearest
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.errors import PresetNotFoundError
 
 # the order in which they are listed
 ORDER = ("starter", "smollm2-gsm", "countdown", "gsm8k-tutorial", "mlx-article")

@@ -1,0 +1,98 @@
+"""The store as `grpo_engine` finds it: the entry point `store` of `grpo_tui.recorders`."""
+
+import warnings
+from collections.abc import Mapping
+from contextlib import closing
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from experiments.db.paths import run_folder, store_path
+from experiments.reader import StoreReader
+from experiments.record.recorder import Recorder, recorded
+from experiments.record.recording import RunHandle
+from grpo_engine import events as ev
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.control import Control
+
+
+class PythonStore:
+    """Records runs that are started from Python, and finds those of the store."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = store_path(path)
+
+    def begin(self, config: RunConfig, control: Control, tags: tuple[str, ...]) -> "PythonRecord":
+        """Begin to record a run."""
+        return PythonRecord(*recorded(self.path, lambda recorder: recorder.start_run(
+            config, name=config.name, control=control, tags=tags, code_version=_version()
+        )))  # fmt: skip
+
+    def config(self, run: str) -> Mapping[str, Any]:
+        """The settings of a run that can be resumed."""
+        with closing(StoreReader(self.path)) as reader:
+            return reader.resumable(run).config
+
+    def resume(self, run: str, from_step: int, control: Control) -> "PythonRecord":
+        """Begin to record the next attempt of a run."""
+        with closing(StoreReader(self.path)) as reader:
+            found = reader.resumable(run).summary
+        return PythonRecord(*recorded(self.path, lambda recorder: recorder.resume_run(
+            found.id, from_step=from_step, control=control
+        )))  # fmt: skip
+
+    def folder(self, run: str) -> Path:
+        """The folder of a run."""
+        with closing(StoreReader(self.path)) as reader:
+            return run_folder(self.path, reader.resolve(run).id)
+
+
+class PythonRecord:
+    """The record of one run; what is read from it was put before."""
+
+    def __init__(self, recorder: Recorder, handle: RunHandle) -> None:
+        self._recorder, self._handle = recorder, handle
+        self.id, self.name, self.folder = handle.id, handle.name, handle.folder
+        self.store, self._closed = recorder.path, False
+        if recorder.warning:
+            warnings.warn(recorder.warning, stacklevel=4)  # the line that called train
+
+    def put(self, event: ev.Event) -> None:
+        """Record an event."""
+        self._handle.put(event)
+
+    def close(self, cause: str = "") -> str:
+        """End the record and return what could not be stored yet; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._handle.close(cause)
+            self.store = self._recorder.path
+            self._recorder.close()
+        return self._handle.left
+
+    def metrics(self) -> dict[str, dict[int, float]]:
+        """The recorded metrics by name and step."""
+        with closing(self._reader()) as reader:
+            found = (reader.metric_series(self._key, key) for key in reader.metric_keys(self._key))
+            return {one.key: dict(zip(one.steps, one.values, strict=True)) for one in found}
+
+    def rollouts(self, step: int) -> tuple[ev.Group, ...]:
+        """The recorded training groups of a step."""
+        with closing(self._reader()) as reader:
+            return reader.groups(self._key, step, "train")
+
+    @property
+    def _key(self) -> int:
+        return self._handle.key
+
+    def _reader(self) -> StoreReader:
+        if not self._closed:
+            self._handle.flush()
+        return StoreReader(self.store)
+
+
+def _version() -> str:
+    try:
+        return version("grpo-tui")
+    except PackageNotFoundError:
+        return ""

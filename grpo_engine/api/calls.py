@@ -1,0 +1,187 @@
+"""The functions that start, continue and judge runs from Python."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from grpo_engine import events as ev
+from grpo_engine import names
+from grpo_engine.api.evaluation import evaluate_target
+from grpo_engine.api.progress import Bar
+from grpo_engine.api.records import open_store
+from grpo_engine.api.run import Callbacks, Run
+from grpo_engine.api.settings import Settings, name_function, settings_of, tree_of
+from grpo_engine.config.parse import build
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.control import Control
+from grpo_engine.errors import CheckpointError, EngineError
+from grpo_engine.evaluation.target import find_target
+from grpo_engine.platform.threads import launched_rank
+from grpo_engine.run import checkpoint
+from grpo_engine.run.given import NOTHING, Given
+
+
+def train(
+    config: Settings | None = None, /, *, preset: str | None = None, callbacks: Callbacks = (),
+    record: bool | str | Path = True, tags: Iterable[str] = (), folder: str | Path | None = None,
+    progress: bool | None = None, **settings: Any,
+) -> Run:  # fmt: skip
+    """Train to the end, and return the run.
+
+    Settings come from the preset, then `config` (a `RunConfig`, a mapping or a YAML file), then the
+    keywords, each over the one before. A mapping has sections, or settings by dotted path:
+    `{"rollout.group_size": 4}`; a keyword is a section: `rollout={"group_size": 4}`.
+    Four sections have a short form: `rewards=[…]` takes functions and names, `task=` a name, a
+    `Task`, a function or rows, `model=` a name or a folder, `algorithm=` a name or a recipe.
+
+    `callbacks` get the events of the type that their parameter has. `record` is the store's file,
+    True for the usual one, or False; what is not recorded goes to `folder`, by default one that is
+    removed with the run. `progress` shows a bar or hides it. Ctrl-C stops after the step, with a
+    checkpoint to resume from.
+    """
+    run = iterate(
+        config, preset=preset, callbacks=callbacks, record=record, tags=tags, folder=folder,
+        **settings,
+    )  # fmt: skip
+    _finish(run, progress)
+    return run
+
+
+def iterate(
+    config: Settings | None = None, /, *, preset: str | None = None, callbacks: Callbacks = (),
+    record: bool | str | Path = True, tags: Iterable[str] = (), folder: str | Path | None = None,
+    **settings: Any,
+) -> Run:  # fmt: skip
+    """Begin a run that trains while it is iterated: `for event in iterate(…)`.
+
+    It takes what `train` takes. A loop that is left early ends the run as soon as the run is
+    dropped; `resume` continues from its last checkpoint.
+    """
+    chosen, given = settings_of(config, preset, settings)
+    control = Control()
+    # one rank records the run of all
+    store = None if launched_rank() else open_store(record)
+    if store is not None and folder is not None:
+        raise EngineError("folder goes with record=False: a recorded run has its own folder")
+    return Run(
+        chosen, given, control=control, callbacks=callbacks,
+        record=None if store is None else store.begin(chosen, control, tuple(tags)),
+        folder=None if folder is None else Path(folder),
+    )  # fmt: skip
+
+
+def resume(
+    run: Run | str | Path, /, *, rewards: Iterable[Any] = (), task: Any = None,
+    callbacks: Callbacks = (), record: bool | str | Path = True, progress: bool | None = None,
+) -> Run:  # fmt: skip
+    """Resume a run from its last checkpoint, and train to the end.
+
+    `run` is a run, the name or id of a recorded one (`@last` for the newest), or the folder of one
+    that was not recorded. Functions and rows that it was given as Python objects are given again
+    in `rewards` and `task`; a run of this process still has them, and its store.
+    """
+    control = Control()
+    if launched_rank():  # settings and checkpoints are rank 0's
+        own: dict[str, Any] = {}
+        for function in filter(callable, rewards):
+            name_function(function, own, again=True)
+        given = Given(task=task, rewards=own)
+        follower = Run(RunConfig(), given, record=None, control=control, resume=True)
+        follower.finish()
+        return follower
+    stored = run.record is not None if isinstance(run, Run) else not Path(run).is_dir()
+    given = run.given if isinstance(run, Run) else NOTHING
+    if stored:
+        kept = run.record if isinstance(run, Run) else None
+        name = kept.id if kept else str(run)
+        store = open_store(kept.store if kept else record)
+        if store is None:
+            raise EngineError(f"run {name} is recorded and resumes there: leave out record=False")
+        tree = store.config(name)
+        chosen = build(tree, f"run {name}")
+        given = _given_again(chosen, given, rewards, task)
+        step = checkpoint.newest_step(store.folder(name))
+        continued = Run(
+            chosen, given, record=store.resume(name, step, control), control=control, resume=True,
+            callbacks=callbacks,
+        )  # fmt: skip
+    else:
+        folder = run.folder if isinstance(run, Run) else Path(run)
+        saved, _ = checkpoint.latest(folder)
+        if saved is None:
+            raise CheckpointError(f"{folder} holds no checkpoint to resume from; train again")
+        chosen = build(saved.state["config"], str(folder))
+        given = _given_again(chosen, given, rewards, task)
+        continued = Run(
+            chosen, given, record=None, control=control, folder=folder, resume=True,
+            callbacks=callbacks,
+        )  # fmt: skip
+    _finish(continued, progress)
+    return continued
+
+
+def _given_again(config: RunConfig, before: Given, rewards: Iterable[Any], task: Any) -> Given:
+    """The Python objects that a resumed run needs; raise if one is missing."""
+    functions = dict(before.rewards)
+    for function in rewards:
+        if callable(function):
+            name_function(function, functions, again=True)
+    needed = [name for name in config.rewards.functions if name.startswith(names.GIVEN)]
+    for name in needed:
+        if name not in functions:
+            names.refuse_given(name, "reward")
+    source = before.task if task is None else task
+    if source is None:
+        names.refuse_given(config.task.name, "task")
+    elif not config.task.name.startswith(names.GIVEN):
+        source = None
+    return Given(task=source, rewards={name: functions[name] for name in needed})
+
+
+def evaluate(
+    target: Run | str | Path, /, *, preset: str | None = None, step: int | None = None,
+    record: bool | str | Path = True, config: Settings | None = None, **settings: Any,
+) -> dict[str, ev.EvaluationFinished]:  # fmt: skip
+    """Evaluate a run, an adapter folder or a model on held-out problems.
+
+    Returns the evaluation of each mode, `greedy` and `sampled`, with metrics and their intervals.
+    `target` is a run, the name of a recorded one in the store `record`, a folder or a hub id. A run
+    has its own settings; anything else those of the preset or of `config`. Keywords change both.
+    """
+    if isinstance(target, Run):
+        return target.evaluate(step=step, **settings)
+    base, given = settings_of(config, preset, settings)
+
+    def folder(name: str) -> Path:
+        store = open_store(record)
+        if store is None:
+            raise EngineError(f"{name} is no folder and no hub id, and record=False finds no run")
+        return store.folder(name)
+
+    found = find_target(
+        str(target), base, _plain(settings, base), step=step, folder=folder,
+        own_model=preset is None and config is None,
+    )  # fmt: skip
+    return evaluate_target(found, given)
+
+
+def _plain(settings: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
+    """The keywords as a tree, with names for objects as `config` has them."""
+    tree = tree_of(settings)
+    for section, name in (("rewards", "functions"), ("task", "name")):
+        if isinstance(tree.get(section), dict) and name in tree[section]:
+            tree[section][name] = getattr(getattr(config, section), name)
+    return tree
+
+
+def _finish(run: Run, progress: bool | None) -> None:
+    """Train to the end with a bar."""
+    bar = Bar(run.config.steps, False if launched_rank() else progress)
+    run.say = bar.say
+    if note := run.given.note():
+        bar.say(note)
+    try:
+        run.finish(bar.show)
+    finally:
+        bar.close()
+        run.say = print

@@ -1,0 +1,41 @@
+"""Held-out evaluations from Python."""
+
+import tempfile
+from pathlib import Path
+
+from grpo_engine import errors, trainer
+from grpo_engine.api.thread import Interrupts, enter
+from grpo_engine.control import Control
+from grpo_engine.errors import EngineError, RunError
+from grpo_engine.evaluation.target import Target
+from grpo_engine.events import EvaluationFinished, RunFailed
+from grpo_engine.run.given import Given
+
+
+def evaluate_target(target: Target, given: Given) -> dict[str, EvaluationFinished]:
+    """Evaluate a model; return the evaluation of each mode."""
+    enter()
+    control = Control()
+    found: dict[str, EvaluationFinished] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="grpo-evaluation-") as folder,
+        Interrupts(control, print).handled(),
+    ):
+        events = trainer.evaluate_only(
+            target.config, control, folder=Path(folder), step=target.step, given=given
+        )
+        for event in events:
+            if isinstance(event, EvaluationFinished):
+                found[event.mode] = event
+            if isinstance(event, RunFailed):
+                raise failure(event)
+    return found
+
+
+def failure(failed: RunFailed) -> EngineError:
+    """The error of a failed run in its own class, with the traceback of one that was unexpected."""
+    kind = getattr(errors, failed.error, None)
+    if isinstance(kind, type) and issubclass(kind, EngineError):
+        return kind(failed.message)
+    words = f"the run failed with {failed.error}: {failed.message}"
+    return RunError(f"{words}\n{failed.traceback}".rstrip())

@@ -1,0 +1,82 @@
+"""A loaded policy that answers prompts, as in training."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_engine.api.thread import enter
+from grpo_engine.config.settings import ModelConfig, RunConfig
+from grpo_engine.policy import load
+from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.decode import sample_groups
+from grpo_engine.rollouts.prompts import PromptRenderer
+from grpo_engine.rollouts.types import PromptRows, Sampling
+from grpo_engine.tasks.base import Example, Task, user_message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedPolicy:
+    """A model with its tokenizer, and how prompts are put to it."""
+
+    policy: Policy
+    task: Task
+    config: RunConfig
+    chat: bool
+
+    def generate(
+        self, prompt: str | Iterable[Mapping[str, Any]], *, max_new_tokens: int | None = None,
+        temperature: float = 0.0, seed: int = 0,
+    ) -> str:  # fmt: skip
+        """Answer a prompt: text, or chat messages; greedily at temperature 0."""
+        (answer,) = self.sample(
+            prompt, 1, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
+        )
+        return answer
+
+    def sample(
+        self, prompt: str | Iterable[Mapping[str, Any]], count: int, *,
+        max_new_tokens: int | None = None, temperature: float | None = None, seed: int = 0,
+    ) -> list[str]:  # fmt: skip
+        """Answer a prompt several times, at the run's temperature."""
+        enter()
+        if not isinstance(prompt, str):
+            prompt = tuple(dict(message) for message in prompt)
+        elif self.chat:
+            prompt = user_message(prompt)
+        rollout = self.config.rollout
+        changes: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+        known = {name: value for name, value in changes.items() if value is not None}
+        # not through RolloutConfig: temperature 0 is for looking, not for training
+        sampling = Sampling(**{**rollout.model_dump(exclude={"prompts", "group_size"}), **known})
+        render = PromptRenderer(
+            self.policy.tokenizer, self.task, self.config.task, self.config.model.path,
+            self.policy.context_length, sampling.max_new_tokens,
+        )  # fmt: skip
+        ids = render(Example(key="prompt", prompt=prompt)).ids
+        rows = [PromptRows(key="prompt", group=0, ids=ids, rows=count)]
+        events = sample_groups(self.policy, rows, sampling, seed=seed, step=0)
+        while True:
+            try:
+                next(events)
+            except StopIteration as end:
+                return [one.text for one in end.value]
+
+
+def load_policy(model: str | Path = "starter", **settings: Any) -> LoadedPolicy:
+    """Load a model: `starter`, a folder or a hub id, with settings of the section `model`.
+
+    Chat models get a text prompt as a user message.
+    """
+    config = RunConfig(model=ModelConfig(**{"path": str(model), **settings}))
+    return of_config(config, Task(name="prompt", train=()), chat=None)
+
+
+def of_config(config: RunConfig, task: Task, *, chat: bool | None) -> LoadedPolicy:
+    """Load the model of these settings, to be asked as in this task."""
+    enter()
+    policy = load.load_policy(config.model, seed=config.seed)
+    if chat is None:
+        template = getattr(policy.tokenizer, "chat_template", None)
+        chat = bool(template) and config.task.chat_template != "plain"
+    return LoadedPolicy(policy=policy, task=task, config=config, chat=chat)

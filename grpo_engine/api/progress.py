@@ -1,0 +1,59 @@
+"""A progress bar for runs in notebooks and on terminals, with lines above it for what matters."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from grpo_engine import events as ev
+
+SHOWN = (("reward", "reward"), ("kl", "kl"), ("completions/mean_length", "length"))
+
+
+class Bar:
+    """One bar over the steps of a run; without a notebook or a terminal only the lines."""
+
+    def __init__(self, total: int, wanted: bool | None) -> None:
+        hidden = not (sys.stderr.isatty() or in_notebook()) if wanted is None else not wanted
+        self._silent = wanted is False
+        self._bar: Any = tqdm(total=total, unit="step", disable=hidden)
+
+    def show(self, event: ev.Event) -> None:
+        """Move the bar, or print a line."""
+        match event:
+            case ev.RunStarted():
+                self._bar.update(event.step - self._bar.n)
+            case ev.PhaseStarted():
+                self._bar.set_description_str(event.phase)
+            case ev.StepFinished():
+                self._bar.set_postfix(_numbers(event.metrics), refresh=False)
+                self._bar.update(event.step - self._bar.n)
+            case ev.EvaluationFinished():
+                share = event.metrics.get("eval/accuracy", event.metrics["eval/reward"])
+                what = "accuracy" if "eval/accuracy" in event.metrics else "reward"
+                self.say(f"{event.moment} (step {event.step}), {event.mode}: {what} {share:.3f}")
+            case ev.AlertRaised():
+                self.say(f"{event.severity}: {event.explanation} {event.remedy}")
+            case ev.NoteWritten() if event.severity != "info":
+                self.say(f"{event.severity}: {event.text}")
+            case ev.RunFinished():
+                self.say(f"{event.reason} at step {event.step}")
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        if not self._silent:
+            self._bar.write(text, file=sys.stderr)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._bar.close()
+
+
+def _numbers(metrics: Mapping[str, float]) -> dict[str, str]:
+    return {label: f"{metrics[key]:.3f}" for key, label in SHOWN if key in metrics}
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    return "ipykernel.kernelapp" in sys.modules

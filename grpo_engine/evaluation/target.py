@@ -1,0 +1,80 @@
+"""What an evaluation is of: a checkpoint of a run, an adapter, or a model."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_engine.config.parse import build, merge
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.errors import CheckpointError, ModelError
+from grpo_engine.run import checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A model with its settings; `config.model.adapter` is None for a bare model."""
+
+    config: RunConfig
+    step: int = 0
+    base: str = ""  # the model that a run began with
+
+
+def find_target(
+    target: str, base: RunConfig, over: Mapping[str, Any], *, step: int | None,
+    folder: Callable[[str], Path], own_model: bool = True,
+) -> Target:  # fmt: skip
+    """Resolve a run's folder, an adapter or model folder, a hub id, or a run by its name.
+
+    `base` are the settings of what has none, and `over` changes those of all. `folder` finds the
+    folder of a run by its name. With `own_model` an adapter is on the model that it names.
+    """
+    place = Path(target).expanduser()
+    if (place / checkpoint.FOLDER).is_dir():
+        return of_run(place, over, step)
+    if (place / "adapter_config.json").is_file():
+        return of_adapter(place, base, over, own_model=own_model)
+    if place.is_dir() or "/" in target or target == "starter":
+        return of_model(target, base, over)
+    return of_run(folder(target), over, step)
+
+
+def of_run(folder: Path, over: Mapping[str, Any], step: int | None) -> Target:
+    """Return the checkpoint of a step, else the best, else the newest."""
+    saved, _ = checkpoint.latest(folder)
+    if saved is None:
+        raise CheckpointError(f"{folder} holds no checkpoint; a run writes one when it ends")
+    best = saved.state["progress"]["best_step"]
+    wanted = step if step is not None else (saved.step if best is None else best)
+    if wanted not in checkpoint.steps(folder):
+        there = ", ".join(map(str, checkpoint.steps(folder)))
+        raise CheckpointError(f"{folder} has no checkpoint of step {wanted}; it has {there}")
+    chosen = checkpoint.load(folder, wanted)
+    config = build(with_adapter(chosen.state["config"], chosen.path, over), str(folder))
+    return Target(config=config, step=wanted, base=chosen.state["config"]["model"]["path"])
+
+
+def of_adapter(place: Path, base: RunConfig, over: Mapping[str, Any], *, own_model: bool) -> Target:
+    """Return an adapter on the model that it names, or that the settings name."""
+    tree = base.model_dump(mode="json")
+    named = json.loads((place / "adapter_config.json").read_text(encoding="utf-8")).get("model")
+    if named and own_model:
+        tree = merge(tree, {"model": {"path": named}})
+    return Target(config=build(with_adapter(tree, place, over), str(place)))
+
+
+def with_adapter(tree: Mapping[str, Any], adapter: Path, over: Mapping[str, Any]) -> dict[str, Any]:
+    """Add an adapter to the settings; a full-tuning checkpoint becomes the model itself."""
+    if (adapter / "adapters.safetensors").is_file():
+        return merge(merge(tree, {"model": {"adapter": str(adapter)}}), over)
+    return merge(merge(tree, {"model": {"path": str(adapter)}}), over)
+
+
+def of_model(target: str, base: RunConfig, over: Mapping[str, Any]) -> Target:
+    """Return a model without an adapter."""
+    if "/" in target and not Path(target).expanduser().is_dir() and target.startswith((".", "/")):
+        raise ModelError(f"there is no folder {target}; give a run, a folder or a hub id")
+    model = {"path": target, "adapter": None}
+    tree = merge(base.model_dump(mode="json"), {"model": model})
+    return Target(config=build(merge(tree, over), target))
