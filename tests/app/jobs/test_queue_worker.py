@@ -13,11 +13,11 @@ import pytest
 
 from app.jobs.queue_worker import work
 from experiments.db.machine import host_name
-from grpo_engine.presets import preset
 from experiments.queue import RunQueue
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from experiments.store import ExperimentStore
+from grpo_engine.presets import preset
 from tests.experiments.made import CONFIG, ended, finished, put_all, started
 from tests.patience import PATIENCE
 

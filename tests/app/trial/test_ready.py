@@ -17,11 +17,11 @@ from app.trial.examples import Examples
 from app.trial.memory import Estimates
 from app.trial.ready import Readiness, refuse, require, require_apart, told
 from app.trial.scores import Scores
-from grpo_engine.presets import preset
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, DataError, RewardError
 from grpo_engine.events import NoteWritten, RunFailed, RunFinished
+from grpo_engine.presets import preset
 from grpo_engine.rewards.worker.client import RewardWorker
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.tiny import write_model
