@@ -38,6 +38,13 @@ class MemoryEstimate:
         """The most bytes in use at any time."""
         return self.weights + self.optimizer + max(self.sampling, self.update)
 
+    def in_workers(self, count: int) -> "MemoryEstimate":
+        """For `count` processes that each do such a part of the step."""
+        return MemoryEstimate(
+            weights=count * self.weights, optimizer=count * self.optimizer,
+            sampling=count * self.sampling, update=count * self.update,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:

@@ -1,6 +1,8 @@
 """Finds and loads models: the embedded starter, a folder, or a hub id."""
 
 import json
+import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,19 @@ def _fetch(repository: str) -> Path:
             f"model.path {repository} is neither a folder here nor in the Hugging Face cache, and "
             f"could not be fetched: {_first_line(error)}"
         ) from error
+
+
+def stored_parameters(folder: Path) -> int:
+    """About how many parameters a model folder holds, by the headers of its files."""
+    count = 0
+    for file in folder.glob("*.safetensors"):
+        with suppress(OSError, ValueError), file.open("rb") as opened:
+            header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+            for name, tensor in header.items():
+                if name != "__metadata__":
+                    packed = 8 if tensor["dtype"] == "U32" else 1  # 4 bits each
+                    count += packed * math.prod(tensor["shape"])
+    return count
 
 
 def load_parts(
