@@ -54,6 +54,7 @@ class Workers:
         self._maps: list[mmap.mmap] = []
         self._sent: dict[str, dict[str, mx.array]] = {}  # weights that the workers have, by slot
         self._tokens: object = None  # the rollouts whose tokens the workers have
+        self.share_weights = False  # whether frozen weights are in memory once for all workers
         self._threads = [0] * count
         self._peaks = [0] * count
         self._stale = set(range(count))  # workers whose peak memory is of an earlier step
@@ -100,7 +101,8 @@ class Workers:
         with self._named_loss():
             send(self._parent, {"workers": self.count, **settings})
         answers = [value for _, value, _ in self._answers(set(range(self.count)))]
-        return answers[0]
+        self.share_weights = bool(answers[0]["shared"])
+        return dict(answers[0]["probes"])
 
     def share(self, trained: Mapping[str, mx.array]) -> None:
         """Size the shared memory for these weights, which the workers have loaded as well."""

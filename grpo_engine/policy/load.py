@@ -15,7 +15,7 @@ from grpo_engine.policy.critic import Critic
 from grpo_engine.policy.fast import attention, gates, thin
 from grpo_engine.policy.fast.checkpointing import checkpoint_layers
 from grpo_engine.policy.fast.probes import prefix_windows
-from grpo_engine.policy.policy import Policy, Trained
+from grpo_engine.policy.policy import Policy, Trained, Weights
 from grpo_engine.policy.source import load_parts, on_cpu
 from grpo_engine.policy.structure import Structure, take_apart
 from grpo_engine.policy.switches import FastPaths
@@ -45,13 +45,16 @@ def probes_of(policy: Policy) -> Probes:
 
 def load_policy(
     config: ModelConfig, *, seed: int, critic: bool = False, fast: FastPaths | None = None,
-    probes: Probes | None = None,
+    probes: Probes | None = None, weights: Weights | None = None,
 ) -> Policy:  # fmt: skip
     """Load the model, attach the adapter, and test which fast paths it supports.
 
     With the `probes` of another process, which will compute, frozen weights are not read.
+    `weights` replace those in the files.
     """
-    model, tokenizer, settings, folder, notes = load_parts(config, lazy=probes is not None)
+    model, tokenizer, settings, folder, notes = load_parts(
+        config, lazy=probes is not None, weights=weights
+    )
     vocabulary = _vocabulary(settings, tokenizer)
     dtype = _dtype(model)
     probe = mx.array([[(7 * i + 3 * j + 1) % vocabulary for j in range(6)] for i in range(2)])

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,12 @@ def stored_parameters(folder: Path) -> int:
 
 
 def load_parts(
-    config: ModelConfig, *, lazy: bool = False
+    config: ModelConfig, *, lazy: bool = False, weights: Mapping[str, mx.array] | None = None
 ) -> tuple[nn.Module, Any, dict[str, Any], Path, list[str]]:
-    """Load model, tokenizer, configuration, folder and notes; apply dtype and quantisation."""
+    """Load model, tokenizer, configuration, folder and notes; apply dtype and quantisation.
+
+    `weights` are those that another process has read and checked.
+    """
     folder = find_folder(config.path)
     if not (folder / "config.json").is_file():
         raise ModelError(f"model.path {folder} has no config.json, so it is no model folder")
@@ -99,7 +103,9 @@ def load_parts(
         raise ModelError(f"the model in {folder} cannot be loaded: {_first_line(error)}") from error
     notes = _settle_quantisation(model, config)
     notes += _settle_dtype(model, config)
-    if lazy:
+    if weights:
+        model.update(nest(weights))
+    if lazy or weights:
         return model, tokenizer, settings, folder, notes
     try:
         mx.eval(model.parameters())

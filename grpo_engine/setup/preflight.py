@@ -7,7 +7,7 @@ import mlx.core as mx
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.distributed.ranks import Ranks
-from grpo_engine.distributed.workers import Workers
+from grpo_engine.distributed.workers import LEAST_SAMPLED, Workers
 from grpo_engine.errors import MemoryLimitError
 from grpo_engine.platform.memory import memory, on_device
 from grpo_engine.policy.memory import MemoryEstimate, choose_micro_rows, estimate_memory
@@ -57,13 +57,13 @@ def worker_count(
 
 
 def _worth(config: RunConfig, cores: int) -> int:
-    """The number of workers that repay their start and fit in memory."""
+    """The number of workers that repay their start, have enough to do, and fit in memory."""
     parameters = stored_parameters(find_folder(config.model.path))
-    rollout = config.rollout
-    tokens = rollout.prompts * rollout.group_size * rollout.max_new_tokens
-    seconds = config.steps * tokens * (TOKEN_S + PARAMETER_S * parameters)
+    rows = config.rollout.prompts * config.rollout.group_size
+    tokens = config.steps * rows * config.rollout.max_new_tokens
+    seconds = tokens * (TOKEN_S + PARAMETER_S * parameters)
     fitting = int(memory_limit() * WORKERS_SHARE / max(1, WORKER_COPIES * 4 * parameters))
-    count = max(1, min(cores, fitting))
+    count = max(1, min(cores, fitting, rows // LEAST_SAMPLED))
     return count if seconds * (1 - 1 / count) > STARTUP_S else 1
 
 
@@ -116,7 +116,7 @@ def check_memory(
         prompts=-(-rollout.prompts // count),
     )
     if workers is not None:
-        estimate = estimate.in_workers(count)
+        estimate = estimate.in_workers(count, share_weights=workers.share_weights)
     if estimate.peak > limit:
         raise MemoryLimitError(
             f"a step needs about {estimate.peak / GIGABYTE:.1f} GB (weights "

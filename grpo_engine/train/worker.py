@@ -6,6 +6,8 @@ evaluates an array, because a fork copies no threads.
 
 import ctypes
 import importlib
+import json
+import math
 import mmap
 import os
 import select
@@ -28,7 +30,8 @@ from grpo_engine.platform import blas
 from grpo_engine.policy.batch import TokenBatch, make_batch
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy, probes_of
-from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.policy import Policy, Weights
+from grpo_engine.policy.source import find_folder, load_parts, stored_parameters
 from grpo_engine.policy.trees import flatten
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling
@@ -36,6 +39,7 @@ from grpo_engine.train.compute import scoring, unpacked
 from grpo_engine.train.loss import LossInputs, MicroBatchResult, gradient, loss
 
 DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
+LEAST_SHARED: Final = 10_000_000  # parameters; smaller models are read by each worker
 
 Reply = tuple[dict[str, Any], dict[str, Any]]
 
@@ -50,8 +54,10 @@ class _Row:
 class Worker:
     """One worker's model and memory, and the requests that it answers."""
 
-    def __init__(self, engine: socket.socket, weights: int, gradients: int) -> None:
-        self.engine = engine
+    def __init__(
+        self, engine: socket.socket, weights: int, gradients: int, frozen: Weights
+    ) -> None:
+        self.engine, self._frozen = engine, frozen
         self._weights, self._gradients = weights, gradients
         self.policy: Policy
         self.other: dict[str, mx.array] | None = None
@@ -62,9 +68,11 @@ class Worker:
     def load(self, asked: Mapping[str, Any], _: Arrays) -> Reply:
         """Load the model as the engine does."""
         self.policy = load_policy(
-            ModelConfig.model_validate(asked["config"]), seed=asked["seed"], critic=asked["critic"]
-        )
-        return asdict(probes_of(self.policy)), {}
+            ModelConfig.model_validate(asked["config"]), seed=asked["seed"],
+            critic=asked["critic"], weights=self._frozen,
+        )  # fmt: skip
+        is_shared, self._frozen = bool(self._frozen), {}
+        return {"probes": asdict(probes_of(self.policy)), "shared": is_shared}, {}
 
     def serve(self) -> None:
         """Answer requests until the engine closes the connection."""
@@ -225,11 +233,12 @@ def main() -> None:
     blas.ensure()
     importlib.import_module("mlx_lm")
     pids, own = {}, os.getpid()
+    frozen = shared_weights(ModelConfig.model_validate(asked["config"]))
     for worker, engine in enumerate(engines):
         pid = os.fork()
         if pid == 0:
             _die_with(own)
-            _work(Worker(engine, weights, gradients[worker]), asked, [parent, *engines])
+            _work(Worker(engine, weights, gradients[worker], frozen), asked, [parent, *engines])
         pids[pid] = worker
     for engine in engines:
         engine.close()
@@ -239,6 +248,54 @@ def main() -> None:
             send(parent, {"worker": pids.pop(pid), "status": status})
         except ClosedError:
             continue
+
+
+def shared_weights(config: ModelConfig) -> dict[str, mx.array]:
+    """A large model's weights, which workers share if this process has never evaluated an array.
+
+    Another process reads them, changes their format, writes them into memory and ends. Empty if
+    the model is small or cannot be read: then each worker reads it.
+    """
+    if stored_parameters(find_folder(config.path)) < LEAST_SHARED:
+        return {}
+    memory, own = os.memfd_create("grpo-tui-model"), os.getpid()
+    listing, written = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _die_with(own)
+        _write_weights(config, memory, written)
+    os.close(written)
+    with os.fdopen(listing, "rb") as file:
+        listed = json.loads(file.read() or b"[]")
+    os.waitpid(pid, 0)
+    found, place = {}, 0
+    size = os.fstat(memory).st_size
+    if listed and size:
+        with mmap.mmap(memory, size) as mapped:
+            for name, kind, shape in listed:
+                count = math.prod(shape)
+                # not np.frombuffer on the map itself, which could then not be closed
+                plain = np.frombuffer(mapped[place : place + count * np.dtype(kind).itemsize], kind)
+                found[name] = mx.array(plain.reshape(shape))
+                place += plain.nbytes
+    os.close(memory)
+    return found
+
+
+def _write_weights(config: ModelConfig, memory: int, listing: int) -> None:
+    """Read a model and write its weights; never returns."""
+    status = 1
+    try:
+        weights = flatten(load_parts(config)[0].parameters())
+        plain = {name: np.array(array) for name, array in weights.items()}
+        with os.fdopen(os.dup(memory), "wb") as file:
+            file.writelines(array.tobytes() for array in plain.values())
+        with os.fdopen(listing, "wb") as file:
+            listed = [[name, array.dtype.str, array.shape] for name, array in plain.items()]
+            file.write(json.dumps(listed).encode())
+        status = 0
+    finally:
+        os._exit(status)
 
 
 def _work(worker: Worker, settings: Mapping[str, Any], others: list[socket.socket]) -> None:
