@@ -41,9 +41,11 @@ class MemoryEstimate:
     def in_workers(self, count: int, *, share_weights: bool) -> "MemoryEstimate":
         """For `count` processes that each do such a part of the step."""
         return MemoryEstimate(
-            weights=self.weights * (1 if share_weights else count), optimizer=count * self.optimizer,
-            sampling=count * self.sampling, update=count * self.update,
-        )  # fmt: skip
+            weights=self.weights * (1 if share_weights else count),
+            optimizer=count * self.optimizer,
+            sampling=count * self.sampling,
+            update=count * self.update,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Local workers train what one process trains, and the death of one ends the run resumably."""
 
+import math
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -89,7 +90,7 @@ def distance(found: dict[str, mx.array], expected: dict[str, mx.array]) -> float
     """|found - expected| / |expected|: Adam makes much of the smallest gradients' last digits."""
     apart = sum(np.square(np.array(found[name] - one)).sum() for name, one in expected.items())
     whole = sum(np.square(np.array(one)).sum() for one in expected.values())
-    return float(apart / whole) ** 0.5
+    return math.sqrt(apart / whole)
 
 
 @pytest.mark.parametrize("case", CASES)
