@@ -18,7 +18,7 @@ class ClosedError(Exception):
 
 def send(to: socket.socket, value: Mapping[str, Any], arrays: Arrays | None = None) -> None:
     """Send a JSON object with arrays."""
-    plain = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
+    plain = dict(arrays or {})
     listed = [[name, array.dtype.str, array.shape] for name, array in plain.items()]
     text = json.dumps([value, listed]).encode()
     data = b"".join(array.tobytes() for array in plain.values())

@@ -14,6 +14,7 @@ import pytest
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
+from grpo_engine.distributed import workers
 from grpo_engine.events import (
     Event,
     GroupScored,
@@ -57,8 +58,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_world(tmp_path_factory.mktemp("world"))
 
 
-def with_workers(world: Path, workers: int, **changes: Any) -> RunConfig:
-    return settings(world, run={"workers": workers}, **changes)
+@pytest.fixture(autouse=True)
+def few_rows_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let several workers sample the few rows of these runs."""
+    monkeypatch.setattr(workers, "LEAST_SAMPLED", 2)
+
+
+def with_workers(world: Path, count: int, **changes: Any) -> RunConfig:
+    return settings(world, run={"workers": count}, **changes)
 
 
 def of(kind: type[Fact], events: Sequence[Event]) -> list[Fact]:
@@ -98,9 +105,9 @@ def test_workers_train_what_one_process_trains(world: Path, tmp_path: Path, case
     changes = CASES[case]
     alone = events_of(with_workers(world, 1, **changes), tmp_path / "1")
     assert isinstance(alone[-1], RunFinished), alone[-1]
-    for workers in (2, 3) if case == "uneven" else (2,):
-        folder = tmp_path / str(workers)
-        found = events_of(with_workers(world, workers, **changes), folder)
+    for count in (2, 3) if case == "uneven" else (2,):
+        folder = tmp_path / str(count)
+        found = events_of(with_workers(world, count, **changes), folder)
         assert isinstance(found[-1], RunFinished), found[-1]
         assert tokens_of(found) == tokens_of(alone)
         for step, (one, many) in enumerate(
@@ -176,9 +183,9 @@ def test_a_killed_worker_ends_the_run_with_its_name_and_the_run_resumes(
     for event in run(with_workers(world, 2), Control(), folder=tmp_path):
         seen.append(event)
         if isinstance(event, PhaseStarted) and (event.phase, event.step) == ("update", 3):
-            first, *workers = sorted(our_processes(), key=lambda process: process.pid)
-            assert len(workers) == 2
-            (first if which == "first" else workers[1]).kill()
+            first, *others = sorted(our_processes(), key=lambda process: process.pid)
+            assert len(others) == 2
+            (first if which == "first" else others[1]).kill()
     failed = seen[-1]
     assert isinstance(failed, RunFailed)
     assert failed.error == "WorkerLostError"
