@@ -4,6 +4,10 @@ import json
 import os
 import resource
 import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 OUT = os.fdopen(os.dup(1), "w", buffering=1)  # a tool's own prints go to stderr
@@ -21,7 +25,41 @@ def wait() -> None:
         os._exit(0)
 
 
+class MemoryWatch(threading.Thread):
+    """The peak memory of this process and its children, shared pages counted once."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak = 0
+
+    def run(self) -> None:
+        """Look every second."""
+        while True:
+            self.look()
+            time.sleep(1.0)
+
+    def look(self) -> None:
+        """Add up the proportional share of every process."""
+        waiting, held = [os.getpid()], 0
+        while waiting:
+            place = Path("/proc") / str(waiting.pop())
+            with suppress(OSError, ValueError, StopIteration):
+                lines = (place / "smaps_rollup").read_text().splitlines()
+                held += 1024 * int(next(n for n in lines if n.startswith("Pss:")).split()[1])
+                for task in (place / "task").iterdir():
+                    waiting += map(int, (task / "children").read_text().split())
+        self.peak = max(self.peak, held)
+
+
+_watch = MemoryWatch()
+if sys.platform == "linux":
+    _watch.start()
+
+
 def peak_gigabytes() -> float:
-    """Return the peak resident memory of this process."""
+    """Return the peak memory of this process and, on Linux, of its children."""
+    if _watch.peak:
+        _watch.look()
+        return _watch.peak / 1e9
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9

@@ -78,6 +78,7 @@ def main(model: str, name: str, *changes: str) -> None:
     fast = {n.removeprefix("fast."): json.loads(v) for n, v in given.items() if n[:5] == "fast."}
     settings = {n: json.loads(v) for n, v in given.items() if n[:5] != "fast."}
     if fast:
+        settings["run.workers"] = 1  # switches are set in this process only
         _switch(fast)
     from grpo_engine.trainer import run
 

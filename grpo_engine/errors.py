@@ -76,3 +76,7 @@ class NotFiniteError(EngineError, ArithmeticError):
 
 class RankLostError(EngineError):
     """A rank of a run on several machines has ended."""
+
+
+class WorkerLostError(EngineError):
+    """A local worker of the run has ended."""

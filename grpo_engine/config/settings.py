@@ -274,6 +274,20 @@ class AlertsConfig(Section):
     step_time: float = setting(2.0, "A step's time as a multiple of the usual.", gt=1)
 
 
+class ProcessConfig(Section):
+    """How the run uses the machine; results depend on it only in their last digits."""
+
+    workers: int = setting(
+        0, "Processes that compute on a CPU; `auto` or 0 chooses, 1 is the engine's own.",
+        ge=0, le=256,
+    )  # fmt: skip
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _auto_is_zero(cls, value: Any) -> Any:
+        return 0 if value == "auto" else value
+
+
 class RunConfig(Section):
     """All settings of a run."""
 
@@ -293,6 +307,7 @@ class RunConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     record: RecordConfig = RecordConfig()
     alerts: AlertsConfig = AlertsConfig()
+    run: ProcessConfig = ProcessConfig()
 
     @field_validator("name")
     @classmethod

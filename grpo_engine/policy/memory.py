@@ -38,6 +38,15 @@ class MemoryEstimate:
         """The most bytes in use at any time."""
         return self.weights + self.optimizer + max(self.sampling, self.update)
 
+    def in_workers(self, count: int, *, share_weights: bool) -> "MemoryEstimate":
+        """For `count` processes that each do such a part of the step."""
+        return MemoryEstimate(
+            weights=self.weights * (1 if share_weights else count),
+            optimizer=count * self.optimizer,
+            sampling=count * self.sampling,
+            update=count * self.update,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:

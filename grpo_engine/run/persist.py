@@ -30,8 +30,8 @@ from grpo_engine.run.session import Arrays, Progress, Run
 from grpo_engine.tasks.base import Example
 from grpo_engine.versions import versions
 
-# settings that may change on resume; a schedule that depends on the steps is noted
-FREE = ("name", "steps")
+# settings that may change on resume; what depends on them is noted
+FREE = ("name", "steps", "run.workers")
 OTHER_NOISE = (
     "the version that wrote this checkpoint gave a prompt that occurs twice in a step the same "
     "answers both times: steps with such a prompt are not bit-identical to the unbroken run's"
@@ -39,6 +39,11 @@ OTHER_NOISE = (
 OTHER_REFILLS = (
     "the version that wrote this checkpoint replaced groups by their total reward; from here on "
     "they are judged by algorithm.refill_on"
+)
+MAY_DIFFER = "numbers may differ from an unbroken run's"
+SAME_TO_TOLERANCE = (
+    "numbers equal an unbroken run's to float tolerance, not to the bit, because sums are made in "
+    "another order"
 )
 RETRY_S = 1.0
 TENSORS = ("trained", "optimizer", "reference", "lagged", "critic", "critic_optimizer")
@@ -186,6 +191,7 @@ def _state(run: Run) -> dict[str, Any]:
         "settled": mismatch.correction(run.config.algorithm.resolved(), run.recipe),
         "micro_rows": run.micro_rows,
         "threads": run.threads,
+        "workers": run.workers.count if run.workers else 1,
         "versions": dict(versions()),
         "fingerprint": run.task.fingerprint,
         "noise": NOISE,
@@ -208,11 +214,11 @@ def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
     run.alerts.restore(state["alerts"])
     run.saved_step = saved.step
     run.micro_rows = int(state["micro_rows"])
-    for what, then, here in _changes(run, state):
+    for what, then, here, effect in _changes(run, state):
         yield NoteWritten(
             step=run.step,
             severity="warning",
-            text=f"{what} was {then} and is {here}: numbers may differ from an unbroken run's",
+            text=f"{what} was {then} and is {here}: {effect}",
         )
     if state.get("noise", 1) != NOISE:
         yield NoteWritten(step=run.step, severity="warning", text=OTHER_NOISE)
@@ -245,15 +251,18 @@ def _example(data: Mapping[str, Any]) -> Example:
     return Example(**{**data, "prompt": prompt if isinstance(prompt, str) else tuple(prompt)})
 
 
-def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any, str]]:
     if state["threads"] != run.threads:
-        yield "the number of threads", state["threads"], run.threads
+        yield "the number of threads", state["threads"], run.threads, SAME_TO_TOLERANCE
+    workers = run.workers.count if run.workers else 1
+    if state.get("workers", 1) != workers:
+        yield "the number of workers", state.get("workers", 1), workers, SAME_TO_TOLERANCE
     here = versions()
     for name, then in state["versions"].items():
         if here.get(name) != then:
-            yield f"the version of {name}", then, here.get(name, "not installed")
+            yield f"the version of {name}", then, here.get(name, "not installed"), MAY_DIFFER
     if state["fingerprint"] != run.task.fingerprint:
-        yield "the data set", state["fingerprint"][:12], run.task.fingerprint[:12]
+        yield "the data set", state["fingerprint"][:12], run.task.fingerprint[:12], MAY_DIFFER
 
 
 def check_same_settings(config: RunConfig, saved: Checkpoint | SharedCheckpoint) -> None:

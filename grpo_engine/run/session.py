@@ -12,6 +12,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.stop_when import Seen
 from grpo_engine.control import Control
 from grpo_engine.distributed.ranks import Ranks
+from grpo_engine.distributed.workers import Workers
 from grpo_engine.platform.guard import ThreadGuard
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
@@ -62,6 +63,7 @@ class Run:
     micro_rows: int
     threads: int
     ranks: Ranks = field(default_factory=Ranks)
+    workers: Workers | None = None  # None: this thread computes
     progress: Progress = field(default_factory=Progress)
     sampler_weights: dict[str, mx.array] | None = None  # if the sampler lags behind the policy
     drawn_examples: dict[str, Example] = field(default_factory=dict)  # by key, for pinning

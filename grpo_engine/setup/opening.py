@@ -16,12 +16,13 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.distributed.lifeline import Lifeline
 from grpo_engine.distributed.ranks import Ranks
+from grpo_engine.distributed.workers import Workers
 from grpo_engine.errors import CheckpointError
 from grpo_engine.evaluation.pinned import first_pins
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
 from grpo_engine.platform import blas
 from grpo_engine.policy import optimizer
-from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.load import Probes, load_policy
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
@@ -126,8 +127,24 @@ def load_run(
     chosen = config.algorithm.resolved()
     begun = time.perf_counter()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
-    policy = load_policy(config.model, seed=config.seed, critic=chosen.signal == "gae")
     ranks = ranks or Ranks()
+    before = None if saved is None else int(saved.get("workers", 1))
+    count, why = preflight.worker_count(config, threads, ranks, before)
+    workers, probes = None, None
+    if count > 1:
+        workers = stack.enter_context(Workers(count, threads, folder, control))
+        probes = Probes(**workers.load(
+            config=config.model.model_dump(mode="json"), seed=config.seed,
+            critic=chosen.signal == "gae",
+        ))  # fmt: skip
+        blas.set_threads(1)
+    policy = load_policy(
+        config.model, seed=config.seed, critic=chosen.signal == "gae", probes=probes
+    )
+    if workers is not None:
+        workers.share(flatten(policy.module.trainable_parameters()))
+        if policy.reference is not None:
+            workers.assume("reference", policy.reference)
     recipe = _recipe(config, policy, ranks, saved)
     yield ModelLoaded(
         step=step,
@@ -141,14 +158,14 @@ def load_run(
     )
     render, notes = _renderer(config, task, policy).usable()
     task = render.task
-    for text in (*policy.notes, *notes):
+    for text in (*why, *policy.notes, *notes):
         yield NoteWritten(step=step, text=text)
     if note := given.note():
         yield NoteWritten(step=step, text=note)
     scorer = stack.enter_context(
         Scorer(config, task, folder, control, policy.tokenizer, local=given.rewards)
     )
-    rows = yield from _fitted_rows(config, policy, render, ranks, step)
+    rows = yield from _fitted_rows(config, policy, render, ranks, workers, step)
     sampling = Sampling.of(config.rollout)
     if sampling.truncated:
         yield NoteWritten(step=step, severity="warning", text=TRUNCATED)
@@ -169,6 +186,7 @@ def load_run(
         micro_rows=rows,
         threads=threads,
         ranks=ranks,
+        workers=workers,
     )
     run.progress.entropy_bonus = run.progress.entropy_control = recipe.entropy_bonus
     run.progress.pins = first_pins(run)
@@ -201,14 +219,17 @@ def _recipe(
 
 
 def _fitted_rows(
-    config: RunConfig, policy: Policy, render: PromptRenderer, ranks: Ranks, step: int
-) -> Generator[Event, None, int]:
+    config: RunConfig, policy: Policy, render: PromptRenderer, ranks: Ranks,
+    workers: Workers | None, step: int,
+) -> Generator[Event, None, int]:  # fmt: skip
     """The rows that fit in a backward pass on every rank; refuse a step that is too large."""
     prompt_tokens = preflight.longest_prompt(config, render)
     # all ranks split the rollouts equally, so that each gets some of the batches
     rank_rows = -(-config.rollout.prompts * config.rollout.group_size // ranks.size)
-    rows: int = min(rank_rows, *ranks.gather(preflight.micro_rows(config, policy, prompt_tokens)))
-    estimate = preflight.check_memory(config, policy, prompt_tokens, rows)
+    rows: int = min(
+        rank_rows, *ranks.gather(preflight.micro_rows(config, policy, prompt_tokens, workers))
+    )
+    estimate = preflight.check_memory(config, policy, prompt_tokens, rows, workers)
     yield NoteWritten(
         step=step,
         text=f"a step needs about {estimate.peak / preflight.GIGABYTE:.2f} GB; {rows} answers per "

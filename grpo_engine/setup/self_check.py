@@ -16,11 +16,11 @@ from grpo_engine.config.mismatch import Gap
 from grpo_engine.errors import SelfCheckError
 from grpo_engine.events import Event, NoteWritten, PhaseStarted
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows
 from grpo_engine.run.requests import relay
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import draw
+from grpo_engine.train.compute import sample
 from grpo_engine.train.logprobs import score_tokens
 from grpo_engine.train.samples import as_float, gather_rollouts
 from grpo_engine.train.sampling import FIXED_STEP
@@ -54,14 +54,10 @@ def check_itself(run: Run) -> Iterator[Event]:
     rollouts = yield from relay(
         run,
         0,
-        sample_groups(
-            policy, prompt_rows, sampling, seed=run.config.seed, step=FIXED_STEP,
-            control=run.control, weights=moved,
-        ),
+        sample(run, prompt_rows, sampling, step=FIXED_STEP, weights=moved),
     )  # fmt: skip
     trained = yield from score_tokens(run, 0, rollouts, weights=moved)
-    with policy.for_sampling(moved):
-        sampled = yield from score_tokens(run, 0, rollouts)
+    sampled = yield from score_tokens(run, 0, rollouts, weights=moved, folded=True)
     first = yield from score_tokens(run, 0, rollouts)
     second = yield from score_tokens(run, 0, rollouts)
     mask, sampler = gather_rollouts(rollouts)

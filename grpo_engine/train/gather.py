@@ -30,12 +30,13 @@ def all_rollouts(
         for place, (rollouts, scores) in local
     ]
     return [
-        ([_rollout(data) for data in rollouts], _scores(scores))
+        ([rollout_of(data) for data in rollouts], _scores(scores))
         for rollouts, scores in ranks.gather_by_place(items, count)
     ]
 
 
-def _rollout(data: Mapping[str, Any]) -> Rollout:
+def rollout_of(data: Mapping[str, Any]) -> Rollout:
+    """A rollout from its fields as JSON."""
     restored: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
     }

@@ -9,6 +9,7 @@ from mlx import nn
 from mlx.utils import tree_map
 
 from grpo_engine.config.recipes import Recipe
+from grpo_engine.config.settings import RolloutConfig
 from grpo_engine.maths.loss import policy_loss
 from grpo_engine.maths.metrics import metrics
 from grpo_engine.maths.target import Targets, targets_of
@@ -16,7 +17,7 @@ from grpo_engine.maths.terms import Terms
 from grpo_engine.maths.weight import Totals
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.policy.forward import token_scores
-from grpo_engine.run.session import Run
+from grpo_engine.policy.policy import Policy
 from grpo_engine.train.samples import Samples, as_float, fitted, rows_of_batch
 
 Sums = dict[str, tuple[float, float]]  # (sum, count) of each metric
@@ -45,46 +46,46 @@ class MicroBatchResult:
         return cls(**{**outputs, "batch": batch, "loss": as_float(outputs["loss"]), "sums": sums})
 
 
-def gradient(
-    run: Run,
-    samples: Samples,
-    recipe: Recipe,
-    batch: TokenBatch,
-    totals: Totals,
-    targets: Targets | None,
-) -> tuple[dict[str, Any], Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossInputs:
+    """What the loss of every micro-batch of an update reads, besides the policy."""
+
+    samples: Samples
+    recipe: Recipe
+    totals: Totals
+    targets: Targets | None
+    rollout: RolloutConfig
+    first: bool  # whether this is the first pass, which measures entropy
+    scale: float = 1.0  # of the loss, so that small gradients survive in float16
+
+
+def gradient(policy: Policy, inputs: LossInputs, batch: TokenBatch) -> tuple[dict[str, Any], Any]:
     """The outputs of `loss` for one micro-batch and their float32 gradients, all lazy."""
-    scale = run.optimizer.loss_scale
+    scale = inputs.scale
 
     def scaled_loss() -> tuple[mx.array, dict[str, Any]]:
-        outputs = loss(run, samples, recipe, batch, totals, targets)
+        outputs = loss(policy, inputs, batch)
         return outputs["loss"] * scale, outputs
 
-    (_, outputs), gradients = nn.value_and_grad(run.policy.module, scaled_loss)()
+    (_, outputs), gradients = nn.value_and_grad(policy.module, scaled_loss)()
     gradients = tree_map(lambda g: g.astype(mx.float32), gradients)
     if scale != 1:
         gradients = tree_map(lambda g: g / scale, gradients)
     return outputs, gradients
 
 
-def loss(
-    run: Run,
-    samples: Samples,
-    recipe: Recipe,
-    batch: TokenBatch,
-    totals: Totals,
-    targets: Targets | None,
-) -> dict[str, Any]:
+def loss(policy: Policy, inputs: LossInputs, batch: TokenBatch) -> dict[str, Any]:
     """The micro-batch's share of the update's loss, its metrics and token arrays, all lazy."""
+    samples, recipe = inputs.samples, inputs.recipe
     assert samples.advantages is not None
     reads_entropy = recipe.entropy_bonus > 0 or recipe.entropy_top_quantile < 1
     new = token_scores(
-        run.policy,
+        policy,
         batch,
-        temperature=run.config.rollout.temperature,
-        entropy=reads_entropy or not samples.passes,
+        temperature=inputs.rollout.temperature,
+        entropy=reads_entropy or inputs.first,
         entropy_gradient=recipe.entropy_bonus > 0,
-        values=run.has_critic,
+        values=recipe.signal == "gae",
     )
 
     def rows(values: mx.array | None) -> mx.array | None:
@@ -103,10 +104,10 @@ def loss(
         values=new.values,
         old_values=rows(samples.old_values_BT),
         returns=rows(samples.advantages.returns),
-        max_length=run.config.rollout.max_new_tokens,
-        totals=totals,
+        max_length=inputs.rollout.max_new_tokens,
+        totals=inputs.totals,
         sampler=rows(samples.sampler_logprobs_BT) if recipe.reads_sampler else None,
-        targets=_targets_of_batch(targets, batch),
+        targets=_targets_of_batch(inputs.targets, batch),
     )
     return {
         "loss": value,

@@ -294,11 +294,14 @@ def time_metrics(phases: Mapping[str, float], step_time: float, sampled: int) ->
     return metrics
 
 
-def forget_peak_memory() -> None:
+def forget_peak_memory(run: Run) -> None:
     """Reset the peak before a step, so that it excludes an earlier evaluation."""
     mx.reset_peak_memory()
+    if run.workers is not None:
+        run.workers.forget_peak_memory()
 
 
-def memory_metrics() -> dict[str, float]:
-    """MLX's peak memory in this step."""
-    return {"memory/peak_gb": mx.get_peak_memory() / GIGABYTE}
+def memory_metrics(run: Run) -> dict[str, float]:
+    """MLX's peak memory in this step, in this process and in its workers."""
+    workers = run.workers.peak_memory if run.workers is not None else 0
+    return {"memory/peak_gb": (mx.get_peak_memory() + workers) / GIGABYTE}

@@ -13,13 +13,13 @@ from grpo_engine.events import (
     rewards_differ,
 )
 from grpo_engine.rewards.scoring import Scores, with_overlong, without_overlong
-from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.noise import occurrences
 from grpo_engine.rollouts.prompts import RenderedPrompt, prefill_of
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.run.requests import answer_requests, relay
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import Example, draw
+from grpo_engine.train.compute import sample
 from grpo_engine.train.gather import all_rollouts, distinct_alerts
 from grpo_engine.train.samples import SampledGroup
 
@@ -98,9 +98,8 @@ def sample_and_score(
         rollouts: list[Rollout] = yield from relay(
             run,
             step,
-            sample_groups(
-                run.policy, [row for _, row in assigned], sampling, seed=run.config.seed,
-                step=seed_step, control=run.control,
+            sample(
+                run, [row for _, row in assigned], sampling, step=seed_step,
                 weights=run.sampler_weights if origin == "train" else None,
             ),
         )  # fmt: skip

@@ -21,7 +21,7 @@ def begin_step(run: Run) -> None:
     """Start the clock, reset peak memory, and keep the state for a checkpoint."""
     run.clock.start_step()
     hold_state(run)
-    report.forget_peak_memory()
+    report.forget_peak_memory(run)
 
 
 def why_skipped(samples: Samples | None, result: UpdateResult | None) -> str:
@@ -58,7 +58,7 @@ def finish_step(
     metrics["num_tokens"] = float(progress.tokens)
     metrics |= report.time_metrics(run.clock.phases, step_time, sampled_tokens)
     metrics["time/others"] = run.clock.others_seconds
-    metrics |= report.memory_metrics()
+    metrics |= report.memory_metrics(run)
     run.last_metrics = {name: metrics[name] for name in ("reward", "kl", "loss") if name in metrics}
     finished = StepFinished(
         step=step, metrics=metrics, tokens=progress.tokens, elapsed=progress.elapsed

@@ -12,10 +12,9 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_map
 
 from grpo_engine.config.recipes import Recipe
-from grpo_engine.events import Event, PassFinished, PhaseAdvanced, PhaseStarted, UpdateTotals
+from grpo_engine.events import Event, PassFinished, PhaseStarted, UpdateTotals
 from grpo_engine.maths.metrics import merged
 from grpo_engine.maths.reuse import stop_reason
 from grpo_engine.maths.target import Targets
@@ -26,8 +25,9 @@ from grpo_engine.policy.trees import flatten
 from grpo_engine.run.persist import drop_state
 from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
+from grpo_engine.train.compute import batches_of, gradients, losses
 from grpo_engine.train.gather import all_gradients, all_results
-from grpo_engine.train.loss import MicroBatchResult, Sums, gradient, loss, step_targets
+from grpo_engine.train.loss import LossInputs, MicroBatchResult, Sums, step_targets
 from grpo_engine.train.samples import Pass, Samples, as_float, assembled
 
 
@@ -91,7 +91,7 @@ def _make_pass(
     losses: list[float] = []
     minibatches = _minibatches(run, samples, recipe, step, index)
     for number, minibatch in enumerate(minibatches):
-        gradients, results, norm, critic_norm = yield from _gradient(
+        summed, results, norm, critic_norm = yield from _gradient(
             run, samples, recipe, step, minibatch, targets
         )
         pass_results += results
@@ -106,10 +106,10 @@ def _make_pass(
             result.not_finite = (
                 f"the loss is {losses[-1]:g} and the gradient norm {norm + critic_norm:g}"
             )
-            result.culprits = _culprits(run, samples, recipe, minibatch, targets)
+            result.culprits = yield from _culprits(run, step, samples, recipe, minibatch, targets)
             break
         if not result.stopped:
-            _optimizer_step(run, gradients, norm, critic_norm)
+            _optimizer_step(run, summed, norm, critic_norm)
             result.updates += 1
         result.loss, result.grad_norm = -objective, norm
         yield _pass_finished(step, index, number, results, result)
@@ -126,15 +126,9 @@ def measure_targets(
     """Run one more forward after the last pass to measure how close tokens are to their targets."""
     targets = step_targets(samples, run.recipe)
     totals = totals_of(samples.mask_BT)
-    local: dict[int, MicroBatchResult] = {}
-    batches = _micro_batches(run, samples, samples.trained_rows)
-    assigned = run.ranks.assigned(batches)
-    for done, (place, batch) in enumerate(assigned, 1):
-        outputs = loss(run, samples, run.recipe, batch, totals, targets)
-        mx.eval(outputs)
-        local[place] = MicroBatchResult.of(batch, outputs)
-        yield PhaseAdvanced(step=step, phase="logprobs", done=done, total=len(assigned))
-        yield from answer_requests(run, step)
+    batches = batches_of(run, samples.rollouts, samples.trained_rows)
+    inputs = _inputs(run, samples, run.recipe, totals, targets)
+    local = yield from losses(run, step, inputs, run.ranks.assigned(batches))
     results = all_results(run.ranks, batches, local)
     sums = _sums(results)
     result.sums |= {name: sums[name] for name in sums if name.startswith("target/")}
@@ -145,10 +139,12 @@ def measure_targets(
     samples.updated_rows = set(samples.trained_rows)
 
 
-def _micro_batches(run: Run, samples: Samples, rows: Sequence[int]) -> list[TokenBatch]:
-    return micro_batches(
-        samples.rollouts, rows_at_most=run.micro_rows, pad_id=run.policy.pad_id,
-        bucket=run.policy.fast.bucket, only=list(rows),
+def _inputs(
+    run: Run, samples: Samples, recipe: Recipe, totals: Totals, targets: Targets | None
+) -> LossInputs:
+    return LossInputs(
+        samples=samples, recipe=recipe, totals=totals, targets=targets,
+        rollout=run.config.rollout, first=not samples.passes, scale=run.optimizer.loss_scale,
     )  # fmt: skip
 
 
@@ -170,7 +166,9 @@ def _minibatches(
     trained = set(samples.trained_rows)
     minibatches = []
     for start, end in itertools.pairwise(ends):
-        batches = _micro_batches(run, samples, [row for row in rows[start:end] if row in trained])
+        batches = batches_of(
+            run, samples.rollouts, [row for row in rows[start:end] if row in trained]
+        )
         if not batches:
             continue
         places = mx.array(rows[start:end])
@@ -193,30 +191,22 @@ def _gradient(
     If only the scaled gradient overflows, the minibatch is retried with a lower scale.
     """
     while True:
-        gradients, results = yield from _accumulate(run, samples, recipe, step, minibatch, targets)
-        norm, critic_norm = _norms(gradients)
+        summed, results = yield from _accumulate(run, samples, recipe, step, minibatch, targets)
+        norm, critic_norm = _norms(summed)
         is_finite = math.isfinite(norm + critic_norm)
         has_bad_loss = not all(math.isfinite(one.loss) for one in results)
         if is_finite or has_bad_loss or not run.optimizer.lower_scale():
-            return gradients, results, norm, critic_norm
+            return summed, results, norm, critic_norm
 
 
 def _accumulate(
     run: Run, samples: Samples, recipe: Recipe, step: int, minibatch: Minibatch,
     targets: Targets | None,
 ) -> Generator[Event, None, tuple[Any, list[MicroBatchResult]]]:  # fmt: skip
-    """Sum a minibatch's gradients over micro-batches and ranks; evaluate after each micro-batch."""
-    total: Any = None
-    local: dict[int, MicroBatchResult] = {}
+    """Sum a minibatch's gradients over micro-batches and ranks."""
+    inputs = _inputs(run, samples, recipe, minibatch.totals, targets)
     assigned = run.ranks.assigned(minibatch.batches)
-    for done, (place, batch) in enumerate(assigned, 1):
-        outputs, gradients = gradient(run, samples, recipe, batch, minibatch.totals, targets)
-        total = gradients if total is None else tree_map(mx.add, total, gradients)
-        mx.eval(total, outputs)
-        local[place] = MicroBatchResult.of(batch, outputs)
-        yield PhaseAdvanced(step=step, phase="update", done=done, total=len(assigned))
-        if done < len(assigned):
-            yield from answer_requests(run, step)
+    total, local = yield from gradients(run, step, inputs, assigned)
     total = all_gradients(run.ranks, total, run.policy.module.trainable_parameters())
     return total, all_results(run.ranks, minibatch.batches, local)
 
@@ -249,9 +239,11 @@ def _optimizer_step(run: Run, gradients: Any, norm: float, critic_norm: float) -
 
 
 def _culprits(
-    run: Run, samples: Samples, recipe: Recipe, minibatch: Minibatch, targets: Targets | None
-) -> tuple[int, ...]:
+    run: Run, step: int, samples: Samples, recipe: Recipe, minibatch: Minibatch,
+    targets: Targets | None,
+) -> Generator[Event, None, tuple[int, ...]]:  # fmt: skip
     """The first group whose gradient alone is not finite; empty if there is none."""
+    inputs = _inputs(run, samples, recipe, minibatch.totals, targets)
     group_ids_B = np.array(samples.group_ids_B)
     for batch in minibatch.batches:
         for group in sorted({int(group_ids_B[row]) for row in batch.rows}):
@@ -259,9 +251,9 @@ def _culprits(
             alone = micro_batches(
                 samples.rollouts, rows_at_most=len(rows), pad_id=run.policy.pad_id, only=rows
             )[0]
-            outputs, gradients = gradient(run, samples, recipe, alone, minibatch.totals, targets)
-            size = optim.global_norm(gradients) + mx.abs(outputs["loss"])
-            if not math.isfinite(as_float(size)):
+            total, found = yield from gradients(run, step, inputs, [(0, alone)])
+            size = as_float(optim.global_norm(total)) + abs(found[0].loss)
+            if not math.isfinite(size):
                 return (group,)
     return ()
 

@@ -17,9 +17,10 @@ from grpo_engine.errors import ConfigError
 FIRST = "first"
 SECTIONS: Mapping[str, str] = {
     FIRST: "main settings",
-    "run": "name and seed",
+    "run": "name, seed and workers",
     **{
-        name: name for name in RunConfig.model_fields if name not in ("name", "seed", "steps")
+        name: name for name in RunConfig.model_fields
+        if name not in ("name", "seed", "steps", "run")
     },
 }  # fmt: skip
 TOP = (
