@@ -126,7 +126,7 @@ class GroupRows:
             stored.Rollout(
                 id=key, group_id=group, run_id=self.run, idx=completion.index, text=text,
                 reward=known(completion.reward), advantage=known(completion.advantage),
-                tokens=len(completion.ids), finish=completion.finish,
+                tokens=ev.model_tokens(completion.ids, completion.spans), finish=completion.finish,
                 **of_numbers(completion, numbers),
             )
         )  # fmt: skip

@@ -15,7 +15,7 @@ from grpo_engine.evaluation.statistics import (
     share_with_interval,
     wilson,
 )
-from grpo_engine.events import EvaluationFinished, EvaluationSample, Event, PhaseStarted
+from grpo_engine.events import CUT, EvaluationFinished, EvaluationSample, Event, PhaseStarted
 from grpo_engine.rewards.shape import well_formed
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run.session import Run, is_stopping
@@ -129,8 +129,8 @@ def summarise(groups: Sequence[SampledGroup], accuracy: str, format_: str) -> di
         known = [v for group in groups for v in group.scores.column(name) if v is not None]
         if known:
             metrics[f"eval/rewards/{name}"] = statistics.fmean(known)
-    lengths = [len(rollout.ids) for group in groups for rollout in group.rollouts]
-    truncated = [rollout.finish == "length" for group in groups for rollout in group.rollouts]
+    lengths = [rollout.length for group in groups for rollout in group.rollouts]
+    truncated = [rollout.finish in CUT for group in groups for rollout in group.rollouts]
     metrics["eval/mean_length"] = statistics.fmean(lengths) if lengths else 0.0
     metrics["eval/truncated"] = statistics.fmean(truncated) if truncated else 0.0
     if groups and accuracy in groups[0].scores.names:

@@ -7,6 +7,7 @@ import mlx.core as mx
 import numpy as np
 
 from grpo_engine.events import (
+    CUT,
     Completion,
     Group,
     GroupScored,
@@ -101,6 +102,7 @@ def _completion(
         advantage=advantage,
         sampler_logprobs=rollout.raw_logprobs,
         ends=rollout.ends,
+        spans=rollout.spans,
     )
 
 
@@ -229,8 +231,8 @@ def _loss_metrics(samples: Samples, result: UpdateResult) -> dict[str, float]:
 
 def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Length metrics of all completions, and of those that ended before the limit."""
-    lengths = [len(rollout.ids) for rollout in rollouts]
-    ended = [len(rollout.ids) for rollout in rollouts if rollout.finish != "length"]
+    lengths = [rollout.length for rollout in rollouts]
+    ended = [rollout.length for rollout in rollouts if rollout.finish not in CUT]
     metrics = {
         "completions/mean_length": statistics.fmean(lengths),
         "completions/min_length": float(min(lengths)),

@@ -195,5 +195,5 @@ def _scored(
     scores = run.scorer.score(examples, prompts, rollouts, step=step)
     if origin != "train":
         return scores
-    lengths = [len(rollout.ids) for rollout in rollouts]
+    lengths = [rollout.length for rollout in rollouts]
     return with_overlong(scores, lengths, sampling.max_new_tokens, run.recipe.overlong_buffer)
