@@ -19,6 +19,7 @@ from grpo_engine.rewards.builtins import BUILT_IN, nearest
 
 # The arguments that TRL passes to every reward function, besides the data set's columns.
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+ENVIRONMENTS = "environments"  # given as well if the run has environments
 FORMS = "a built-in name, file.py:function, module:function, http://… or model:folder"
 
 
@@ -89,7 +90,7 @@ def load_reward(name: str, options: Mapping[str, Any]) -> LoadedReward:
 
 
 def find(name: str) -> tuple[Any, str]:
-    """The object that a name refers to, and its source file."""
+    """The reward function that a name refers to, and its source file."""
     if name.startswith(("http://", "https://")):
         from grpo_engine.rewards.endpoint import Endpoint
 
@@ -99,20 +100,28 @@ def find(name: str) -> tuple[Any, str]:
 
         return Classifier(name.removeprefix("model:")), ""
     target = BUILT_IN[name].target if name in BUILT_IN else name
+    if ":" not in target and not target.endswith(".py"):
+        raise RewardError(f"unknown reward {name!r}{nearest(name)}; give {FORMS}")
+    return find_object(target, f"reward {name}", FORMS)
+
+
+def find_object(target: str, what: str, forms: str) -> tuple[Any, str]:
+    """The object at `file.py:name` or `module:name`, and its source file; `what` is for errors."""
     place, colon, attribute = target.rpartition(":")
     file = target.removesuffix(":")
     if file.endswith(".py"):
-        have = _names(_from_file(file, name))
-        raise RewardError(f"reward {name} is a file; write {file}:FUNCTION, it has {have}")
+        have = _names(_from_file(file, what, forms))
+        raise RewardError(f"{what} is a file; write {file}:NAME, it has {have}")
     if not colon or not place or not attribute:
-        raise RewardError(f"unknown reward {name!r}{nearest(name)}; give {FORMS}")
+        raise RewardError(f"unknown {what}; give {forms}")
     looks_like_file = place.endswith(".py") or "/" in place
-    module = _from_file(place, name) if looks_like_file else _from_module(place, name)
+    load = _from_file if looks_like_file else _from_module
+    module = load(place, what, forms)
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
             have = _names(module)
-            raise RewardError(f"reward {name}: {place} has no {attribute!r}; it has {have}")
+            raise RewardError(f"{what}: {place} has no {attribute!r}; it has {have}")
         found = getattr(found, part)
     return found, str(getattr(module, "__file__", "") or "")
 
@@ -124,16 +133,16 @@ def _names(module: Any) -> str:
     return ", ".join(own) or "nothing"
 
 
-def _from_file(place: str, name: str) -> Any:
+def _from_file(place: str, what: str, forms: str) -> Any:
     path = Path(place).expanduser().resolve()
     if not path.is_file():
-        raise RewardError(f"reward {name}: there is no file {path}; give {FORMS}")
+        raise RewardError(f"{what}: there is no file {path}; give {forms}")
     key = f"reward_file_{path.stem}_{abs(hash(str(path))):x}"
     if key in sys.modules:
         return sys.modules[key]
     spec = importlib.util.spec_from_file_location(key, path)
     if spec is None or spec.loader is None:
-        raise RewardError(f"reward {name}: {path} is not a Python file")
+        raise RewardError(f"{what}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[key] = module
     # Let it import modules beside it, as when the file is run as a script.
@@ -143,14 +152,14 @@ def _from_file(place: str, name: str) -> Any:
     return module
 
 
-def _from_module(place: str, name: str) -> Any:
+def _from_module(place: str, what: str, forms: str) -> Any:
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
         if error.name and (place == error.name or place.startswith(f"{error.name}.")):
             raise RewardError(
-                f"reward {name}: there is no module {error.name} (looked in {Path.cwd()} and the "
-                f"installed packages); give {FORMS}"
+                f"{what}: there is no module {error.name} (looked in {Path.cwd()} and the "
+                f"installed packages); give {forms}"
             ) from error
         raise
 

@@ -27,7 +27,7 @@ class Sampling:
     @classmethod
     def of(cls, config: RolloutConfig) -> "Sampling":
         """Take the parameters from a run's settings."""
-        return cls(**config.model_dump(exclude={"prompts", "group_size"}))
+        return cls(**config.model_dump(exclude={"prompts", "group_size", "max_context"}))
 
     @property
     def truncated(self) -> bool:
@@ -54,6 +54,7 @@ class Outcome:
 
     name: str
     reward: float | None = None
+    by_turn: bool = False  # it gives rewards in its replies, 0 in sum if it gave none
     state: Mapping[str, Any] = field(default_factory=dict)
     calls: int = 0  # of tools
     failures: int = 0  # calls that gave an error

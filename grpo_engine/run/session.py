@@ -11,6 +11,7 @@ from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.distributed.ranks import Ranks
+from grpo_engine.environments.dialogues import Environments
 from grpo_engine.platform.guard import ThreadGuard
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
@@ -58,6 +59,7 @@ class Run:
     sampling: Sampling
     micro_rows: int
     threads: int
+    environments: Environments | None = None
     ranks: Ranks = field(default_factory=Ranks)
     progress: Progress = field(default_factory=Progress)
     sampler_weights: dict[str, mx.array] | None = None  # if the sampler lags behind the policy

@@ -16,6 +16,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.distributed.lifeline import Lifeline
 from grpo_engine.distributed.ranks import Ranks
+from grpo_engine.environments.dialogues import open_environments
 from grpo_engine.errors import CheckpointError
 from grpo_engine.evaluation.pinned import first_pins
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
@@ -137,9 +138,13 @@ def load_run(
         settled=mismatch.correction(chosen, recipe),
     )
     render = _renderer(config, task, policy)
+    environments = open_environments(
+        config, task, folder, render, policy.end_ids, stack.enter_context, lambda: control.stop_now
+    )
     for text in (*policy.notes, *render.check()):
         yield NoteWritten(step=step, text=text)
-    scorer = stack.enter_context(Scorer(config, task, folder, control, policy.tokenizer))
+    given = environments.pool.rewards if environments is not None else None
+    scorer = stack.enter_context(Scorer(config, task, folder, control, policy.tokenizer, given))
     rows = yield from _fitted_rows(config, policy, task, render, ranks, step)
     sampling = Sampling.of(config.rollout)
     if sampling.truncated:
@@ -154,6 +159,7 @@ def load_run(
         task=task,
         render=render,
         scorer=scorer,
+        environments=environments,
         optimizer=learner,
         critic_optimizer=critic,
         alerts=Alerts(_limits(config, recipe, policy, scorer)),

@@ -64,6 +64,8 @@ class Task:
     prefill: str = ""
     shuffle: bool = True
     notes: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()  # used unless the settings name tools or an environment
+    environment: str = ""
 
 
 class Generated(Sequence[Example]):

@@ -18,7 +18,7 @@ from grpo_engine.errors import RewardError
 from grpo_engine.events import RewardValue
 from grpo_engine.rewards.load import GIVEN
 from grpo_engine.rewards.worker.outcome import Kind, Outcome, RewardProblem, ScoredRewards
-from grpo_engine.rewards.worker.process import DiedError, RewardProcess, TimedOutError
+from grpo_engine.rewards.worker.process import DiedError, TimedOutError, UserProcess
 
 # Calls in a row that fail completely before the run ends.
 PATIENCE = 5
@@ -55,9 +55,11 @@ class RewardWorker:
         folder: Path,
         time_limit: float,
         interrupted: Callable[[], bool] = lambda: False,
+        *,
+        may_be_empty: bool = False,
     ) -> None:
         self.functions = [Function(s.name, s.weight, s.options) for s in specs]
-        if not self.functions:
+        if not self.functions and not may_be_empty:
             raise RewardError(
                 "there is no reward function: the task has none of its own; "
                 "name one in rewards.functions"
@@ -65,7 +67,7 @@ class RewardWorker:
         self.time_limit = time_limit
         self.folder = folder
         self._interrupted = interrupted
-        self._process: RewardProcess | None = None
+        self._process: UserProcess | None = None
         self._has_batch = False
         self._batch: dict[str, Any] = {}
 
@@ -149,7 +151,7 @@ class RewardWorker:
 
     def _start(self) -> None:
         """Start the process and load every function, in order."""
-        self._process = RewardProcess(self.folder, self._interrupted)
+        self._process = UserProcess(self.folder)
         self._has_batch = False
         for function in self.functions:
             request = {
@@ -157,7 +159,7 @@ class RewardWorker:
                 "weight": function.weight,
             }  # fmt: skip
             try:
-                found = self._process.ask(request, self._load_limit)
+                found = self._process.ask(request, self._load_limit, self._interrupted)
             except TimedOutError as error:
                 self._abandon()
                 raise RewardError(
@@ -205,9 +207,9 @@ class RewardWorker:
             self._start()
         assert self._process is not None
         if not self._has_batch:
-            self._process.ask(self._batch, self._load_limit)
+            self._process.ask(self._batch, self._load_limit, self._interrupted)
             self._has_batch = True
-        return self._process.ask(frame, self.time_limit + SLACK)
+        return self._process.ask(frame, self.time_limit + SLACK, self._interrupted)
 
     def _call(self, index: int) -> Outcome:
         function, count = self.functions[index], len(self._batch["batch"]["completions"])
@@ -362,7 +364,7 @@ class RewardWorker:
         ]
         return ScoredRewards(
             names=self.names,
-            rewards=tuple(zip(*columns, strict=True)),
+            rewards=tuple(zip(*columns, strict=True)) or ((),) * count,
             steps=tuple(tuple(outcome.steps) for outcome in outcomes),
             extras=extras,
             metrics={name: sum(numbers) / len(numbers) for name, numbers in metrics.items()},
