@@ -2,8 +2,9 @@
 
 An instance lives in one process. A call that hangs or crashes loses its process; then the other
 episodes of that process are repeated in a new one from the answers so far, each before its next
-call. If a process with several calls ends, one call at a time is tried again, to find the one that
-ends it. A rollout whose environment fails has an error, and the run continues.
+call. If a process with several calls ends or does not respond at all, its calls are made again one
+at a time, to find the one at fault. A rollout whose environment fails has an error, and the run
+continues.
 """
 
 import time
@@ -71,11 +72,12 @@ class _Episode:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A call that was asked for; sent if it has a deadline."""
+    """A call that was asked for, and when it must have ended after it was sent."""
 
     number: int
     episode: _Episode
     frame: dict[str, Any]
+    limit: float = 0.0
     deadline: float = 0.0
 
 
@@ -262,8 +264,8 @@ class EnvironmentPool:
             else:
                 frame = {**frame, "begin": None}
             episode.home = seat.process
-            limit = self._time_limit * (1 + past) + SLACK + extra
-            request.deadline = time.monotonic() + limit
+            request.limit = self._time_limit * (1 + past) + SLACK
+            request.deadline = time.monotonic() + request.limit + extra
             seat.sent[request.number] = request
             try:
                 seat.process.post(frame)
@@ -292,10 +294,12 @@ class EnvironmentPool:
                 if not frame["ok"]:  # it could be loaded before
                     self._cannot_load(seat, frame)
                     return
+                for request in seat.sent.values():
+                    request.deadline = time.monotonic() + request.limit
                 continue
-            request = seat.sent.pop(frame["id"], None)
-            if request is None:
+            if frame["id"] not in seat.sent:
                 continue
+            request = seat.sent.pop(frame["id"])
             seat.suspects.discard(request.number)
             self._heard(request, frame)
             if frame.get("hangs"):
@@ -315,14 +319,14 @@ class EnvironmentPool:
         late = [one for one in seat.sent.values() if now > one.deadline]
         if not late or seat.process is None:
             return
-        where = seat.process.hung_at()
-        request = min(late, key=lambda one: one.deadline)
-        del seat.sent[request.number]
-        seat.suspects.discard(request.number)
-        self._heard(request, {
-            "ok": False, "ms": 1000 * self._time_limit, "where": where,
-            "message": f"took longer than task.environment_time_limit {self._time_limit:g} s",
-        })  # fmt: skip
+        if len(seat.sent) == 1:
+            request = seat.sent.popitem()[1]
+            seat.suspects.discard(request.number)
+            self._heard(request, {
+                "ok": False, "ms": 1000 * self._time_limit, "where": seat.process.hung_at(),
+                "message": f"took longer than task.environment_time_limit {self._time_limit:g} s",
+            })  # fmt: skip
+        seat.suspects |= set(seat.sent)
         self._restart(seat)
 
     def _lost(self, seat: _Seat, error: DiedError) -> None:

@@ -215,7 +215,8 @@ class Server:
             if self.calls.pop(number, None) is not None:
                 self.send({
                     "id": number, "ok": False, "kind": "timeout", "hangs": True, "ms": 1000 * limit,
-                    "message": late(limit), "where": line_of(call.thread),
+                    "message": late(call.frame["limit"]),
+                    "where": line_of(call.thread),
                 })  # fmt: skip
 
 

@@ -1,6 +1,5 @@
 """Rows at different turns: decoded together they equal one row at a time from scratch."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.config.settings import ModelConfig
+from grpo_engine.events import RolloutsAdvanced
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
@@ -45,10 +45,9 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripted replies come by looks and not by the clock."""
     monkeypatch.setattr(decode, "PATIENCE", 60.0)
-    yield
 
 
 def sample(policy: Policy, sampling: Sampling, dialogue: Any) -> list[Rollout]:
@@ -100,7 +99,7 @@ def test_made_up_dialogues_equal_one_row_at_a_time_from_scratch(
 ) -> None:
     script, delays, failures = made
     episodes = Scripted(script, delays, failures)
-    limits = {"end": end, "max_turns": max_turns, "max_context": max_context}
+    limits: dict[str, Any] = {"end": end, "max_turns": max_turns, "max_context": max_context}
     expected = one_by_one(
         policy, PROMPTS, sampling, dialogues(Scripted(script, failures=failures), **limits),
         script, seed=1, step=2,
@@ -131,7 +130,7 @@ def test_kept_caches_serve_models_of_every_build(
     )
     assert_same(rollouts, expected)
     assert policy.batching == batching
-    assert max(len(rollout.spans) for rollout in rollouts) > 3
+    assert max(len(rollout.spans) for rollout in rollouts) >= 3
 
 
 def test_log_probabilities_of_a_dialogue_equal_one_forward_over_its_text(policy: Policy) -> None:
@@ -220,6 +219,7 @@ def test_the_text_on_the_board_adds_up_to_the_text_of_the_rollout(policy: Policy
     shown: dict[tuple[int, int], str] = {}
     ends = {}
     for event in events:
+        assert isinstance(event, RolloutsAdvanced)
         for delta in event.rows:
             key = (delta.group, delta.index)
             shown[key] = shown.get(key, "") + delta.text
