@@ -132,11 +132,11 @@ class Row:
         return any(stop in tail for stop in stops)
 
     def ask(self, ends: frozenset[int]) -> str:
-        """End the model's turn and return its text, for the environment."""
+        """End the model's turn and return the answer, for the environment."""
         self._pending += self._growing.advance(self._shown(ends), last=True)
         text = self._close(ends)
         self.finish, self.asks = None, True
-        return text
+        return text if self.turn else self.prompt.prefill + text
 
     def hear(self, reply: EnvironmentReply, tokens: Sequence[int] = ()) -> None:
         """Append an environment's reply; without tokens no turn follows it."""

@@ -187,7 +187,7 @@ def rows_to_sample(
     return [
         PromptRows(
             key=example.key, group=first + place, ids=prompt.ids, rows=rows, attempt=attempt,
-            occurrence=again[place],
+            occurrence=again[place], prefill=prefill_of(prompt.prompt),
         )
         for place, (example, prompt) in enumerate(zip(examples, prompts, strict=True))
     ]  # fmt: skip
