@@ -73,13 +73,15 @@ def total_reward(values: Iterable[float | None], weights: Iterable[float]) -> fl
 class Span:
     """Consecutive tokens of one author: the model's in a turn, or the environment's reply to it.
 
-    `reward` and `info` are what the environment gave for the turn, `ms` how long it took.
+    `chars` are those of the answer's text. `reward` and `info` are what the environment gave for
+    the turn, `ms` how long it took.
     """
 
     start: int
     length: int
     kind: Literal["model", "environment"]
     turn: int  # counted from 0
+    chars: int = 0
     name: str = ""  # the tools called, or the environment
     ms: float | None = None
     error: str = ""

@@ -25,6 +25,7 @@ from grpo_engine.rollouts.prompts import (
     reward_prompt,
 )
 from grpo_engine.rollouts.types import Rollout
+from grpo_engine.tasks.answers import text_of
 from grpo_engine.tasks.base import Example, RewardSpec, Task
 
 REMEDIES = {
@@ -204,8 +205,7 @@ class Scorer:
             found = self._worker.score(
                 [reward_prompt(prompt.prompt) for prompt in prompts],
                 [
-                    [dict(message) for message in rollout.messages]
-                    or reward_completion(prompt.prompt, rollout.text)
+                    completion_of(prompt, rollout)
                     for prompt, rollout in zip(prompts, rollouts, strict=True)
                 ],
                 [list(rollout.ids) for rollout in rollouts],
@@ -258,6 +258,14 @@ class Scorer:
             )
             for name in self._environments
         )  # fmt: skip
+
+
+def completion_of(prompt: RenderedPrompt, rollout: Rollout) -> str | list[dict[str, Any]]:
+    """The completion as reward functions get it; of a dialogue about a text, the model's turns."""
+    if not rollout.messages:
+        return reward_completion(prompt.prompt, rollout.text)
+    messages = [dict(message) for message in rollout.messages]
+    return text_of(messages) if isinstance(prompt.prompt, str) else messages
 
 
 def last_model_token(rollout: Rollout) -> int:

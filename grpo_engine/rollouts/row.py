@@ -145,6 +145,7 @@ class Row:
         self.spans.append(
             Span(
                 start=start, length=len(tokens), kind="environment", turn=self.turn,
+                chars=len(text),
                 name=reply.name, ms=reply.ms, error=reply.error, reward=reply.reward,
                 info=reply.info,
             )
@@ -180,7 +181,11 @@ class Row:
             self._ends += [before + place for place in places]
             self._ends += [len(self._said)] * (count - len(shown))
         self.messages.append({"role": "assistant", "content": text})
-        self.spans.append(Span(start=self.begin, length=count, kind="model", turn=self.turn))
+        self.spans.append(
+            Span(
+                start=self.begin, length=count, kind="model", turn=self.turn, chars=len(text),
+            )
+        )  # fmt: skip
         return text
 
     def delta(self, ends: frozenset[int]) -> RowDelta:
