@@ -121,11 +121,9 @@ class EnvironmentPool:
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
         seat = self._seats[0]
-        seat.process = UserProcess(self._folder, MODULE, seat.name)
+        seat.process = UserProcess(self._folder, self._interrupted, MODULE, seat.name)
         try:
-            found = seat.process.ask(
-                {**self._load, "describes": True}, self._load_limit, self._interrupted
-            )
+            found = seat.process.ask({**self._load, "describes": True}, self._load_limit)
         except ScoringInterruptedError:
             self.close()
             raise StopNow("stopped while the environments were being loaded") from None
@@ -277,7 +275,7 @@ class EnvironmentPool:
         """Start the seat's process if it has none; return how much longer its calls may take."""
         if seat.process is not None:
             return 0.0
-        seat.process = UserProcess(self._folder, MODULE, seat.name)
+        seat.process = UserProcess(self._folder, self._interrupted, MODULE, seat.name)
         seat.process.post({**self._load, "describes": False})
         return self._load_limit
 

@@ -151,7 +151,7 @@ class RewardWorker:
 
     def _start(self) -> None:
         """Start the process and load every function, in order."""
-        self._process = UserProcess(self.folder)
+        self._process = UserProcess(self.folder, self._interrupted)
         self._has_batch = False
         for function in self.functions:
             request = {
@@ -159,7 +159,7 @@ class RewardWorker:
                 "weight": function.weight,
             }  # fmt: skip
             try:
-                found = self._process.ask(request, self._load_limit, self._interrupted)
+                found = self._process.ask(request, self._load_limit)
             except TimedOutError as error:
                 self._abandon()
                 raise RewardError(
@@ -207,9 +207,9 @@ class RewardWorker:
             self._start()
         assert self._process is not None
         if not self._has_batch:
-            self._process.ask(self._batch, self._load_limit, self._interrupted)
+            self._process.ask(self._batch, self._load_limit)
             self._has_batch = True
-        return self._process.ask(frame, self.time_limit + SLACK, self._interrupted)
+        return self._process.ask(frame, self.time_limit + SLACK)
 
     def _call(self, index: int) -> Outcome:
         function, count = self.functions[index], len(self._batch["batch"]["completions"])

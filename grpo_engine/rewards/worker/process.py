@@ -90,12 +90,17 @@ class CappedLog:
 class UserProcess:
     """A new interpreter in its own process group, which runs `main` of a module.
 
-    `name` is that of its log and its trace in the folder.
+    `interrupted` is polled while `ask` waits. `name` is that of its log and trace in the folder.
     """
 
     def __init__(
-        self, folder: Path, module: str = "grpo_engine.rewards.worker.main", name: str = "rewards"
+        self,
+        folder: Path,
+        interrupted: Callable[[], bool],
+        module: str = "grpo_engine.rewards.worker.main",
+        name: str = "rewards",
     ) -> None:
+        self._interrupted = interrupted
         self._log = CappedLog(folder / f"{name}.log")
         self._trace = folder / f"{name}.trace"
         self._trace.write_bytes(b"")
@@ -134,12 +139,12 @@ class UserProcess:
         """The process id, also its group's id."""
         return self._process.pid
 
-    def ask(self, frame: Any, limit: float, interrupted: Callable[[], bool]) -> Any:
+    def ask(self, frame: Any, limit: float) -> Any:
         """Send a frame and wait for the reply, at most `limit` seconds."""
         deadline = time.monotonic() + limit
         self.post(frame)
         while not (replies := self.collect(TICK)):
-            if interrupted():
+            if self._interrupted():
                 raise ScoringInterruptedError("stopped while rewards were being scored")
             if time.monotonic() > deadline:
                 raise TimedOutError(self.hung_at())
