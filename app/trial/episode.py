@@ -47,6 +47,7 @@ class Episode:
             )
         self.row = dict(row or {})
         self._prompt = prompt
+        self._system = "" if task is None else task.system_prompt
         self._name = str(self.row.get("environment", "")) if "" not in names else ""
         if self._name not in names:
             raise DataError(
@@ -60,7 +61,9 @@ class Episode:
         job = Job(environment=self._name, row=self.row, seed=self._seed, index=0)
         (opening,) = self.pool.begin([job])
         prompt = opening.after(self._prompt)
-        return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        system = [{"role": "system", "content": self._system}] if self._system else []
+        asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        return [*system, *asked]
 
     @property
     def failure(self) -> str:

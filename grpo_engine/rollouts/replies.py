@@ -97,6 +97,8 @@ def reply_tokens(
     end = None
     if closed and ANSWER not in render.tokenizer.decode(head[closed[-1] :]):
         end, head = head[closed[-1]], head[: closed[-1] + 1]
+    while end is None and ANSWER in render.tokenizer.decode(head[:-1]):
+        head = head[:-1]  # what the template puts after every answer
     found = ReplyTokens(
         render=render, is_plain=False, controls=made.controls, head=tuple(head), end_token=end
     )
