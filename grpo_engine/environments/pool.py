@@ -27,7 +27,7 @@ from grpo_engine.rollouts.dialogue import EnvironmentReply, ToolCall
 from grpo_engine.rollouts.prompts import Opening
 from grpo_engine.rollouts.types import Outcome
 
-MODULE = "grpo_engine.environments.worker.main"
+CODE = "from grpo_engine.environments.worker.main import main; main()"
 PROCESSES = 2
 AT_A_TIME = 64  # calls that a process makes side by side
 LEAST_LOAD_S = 30.0  # for a new interpreter and its imports, on a busy machine
@@ -121,7 +121,7 @@ class EnvironmentPool:
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
         seat = self._seats[0]
-        seat.process = UserProcess(self._folder, self._interrupted, MODULE, seat.name)
+        seat.process = UserProcess(self._folder, self._interrupted, CODE, seat.name)
         try:
             found = seat.process.ask({**self._load, "describes": True}, self._load_limit)
         except ScoringInterruptedError:
@@ -275,7 +275,7 @@ class EnvironmentPool:
         """Start the seat's process if it has none; return how much longer its calls may take."""
         if seat.process is not None:
             return 0.0
-        seat.process = UserProcess(self._folder, self._interrupted, MODULE, seat.name)
+        seat.process = UserProcess(self._folder, self._interrupted, CODE, seat.name)
         seat.process.post({**self._load, "describes": False})
         return self._load_limit
 

@@ -21,7 +21,8 @@ from grpo_engine.rewards.worker.descendants import MARK, end_all
 from grpo_engine.rewards.worker.frames import GarbledError, pack, take
 
 ROOT = Path(__file__).resolve().parents[3]
-BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from {} import main; main()"
+BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+REWARDS = "from grpo_engine.rewards.worker.main import main; main()"
 # Libraries in the worker get one thread each, to leave the cores to the engine.
 ONE_THREAD = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
@@ -88,7 +89,7 @@ class CappedLog:
 
 
 class UserProcess:
-    """A new interpreter in its own process group, which runs `main` of a module.
+    """A new interpreter in its own process group, which runs this code.
 
     `interrupted` is polled while `ask` waits. `name` is that of its log and trace in the folder.
     """
@@ -97,7 +98,7 @@ class UserProcess:
         self,
         folder: Path,
         interrupted: Callable[[], bool],
-        module: str = "grpo_engine.rewards.worker.main",
+        code: str = REWARDS,
         name: str = "rewards",
     ) -> None:
         self._interrupted = interrupted
@@ -118,8 +119,7 @@ class UserProcess:
         self._mark = uuid4().hex
         environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0"}
         environment[MARK] = self._mark
-        boot = BOOT.format(module)
-        arguments = [sys.executable, "-P", "-u", "-c", boot, str(ROOT), *map(str, fds)]
+        arguments = [sys.executable, "-P", "-u", "-c", BOOT + code, str(ROOT), *map(str, fds)]
         self._process = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
