@@ -172,7 +172,8 @@ class Board:
         )  # fmt: skip
         self._rollouts[group.index] = {
             one.index: Growing(BoardRollout(
-                index=one.index, text=one.text, tokens=len(one.ids), finish=one.finish,
+                index=one.index, text=one.text, tokens=ev.model_tokens(one.ids, one.spans),
+                finish=one.finish,
             ))
             for one in group.rollouts
         }  # fmt: skip

@@ -46,6 +46,10 @@ class RewardError(EngineError):
     """A reward function cannot be loaded, failed, or returned something other than scores."""
 
 
+class BrokenEnvironmentError(EngineError):
+    """An environment or a tool cannot be loaded."""
+
+
 class CheckpointError(EngineError):
     """A checkpoint is missing, damaged, or belongs to another configuration."""
 

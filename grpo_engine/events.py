@@ -13,7 +13,8 @@ from typing import Any, Literal, Union
 
 Phase = Literal["load", "generate", "score", "logprobs", "update", "evaluate", "checkpoint"]
 Origin = Literal["train", "eval", "pinned"]
-Finish = Literal["stop", "length", "stop_string"]
+Finish = Literal["stop", "length", "stop_string", "turns", "context", "environment_error"]
+CUT: frozenset[Finish] = frozenset({"length", "context"})  # a limit ended the answer, not the model
 Severity = Literal["info", "warning", "error"]
 
 
@@ -69,6 +70,31 @@ def total_reward(values: Iterable[float | None], weights: Iterable[float]) -> fl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Consecutive tokens of one author: the model's in a turn, or the environment's reply to it.
+
+    `chars` are those of the answer's text. `reward` and `info` are what the environment gave for
+    the turn, `ms` how long it took.
+    """
+
+    start: int
+    length: int
+    kind: Literal["model", "environment"]
+    turn: int  # counted from 0
+    chars: int = 0
+    name: str = ""  # the tools called, or the environment
+    ms: float | None = None
+    error: str = ""
+    reward: float | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+def model_tokens(ids: Sequence[int], spans: Iterable[Span]) -> int:
+    """Tokens of an answer without its environment's; an answer without spans is one turn."""
+    return len(ids) - sum(span.length for span in spans if span.kind == "environment")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """One scored rollout: its ids as sampled, its text for people, and its rewards.
 
@@ -84,6 +110,7 @@ class Completion:
     advantage: float | None
     sampler_logprobs: tuple[float, ...]
     ends: tuple[int, ...] = ()
+    spans: tuple[Span, ...] = sparse()  # empty for one turn of the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

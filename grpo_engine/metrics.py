@@ -148,6 +148,19 @@ _SPECS = (
     _spec("time/others", "time: other programs", "Processor seconds that other programs used "
           "during the step. Where they and the step time grow together, the machine is busy.",
           "none", "s"),
+    _spec("time/environment", "time: environment", "Seconds in which sampling waited for "
+          "environments and no row could go on. It is part of the time for sampling.", "down", "s"),
+    _spec("turns/mean", "turns", "Mean turns of the model in an answer. It tells how much of a "
+          "dialogue the model makes use of.", "none", "turns"),
+    _spec("turns/max", "most turns", "Turns of the longest dialogue. At task.max_turns it was "
+          "cut.", "none", "turns", reduction="max"),
+    _spec("tools/call_frequency", "tool calls", "Calls of tools per answer. At 0 the model does "
+          "not use its tools.", "none", "calls"),
+    _spec("tools/failure_frequency", "tool calls failed", "Share of tool calls that could not be "
+          "made or gave an error. The model sees the error and can learn from it.", "down",
+          "share"),
+    _spec("environment/errors", "environments failed", "Share of answers whose environment "
+          "failed. They get no reward.", "down", "share"),
     _spec("step_time", "step time", "Seconds of the whole step without pauses. If it doubles, "
           "the machine is busy or answers got longer.", "down", "s"),
     _spec("tokens_per_second", "tokens per second", "Answer tokens sampled per second of "
@@ -189,6 +202,9 @@ def spec(name: str) -> MetricSpec:
     if name in METRICS:
         return METRICS[name]
     head, _, rest = name.partition("/")
+    if head == "env":
+        return _spec(name, rest, f"{rest}, as the environments told it at the end of their "
+                     "episodes. It is the mean over answers.")  # fmt: skip
     if head == "rewards":
         return _reward_spec(name, rest)
     if head == "sampled":

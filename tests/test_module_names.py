@@ -133,6 +133,7 @@ def test_every_module_named_in_a_string_is_there() -> None:
         "app.__main__",  # -m in a list of arguments
         "app.trial.process",
         "grpo_engine.rewards.worker.main:main",  # code for a child process
+        "grpo_engine.environments.worker.main:main",
         "benchmarks.quick",  # the Makefile
         "app.tui.screens.watch:WatchScreen",
         "app.feed.demo",  # a docstring

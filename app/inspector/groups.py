@@ -9,6 +9,7 @@ from typing import Literal
 
 from app.text.numbers import short
 from experiments.values import GroupView, RolloutView, TokenRow
+from grpo_engine.events import CUT
 
 SortKey = Literal["prompt", "surprise", "reward", "length", "kl", "clip"]
 SORT_KEYS: tuple[SortKey, ...] = ("prompt", "surprise", "reward", "length", "kl", "clip")
@@ -64,9 +65,7 @@ class Verdict:
 def verdicts(rollout: RolloutView, group: GroupView) -> tuple[Verdict, ...]:
     """Return the labels of an answer."""
     chips = [
-        Verdict("cut at the limit", False)
-        if rollout.finish == "length"
-        else Verdict("finished", True)
+        Verdict("cut at the limit", False) if rollout.finish in CUT else Verdict("finished", True)
     ]
     for reward in rollout.rewards:
         if reward.value is None:

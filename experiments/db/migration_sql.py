@@ -350,6 +350,10 @@ CREATE INDEX IF NOT EXISTS run_list ON run (
 );
 """
 
+SPANS = """
+ALTER TABLE rollout ADD COLUMN spans TEXT NOT NULL DEFAULT '';
+"""
+
 REBUILD = """
 INSERT INTO rollout_words (rollout_words) VALUES ('rebuild');
 INSERT INTO prompt_words (prompt_words) VALUES ('rebuild');
@@ -361,5 +365,6 @@ MIGRATIONS = {
     "m003_queue": QUEUE,
     "m004_order": ORDER,
     "m005_list": LIST,
+    "m006_spans": SPANS,
 }
 CURRENT = len(MIGRATIONS)

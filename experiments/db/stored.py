@@ -238,6 +238,7 @@ class Rollout(NamedTuple):
     advantage: float | None = None
     clip_fraction: float | None = None
     kl: float | None = None
+    spans: str = ""
 
 
 class RolloutReward(NamedTuple):

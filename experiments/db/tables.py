@@ -370,12 +370,17 @@ class RolloutRow(SQLModel, table=True):
     reward: float | None = Field(default=None, description="Weighted sum of the reward functions.")
     advantage: float | None = Field(default=None, description="The advantage used in the update.")
     tokens: int = Field(description="Tokens.")
-    finish: str = Field(description="stop, length or stop_string.")
+    finish: str = Field(
+        description="stop, length, stop_string, turns, context or environment_error."
+    )
     clip_fraction: float | None = Field(
         default=None, description="Share of its tokens that were clipped."
     )
     kl: float | None = Field(default=None, description="Mean distance to the reference.")
     nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
+    spans: str = Field(
+        default="", description="Turns and their environment's replies, JSON; empty for one turn."
+    )
 
 
 class RolloutRewardRow(SQLModel, table=True):

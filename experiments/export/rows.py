@@ -7,12 +7,13 @@ from experiments.db.texts import iso
 from experiments.errors import ExportError
 from experiments.reader import StoreReader
 from experiments.values import GroupView, RolloutView, RunSummary
+from grpo_engine.events import Span
 
 Row = dict[str, Any]
 PAGE = 200
 WINDOW = 2000
 METRIC_FIELDS = ("run", "name", "step", "at", "elapsed", "tokens")
-WHAT = ("runs", "metrics", "rollouts", "tokens", "evaluations")
+WHAT = ("runs", "metrics", "rollouts", "turns", "tokens", "evaluations")
 RUN_FIELDS = (
     "id", "uid", "name", "status", "model", "task", "recipe", "seed", "step", "total_steps",
     "tokens", "elapsed", "created_at", "started_at", "ended_at", "device", "dataset_fingerprint",
@@ -23,8 +24,8 @@ RUN_FIELDS = (
 def rows_of(what: str, reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
     """Return the rows of an export, read lazily."""
     makers: dict[str, Callable[[StoreReader, Sequence[RunSummary]], Iterator[Row]]] = {
-        "runs": run_rows, "metrics": metric_rows, "rollouts": rollout_rows, "tokens": token_rows,
-        "evaluations": evaluation_rows,
+        "runs": run_rows, "metrics": metric_rows, "rollouts": rollout_rows, "turns": turn_rows,
+        "tokens": token_rows, "evaluations": evaluation_rows,
     }  # fmt: skip
     if what not in makers:
         raise ExportError(f"{what!r} cannot be exported; choose from {', '.join(WHAT)}")
@@ -112,6 +113,27 @@ def rollout_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Ro
         for group in groups_of(reader, run):
             for rollout in group.rollouts:
                 yield rollout_row(run, group, rollout)
+
+
+def turn_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
+    """One row per turn of the model and per reply of its environment."""
+    for run in runs:
+        for group in groups_of(reader, run):
+            for rollout in group.rollouts:
+                whole = Span(
+                    start=0, length=rollout.tokens, kind="model", turn=0, chars=len(rollout.text)
+                )
+                begin = 0
+                for span in rollout.spans or (whole,):
+                    text, begin = rollout.text[begin : begin + span.chars], begin + span.chars
+                    yield {
+                        "run": run.id, "step": group.step, "origin": group.origin,
+                        "group": group.index, "index": rollout.index, "turn": span.turn,
+                        "kind": span.kind, "name": span.name, "text": text,
+                        "tokens": span.length, "reward": span.reward, "ms": span.ms,
+                        "error": span.error, "rollout": rollout.key,
+                        **{f"info/{name}": value for name, value in span.info.items()},
+                    }  # fmt: skip
 
 
 def token_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin
 
 from experiments.db.numbers import loads, number
 from experiments.db.texts import Escaped, unescape
+from grpo_engine.events import Span
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -75,12 +76,19 @@ class Shape(Generic[V]):
         return made
 
 
+def spans(text: str) -> tuple[Span, ...]:
+    """The spans of a completion from their JSON."""
+    return tuple(Span(**one) for one in json.loads(text)) if text else ()
+
+
 def _conversion(wanted: Any, stored: Any) -> Callable[[Any], Any] | None:
     """Return the conversion from the stored type to the field's type; None if they are the same."""
     if wanted is float and stored == float | None:
         return number
     if wanted is bool:
         return bool
+    if stored is str and wanted == tuple[Span, ...]:
+        return spans
     if stored is str and get_origin(wanted) is Mapping:
         return loads if get_args(wanted)[1] is float else json.loads
     return None

@@ -1,5 +1,7 @@
 """The rows of one transaction, and the conversion of groups to rows."""
 
+import dataclasses
+import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -126,7 +128,8 @@ class GroupRows:
             stored.Rollout(
                 id=key, group_id=group, run_id=self.run, idx=completion.index, text=text,
                 reward=known(completion.reward), advantage=known(completion.advantage),
-                tokens=len(completion.ids), finish=completion.finish,
+                tokens=ev.model_tokens(completion.ids, completion.spans), finish=completion.finish,
+                spans=spans_json(completion.spans),
                 **of_numbers(completion, numbers),
             )
         )  # fmt: skip
@@ -141,6 +144,17 @@ class GroupRows:
                 )
             )  # fmt: skip
             rows.sizes += 30 + len(reason)
+
+
+def spans_json(spans: Sequence[ev.Span]) -> str:
+    """The spans of a completion as JSON without fields that have their default."""
+    usual = {f.name: f.default for f in dataclasses.fields(ev.Span)} | {"info": {}}
+    if not spans:
+        return ""
+    return json.dumps([
+        {name: value for name, value in dataclasses.asdict(span).items() if value != usual[name]}
+        for span in spans
+    ])  # fmt: skip
 
 
 def of_numbers(completion: ev.Completion, numbers: ev.TokenNumbers | None) -> dict[str, Any]:

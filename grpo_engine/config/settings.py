@@ -91,13 +91,24 @@ class TaskConfig(Section):
     held_out_split: str = setting("", "Split to evaluate on; empty to set training rows aside.")
     max_prompt_tokens: int = setting(0, "Longer prompts are an error; 0 for the context.", ge=0)
     chat_template: str = setting(
-        "", "Empty for the model's own, `plain` for bare text, or a Jinja file."
+        "", "Empty for the model's own, `plain` for bare text, `chatml`, or a Jinja file."
     )
     chat_template_kwargs: Mapping[str, JsonValue] = setting({}, "Passed to the chat template.")
     bad_rows: Literal["refuse", "skip"] = setting(
         "refuse", "Rows that cannot be used, such as too long ones: refuse the data, or skip them."
     )
     shuffle: bool = setting(True, "Draw training problems in a seeded random order.")
+    tools: tuple[str, ...] = setting(
+        (), "Functions that the model can call: `file.py:function` or `module:function`."
+    )
+    environment: str | Mapping[str, str] = setting(
+        "", "What replies to answers: `file.py:Class`, or several by the name in a row's "
+        "`environment`; empty for one turn.",
+    )  # fmt: skip
+    environment_time_limit: float = setting(
+        30.0, "Longest reply of an environment or a tool.", gt=0, unit="s", le=86400
+    )
+    max_turns: int = setting(8, "Most turns of the model with tools or an environment.", ge=1)
 
 
 class RewardsConfig(Section):
@@ -130,6 +141,9 @@ class RolloutConfig(Section):
     repetition_penalty: float = setting(1.0, "Divide logits of seen tokens; 1 is off.", ge=1, le=10)
     stop: tuple[str, ...] = setting((), "Texts that end an answer.")
     think_budget: int = setting(0, "Most tokens before `</think>`; 0 for no cap.", ge=0)
+    max_context: int = setting(
+        0, "Most tokens of prompt, answer and replies; 0 for the model's context.", ge=0
+    )
     max_rows: int = setting(0, "Rows decoded at a time; 0 for all of the step.", ge=0)
     ignore_end: bool = setting(False, "Sample past end tokens, for benchmarks.")
 

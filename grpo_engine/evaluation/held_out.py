@@ -17,7 +17,7 @@ from grpo_engine.evaluation.statistics import (
     share_with_interval,
     wilson,
 )
-from grpo_engine.events import EvaluationFinished, EvaluationSample, Event, PhaseStarted
+from grpo_engine.events import CUT, EvaluationFinished, EvaluationSample, Event, PhaseStarted
 from grpo_engine.metrics import spec
 from grpo_engine.rewards.scorer import Right
 from grpo_engine.rewards.shape import well_formed
@@ -144,8 +144,8 @@ def summarise(groups: Sequence[SampledGroup], right: Right, format_: str) -> dic
         known = [v for group in groups for v in group.scores.column(name) if v is not None]
         if known:
             metrics[f"eval/rewards/{name}"] = statistics.fmean(known)
-    lengths = [len(rollout.ids) for group in groups for rollout in group.rollouts]
-    truncated = [rollout.finish == "length" for group in groups for rollout in group.rollouts]
+    lengths = [rollout.length for group in groups for rollout in group.rollouts]
+    truncated = [rollout.finish in CUT for group in groups for rollout in group.rollouts]
     metrics["eval/mean_length"] = statistics.fmean(lengths) if lengths else 0.0
     metrics["eval/truncated"] = statistics.fmean(truncated) if truncated else 0.0
     if groups and right.function in groups[0].scores.names:

@@ -17,6 +17,7 @@ from grpo_engine.rewards.builtins import BUILT_IN, nearest
 
 # The arguments that TRL passes to every reward function, besides the data set's columns.
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+ENVIRONMENTS = "environments"  # given as well if the run has environments
 FORMS = "a built-in name, file.py:function, module:function, http://… or model:folder"
 
 
@@ -91,7 +92,7 @@ def as_reward(name: str, function: Any, file: str, options: Mapping[str, Any]) -
 
 
 def find(name: str) -> tuple[Any, str]:
-    """The object that a name refers to, and its source file."""
+    """The reward function that a name refers to, and its source file."""
     wanted = names.Wanted(f"reward {name}", RewardError, FORMS)
     if name.startswith(("http://", "https://")):
         from grpo_engine.rewards.endpoint import Endpoint

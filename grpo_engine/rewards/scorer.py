@@ -1,7 +1,7 @@
 """Scores answers with the run's reward functions, and knows which one decides accuracy."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import ConfigError, EngineError
-from grpo_engine.events import AlertRaised
+from grpo_engine.events import AlertRaised, RewardValue
 from grpo_engine.metrics import function_of
 from grpo_engine.rewards.combine import process_steps
+from grpo_engine.rewards.load import ENVIRONMENTS
 from grpo_engine.rewards.scoring import OVERLONG, Scores, Steps
 from grpo_engine.rewards.worker.client import RewardWorker
 from grpo_engine.rewards.worker.local import Functions
@@ -27,6 +28,7 @@ from grpo_engine.rollouts.prompts import (
     reward_prompt,
 )
 from grpo_engine.rollouts.types import Rollout
+from grpo_engine.tasks.answers import text_of
 from grpo_engine.tasks.base import Example, RewardSpec, Task
 
 REMEDIES = {
@@ -136,16 +138,27 @@ class Scorer:
     """Client of the reward worker; a context manager that ends its process."""
 
     def __init__(
-        self, config: RunConfig, task: Task, folder: Path, control: Control, tokenizer: Any,
+        self,
+        config: RunConfig,
+        task: Task,
+        folder: Path,
+        control: Control,
+        tokenizer: Any,
+        *,
+        environments: Sequence[str] | None = None,
         local: Functions | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
+        """`environments` that give rewards, by name; None if the run has none at all."""
         self._worker = RewardWorker(
             specs_of(config, task),
             folder,
             config.rewards.time_limit,
             interrupted=lambda: control.stop_now,
             local=local,
+            may_be_empty=bool(environments),
         )
+        self._has_environments = environments is not None
+        self._environments = tuple(environments or ())
         self._tokenizer = tokenizer
         self._form = config.rewards.completions
         self._config, self._task = config, task
@@ -154,9 +167,11 @@ class Scorer:
     def __enter__(self) -> "Scorer":
         self._worker.__enter__()
         columns = dict(self._task.train[0].columns) if len(self._task.train) else {}
+        if self._has_environments:
+            columns[ENVIRONMENTS] = None
         try:
             self._worker.check(list(columns), f"task {self._task.name}")
-            self.right = check_functions(self._config, self._task, self._worker.names)
+            self.right = check_functions(self._config, self._task, self.names)
         except EngineError:
             self._worker.close()
             raise
@@ -166,14 +181,20 @@ class Scorer:
         self._worker.close()
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The sources of rewards: functions, then environments."""
+        return (*self._worker.names, *self._environments)
+
+    @property
     def accuracy(self) -> str:
         """The function that says which answers are right; empty if the run has none."""
         return self.right.function
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weight of each function."""
-        return dict(zip(self._worker.names, self._worker.weights, strict=True))
+        """The weight of each source."""
+        functions = dict(zip(self._worker.names, self._worker.weights, strict=True))
+        return functions | dict.fromkeys(self._environments, 1.0)
 
     @property
     def format(self) -> str:
@@ -188,17 +209,67 @@ class Scorer:
         *,
         step: int,
     ) -> Scores:
-        """Score answers; `examples` and `prompts` have one entry per answer."""
+        """Score answers; `examples` and `prompts` have one entry per answer.
+
+        An answer whose environment failed gets no rewards.
+        """
+        whole = [place for place, rollout in enumerate(rollouts) if not rollout.failed]
+        failed = tuple(environment_alerts(step, rollouts))
+        scores = Scores(rewards=())
+        if whole:
+            scores = self._score(
+                [examples[at] for at in whole], [prompts[at] for at in whole],
+                [rollouts[at] for at in whole], step,
+            )  # fmt: skip
+        return self._with_failed(replace(scores, alerts=(*scores.alerts, *failed)), whole, rollouts)
+
+    def _with_failed(
+        self, scores: Scores, whole: Sequence[int], rollouts: Sequence[Rollout]
+    ) -> Scores:
+        """The scores of all answers, those without rewards included."""
+        if len(whole) == len(rollouts):
+            return scores
+        rewards = dict(zip(whole, scores.rewards, strict=True))
+        steps = dict(zip(whole, scores.steps or (), strict=False))
+        return replace(
+            scores,
+            rewards=tuple(
+                rewards.get(place) or self._nothing(rollout)
+                for place, rollout in enumerate(rollouts)
+            ),
+            steps=tuple(steps.get(place, ()) for place in range(len(rollouts)))
+            if self._config.algorithm.resolved().signal == "process" else None,
+        )  # fmt: skip
+
+    def _nothing(self, rollout: Rollout) -> tuple[RewardValue, ...]:
+        """No reward from any source, with the reason."""
+        why = next((span.error for span in rollout.spans if span.error), "")
+        return tuple(
+            RewardValue(name=name, value=None, weight=weight, reason=why)
+            for name, weight in self.weights.items()
+        )
+
+    def _score(
+        self,
+        examples: Sequence[Example],
+        prompts: Sequence[RenderedPrompt],
+        rollouts: Sequence[Rollout],
+        step: int,
+    ) -> Scores:
         finished = max(0, step - 1)
+        columns = dict(columns_of(examples))
+        if self._has_environments:
+            states = [rollout.environment and rollout.environment.state for rollout in rollouts]
+            columns[ENVIRONMENTS] = [dict(state or {}) for state in states]
         try:
             found = self._worker.score(
                 [reward_prompt(prompt.prompt) for prompt in prompts],
                 [
-                    reward_completion(prompt.prompt, rollout.text, form=self._form)
+                    completion_of(prompt, rollout, self._form)
                     for prompt, rollout in zip(prompts, rollouts, strict=True)
                 ],
                 [list(rollout.ids) for rollout in rollouts],
-                columns_of(examples),
+                columns,
                 {
                     "global_step": finished,
                     "max_steps": self._config.steps,
@@ -210,7 +281,10 @@ class Scorer:
         except ScoringInterruptedError as error:
             raise StopNow(str(error)) from None
         return Scores(
-            rewards=found.rewards,
+            rewards=tuple(
+                (*row, *self._of_environment(rollout))
+                for row, rollout in zip(found.rewards, rollouts, strict=True)
+            ),
             steps=self._steps(found, rollouts)
             if self._config.algorithm.resolved().signal == "process"
             else None,
@@ -228,12 +302,70 @@ class Scorer:
             ends = char_ends_to_token_ends(
                 self._tokenizer, rollout.ids, [end for end, _ in row], rollout.text
             )
-            mapped.append(
-                tuple((end, score) for end, (_, score) in zip(ends, row, strict=True))
-                if rollout.ids
-                else ()
-            )
+            last = last_model_token(rollout)
+            scores = [(min(end, last), score) for end, (_, score) in zip(ends, row, strict=True)]
+            scores += turn_rewards(rollout)
+            mapped.append(tuple(sorted(scores)) if rollout.ids else ())
         return tuple(mapped)
+
+    def _of_environment(self, rollout: Rollout) -> tuple[RewardValue, ...]:
+        """The reward of each environment; None for all but the rollout's own."""
+        own = rollout.environment
+        given = [span.reward for span in rollout.spans if span.reward is not None]
+        if own is not None and own.reward is not None:
+            given.append(own.reward)
+        return tuple(
+            RewardValue(
+                name=name, weight=1.0,
+                value=sum(given)
+                if own is not None and own.name == name and (given or own.by_turn) else None,
+            )
+            for name in self._environments
+        )  # fmt: skip
+
+
+def completion_of(
+    prompt: RenderedPrompt, rollout: Rollout, form: str = "auto"
+) -> str | list[dict[str, Any]]:
+    """The completion as reward functions get it; of a dialogue about a text, the model's turns."""
+    if not rollout.messages:
+        return reward_completion(prompt.prompt, rollout.text, form=form)
+    messages = [dict(message) for message in rollout.messages]
+    as_text = form == "text" or isinstance(prompt.prompt, str)
+    return text_of(messages) if as_text else messages
+
+
+def last_model_token(rollout: Rollout) -> int:
+    """The place of the model's last token."""
+    ends = [span.start + span.length for span in rollout.spans if span.kind == "model"]
+    return (ends[-1] if ends else len(rollout.ids)) - 1
+
+
+def turn_rewards(rollout: Rollout) -> list[tuple[int, float]]:
+    """What the environment gave for each turn, at its last token, and for the whole at the end."""
+    ends = {
+        span.turn: span.start + span.length - 1 for span in rollout.spans if span.kind == "model"
+    }
+    found = [(ends[span.turn], span.reward) for span in rollout.spans if span.reward is not None]
+    if rollout.environment is not None and rollout.environment.reward is not None:
+        found.append((last_model_token(rollout), rollout.environment.reward))
+    return found
+
+
+def environment_alerts(step: int, rollouts: Sequence[Rollout]) -> Iterator[AlertRaised]:
+    """One alert for the rollouts whose environments failed, with the first one's reason."""
+    failed = [rollout for rollout in rollouts if rollout.failed]
+    if failed:
+        first = failed[0]
+        span = next(span for span in first.spans if span.error)
+        more = f", and {len(failed) - 1} more of the step" if len(failed) > 1 else ""
+        yield raised(step, "environment_error", Finding(
+            severity="warning",
+            explanation=f"Environment {span.name}, {span.error}. It was answer {first.index + 1} "
+            f"to prompt {first.group + 1}{more}.",
+            remedy="Such answers get no reward. Correct the environment; try it with "
+            "`grpo-tui tasks test`.",
+        ))  # fmt: skip
 
 
 def columns_of(examples: Sequence[Example]) -> Mapping[str, list[Any]]:

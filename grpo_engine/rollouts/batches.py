@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from grpo_engine.policy.fast.caches import BiasedCache, PrefixCache
+from grpo_engine.policy.fast.caches import BiasedCache, Layout, PrefixCache
 from grpo_engine.policy.load import TOLERANCE
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.structure import agrees
@@ -23,12 +23,18 @@ GROWTH = 64  # positions by which storage grows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prefilled:
-    """A prefilled prompt: the logits after it [V], and its caches in the batch's own format."""
+class Cached:
+    """Tokens that were run: how many, and their caches in the batch's own format."""
 
     length: int
-    logits: mx.array
     caches: list[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefilled(Cached):
+    """Tokens that were run, and the logits after them [V]."""
+
+    logits: mx.array
 
 
 class Batch(Protocol):
@@ -45,6 +51,12 @@ class Batch(Protocol):
 
     def keep(self, places: Sequence[int]) -> None:
         """Drop all rows but these; the new row i is the old row places[i]."""
+
+    def take(self, places: Sequence[int]) -> list[Cached]:
+        """Copy the caches of rows that leave the batch, to continue them later."""
+
+    def extend(self, rows: Sequence[Cached], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
+        """Run a piece of tokens on top of each row's caches, which stay as they are."""
 
 
 def batch_for(policy: Policy) -> Batch:
@@ -203,9 +215,60 @@ class RowsBatch:
         logits = self.parts.logits(mx.stack([state for state in last if state is not None]))
         mx.eval(logits)
         return [
-            Prefilled(len(prompt), logits[row], [(cache, row) for cache in caches])
+            Prefilled(len(prompt), [(cache, row) for cache in caches], logits[row])
             for row, prompt in enumerate(prompts)
         ]
+
+    def take(self, places: Sequence[int]) -> list[Cached]:
+        taken = []
+        for place in places:
+            pad, end = self.layout.pads[place], self.layout.end
+            caches = [
+                _one_row(mx.contiguous(cache.keys[place : place + 1, :, pad:end]),
+                         mx.contiguous(cache.values[place : place + 1, :, pad:end]), cache.window)
+                for cache in self.caches
+            ]  # fmt: skip
+            taken.append(Cached(end - pad, [(cache, 0) for cache in caches]))
+        # copied at once: a step writes into the storage
+        mx.eval([(one.keys, one.values) for row in taken for one, _ in row.caches])
+        return taken
+
+    def extend(self, rows: Sequence[Cached], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
+        """Run the pieces, in batches of at most `PREFILL_TOKENS` tokens."""
+        extended: list[Prefilled] = []
+        for portion in self._portions(pieces):
+            start = len(extended)
+            extended += self._extend(rows[start : start + len(portion)], portion)
+        return extended
+
+    def _extend(self, rows: Sequence[Cached], pieces: list[tuple[int, ...]]) -> list[Prefilled]:
+        lengths = tuple(row.length for row in rows)
+        layout = Layout(lengths, max(lengths), tuple(range(len(rows))))
+        width = max(map(len, pieces))
+        padded = [piece + (self.policy.pad_id,) * (width - len(piece)) for piece in pieces]
+        caches = [PrefixCache(cache.window, layout) for cache in self.caches]
+        for layer, cache in enumerate(caches):
+            cache.offset = layout.offset
+            cache.keys, cache.values = (
+                mx.concatenate([
+                    mx.pad(array, [(0, 0), (0, 0), (0, layout.width - array.shape[2]), (0, 0)])
+                    for array in column
+                ])
+                for column in zip(*(_keys_and_values(row, layer) for row in rows), strict=True)
+            )  # fmt: skip
+        states = self.parts.hidden(mx.array(padded, dtype=mx.int32), list(caches))
+        places = [(row, len(piece) - 1) for row, piece in enumerate(pieces)]
+        logits = self.parts.logits(mx.stack([states[row, place] for row, place in places]))
+        found = [
+            Prefilled(
+                lengths[row] + len(piece),
+                [(_joined(cache, row, lengths[row], len(piece)), 0) for cache in caches],
+                logits[row],
+            )
+            for row, piece in enumerate(pieces)
+        ]
+        mx.eval(logits, [(one.keys, one.values) for row in found for one, _ in row.caches])
+        return found
 
     def add(self, prompts: Sequence[Prefilled]) -> None:
         """Append rows, with the last token at the common end."""
@@ -292,6 +355,34 @@ class RowsBatch:
                 cache.values[to] = cache.values[place]
 
 
+def _one_row(keys: mx.array, values: mx.array, window: int | None) -> PrefixCache:
+    cache = PrefixCache(window)
+    cache.take(keys, values)
+    return cache
+
+
+def _keys_and_values(row: Cached, layer: int) -> tuple[mx.array, mx.array]:
+    """One row's keys and values at a layer, [1, H, length, D] each."""
+    cache, place = row.caches[layer]
+    rows = slice(place, place + 1)
+    return cache.keys[rows, :, : row.length], cache.values[rows, :, : row.length]
+
+
+def _joined(cache: PrefixCache, row: int, before: int, new: int) -> PrefixCache:
+    """One row of a padded cache without its padding."""
+    assert cache.layout is not None
+    assert cache.keys is not None
+    assert cache.values is not None
+    width = cache.layout.width
+    keys, values = (
+        mx.concatenate(
+            [array[row : row + 1, :, :before], array[row : row + 1, :, width : width + new]], axis=2
+        )
+        for array in (cache.keys, cache.values)
+    )
+    return _one_row(keys, values, cache.window)
+
+
 def _align_right(array: mx.array, lengths: list[int], width: int) -> mx.array:
     """Move each row's first `length` positions to the end of `width` positions."""
     if len(set(lengths)) == 1:
@@ -335,6 +426,13 @@ class MergedBatch:
         for cache in self.caches or []:
             cache.filter(mx.array(list(places)))
 
+    def take(self, places: Sequence[int]) -> list[Cached]:
+        caches = self.caches or []
+        return [Cached(0, [cache.extract(place) for cache in caches]) for place in places]
+
+    def extend(self, rows: Sequence[Cached], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
+        return [_extend_alone(self.model, *pair) for pair in zip(rows, pieces, strict=True)]
+
 
 class SeparateBatch:
     """Each row with its own caches, run one after another."""
@@ -360,12 +458,25 @@ class SeparateBatch:
     def keep(self, places: Sequence[int]) -> None:
         self.rows = [self.rows[place] for place in places]
 
+    def take(self, places: Sequence[int]) -> list[Cached]:
+        return [Cached(0, self.rows[place]) for place in places]
+
+    def extend(self, rows: Sequence[Cached], pieces: Sequence[tuple[int, ...]]) -> list[Prefilled]:
+        return [_extend_alone(self.model, *pair) for pair in zip(rows, pieces, strict=True)]
+
+
+def _extend_alone(model: Any, row: Cached, piece: tuple[int, ...]) -> Prefilled:
+    caches = copy.deepcopy(row.caches)
+    logits = model(mx.array([piece]), cache=caches)[0, -1]
+    mx.eval(logits, [cache.state for cache in caches])
+    return Prefilled(row.length + len(piece), caches, logits)
+
 
 def _prefill_alone(model: Any, prompt: tuple[int, ...]) -> Prefilled:
     caches = make_prompt_cache(model)
     logits = model(mx.array([prompt]), cache=caches)[0, -1]
     mx.eval(logits, [cache.state for cache in caches])
-    return Prefilled(len(prompt), logits, caches)
+    return Prefilled(len(prompt), caches, logits)
 
 
 BUILDS: Final[dict[str, Callable[[Policy], Batch]]] = {

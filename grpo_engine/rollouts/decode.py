@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 import numpy as np
@@ -11,9 +12,10 @@ from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError
 from grpo_engine.events import Event, NoteWritten, RolloutsAdvanced, RunPaused, RunResumed
 from grpo_engine.policy.policy import Policy, Weights
-from grpo_engine.rollouts.batches import Batch, Prefilled, batch_for
+from grpo_engine.rollouts.batches import Batch, Cached, Prefilled, batch_for
+from grpo_engine.rollouts.dialogue import Dialogues, EnvironmentReply
 from grpo_engine.rollouts.noise import row_key, token_keys
-from grpo_engine.rollouts.row import THINK_END, GrowingText, Row, decoder
+from grpo_engine.rollouts.row import THINK_END, Row, decoder
 from grpo_engine.rollouts.sampler import draw
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 
@@ -22,6 +24,9 @@ SLOW = (
     "sampling time grows with the number of rows"
 )
 REPORT_EVERY = 0.08  # seconds between progress events
+JOIN_EVERY = 8  # tokens between the moments at which rows come back from their environments
+PATIENCE = 1.0  # seconds for which a slow environment may hold up other rows, once per turn
+TICK = 0.05  # seconds between looks at the user's requests
 
 
 def sample_groups(
@@ -33,77 +38,124 @@ def sample_groups(
     step: int,
     control: Control | None = None,
     weights: Weights | None = None,
+    dialogues: Dialogues | None = None,
 ) -> Generator[Event, None, list[Rollout]]:
     """Sample all rows, yield `RolloutsAdvanced`, return the rollouts in the order of `prompts`.
 
     A pause yields `RunPaused` and `RunResumed`; `control.stop_now` raises `StopNow`. `weights`
     are the sampler's if it lags behind the policy.
     """
-    rows = make_rows(policy, prompts, sampling, seed=seed, step=step)
+    most = dialogues.max_context if dialogues is not None else 0
+    rows = make_rows(policy, prompts, sampling, seed=seed, step=step, max_context=most)
     with policy.for_sampling(weights):
         batch = batch_for(policy)
         if policy.fast.batched_decode and policy.batching == "separate":
             yield NoteWritten(step=step, text=SLOW, severity="warning")
-        state = _Decoding(policy, rows, sampling, batch)
+        state = _Decoding(policy, rows, sampling, batch, dialogues)
         yield from _decode(state, step=step, control=control)
-    decode = decoder(policy)
-    return [row.rollout(decode, policy.end_ids) for row in rows]
+    return [row.rollout(policy.end_ids, has_environment=dialogues is not None) for row in rows]
 
 
 def make_rows(
-    policy: Policy, prompts: Sequence[PromptRows], sampling: Sampling, *, seed: int, step: int
+    policy: Policy,
+    prompts: Sequence[PromptRows],
+    sampling: Sampling,
+    *,
+    seed: int,
+    step: int,
+    max_context: int = 0,
 ) -> list[Row]:
-    """One row per answer, each with its noise and its length limit."""
+    """One row per answer, each with its noise and its limits."""
     decode = decoder(policy)
-    rows = []
+    rows: list[Row] = []
     for prompt in prompts:
-        limit = min(sampling.max_new_tokens, policy.context_length - len(prompt.ids))
-        if not prompt.ids or limit < 1:
-            raise DataError(
-                f"the prompt of {prompt.key} has {len(prompt.ids)} tokens, but the model takes 1 "
-                f"to {policy.context_length - 1}; shorten it or set task.max_prompt_tokens"
-            )
+        room = (max_context or policy.context_length) - len(prompt.ids)
+        room = min(room, policy.context_length - len(prompt.ids))
+        if not prompt.ids or room < 1:
+            raise DataError(_does_not_fit(policy, prompt, max_context))
         for index in range(prompt.first_index, prompt.first_index + prompt.rows):
             key = row_key(
                 seed=seed, step=step, prompt=prompt.key, attempt=prompt.attempt, index=index,
                 occurrence=prompt.occurrence,
             )  # fmt: skip
             rows.append(
-                Row(prompt=prompt, index=index, key=key, limit=limit, text=GrowingText(decode))
-            )
+                Row(
+                    prompt=prompt, index=index, key=key, limit=min(sampling.max_new_tokens, room),
+                    room=room, decode=decode, place=len(rows),
+                )
+            )  # fmt: skip
     return rows
 
 
-class _Decoding:
-    """Waiting rows, active rows, and the batch of the active ones."""
+def _does_not_fit(policy: Policy, prompt: PromptRows, max_context: int) -> str:
+    said = f"the prompt of {prompt.key} has {len(prompt.ids)} tokens, but "
+    if 0 < max_context < policy.context_length:
+        return f"{said}rollout.max_context is {max_context}; raise it or shorten the prompt"
+    return (
+        f"{said}the model takes 1 to {policy.context_length - 1}; shorten it or set "
+        "task.max_prompt_tokens"
+    )
 
-    def __init__(self, policy: Policy, rows: list[Row], sampling: Sampling, batch: Batch) -> None:
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A row whose environment answers."""
+
+    row: Row
+    cached: Cached
+    since: int  # the decode step after which it left
+    is_late: bool = False  # others did not wait for it any longer
+
+
+class _Decoding:
+    """Waiting rows, active rows, the batch of the active ones, and rows with their environments."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        rows: list[Row],
+        sampling: Sampling,
+        batch: Batch,
+        dialogues: Dialogues | None = None,
+    ) -> None:
         self.policy = policy
         self.sampling = sampling
         self.rows = rows
-        self.waiting = deque(rows)
-        self.active: list[Row] = []
         self.batch = batch
+        self.dialogues = dialogues
+        self.waiting = deque(row for row in rows if not self._has_failed(row))
+        self.active: list[Row] = []
         self.prefilled: dict[tuple[int, ...], Prefilled] = {}
         self.max_rows = sampling.max_rows or len(rows)
         self.think_end = _think_end(policy) if sampling.think_budget else []
         self.seen: mx.array | None = None
+        self.steps = 0
+        self.asked: dict[int, _Asked] = {}  # by the row's place
+        self.replies: dict[int, EnvironmentReply] = {}
+        self.back: deque[tuple[Row, Cached, tuple[int, ...]]] = deque()  # with what was said
+
+    @property
+    def is_done(self) -> bool:
+        return not (self.waiting or self.active or self.asked or self.back)
 
     def admit(self) -> None:
-        """Fill free places with waiting rows: run their prompts, draw their first tokens."""
-        rows = [
-            self.waiting.popleft()
-            for _ in range(min(len(self.waiting), self.max_rows - len(self.active)))
-        ]
-        if not rows:
+        """Fill free places: rows whose environment has replied first, then new ones."""
+        room = self.max_rows - len(self.active)
+        back = [self.back.popleft() for _ in range(min(len(self.back), room))]
+        fresh = [self.waiting.popleft() for _ in range(min(len(self.waiting), room - len(back)))]
+        if not back and not fresh:
             return
-        new = dict.fromkeys(row.prompt.ids for row in rows)
+        new = dict.fromkeys(row.prompt.ids for row in fresh)
         missing = [ids for ids in new if ids not in self.prefilled]
         self.prefilled |= zip(missing, self.batch.prefill(missing), strict=True)
-        chosen = [self.prefilled[row.prompt.ids] for row in rows]
-        seen = self._seen_in_prompts(rows)
-        self._draw(rows, mx.stack([prompt.logits for prompt in chosen]), seen)
-        stay = [i for i, row in enumerate(rows) if row.finish is None]
+        chosen = [self.prefilled[row.prompt.ids] for row in fresh]
+        if back:
+            chosen += self.batch.extend([one for _, one, _ in back], [ids for _, _, ids in back])
+        rows = [*fresh, *(row for row, _, _ in back)]
+        seen = self._seen_so_far(rows, chosen[0].logits.shape[0])
+        self._draw(rows, mx.stack([one.logits for one in chosen]), seen)
+        self._ask(rows, lambda places: [chosen[i] for i in places])
+        stay = [i for i, row in enumerate(rows) if not row.is_done]
         if stay:
             self.batch.add([chosen[i] for i in stay])
             self.active += [rows[i] for i in stay]
@@ -112,16 +164,94 @@ class _Decoding:
         self.prefilled = {ids: kept for ids, kept in self.prefilled.items() if ids in ahead}
 
     def advance(self) -> None:
-        """Draw one token for every active row and drop finished rows."""
+        """Draw one token for every active row and drop those whose turn has ended."""
         logits = self.batch.step([row.ids[-1] for row in self.active])
+        self.steps += 1
         self._draw(self.active, logits, self._mark_seen())
-        stay = [i for i, row in enumerate(self.active) if row.finish is None]
+        self._ask(self.active, self.batch.take)
+        stay = [i for i, row in enumerate(self.active) if not row.is_done]
         if len(stay) < len(self.active):
             stay = _fill_holes(stay)
             self.batch.keep(stay)
             self.active = [self.active[i] for i in stay]
-            if self.seen is not None and stay:
-                self.seen = self.seen[mx.array(stay)]
+            if self.seen is not None:
+                self.seen = self.seen[mx.array(stay)] if stay else None
+
+    def expected(self) -> list[_Asked]:
+        """The rows to wait for before the next token, for they may join the batch.
+
+        Which ones depends only on the tokens so far and not on the clock, so that a resumed run
+        has the same batches: every `JOIN_EVERY` tokens those that left that long ago, and all
+        if no other row can go on. Late ones join when their reply has come.
+        """
+        if self.active or self.back or self.waiting:
+            if self.steps % JOIN_EVERY:
+                return []
+            return [one for one in self.asked.values() if self.steps - one.since >= JOIN_EVERY]
+        return list(self.asked.values())
+
+    def receive(self, seconds: float) -> None:
+        """Take the replies that have come; wait for one at most this long."""
+        if self.dialogues is not None:
+            self.replies |= dict(self.dialogues.episodes.replies(seconds))
+
+    def join(self, expected: Sequence[_Asked]) -> None:
+        """Hand the expected rows their replies, in the rows' order; note who is late."""
+        for one in sorted(expected, key=lambda one: one.row.place):
+            if one.row.place not in self.replies:
+                one.is_late = True
+                continue
+            reply = self.replies.pop(one.row.place)
+            del self.asked[one.row.place]
+            if tokens := self._hear(one.row, reply):
+                self.back.append((one.row, one.cached, tokens))
+
+    def _hear(self, row: Row, reply: EnvironmentReply) -> tuple[int, ...]:
+        """Append a reply; return the tokens to run before the next turn, none if it was the last.
+
+        The last token that was drawn has not been run.
+        """
+        assert self.dialogues is not None
+        if reply.error or reply.done or row.turn + 1 >= self.dialogues.max_turns:
+            row.hear(reply)
+            row.finish = "environment_error" if reply.error else "stop" if reply.done else "turns"
+            return ()
+        try:
+            tokens = self.dialogues.tokens(reply.messages)
+        except Exception as error:  # a template may raise anything
+            row.hear(replace(reply, error=f"the reply cannot be given to the model: {error}"))
+            row.finish = "environment_error"
+            return ()
+        last, end = row.ids[-1], self.dialogues.end_token
+        if end is not None and last != end:
+            tokens = (end, *tokens)
+        if len(row.ids) + len(tokens) >= row.room or row.length >= row.limit:
+            row.hear(reply)
+            row.finish = "length" if row.length >= row.limit else "context"
+            return ()
+        row.hear(reply, tokens)
+        return (last, *tokens)
+
+    def _has_failed(self, row: Row) -> bool:
+        """Whether the row's environment could not begin, which ends it."""
+        if self.dialogues is None:
+            return False
+        failure = self.dialogues.episodes.failure(row.place)
+        if failure is None:
+            return False
+        row.hear(failure)
+        row.finish = "environment_error"
+        return True
+
+    def _ask(self, rows: list[Row], cached: Callable[[list[int]], list[Cached]]) -> None:
+        """Give the answers that have ended to their environments."""
+        if self.dialogues is None:
+            return
+        places = [i for i, row in enumerate(rows) if row.finish in ("stop", "stop_string")]
+        for i, kept in zip(places, cached(places), strict=True):
+            answer = rows[i].ask(self.policy.end_ids)
+            self.asked[rows[i].place] = _Asked(rows[i], kept, self.steps)
+            self.dialogues.episodes.ask(rows[i].place, answer)
 
     def _draw(self, rows: list[Row], logits: mx.array, seen: mx.array | None) -> None:
         keys = token_keys([row.key for row in rows], [len(row.ids) for row in rows])
@@ -135,12 +265,12 @@ class _Decoding:
             row.take(int(tokens[place]), float(logprobs[place]), float(raws[place]))
             row.settle(self.sampling, self.policy.end_ids, self.think_end)
 
-    def _seen_in_prompts(self, rows: list[Row]) -> mx.array | None:
+    def _seen_so_far(self, rows: list[Row], vocabulary: int) -> mx.array | None:
         if self.sampling.repetition_penalty == 1:
             return None
-        marks = mx.zeros((len(rows), self.prefilled[rows[0].prompt.ids].logits.shape[0]), mx.bool_)
+        marks = mx.zeros((len(rows), vocabulary), mx.bool_)
         for place, row in enumerate(rows):
-            marks[place, mx.array(sorted(set(row.prompt.ids)))] = True
+            marks[place, mx.array(sorted({*row.prompt.ids, *row.ids}))] = True
         return marks
 
     def _join_seen(self, rows: list[Row], stay: list[int], seen: mx.array | None) -> None:
@@ -157,21 +287,45 @@ class _Decoding:
 
 def _decode(state: _Decoding, *, step: int, control: Control | None) -> Iterator[Event]:
     started = reported = time.monotonic()
-    while state.waiting or state.active:
+    while not state.is_done:
         if control is not None:
             paused = time.monotonic()
             yield from pause_or_stop(control, step)
             started += time.monotonic() - paused
+        if state.asked:
+            yield from _wait_for_environments(state, step, control)
         if len(state.active) < state.max_rows:
             state.admit()
         if state.active:
             state.advance()
-        done = not state.waiting and not state.active
         # the receiver of the event writes a requested checkpoint
         requested = control is not None and control.wants_checkpoint
-        if done or requested or time.monotonic() - reported >= REPORT_EVERY:
+        if state.is_done or requested or time.monotonic() - reported >= REPORT_EVERY:
             reported = time.monotonic()
             yield _progress(state.rows, state.policy, step, reported - started)
+
+
+def _wait_for_environments(state: _Decoding, step: int, control: Control | None) -> Iterator[Event]:
+    """Before a token: wait for the rows that may join, and let them join.
+
+    While other rows can go on, a slow environment holds them up for `PATIENCE` once.
+    """
+    expected = state.expected()
+    others = bool(state.active or state.back or state.waiting)
+    begun = time.monotonic()
+    while missing := [one for one in expected if one.row.place not in state.replies]:
+        some = others or len(missing) < len(expected)
+        left = begun + PATIENCE - time.monotonic()
+        if some and (left <= 0 or all(one.is_late for one in missing)):
+            break
+        state.receive(min(max(left, 0), TICK) if some else TICK)
+        if control is not None:
+            yield from pause_or_stop(control, step)
+    if expected:
+        state.receive(0)
+        state.join(expected)
+    if not others and state.dialogues is not None:
+        state.dialogues.waited += time.monotonic() - begun
 
 
 def pause_or_stop(control: Control, step: int) -> Iterator[Event]:
@@ -189,8 +343,8 @@ def pause_or_stop(control: Control, step: int) -> Iterator[Event]:
 
 
 def _progress(rows: list[Row], policy: Policy, step: int, seconds: float) -> RolloutsAdvanced:
-    grown = [row for row in rows if len(row.ids) > row.reported]
-    tokens = sum(len(row.ids) for row in rows)
+    grown = [row for row in rows if row.has_grown]
+    tokens = sum(row.length for row in rows)
     return RolloutsAdvanced(
         step=step, rows=tuple(row.delta(policy.end_ids) for row in grown), tokens=tokens,
         finished=sum(row.finish is not None for row in rows), total=len(rows),

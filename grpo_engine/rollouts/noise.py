@@ -37,6 +37,15 @@ def row_key(
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
 
 
+def group_seed(*, seed: int, step: int, prompt: str, attempt: int, occurrence: int = 0) -> int:
+    """The seed of an environment: the same for all answers of a group, in every run like this."""
+    key = row_key(
+        seed=seed, step=step, prompt=f"{prompt}\0environment", attempt=attempt, index=-1,
+        occurrence=occurrence,
+    )  # fmt: skip
+    return key >> 32  # as NumPy takes it
+
+
 def token_keys(rows: Sequence[int], positions: Sequence[int]) -> mx.array:
     """One random key per row for the token at its position, [n, 2] uint32."""
     high = np.array([row >> 32 for row in rows], dtype=np.uint32)

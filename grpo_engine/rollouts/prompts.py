@@ -4,6 +4,7 @@ Chat messages go through the model's chat template with a generation prompt; a f
 message is a prefill that the answer continues. A text prompt is tokenised unchanged.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,37 @@ from grpo_engine.tasks.rows import BadRows
 PROBES = 64
 # A tokenizer gives at most a token per byte; this factor allows for one that spells text out first.
 TOKENS_PER_BYTE = 2
+# For models whose template knows no tools, or whose own form of a call is unknown.
+EXPLANATION = """\
+You can call the tools below. To call one, write nothing but the call, in this form:
+<tool_call>{{"name": "NAME", "arguments": {{"PARAMETER": VALUE}}}}</tool_call>
+Its result follows in <tool_response></tool_response>. Tools:
+{tools}"""
+# A ChatML template that renders an answer the same whatever follows it.
+CHATML = """\
+{%- macro said(role, text) %}<|im_start|>{{ role }}
+{{ text }}<|im_end|>
+{% endmacro %}
+{%- set first = messages[0].content if messages[0].role == 'system' else '' %}
+{%- if tools %}
+{%- set called = namespace(list='') %}
+{%- for tool in tools %}{% set called.list = called.list + '\\n' + (tool | tojson) %}{% endfor %}
+{%- set first = (first + '\\n\\n' if first else '') + '# Tools\\n\\nYou may call functions to help \
+with the query. Their signatures are within <tools></tools>:\\n<tools>' + called.list + \
+'\\n</tools>\\n\\nFor each call, write a JSON object with its name and arguments within \
+<tool_call></tool_call>:\\n<tool_call>\\n{"name": <name>, "arguments": <arguments>}\\n\
+</tool_call>' %}
+{%- endif %}
+{%- if first %}{{ said('system', first) }}{% endif %}
+{%- for message in messages %}
+{%- if message.role == 'tool' %}
+{{- said('user', '<tool_response>\\n' + message.content + '\\n</tool_response>') }}
+{%- elif message.role != 'system' or not loop.first %}
+{{- said(message.role, message.content or '') }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
 
 
 class Tokenizer(Protocol):
@@ -39,18 +71,46 @@ class RenderedPrompt:
     folded_system: bool = False
 
 
-def conversation(task: Task, example: Example) -> Prompt:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What an environment adds to a prompt: text for its last message, and further messages."""
+
+    text: str = ""
+    messages: tuple[Message, ...] = ()
+
+    def after(self, prompt: Prompt) -> Prompt:
+        """The prompt with the opening."""
+        if isinstance(prompt, str):
+            return prompt + self.text + "".join(f"\n{plain_text([m])}" for m in self.messages)
+        if self.text:
+            last = {**prompt[-1], "content": f"{prompt[-1].get('content') or ''}{self.text}"}
+            prompt = (*prompt[:-1], last)
+        return (*prompt, *self.messages)
+
+
+NO_OPENING = Opening()
+
+
+def conversation(
+    task: Task, example: Example, opening: Opening = NO_OPENING, explained: str = ""
+) -> Prompt:
     """Add the task's system message and prefill to the example's prompt.
 
-    If the task has a system message, a text prompt becomes a user message.
+    If the task has a system message, a text prompt becomes a user message. `explained` is added
+    to the system message.
     """
-    prompt = example.prompt
+    prompt = opening.after(example.prompt)
+    system = "\n\n".join(filter(None, (task.system_prompt, explained)))
     if isinstance(prompt, str):
         if not task.system_prompt:
-            return prompt + task.prefill
+            return f"{explained}\n\n{prompt}{task.prefill}" if explained else prompt + task.prefill
         prompt = ({"role": "user", "content": prompt},)
-    if task.system_prompt and not any(m.get("role") == "system" for m in prompt):
-        prompt = ({"role": "system", "content": task.system_prompt}, *prompt)
+    own = next((m for m in prompt if m.get("role") == "system"), None)
+    if system and own is None:
+        prompt = ({"role": "system", "content": system}, *prompt)
+    elif explained and own is not None:
+        longer = {**own, "content": f"{own.get('content') or ''}\n\n{explained}"}
+        prompt = tuple(longer if m is own else m for m in prompt)
     if task.prefill:
         prompt = (*prompt, {"role": "assistant", "content": task.prefill})
     return prompt
@@ -88,6 +148,40 @@ class PromptRenderer:
     context: int = 0
     max_new_tokens: int = 0
     vocabulary: int = 0  # how many tokens the model knows, 0 if unknown
+    tools: tuple[Mapping[str, Any], ...] = ()  # their schemas
+    template_knows_tools: bool = False
+
+    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> "PromptRenderer":
+        """The same renderer for prompts that offer these tools."""
+        known = replace(self, tools=tuple(tools), template_knows_tools=True)
+        return replace(known, template_knows_tools=bool(tools) and known._shows_tools())
+
+    def _shows_tools(self) -> bool:
+        """Whether the chat template lists the tools and takes their results."""
+        result = ({"role": "tool", "name": "t", "content": "what a tool gave"},)
+        try:
+            text = self.dialogue_text(result, after_answer="an answer")
+        except Exception:  # a template may raise anything
+            return False
+        names = [tool["function"]["name"] for tool in self.tools]
+        return "what a tool gave" in text and all(f'"{name}"' in text for name in names)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether messages are joined as bare text."""
+        return self.config.chat_template == "plain"
+
+    def dialogue_text(self, messages: Sequence[Message], *, after_answer: str) -> str:
+        """A made-up dialogue with one answer, and after it these messages and the next turn.
+
+        Without messages it ends with the answer.
+        """
+        asked = [{"role": "user", "content": "a question"}]
+        answered = {"role": "assistant", "content": after_answer}
+        options = self._options()
+        return self._apply(
+            [*asked, answered, *messages], add_generation_prompt=bool(messages), **options
+        )
 
     @property
     def limit(self) -> int:
@@ -95,9 +189,13 @@ class PromptRenderer:
         room = max(1, self.context - self.max_new_tokens) if self.context else 0
         return min(filter(None, (room, self.config.max_prompt_tokens)), default=0)
 
-    def __call__(self, example: Example) -> RenderedPrompt:
+    def __call__(self, example: Example, opening: Opening = NO_OPENING) -> RenderedPrompt:
         """Render one example; an error says which one failed and why."""
-        prompt = conversation(self.task, example)
+        explained = ""
+        if self.tools and not self.template_knows_tools:
+            listed = "\n".join(json.dumps(tool["function"]) for tool in self.tools)
+            explained = EXPLANATION.format(tools=listed)
+        prompt = conversation(self.task, example, opening, explained)
         if isinstance(prompt, str):
             text, folded, options = prompt, False, {}
         else:
@@ -206,19 +304,9 @@ class PromptRenderer:
             ) from error
 
     def _template(self, messages: Sequence[Message]) -> str:
-        choice = self.config.chat_template
-        if choice == "plain":
+        if self.is_plain:
             return plain_text(messages)
-        options: dict[str, Any] = dict(self.config.chat_template_kwargs)
-        if choice:
-            options["chat_template"] = read_template(choice)
-        elif not has_chat_template(self.tokenizer):
-            raise DataError(
-                f"{self.model} has no chat template and the prompts of task {self.task.name} are "
-                "chat messages; set task.chat_template to `plain` or to a Jinja file, or use a "
-                "model with a chat template",
-                "task.chat_template",
-            )
+        options = self._options()
         prefill = prefill_of(tuple(messages))
         if prefill:
             continued = self._continued(messages, prefill, options)
@@ -226,6 +314,30 @@ class PromptRenderer:
                 return continued
             messages = messages[:-1]
         return self._apply(messages, add_generation_prompt=True, **options) + prefill
+
+    def _options(self) -> dict[str, Any]:
+        """Options of the chat template; an error if there is none."""
+        choice = self.config.chat_template
+        options: dict[str, Any] = dict(self.config.chat_template_kwargs)
+        if choice == "chatml":
+            known = self.tokenizer.get_vocab()
+            if lacking := [mark for mark in ("<|im_start|>", "<|im_end|>") if mark not in known]:
+                raise DataError(
+                    f"task.chat_template chatml needs the token {lacking[0]}, which {self.model} "
+                    "does not have; use the model's own template, `plain` or a Jinja file"
+                )
+            options["chat_template"] = CHATML
+        elif choice:
+            options["chat_template"] = read_template(choice)
+        elif not has_chat_template(self.tokenizer):
+            raise DataError(
+                f"{self.model} has no chat template and the prompts of task {self.task.name} are "
+                "chat messages; set task.chat_template to `plain` or to a Jinja file, or use a "
+                "model with a chat template"
+            )
+        if self.template_knows_tools:
+            options["tools"] = list(self.tools)
+        return options
 
     def _continued(
         self, messages: Sequence[Message], prefill: str, options: Mapping[str, Any]

@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from grpo_engine.events import Finish, RowDelta
+from grpo_engine.events import Finish, RowDelta, Span, model_tokens
 from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.dialogue import EnvironmentReply, ToolCall
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from grpo_engine.tasks.base import Message
 
 INCOMPLETE = "\ufffd"  # a decoder's output for an incomplete character
 THINK_END = "</think>"
@@ -39,11 +41,18 @@ class GrowingText:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Row:
+    """One answer while it is sampled: the model's turn, after the earlier ones and their replies.
+
+    `room` is the most tokens of all authors. An answer without an environment is one turn.
+    """
+
     prompt: PromptRows
     index: int
     key: int  # key of its noise
-    limit: int  # maximum tokens
-    text: GrowingText
+    limit: int  # maximum tokens of the model
+    room: int  # maximum tokens of the model and the environment
+    decode: Decode
+    place: int = 0  # among the rows that are sampled together
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     raw_logprobs: list[float] = field(default_factory=list)
@@ -51,13 +60,43 @@ class Row:
     finish: Finish | None = None
     to_force: list[int] = field(default_factory=list)
     reported: int = 0  # tokens already reported in progress events
+    # the dialogue
+    turn: int = 0
+    begin: int = 0  # where the model's turn begins
+    asks: bool = False  # its environment answers
+    spans: list[Span] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    _said: str = ""  # text of the earlier turns
+    _ends: list[int] | None = field(default_factory=list)  # characters after their tokens
+    _growing: GrowingText = field(init=False)  # text of this turn
     _thought: bool = False
     _pending: str = ""
+    _ended: bool = False  # its end was reported
+
+    def __post_init__(self) -> None:
+        self._growing = GrowingText(self.decode)
 
     @property
     def next_forced(self) -> int:
         """The forced next token; -1 if it is sampled."""
         return self.to_force[0] if self.to_force else -1
+
+    @property
+    def length(self) -> int:
+        """Tokens of the model so far."""
+        return model_tokens(self.ids, self.spans)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no token follows, for the time being or at all."""
+        return self.asks or self.finish is not None
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether there is something to report."""
+        ended = self.finish is not None and not self._ended
+        return len(self.ids) > self.reported or bool(self._pending) or ended
 
     def take(self, token: int, logprob: float, raw_logprob: float) -> None:
         """Append a token."""
@@ -69,49 +108,111 @@ class Row:
         self.raw_logprobs.append(raw_logprob)
 
     def settle(self, sampling: Sampling, ends: frozenset[int], think_end: list[int]) -> None:
-        """Decide after a token whether the answer has ended and whether thinking must end."""
+        """Decide after a token whether the turn has ended and whether thinking must end."""
         ended = self.ids[-1] in ends and not sampling.ignore_end
         if ended:
             self.finish = "stop"
         elif sampling.stop and self._met(sampling.stop):
             self.finish = "stop_string"
-        elif len(self.ids) >= self.limit:
+        elif self.length >= self.limit:
             self.finish = "length"
+        elif len(self.ids) >= self.room:
+            self.finish = "context"
         elif think_end and not self._thought and not self.to_force:
-            self._pending += self.text.advance(self.ids)
-            self._thought = THINK_END in self.text.text
-            if not self._thought and len(self.ids) >= sampling.think_budget:
+            self._pending += self._growing.advance(self.ids[self.begin :])
+            self._thought = THINK_END in self._growing.text
+            if not self._thought and len(self.ids) - self.begin >= sampling.think_budget:
                 self.to_force, self._thought = list(think_end), True
 
     def _met(self, stops: Sequence[str]) -> bool:
-        before = len(self.text.text)
-        self._pending += self.text.advance(self.ids)
+        before = len(self._growing.text)
+        self._pending += self._growing.advance(self.ids[self.begin :])
         reach = max(map(len, stops)) - 1
-        tail = self.text.text[max(0, before - reach) :]
+        tail = self._growing.text[max(0, before - reach) :]
         return any(stop in tail for stop in stops)
+
+    def ask(self, ends: frozenset[int]) -> str:
+        """End the model's turn and return the answer, for the environment."""
+        self._pending += self._growing.advance(self._shown(ends), last=True)
+        text = self._close(ends)
+        self.finish, self.asks = None, True
+        return text if self.turn else self.prompt.prefill + text
+
+    def hear(self, reply: EnvironmentReply, tokens: Sequence[int] = ()) -> None:
+        """Append an environment's reply; without tokens no turn follows it."""
+        start, text = len(self.ids), f"\n{reply.text}\n" if tokens else ""
+        self.asks = False
+        self.spans.append(
+            Span(
+                start=start, length=len(tokens), kind="environment", turn=self.turn,
+                chars=len(text),
+                name=reply.name, ms=reply.ms, error=reply.error, reward=reply.reward,
+                info=reply.info,
+            )
+        )  # fmt: skip
+        self.messages += reply.messages
+        self.calls += reply.calls
+        self.ids += tokens
+        self.logprobs += [0.0] * len(tokens)
+        self.raw_logprobs += [0.0] * len(tokens)
+        self.forced += range(start, len(self.ids))
+        self._said += text
+        self._pending += text
+        if self._ends is not None and tokens:
+            # the reply is rendered by the chat template, so only its end is known
+            self._ends += [len(self._said) - len(text)] * (len(tokens) - 1) + [len(self._said)]
+        self.turn, self.begin = self.turn + 1, len(self.ids)
+        self._growing, self._thought = GrowingText(self.decode), False
+
+    def _shown(self, ends: frozenset[int]) -> list[int]:
+        """The tokens of this turn without the end token."""
+        ids = self.ids[self.begin :]
+        return ids[:-1] if self.finish == "stop" and ids and ids[-1] in ends else ids
+
+    def _close(self, ends: frozenset[int]) -> str:
+        """Take the model's turn over into the dialogue; return its text."""
+        shown, count = self._shown(ends), len(self.ids) - self.begin
+        text = self.decode(shown)
+        places, before = token_ends(shown, text, self.decode), len(self._said)
+        self._said += text
+        if not places and (shown or not self.turn):
+            self._ends = None
+        if self._ends is not None:
+            self._ends += [before + place for place in places]
+            self._ends += [len(self._said)] * (count - len(shown))
+        self.messages.append({"role": "assistant", "content": text})
+        self.spans.append(
+            Span(
+                start=self.begin, length=count, kind="model", turn=self.turn, chars=len(text),
+            )
+        )  # fmt: skip
+        return text
 
     def delta(self, ends: frozenset[int]) -> RowDelta:
         """What the row gained since the last report."""
-        shown = self.ids[:-1] if self.finish == "stop" and self.ids[-1] in ends else self.ids
-        gained = self._pending + self.text.advance(shown, last=self.finish is not None)
+        gained = self._pending
+        if not self.asks:
+            gained += self._growing.advance(self._shown(ends), last=self.finish is not None)
         self._pending = ""
         new, self.reported = len(self.ids) - self.reported, len(self.ids)
+        self._ended = self.finish is not None
         return RowDelta(
             group=self.prompt.group, index=self.index, text=gained, tokens=new,
             finish=self.finish,
         )  # fmt: skip
 
-    def rollout(self, decode: Decode, ends: frozenset[int]) -> Rollout:
-        """The finished answer; its text leaves out the end token."""
-        shown = self.ids[:-1] if self.finish == "stop" and self.ids[-1] in ends else self.ids
-        text = decode(shown)
-        ends_at = token_ends(shown, text, decode)
+    def rollout(self, ends: frozenset[int], *, has_environment: bool = False) -> Rollout:
+        """The finished answer; its text leaves out end tokens."""
+        if self.begin < len(self.ids) and (not self.spans or self.spans[-1].kind != "model"):
+            self._close(ends)
         return Rollout(
             key=self.prompt.key, group=self.prompt.group, index=self.index,
             attempt=self.prompt.attempt, prompt_ids=self.prompt.ids, ids=tuple(self.ids),
             logprobs=tuple(self.logprobs), raw_logprobs=tuple(self.raw_logprobs),
-            finish=self.finish or "length", text=text, forced=tuple(self.forced),
-            ends=(*ends_at, *[len(text)] * (len(self.ids) - len(shown))) if ends_at else (),
+            finish=self.finish or "length", text=self._said, forced=tuple(self.forced),
+            ends=tuple(self._ends or ()),
+            spans=tuple(self.spans) if has_environment else (),
+            messages=tuple(self.messages) if has_environment else (),
         )  # fmt: skip
 
 

@@ -1,9 +1,12 @@
 """Inputs and outputs of sampling."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from grpo_engine.config.settings import RolloutConfig
-from grpo_engine.events import Finish
+from grpo_engine.events import Finish, Span, model_tokens
+from grpo_engine.tasks.base import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +27,7 @@ class Sampling:
     @classmethod
     def of(cls, config: RolloutConfig) -> "Sampling":
         """Take the parameters from a run's settings."""
-        return cls(**config.model_dump(exclude={"prompts", "group_size"}))
+        return cls(**config.model_dump(exclude={"prompts", "group_size", "max_context"}))
 
     @property
     def truncated(self) -> bool:
@@ -43,11 +46,27 @@ class PromptRows:
     attempt: int = 0
     occurrence: int = 0  # how often the prompt came before in the step
     first_index: int = 0  # completion index of its first row
+    prefill: str = ""  # the begin of its answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a rollout's environment says at the end; `state` are its public attributes."""
+
+    name: str
+    reward: float | None = None
+    by_turn: bool = False  # it gives rewards in its replies, 0 in sum if it gave none
+    state: Mapping[str, Any] = field(default_factory=dict)
+    calls: int = 0  # of tools
+    failures: int = 0  # calls that gave an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """One sampled answer; ids as sampled, including the end token."""
+    """One sampled answer: the model's turns and, between them, its environment's replies.
+
+    Ids as sampled, including end tokens. An answer of one turn without an environment has no spans.
+    """
 
     key: str
     group: int
@@ -59,5 +78,18 @@ class Rollout:
     raw_logprobs: tuple[float, ...]  # at the temperature, over the whole vocabulary
     finish: Finish
     text: str
-    forced: tuple[int, ...] = field(default=())  # positions of forced tokens
+    forced: tuple[int, ...] = field(default=())  # positions of tokens that were not sampled
     ends: tuple[int, ...] = field(default=())  # characters of the text after each token
+    spans: tuple[Span, ...] = field(default=())
+    messages: tuple[Message, ...] = field(default=())  # the dialogue, for rewards
+    environment: Outcome | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens without the environment's."""
+        return model_tokens(self.ids, self.spans)
+
+    @property
+    def failed(self) -> bool:
+        """Whether its environment failed, so that it gets no reward."""
+        return self.finish == "environment_error"

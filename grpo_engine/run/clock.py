@@ -45,6 +45,10 @@ class Clock:
             self._paused_for += time.perf_counter() - self._paused_at
             self._paused_at = None
 
+    def add(self, name: str, seconds: float) -> None:
+        """Add seconds to a phase."""
+        self.phases[name] = self.phases.get(name, 0.0) + seconds
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Add the duration of the block to a phase."""
@@ -52,4 +56,4 @@ class Clock:
         try:
             yield
         finally:
-            self.phases[name] = self.phases.get(name, 0.0) + self.now() - begun
+            self.add(name, self.now() - begun)

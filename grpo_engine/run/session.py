@@ -13,6 +13,7 @@ from grpo_engine.config.stop_when import Seen
 from grpo_engine.control import Control
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.distributed.workers import Workers
+from grpo_engine.environments.dialogues import Environments
 from grpo_engine.platform.guard import ThreadGuard
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
@@ -62,6 +63,7 @@ class Run:
     sampling: Sampling
     micro_rows: int
     threads: int
+    environments: Environments | None = None
     ranks: Ranks = field(default_factory=Ranks)
     workers: Workers | None = None  # None: this thread computes
     progress: Progress = field(default_factory=Progress)

@@ -17,6 +17,7 @@ from grpo_engine.control import Control
 from grpo_engine.distributed.lifeline import Lifeline
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.distributed.workers import Workers
+from grpo_engine.environments.dialogues import open_environments, specs_of
 from grpo_engine.errors import CheckpointError
 from grpo_engine.evaluation.pinned import first_pins
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
@@ -129,7 +130,9 @@ def load_run(
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
     ranks = ranks or Ranks()
     before = None if saved is None else int(saved.get("workers", 1))
-    count, why = preflight.worker_count(config, threads, ranks, before)
+    count, why = preflight.worker_count(
+        config, threads, ranks, before, dialogues=bool(specs_of(config, task)[1])
+    )
     workers, probes = None, None
     if count > 1:
         workers = stack.enter_context(Workers(count, threads, folder, control))
@@ -158,13 +161,19 @@ def load_run(
     )
     render, notes = _renderer(config, task, policy).usable()
     task = render.task
+    environments = open_environments(
+        config, task, folder, render, policy.end_ids, stack.enter_context, lambda: control.stop_now
+    )
     for text in (*why, *policy.notes, *notes):
         yield NoteWritten(step=step, text=text)
     if note := given.note():
         yield NoteWritten(step=step, text=note)
     scorer = stack.enter_context(
-        Scorer(config, task, folder, control, policy.tokenizer, local=given.rewards)
-    )
+        Scorer(
+            config, task, folder, control, policy.tokenizer, local=given.rewards,
+            environments=None if environments is None else environments.pool.rewards,
+        )
+    )  # fmt: skip
     rows = yield from _fitted_rows(config, policy, render, ranks, workers, step)
     sampling = Sampling.of(config.rollout)
     if sampling.truncated:
@@ -179,6 +188,7 @@ def load_run(
         task=task,
         render=render,
         scorer=scorer,
+        environments=environments,
         optimizer=learner,
         critic_optimizer=critic,
         alerts=Alerts(_limits(config, recipe, policy, scorer)),

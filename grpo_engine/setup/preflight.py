@@ -35,7 +35,7 @@ def memory_limit(by_workers: int = 0) -> int:
 
 
 def worker_count(
-    config: RunConfig, cores: int, ranks: Ranks, before: int | None
+    config: RunConfig, cores: int, ranks: Ranks, before: int | None, *, dialogues: bool = False
 ) -> tuple[int, list[str]]:
     """How many processes compute, and what there is to say about it.
 
@@ -47,6 +47,8 @@ def worker_count(
         why_not = "MLX computes on the GPU"
     elif ranks.size > 1:
         why_not = "each rank computes in one process"
+    elif dialogues:
+        why_not = "answers that wait for environments are sampled in one process"
     if why_not:
         return 1, [f"run.workers {wanted} has no effect: {why_not}"] if wanted > 1 else []
     count = wanted or before or _worth(config, cores)

@@ -18,10 +18,11 @@ LONGEST_NUMBER = 400
 
 
 def text_of(completion: Any) -> str:
-    """The text of a completion, given as a string or a list of messages."""
+    """The model's text in a completion, given as a string or a list of messages."""
     if isinstance(completion, str):
         return completion
-    return "".join(str(message.get("content") or "") for message in completion)
+    said = [m for m in completion if m.get("role") == "assistant"] or completion
+    return "\n".join(str(message.get("content") or "") for message in said)
 
 
 def texts_of(completions: Sequence[Any], prompts: Sequence[Any] | None = None) -> list[str]:

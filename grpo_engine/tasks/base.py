@@ -68,6 +68,8 @@ class Task:
     shuffle: bool = True
     notes: tuple[str, ...] = ()
     skipped: int = 0  # rows of the data that cannot be used
+    tools: tuple[str, ...] = ()  # used unless the settings name tools or an environment
+    environment: str = ""
 
 
 class Generated(Sequence[Example]):
@@ -237,6 +239,18 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "endings": (
         "grpo_engine.tasks.endings:build",
         "Choose the ending that fits out of four; the answer's start is prefilled.",
+    ),
+    "guess": (
+        "grpo_engine.tasks.guess:build",
+        "Find a number in several guesses; the environment says higher or lower.",
+    ),
+    "calculator": (
+        "grpo_engine.tasks.calculator:build",
+        "Arithmetic with large numbers and a calculator as a tool.",
+    ),
+    "countdown-turns": (
+        "grpo_engine.tasks.countdown:build_with_turns",
+        "Countdown with several tries; the environment says what each gives.",
     ),
     "reasoning-gym": (
         "grpo_engine.tasks.gym:build",

@@ -7,6 +7,7 @@ in `<answer>(25 - 3) * 7 … </answer>`, here `<answer>25 + 3 * 7</answer>`.
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -63,6 +64,18 @@ def build(config: TaskConfig) -> Task:
     )
 
 
+def build_with_turns(config: TaskConfig) -> Task:
+    """The same problems with several tries, each told what it gives."""
+    task = build(config)
+    return replace(
+        task,
+        name="countdown-turns",
+        description="Reach a target number from given numbers, with several tries.",
+        fingerprint=digest_of(["countdown-turns 1", task.fingerprint]),
+        environment="grpo_engine.environments.countdown_turns:CountdownTurns",
+    )
+
+
 def problem(index: int, options: dict[str, Any]) -> Example:
     """Problem `index`, made from a random expression so that it has a solution."""
     rng = random.Random(f"countdown/{options['seed']}/{index}")
@@ -114,22 +127,23 @@ def countdown(
     scores, reasons = [], []
     texts = texts_of(completions, prompts)
     for text, given, goal in zip(texts, numbers, target, strict=True):
-        expression = final_answer(text).partition("=")[0].strip()
-        try:
-            value, used = evaluate(expression)
-        except ValueError as error:
-            scores.append(0.0)
-            reasons.append(str(error))
-            continue
-        if sorted(used) != sorted(given):
-            scores.append(0.0)
-            reasons.append(f"used {sorted(used)}, not {sorted(given)}"[:120])
-            continue
-        scores.append(float(value == goal))
-        reasons.append(f"gives {value}, target {goal}"[:120])
+        is_right, reason = judged(final_answer(text), given, goal)
+        scores.append(float(is_right))
+        reasons.append(reason)
     if log_extra is not None:
         log_extra("reason", reasons)
     return scores
+
+
+def judged(answer: str, numbers: Sequence[int], target: int) -> tuple[bool, str]:
+    """Whether an expression uses each number once and equals the target, and the reason."""
+    try:
+        value, used = evaluate(answer.partition("=")[0].strip())
+    except ValueError as error:
+        return False, str(error)
+    if sorted(used) != sorted(numbers):
+        return False, f"used {sorted(used)}, not {sorted(numbers)}"[:120]
+    return value == target, f"gives {value}, target {target}"[:120]
 
 
 def evaluate(expression: str) -> tuple[Fraction, list[int]]:

@@ -37,6 +37,7 @@ from grpo_engine.policy.forward import TokenScores, token_scores
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten, nest
 from grpo_engine.rollouts.decode import sample_groups
+from grpo_engine.rollouts.dialogue import Dialogues
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
@@ -50,16 +51,16 @@ Placed = Sequence[tuple[int, TokenBatch]]  # micro-batches with their places amo
 
 def sample(
     run: Run, prompts: Sequence[PromptRows], sampling: Sampling, *, step: int,
-    weights: Weights | None = None,
+    weights: Weights | None = None, dialogues: Dialogues | None = None,
 ) -> Generator[Event, None, list[Rollout]]:  # fmt: skip
     """Sample all rows, yield progress, return the rollouts in the order of `prompts`.
 
-    `weights` are the sampler's if it lags behind the policy.
+    `weights` are the sampler's if it lags behind the policy. Dialogues are sampled on this thread.
     """
     if run.workers is None or not prompts:
         return (yield from sample_groups(
             run.policy, prompts, sampling, seed=run.config.seed, step=step, control=run.control,
-            weights=weights,
+            weights=weights, dialogues=dialogues,
         ))  # fmt: skip
     workers = run.workers
     used = workers.used_to_sample(sum(prompt.rows for prompt in prompts))

@@ -8,10 +8,10 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from grpo_engine.distributed.ranks import Ranks
-from grpo_engine.events import AlertRaised, RewardValue
+from grpo_engine.events import AlertRaised, RewardValue, Span
 from grpo_engine.policy.batch import TokenBatch
 from grpo_engine.rewards.scoring import Scores
-from grpo_engine.rollouts.types import Rollout
+from grpo_engine.rollouts.types import Outcome, Rollout
 from grpo_engine.train.loss import MicroBatchResult
 
 ARRAYS = ("logprobs", "entropy", "clipped", "kl", "values")
@@ -40,6 +40,9 @@ def rollout_of(data: Mapping[str, Any]) -> Rollout:
     restored: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
     }
+    restored["spans"] = tuple(Span(**span) for span in data["spans"])
+    if data["environment"] is not None:
+        restored["environment"] = Outcome(**data["environment"])
     return Rollout(**restored)
 
 

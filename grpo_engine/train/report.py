@@ -1,5 +1,6 @@
 """Turns a step's arrays into events: groups, token numbers and metrics as plain Python values."""
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -7,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 
 from grpo_engine.events import (
+    CUT,
     Completion,
     Group,
     GroupScored,
@@ -101,6 +103,7 @@ def _completion(
         advantage=advantage,
         sampler_logprobs=rollout.raw_logprobs,
         ends=rollout.ends,
+        spans=rollout.spans,
     )
 
 
@@ -181,6 +184,7 @@ def step_metrics(
         if count
     }
     metrics |= length_metrics(samples.rollouts)
+    metrics |= dialogue_metrics(samples.rollouts)
     metrics["completions/duplicates"] = _duplicates(samples)
     group_ids_B = np.array(samples.group_ids_B)
     trained_groups = len({int(group_ids_B[row]) for row in samples.trained_rows})
@@ -229,8 +233,8 @@ def _loss_metrics(samples: Samples, result: UpdateResult) -> dict[str, float]:
 
 def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Length metrics of all completions, and of those that ended before the limit."""
-    lengths = [len(rollout.ids) for rollout in rollouts]
-    ended = [len(rollout.ids) for rollout in rollouts if rollout.finish != "length"]
+    lengths = [rollout.length for rollout in rollouts]
+    ended = [rollout.length for rollout in rollouts if rollout.finish not in CUT]
     metrics = {
         "completions/mean_length": statistics.fmean(lengths),
         "completions/min_length": float(min(lengths)),
@@ -244,6 +248,31 @@ def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
             "completions/max_terminated_length": float(max(ended)),
         }
     return metrics
+
+
+def dialogue_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Turns, tools and what environments tell about themselves; empty without environments."""
+    outcomes = [one.environment for one in rollouts if one.environment is not None]
+    if not outcomes:
+        return {}
+    turns = [sum(span.kind == "model" for span in rollout.spans) for rollout in rollouts]
+    calls = sum(outcome.calls for outcome in outcomes)
+    metrics = {
+        "turns/mean": statistics.fmean(turns),
+        "turns/max": float(max(turns)),
+        "environment/errors": statistics.fmean(rollout.failed for rollout in rollouts),
+        "tools/call_frequency": calls / len(rollouts),
+    }
+    if calls:
+        failures = sum(outcome.failures for outcome in outcomes)
+        metrics["tools/failure_frequency"] = failures / calls
+    told: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        last = {name: value for span in rollout.spans for name, value in span.info.items()}
+        for name, value in last.items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                told.setdefault(f"env/{name}", []).append(float(value))
+    return metrics | {name: statistics.fmean(values) for name, values in told.items()}
 
 
 def _duplicates(samples: Samples) -> float:
@@ -288,6 +317,8 @@ def time_metrics(phases: Mapping[str, float], step_time: float, sampled: int) ->
         f"time/{name}": phases.get(name, 0.0)
         for name in ("generate", "score", "logprobs", "update")
     }
+    if "environment" in phases:
+        metrics["time/environment"] = phases["environment"]
     metrics["step_time"] = step_time
     if phases.get("generate"):
         metrics["tokens_per_second"] = sampled / phases["generate"]

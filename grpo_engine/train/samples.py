@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 
 from grpo_engine.config.recipes import Recipe
-from grpo_engine.events import UpdateTotals
+from grpo_engine.events import CUT, UpdateTotals
 from grpo_engine.maths.advantage import Advantages
 from grpo_engine.maths.around import without_truncated
 from grpo_engine.policy.batch import TokenBatch
@@ -119,7 +119,7 @@ def gather(groups: Sequence[SampledGroup], recipe: Recipe) -> Samples:
         mask[row, list(rollout.forced)] = 0
     mask_BT = mx.array(mask)
     if recipe.mask_truncated:
-        truncated_B = mx.array([float(rollout.finish == "length") for rollout in rollouts])
+        truncated_B = mx.array([float(rollout.finish in CUT) for rollout in rollouts])
         mask_BT = without_truncated(mask_BT, truncated_B).astype(mx.float32)
     group_ids = [place for place, group in enumerate(groups) for _ in group.rollouts]
     return Samples(

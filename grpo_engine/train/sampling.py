@@ -14,7 +14,7 @@ from grpo_engine.events import (
 )
 from grpo_engine.rewards.scoring import Scores, with_overlong, without_overlong
 from grpo_engine.rollouts.noise import occurrences
-from grpo_engine.rollouts.prompts import RenderedPrompt, prefill_of
+from grpo_engine.rollouts.prompts import Opening, RenderedPrompt, prefill_of
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.run.requests import answer_requests, relay
 from grpo_engine.run.session import Run
@@ -90,10 +90,14 @@ def sample_and_score(
     origin: Origin = "train",
 ) -> Generator[Event, None, list[SampledGroup]]:
     """Sample `rows` completions of each example and score them; group numbers start at `first`."""
-    prompts = [run.render(example) for example in examples]
+    phase: Phase = "generate" if origin == "train" else "evaluate"
+    with run.clock.phase(phase):
+        prompts = _rendered(run, examples, rows, attempt, seed_step)
     prompt_rows = rows_to_sample(examples, prompts, rows=rows, first=first, attempt=attempt)
     assigned = run.ranks.assigned(prompt_rows)
-    with run.clock.phase("generate" if origin == "train" else "evaluate"):
+    environments = run.environments
+    dialogues = environments.dialogues() if environments is not None else None
+    with run.clock.phase(phase):
         yield from _announced(step, prompt_rows, examples, prompts, origin)
         rollouts: list[Rollout] = yield from relay(
             run,
@@ -101,8 +105,13 @@ def sample_and_score(
             sample(
                 run, [row for _, row in assigned], sampling, step=seed_step,
                 weights=run.sampler_weights if origin == "train" else None,
+                dialogues=dialogues,
             ),
         )  # fmt: skip
+        if environments is not None and dialogues is not None:
+            with run.clock.phase("environment"):
+                rollouts = environments.finish(rollouts)
+            run.clock.add("environment", dialogues.waited)
     yield from answer_requests(run, step)
     if origin == "train":
         yield PhaseStarted(step=step, phase="score", total=len(rollouts))
@@ -132,6 +141,27 @@ def sample_and_score(
     ]  # fmt: skip
 
 
+def _rendered(
+    run: Run, examples: Sequence[Example], rows: int, attempt: int, seed_step: int
+) -> list[RenderedPrompt]:
+    """The prompts; an environment may add to them when its episodes begin."""
+    environments = run.environments
+    if environments is None:
+        return [run.render(example) for example in examples]
+    places = [place for place, _ in run.ranks.assigned(examples)]
+    with run.clock.phase("environment"):
+        openings = environments.begin(examples, places, rows=rows, step=seed_step, attempt=attempt)
+    plain = [
+        (place, [opening.text, [dict(m) for m in opening.messages]])
+        for place, opening in zip(places, openings, strict=True)
+    ]
+    told = run.ranks.gather_by_place(plain, len(examples))
+    return [
+        environments.render(example, Opening(text=text, messages=tuple(messages)))
+        for example, (text, messages) in zip(examples, told, strict=True)
+    ]
+
+
 def alike_in(scores: Scores, refill_on: str, accuracy: str) -> str:
     """The reward by which refills judge a group, if its answers do not differ in it; else empty.
 
@@ -156,7 +186,7 @@ def rows_to_sample(
     return [
         PromptRows(
             key=example.key, group=first + place, ids=prompt.ids, rows=rows, attempt=attempt,
-            occurrence=again[place],
+            occurrence=again[place], prefill=prefill_of(prompt.prompt),
         )
         for place, (example, prompt) in enumerate(zip(examples, prompts, strict=True))
     ]  # fmt: skip
@@ -194,5 +224,5 @@ def _scored(
     scores = run.scorer.score(examples, prompts, rollouts, step=step)
     if origin != "train":
         return scores
-    lengths = [len(rollout.ids) for rollout in rollouts]
+    lengths = [rollout.length for rollout in rollouts]
     return with_overlong(scores, lengths, sampling.max_new_tokens, run.recipe.overlong_buffer)

@@ -41,7 +41,7 @@ def finish_step(
     """Update the run's progress, report the step, and raise its alerts."""
     progress = run.progress
     rollouts = [rollout for group in sampled.all for rollout in group.rollouts]
-    sampled_tokens = sum(len(rollout.ids) for rollout in rollouts)
+    sampled_tokens = sum(rollout.length for rollout in rollouts)
     prompt_tokens = sum(len(group.prompt_ids) for group in sampled.all)
     metrics: dict[str, float] = {}
     if samples is not None:

@@ -15,6 +15,7 @@ import pytest
 
 from experiments.reader import StoreReader
 from tests.e2e.training import Gate, command, environment, events_in, grpo_tui, write_config
+from tests.engine.environments.test_runs import STOPS, TURNS
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE
 
@@ -39,6 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
     # a problem is twice in every step, on one rank or on two
     "repeated": {"rollout": {"prompts": 4}, "task": {"train_size": 3}},
     "critic": {"rollout": {"prompts": 3}, "algorithm": {"recipe": "ppo"}},
+    "turns": {"rollout": {"prompts": 3, "max_new_tokens": 40, "stop": STOPS}, "task": {}},
 }
 NOT_EQUAL = ("time/", "memory/", "step_time", "tokens_per_second")
 
@@ -47,6 +49,7 @@ NOT_EQUAL = ("time/", "memory/", "step_time", "tokens_per_second")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_world(tmp_path_factory.mktemp("world"))
     (folder / "some.py").write_text(REWARDS)
+    (folder / "turns.py").write_text(TURNS)
     return folder
 
 
@@ -101,6 +104,8 @@ def adapter_of(home: Path, name: str) -> dict[str, mx.array]:
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_train_what_one_process_trains(world: Path, tmp_path: Path, case: str) -> None:
     changes = {"rewards": {"functions": [f"{world}/some.py:some"]}, **CASES[case]}
+    if case == "turns":
+        changes["task"] = {"environment": f"{world}/turns.py:Turns", "max_turns": 3}
     config = write_config(world, tmp_path / "c.yaml", steps=4, **changes)
     alone = grpo_tui(tmp_path / "alone", "train", config, "--json", "--name", "r")
     assert alone.returncode == 0, alone.stderr

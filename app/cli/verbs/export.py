@@ -1,4 +1,4 @@
-"""`grpo-tui export`: write runs, metrics, rollouts, tokens or evaluations to a file."""
+"""`grpo-tui export`: write runs, metrics, rollouts, turns, tokens or evaluations to a file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ from app.text.stderr import say
 def export(
     runs: Runs,
     what: Annotated[
-        str, typer.Option(help="runs, metrics, rollouts, tokens or evaluations.")
+        str, typer.Option(help="runs, metrics, rollouts, turns, tokens or evaluations.")
     ] = "metrics",
     format: Annotated[
         str, typer.Option(help="csv, jsonl, parquet, md, tensorboard, wandb or trackio.")

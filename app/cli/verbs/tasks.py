@@ -88,6 +88,66 @@ def show(
     typer.echo("\n".join(page(task, shown)))
 
 
+@app.command("test")
+def play(
+    name: Annotated[str, typer.Argument(help="A task, or an environment: file.py:Class.")],
+    row: Annotated[str, typer.Option(help="The row of data, JSON; the first by default.")] = "",
+    sets: Sets = None,
+) -> None:
+    """Play one episode of an environment at the keyboard, in the model's place.
+
+    Each line of standard input is an answer; \\n in it is a line break.
+
+    Example: grpo-tui tasks test guess
+    """
+    import sys
+    import tempfile
+
+    from app.cli.output import dim
+    from app.text.safe_text import safe
+    from app.trial.episode import Episode, told
+    from grpo_engine.config.parse import build, merge, parse_sets
+
+    config = build(merge({"task": {"name": name}}, parse_sets(sets or [])), "the command line")
+    with tempfile.TemporaryDirectory() as folder:
+        episode = Episode(config, Path(folder), _row(row))
+        with episode.pool:
+            for message in episode.begin():
+                typer.echo(f"{message.get('role')}: {safe(str(message.get('content')), chr(10))}")
+            if episode.tools:
+                typer.echo(dim(f"tools: {', '.join(episode.tools)}; call one by "
+                               '<tool_call>{"name": …, "arguments": {…}}</tool_call>'))  # fmt: skip
+            failed = episode.failure
+            for turn in range(0 if failed else config.task.max_turns):
+                typer.echo(dim(f"turn {turn + 1} of {config.task.max_turns}, your answer:"))
+                line = sys.stdin.readline()
+                if not line:
+                    break
+                reply = episode.answer(line.rstrip("\n").replace("\\n", "\n"))
+                for text in told(reply):
+                    typer.echo(safe(text, "\n"))
+                failed = reply.error
+                if reply.done or failed:
+                    break
+            for text in [failed] if failed else episode.end():
+                typer.echo(safe(text, "\n"))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _row(text: str) -> dict[str, Any] | None:
+    """The row that was given as JSON."""
+    if not text:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--row is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise typer.BadParameter('--row is not a JSON object, like \'{"answer": "5"}\'')
+    return found
+
+
 def load_tokenizer(model: str) -> Any:
     """Load only the tokenizer, with its chat template, and no weights."""
     from mlx_lm.utils import load_tokenizer as load

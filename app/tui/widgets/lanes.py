@@ -15,6 +15,7 @@ from app.tui.looks.colours import Palette, style
 from app.tui.messages import RolloutOpened
 from app.tui.widgets.panel import Line, Panel
 from experiments.values import BoardGroup, BoardRollout
+from grpo_engine.events import CUT
 
 LEAD = 16
 MOST_LINES = 6
@@ -39,7 +40,7 @@ def end_mark(rollout: ShownRollout) -> str:
     """How an answer ended: ▪ by itself, [cut] at the length limit, ▌ unfinished."""
     if rollout.finish is None:
         return "▌"
-    return " [cut]" if rollout.finish == "length" else "▪"
+    return " [cut]" if rollout.finish in CUT else "▪"
 
 
 def lane_lines(
@@ -71,7 +72,7 @@ def lane_lines(
 def _mark_colour(rollout: ShownRollout, palette: Palette) -> int:
     if rollout.finish is None:
         return palette.accent
-    return palette.warn if rollout.finish == "length" else palette.label
+    return palette.warn if rollout.finish in CUT else palette.label
 
 
 def _text_rows(rollout: ShownRollout, mark: str, room: int, rows: int) -> list[str]:

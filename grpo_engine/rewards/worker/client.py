@@ -19,7 +19,7 @@ from grpo_engine.events import RewardValue
 from grpo_engine.rewards.load import GIVEN
 from grpo_engine.rewards.worker.local import Functions, Mixed
 from grpo_engine.rewards.worker.outcome import Kind, Outcome, RewardProblem, ScoredRewards
-from grpo_engine.rewards.worker.process import DiedError, RewardProcess, TimedOutError
+from grpo_engine.rewards.worker.process import DiedError, TimedOutError, UserProcess
 
 # Calls in a row that fail completely before the run ends.
 PATIENCE = 5
@@ -57,10 +57,12 @@ class RewardWorker:
         folder: Path,
         time_limit: float,
         interrupted: Callable[[], bool] = lambda: False,
+        *,
         local: Functions | None = None,
+        may_be_empty: bool = False,
     ) -> None:
         self.functions = [Function(s.name, s.weight, s.options) for s in specs]
-        if not self.functions:
+        if not self.functions and not may_be_empty:
             raise RewardError(
                 "there is no reward function: the task has none of its own; "
                 "name one in rewards.functions"
@@ -69,7 +71,7 @@ class RewardWorker:
         self.folder = folder
         self._interrupted = interrupted
         self._local = local
-        self._process: RewardProcess | Mixed | None = None
+        self._process: UserProcess | Mixed | None = None
         self._has_batch = False
         self._batch: dict[str, Any] = {}
 
@@ -186,8 +188,8 @@ class RewardWorker:
             if not function.name:
                 function.name = self._unique(found["name"])
 
-    def _new(self) -> RewardProcess:
-        return RewardProcess(self.folder, self._interrupted)
+    def _new(self) -> UserProcess:
+        return UserProcess(self.folder, self._interrupted)
 
     @property
     def _load_limit(self) -> float:
@@ -369,7 +371,7 @@ class RewardWorker:
         ]
         return ScoredRewards(
             names=self.names,
-            rewards=tuple(zip(*columns, strict=True)),
+            rewards=tuple(zip(*columns, strict=True)) or ((),) * count,
             steps=tuple(tuple(outcome.steps) for outcome in outcomes),
             extras=extras,
             metrics={name: sum(numbers) / len(numbers) for name, numbers in metrics.items()},

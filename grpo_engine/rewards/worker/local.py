@@ -7,7 +7,7 @@ from typing import Any
 
 from grpo_engine.rewards.load import LoadedReward, as_reward
 from grpo_engine.rewards.worker.main import Server
-from grpo_engine.rewards.worker.process import RewardProcess
+from grpo_engine.rewards.worker.process import UserProcess
 
 Functions = Mapping[str, Callable[..., Any]]
 
@@ -42,12 +42,12 @@ class LocalServer(Server):
 
 
 class Mixed:
-    """Takes the place of a `RewardProcess`, which it starts only if a function needs one."""
+    """Takes the place of a `UserProcess`, which it starts only if a function needs one."""
 
-    def __init__(self, functions: Functions, start: Callable[[], RewardProcess]) -> None:
+    def __init__(self, functions: Functions, start: Callable[[], UserProcess]) -> None:
         self._functions, self._start = functions, start
         self._local = LocalServer(functions)
-        self._process: RewardProcess | None = None
+        self._process: UserProcess | None = None
         self._places: list[tuple[bool, int]] = []  # of each function: is it local, and its index
 
     @property

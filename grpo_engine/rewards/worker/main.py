@@ -19,12 +19,13 @@ from typing import Any
 
 import grpo_engine
 from grpo_engine.errors import EngineError
-from grpo_engine.rewards.load import LoadedReward, load_reward
+from grpo_engine.rewards.load import ENVIRONMENTS, LoadedReward, load_reward
 from grpo_engine.rewards.worker.descendants import MARK, adopt_orphans, end_all
 from grpo_engine.rewards.worker.frames import read_frame, write_frame
 from grpo_engine.rewards.worker.scores import Scores, read_scores
 
-HERE = str(Path(grpo_engine.__file__).parent / "rewards")
+_OURS = Path(grpo_engine.__file__).parent
+HERE = (str(_OURS / "rewards"), str(_OURS / "environments" / "worker"))
 # Seconds after a call's limit until the process kills itself.
 GRACE = 5.0
 
@@ -47,6 +48,19 @@ class TrainerState:
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"trainer_state is read-only: cannot set {name!r}")
+
+
+class EndedEnvironment:
+    """The public attributes that a rollout's environment had at its end."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"the environment had no public attribute {name!r} at its end; it had "
+            f"{', '.join(self.__dict__) or 'none'} (methods cannot be called)"
+        )
 
 
 class Journal:
@@ -179,6 +193,8 @@ class Server:
     def keywords(self, reward: LoadedReward, journal: Journal, rows: slice) -> dict[str, Any]:
         """The keywords of one call, copied so that a function cannot change another's input."""
         batch = json.loads(json.dumps({k: values[rows] for k, values in self.batch.items()}))
+        if ENVIRONMENTS in batch:
+            batch[ENVIRONMENTS] = [EndedEnvironment(state) for state in batch[ENVIRONMENTS]]
         given = {
             **batch,
             "trainer_state": TrainerState(self.state),
@@ -277,8 +293,8 @@ def end_with_the_engine(lifeline: int) -> None:
 TRACE = sys.stderr
 
 
-def main() -> None:
-    """Serve until the request pipe closes."""
+def connect() -> tuple[int, int]:
+    """Prepare this process; return the descriptors of requests and of replies."""
     global TRACE
     request, reply, lifeline, trace = map(int, sys.argv[1:5])
     for fd in (request, reply, lifeline, trace):
@@ -291,9 +307,20 @@ def main() -> None:
     adopt_orphans()
     end_with_the_engine(lifeline)
     sys.path.append(str(Path.cwd()))
-    server = Server()
-    while (frame := read_frame(request)) is not None:
-        write_frame(reply, server.answer(frame))
+    return request, reply
+
+
+def leave() -> None:
+    """End this process and all that it started."""
     sys.stdout.flush()
     end_all(os.environ.get(MARK, ""), os.getpid())
     os._exit(0)
+
+
+def main() -> None:
+    """Serve until the request pipe closes."""
+    request, reply = connect()
+    server = Server()
+    while (frame := read_frame(request)) is not None:
+        write_frame(reply, server.answer(frame))
+    leave()

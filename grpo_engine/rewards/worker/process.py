@@ -1,4 +1,7 @@
-"""Starts the reward process, sends requests, and waits for replies while polling for a stop."""
+"""Starts a process for users' code, sends requests, and collects replies.
+
+Reward functions have one such process, environments several.
+"""
 
 import os
 import selectors
@@ -6,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,8 @@ from grpo_engine.rewards.worker.descendants import MARK, end_all
 from grpo_engine.rewards.worker.frames import GarbledError, pack, take
 
 ROOT = Path(__file__).resolve().parents[3]
-BOOT = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from grpo_engine.rewards.worker.main import main; main()"
-)
+BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+REWARDS = "from grpo_engine.rewards.worker.main import main; main()"
 # Libraries in the worker get one thread each, to leave the cores to the engine.
 ONE_THREAD = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
@@ -79,7 +80,7 @@ class CappedLog:
         kept = data[:room]
         if len(kept) < len(data):
             if self.dropped == 0:
-                kept += b"\n[the log is full; further output of reward functions is dropped]\n"
+                kept += b"\n[the log is full; further output is dropped]\n"
             self.dropped += len(data) - room
         if kept:
             with self.path.open("ab") as file:
@@ -87,15 +88,26 @@ class CappedLog:
             self._size += len(kept)
 
 
-class RewardProcess:
-    """A new interpreter in its own process group; handles one request at a time."""
+class UserProcess:
+    """A new interpreter in its own process group, which runs this code.
 
-    def __init__(self, folder: Path, interrupted: Callable[[], bool]) -> None:
+    `interrupted` is polled while `ask` waits. `name` is that of its log and trace in the folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        interrupted: Callable[[], bool],
+        code: str = REWARDS,
+        name: str = "rewards",
+    ) -> None:
         self._interrupted = interrupted
-        self._log = CappedLog(folder / "rewards.log")
-        self._trace = folder / "rewards.trace"
+        self._log = CappedLog(folder / f"{name}.log")
+        self._trace = folder / f"{name}.trace"
         self._trace.write_bytes(b"")
         self._buffer = bytearray()
+        self._waiting = bytearray()  # requests that the pipe has not taken yet
+        self._writes = self._replies = True  # whether it has its output, its replies open
         request, self._request = os.pipe()
         self._reply, reply = os.pipe()
         self._output, output = os.pipe()
@@ -107,7 +119,7 @@ class RewardProcess:
         self._mark = uuid4().hex
         environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0"}
         environment[MARK] = self._mark
-        arguments = [sys.executable, "-P", "-u", "-c", BOOT, str(ROOT), *map(str, fds)]
+        arguments = [sys.executable, "-P", "-u", "-c", BOOT + code, str(ROOT), *map(str, fds)]
         self._process = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
@@ -124,37 +136,46 @@ class RewardProcess:
 
     @property
     def pid(self) -> int:
-        """The worker's process id, also its group's id."""
+        """The process id, also its group's id."""
         return self._process.pid
 
     def ask(self, frame: Any, limit: float) -> Any:
         """Send a frame and wait for the reply, at most `limit` seconds."""
         deadline = time.monotonic() + limit
-        waiting = memoryview(pack(frame))
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._reply, selectors.EVENT_READ)
-            selector.register(self._output, selectors.EVENT_READ)
-            selector.register(self._request, selectors.EVENT_WRITE)
-            while (answer := self._answer()) is None:
-                if self._interrupted():
-                    raise ScoringInterruptedError("stopped while rewards were being scored")
-                if time.monotonic() > deadline:
-                    raise TimedOutError(self._hung_at())
-                ready = selector.select(TICK)
-                # A forked child can keep the pipes open after the worker has exited.
-                if not ready and self._process.poll() is not None:
-                    raise self._died()
-                for key, _ in ready:
-                    if key.fd == self._request:
-                        waiting = self._send(waiting)
-                        if not waiting:
-                            selector.unregister(self._request)
-                    elif key.fd == self._output:
-                        if not self._drain():
-                            selector.unregister(self._output)
-                    elif not self._receive():
-                        raise self._died()
-            return answer
+        self.post(frame)
+        while not (replies := self.collect(TICK)):
+            if self._interrupted():
+                raise ScoringInterruptedError("stopped while rewards were being scored")
+            if time.monotonic() > deadline:
+                raise TimedOutError(self.hung_at())
+        return replies[0]
+
+    def post(self, frame: Any) -> None:
+        """Send a frame without waiting."""
+        self._waiting += pack(frame)
+        self._send()
+
+    def collect(self, seconds: float) -> list[Any]:
+        """The replies that have come, after waiting for one at most this long."""
+        heard = wait_for_any([self], seconds)
+        found = []
+        while (answer := self._answer()) is not None:
+            found.append(answer)
+        # A forked child can keep the pipes open after the worker has exited.
+        ended = not heard and self._process.poll() is not None
+        if not found and (ended or not self._replies):
+            raise self._died()
+        return found
+
+    def _register(self, selector: selectors.BaseSelector) -> None:
+        for fd, is_open, act in (
+            (self._reply, self._replies, self._receive),
+            (self._output, self._writes, self._drain),
+        ):
+            if is_open:
+                selector.register(fd, selectors.EVENT_READ, act)
+        if self._waiting:
+            selector.register(self._request, selectors.EVENT_WRITE, self._send)
 
     def _answer(self) -> Any:
         try:
@@ -162,27 +183,27 @@ class RewardProcess:
         except GarbledError:
             raise DiedError(None, self._traced(), garbled=True) from None
 
-    def _send(self, data: memoryview) -> memoryview:
+    def _send(self) -> None:
         try:
-            return data[os.write(self._request, data) :]
+            del self._waiting[: os.write(self._request, self._waiting[: 1 << 20])]
         except BlockingIOError:
-            return data
+            return
         except BrokenPipeError:
             raise self._died() from None
 
-    def _receive(self) -> bool:
+    def _receive(self) -> None:
         data = os.read(self._reply, 1 << 16)
         self._buffer += data
-        return bool(data)
+        self._replies = bool(data)
 
-    def _drain(self) -> bool:
-        """Move the worker's output into the log; False once it has closed its output."""
+    def _drain(self) -> None:
+        """Move the worker's output into the log."""
         try:
             data = os.read(self._output, 1 << 16)
         except BlockingIOError:
-            return True
+            return
         self._log.write(data)
-        return bool(data)
+        self._writes = bool(data)
 
     def _drain_all(self) -> None:
         deadline = time.monotonic() + 1
@@ -203,7 +224,7 @@ class RewardProcess:
         self._drain_all()
         return DiedError(status, self._traced())
 
-    def _hung_at(self) -> str:
+    def hung_at(self) -> str:
         """Get the worker's current line from its C-level handler; works while Python hangs."""
         try:
             self._process.send_signal(signal.SIGUSR1)
@@ -222,7 +243,8 @@ class RewardProcess:
         text = self._trace.read_text(encoding="utf-8", errors="replace")
         whole = text[: text.rfind("\n") + 1]  # the last line may be incomplete
         lines = [line.strip() for line in whole.splitlines() if line.strip().startswith('File "')]
-        own = str(Path(grpo_engine.__file__).parent / "rewards")
+        parent = Path(grpo_engine.__file__).parent
+        own = (str(parent / "rewards"), str(parent / "environments" / "worker"))
         for line in lines:
             file, _, rest = line.removeprefix('File "').partition('", line ')
             installed = "site-packages" in file or "/lib/python" in file or file.startswith("<")
@@ -241,3 +263,14 @@ class RewardProcess:
         self._drain_all()
         for fd in (self._reply, self._output, self._lifeline):
             os.close(fd)
+
+
+def wait_for_any(processes: Sequence[UserProcess], seconds: float) -> bool:
+    """Wait at most this long until a process replies or writes; take what it wrote."""
+    with selectors.DefaultSelector() as selector:
+        for process in processes:
+            process._register(selector)
+        ready = selector.select(seconds)
+        for key, _ in ready:
+            key.data()
+        return bool(ready)

@@ -1,3 +1,4 @@
+import io
 import json
 from pathlib import Path
 
@@ -145,3 +146,23 @@ def test_a_tasks_first_problem_gives_prompt_and_columns(
     )
     assert status == 0
     assert json.loads(out)["scores"][0]["score"] == 0.0
+
+
+def test_an_episode_is_played_from_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """12 * 7 = 84 by the tool; the answer without a call is the end."""
+    call = '<tool_call>{"name": "calculator", "arguments": {"expression": "12 * 7"}}</tool_call>'
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{call}\n84\n"))
+    status, out, _ = run(capsys, "tasks", "test", "calculator")
+    assert status == 0
+    assert "⚙ calculator(12 * 7) → 84" in out
+    assert "the episode is over" in out
+
+
+def test_a_task_without_an_environment_cannot_be_played(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status, _, err = run(capsys, "tasks", "test", "arithmetic")
+    assert status != 0
+    assert "task arithmetic has no environment and no tools" in err

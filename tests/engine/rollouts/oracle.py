@@ -7,7 +7,6 @@ import mlx.core as mx
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import make_rows
 from grpo_engine.rollouts.noise import token_keys
-from grpo_engine.rollouts.row import decoder
 from grpo_engine.rollouts.sampler import draw
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 
@@ -30,4 +29,4 @@ def sample_one_by_one(
             token, logprob, raw = (x.item() for x in draw(logits, sampling, keys, seen=seen))
             row.take(int(token), float(logprob), float(raw))  # type: ignore[arg-type]
             row.settle(sampling, policy.end_ids, [])
-    return [row.rollout(decoder(policy), policy.end_ids) for row in rows]
+    return [row.rollout(policy.end_ids) for row in rows]

@@ -14,6 +14,7 @@ from app.tui.screens.compare.view import View
 from app.tui.widgets.panel import Line
 from experiments.compare.values import GridView, SeedGroup, SeedStatistics
 from experiments.values import GroupView, RolloutView, RunSummary
+from grpo_engine.events import CUT
 from grpo_engine.metrics import spec
 
 NO_SEEDS = (
@@ -291,7 +292,7 @@ def _answer(rollout: RolloutView, width: int, palette: Palette) -> list[Line]:
     head = f"{letter(rollout.index)} {reward} "
     if rollout.advantage:
         head += f"{'▲' if rollout.advantage > 0 else '▼'}{signed(rollout.advantage)} "
-    tail = " [cut]" if rollout.finish == "length" else ""
+    tail = " [cut]" if rollout.finish in CUT else ""
     lines: list[Line] = []
     indent = 2
     first = f"{head}{rollout.text}"

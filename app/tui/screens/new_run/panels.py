@@ -24,7 +24,16 @@ from app.tui.widgets.panel import Line, Panel
 
 SUGGESTED = {
     "model.path": ("starter",),
-    "task.name": ("arithmetic", "countdown", "gsm8k", "endings", "reasoning-gym:"),
+    "task.name": (
+        "arithmetic",
+        "countdown",
+        "gsm8k",
+        "endings",
+        "guess",
+        "calculator",
+        "countdown-turns",
+        "reasoning-gym:",
+    ),
     "task.chat_template": ("plain",),
 }
 

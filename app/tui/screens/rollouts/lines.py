@@ -10,6 +10,7 @@ from app.tui.looks.colours import Palette, style
 from app.tui.screens.rollouts.load import Hits
 from app.tui.widgets.panel import Line
 from experiments.values import GroupView, RolloutView, SearchHit
+from grpo_engine.events import CUT
 
 
 def mark(advantage: float | None) -> str:
@@ -127,7 +128,7 @@ def sibling_lines(
         text = style(palette.headline if place == selected else palette.text, back)
         reward = f"{short(one.reward):>5}  "
         room = max(1, width - cell_len(head) - cell_len(reward))
-        cut = " [cut]" if one.finish == "length" else ""
+        cut = " [cut]" if one.finish in CUT else ""
         body = clip(" ".join(safe(one.text, " ").split()), room - len(cut))
         line: Line = [(head, push), (reward, text), (body, text), (cut, style(palette.warn, back))]
         lines.append([*line, (" " * max(0, width - cells(line)), text)])

@@ -12,7 +12,7 @@ from experiments.reader import StoreReader
 from experiments.values import GroupView, SearchHit, TokenRow, TokenView
 from grpo_engine.config.recipes import Recipe, recipe
 from grpo_engine.errors import EngineError, RecipeError
-from grpo_engine.events import Origin, PassFinished, UpdateTotals
+from grpo_engine.events import CUT, Origin, PassFinished, UpdateTotals
 
 ORIGINS: tuple[Origin, ...] = ("train", "pinned", "eval")
 
@@ -117,7 +117,7 @@ def _completed(step: StepGroups, group: GroupView, tokens: TokenView) -> TokenVi
 
     def complete(row: TokenRow) -> TokenRow:
         rollout, count = by_index[row.index], len(row.ids)
-        cut = masks_cut and rollout.finish == "length"
+        cut = masks_cut and rollout.finish in CUT
         advantages = row.advantages or (rollout.advantage or 0.0,) * count
         if row.updates:
             return replace(row, advantages=advantages)

@@ -1,0 +1,1 @@
+"""Environments: what replies to the model's answers, in processes of their own."""

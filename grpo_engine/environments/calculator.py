@@ -1,0 +1,16 @@
+"""A tool that evaluates arithmetic exactly."""
+
+from grpo_engine.tasks.countdown import evaluate
+
+
+def calculator(expression: str) -> str:
+    """Evaluate an arithmetic expression of whole numbers.
+
+    Args:
+        expression: Numbers with + - * / and brackets, such as 12 * (3 + 4).
+
+    Returns:
+        The exact value.
+    """
+    value, _ = evaluate(expression)
+    return str(value)

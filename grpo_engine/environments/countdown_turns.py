@@ -1,0 +1,28 @@
+"""Countdown with several tries: each wrong expression is told what it gives."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from grpo_engine.environments.protocol import Reply
+from grpo_engine.tasks.answers import final_answer
+from grpo_engine.tasks.countdown import judged
+
+MOST, LESS = 0.5, 0.1  # reward of a right first try; less by this for each further one
+
+
+class CountdownTurns:
+    """Tells what an expression gives, until it is right."""
+
+    def reset(self, row: Mapping[str, Any], seed: int) -> None:  # noqa: ARG002 - the row has all
+        """Take the row's numbers and target."""
+        self.numbers, self.target, self.tries = row["numbers"], row["target"], 0
+
+    def step(self, answer: str) -> Reply:
+        """Judge the expression."""
+        self.tries += 1
+        is_right, why = judged(final_answer(answer), self.numbers, self.target)
+        told = {"tries": self.tries, "right": int(is_right)}
+        if is_right:
+            return Reply(done=True, reward=max(0.0, MOST - LESS * (self.tries - 1)), info=told)
+        text = f"Not yet: {why}. Try again."
+        return Reply([{"role": "user", "content": text}], info=told)

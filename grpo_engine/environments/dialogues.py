@@ -1,0 +1,149 @@
+"""The environments of a run: which there are, what prompts offer, how episodes begin and end."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.environments.pool import EnvironmentPool, Job
+from grpo_engine.errors import DataError
+from grpo_engine.events import Span
+from grpo_engine.rollouts.dialogue import Dialogues
+from grpo_engine.rollouts.noise import group_seed, occurrences
+from grpo_engine.rollouts.prompts import (
+    NO_OPENING,
+    Opening,
+    PromptRenderer,
+    RenderedPrompt,
+    conversation,
+    place,
+    reward_prompt,
+)
+from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens
+from grpo_engine.rollouts.types import Rollout
+from grpo_engine.tasks.base import Example, Task
+
+
+@dataclass(slots=True, kw_only=True)
+class Environments:
+    """The pool of a run's environments, and what is rendered for them."""
+
+    pool: EnvironmentPool
+    renderers: Mapping[str, PromptRenderer]  # by the name that a row chooses
+    tokens: ReplyTokens
+    config: RunConfig
+
+    def render(self, example: Example, opening: Opening = NO_OPENING) -> RenderedPrompt:
+        """The prompt of an example, with its environment's tools and opening."""
+        return self.renderers[self.environment_of(example)](example, opening)
+
+    def environment_of(self, example: Example) -> str:
+        """The name of the environment that a row chooses; empty if there is only one."""
+        if "" in self.renderers:
+            return ""
+        name = str(example.columns.get("environment", ""))
+        if name not in self.renderers:
+            raise DataError(
+                f"{place(example)}: its `environment` is {name!r}; task.environment has "
+                f"{', '.join(self.renderers)}"
+            )
+        return name
+
+    def begin(
+        self, examples: Sequence[Example], places: Sequence[int], *, rows: int, step: int,
+        attempt: int,
+    ) -> list[Opening]:  # fmt: skip
+        """Begin `rows` episodes for each of the examples at these places; return their openings.
+
+        Answers are compared with each other, so an environment that begins differently from that
+        of the group's first answer fails.
+        """
+        again = occurrences([example.key for example in examples])
+        jobs = []
+        for at in places:
+            example = examples[at]
+            seed = group_seed(
+                seed=self.config.seed, step=step, prompt=example.key, attempt=attempt,
+                occurrence=again[at],
+            )  # fmt: skip
+            row = {"prompt": reward_prompt(example.prompt), **example.columns}
+            name = self.environment_of(example)
+            jobs += [Job(environment=name, row=row, seed=seed, index=i) for i in range(rows)]
+        openings = self.pool.begin(jobs)
+        found = []
+        for number in range(len(places)):
+            own = range(number * rows, (number + 1) * rows)
+            begun = [at for at in own if self.pool.failure(at) is None]
+            first = openings[begun[0]] if begun else NO_OPENING
+            for at in begun:
+                if openings[at] != first:
+                    self.pool.fail(
+                        at, "reset: it begins differently from that of another answer to the same "
+                        "prompt; the row and the seed must decide it",
+                    )  # fmt: skip
+            found.append(first)
+        return found
+
+    def dialogues(self) -> Dialogues:
+        """What sampling needs for the episodes that have begun."""
+        return Dialogues(
+            episodes=self.pool, tokens=self.tokens, end_token=self.tokens.end_token,
+            max_turns=self.config.task.max_turns, max_context=self.config.rollout.max_context,
+        )  # fmt: skip
+
+    def finish(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """The rollouts with what their environments say at the end."""
+        outcomes = self.pool.finish([rollout.failed for rollout in rollouts])
+        found = []
+        for at, (rollout, outcome) in enumerate(zip(rollouts, outcomes, strict=True)):
+            failure = None if rollout.failed else self.pool.failure(at)
+            if failure is not None:
+                last = Span(
+                    start=len(rollout.ids), length=0, kind="environment", name=failure.name,
+                    turn=rollout.spans[-1].turn, ms=failure.ms, error=failure.error,
+                )  # fmt: skip
+                spans = (*rollout.spans, last)
+                rollout = replace(rollout, spans=spans, finish="environment_error")
+            found.append(replace(rollout, environment=outcome))
+        return found
+
+
+def specs_of(config: RunConfig, task: Task) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Tools and environments by the name that a row chooses; from the settings, else the task's."""
+    own = config.task
+    if not own.tools and not own.environment:
+        tools, environment = task.tools, task.environment
+        return tools, {"": environment} if tools or environment else {}
+    if isinstance(own.environment, str):
+        return own.tools, {"": own.environment}
+    return own.tools, dict(own.environment)
+
+
+def open_environments(
+    config: RunConfig,
+    task: Task,
+    folder: Path,
+    render: PromptRenderer,
+    ends: frozenset[int],
+    enter: Callable[[EnvironmentPool], EnvironmentPool],
+    interrupted: Callable[[], bool],
+) -> Environments | None:
+    """Start the environments of a run, if it has any; `enter` sees to it that they end."""
+    tools, names = specs_of(config, task)
+    if not names:
+        return None
+    limit = config.task.environment_time_limit
+    pool = enter(EnvironmentPool(tools, names, folder, limit, interrupted))
+    every = {
+        tool["function"]["name"]: tool for one in pool.described.values() for tool in one.tools
+    }
+    whole = render.with_tools(list(every.values()))
+    renderers = {
+        name: replace(whole, tools=one.tools) if one.tools else render
+        for name, one in pool.described.items()
+    }
+    is_plain = render.is_plain or bool(
+        len(task.train) and isinstance(conversation(task, task.train[0]), str)
+    )
+    tokens = reply_tokens(whole, ends, is_plain=is_plain, uses_tools=bool(every))
+    return Environments(pool=pool, renderers=renderers, tokens=tokens, config=config)

@@ -1,0 +1,38 @@
+"""A number is thought of; each guess is told to be too low or too high.
+
+"My number is from 12 to 57." - "34" - "higher" - "46" - "46 is right".
+"""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from grpo_engine.environments.protocol import Reply
+from grpo_engine.tasks.answers import final_answer, last_number
+
+COST = 0.1  # of each guess after the first
+
+
+class Guess:
+    """Reward 1 for the first guess, less for each further one, 0 if the number is not found."""
+
+    def reset(self, row: Mapping[str, Any], seed: int) -> None:
+        """Think of a number in the row's range."""
+        self.number = random.Random(seed).randint(row["low"], row["high"])
+        self.guesses = 0
+
+    def step(self, answer: str) -> Reply:
+        """Compare the guess with the number."""
+        guess = last_number(final_answer(answer))
+        self.guesses += 1
+        told = {"guesses": self.guesses, "found": int(guess == self.number)}
+        if guess is None:
+            return _said("Guess one number.", told)
+        if guess != self.number:
+            return _said("higher" if guess < self.number else "lower", told)
+        reward = max(COST, 1 - COST * (self.guesses - 1))
+        return Reply(done=True, reward=reward, info=told)
+
+
+def _said(text: str, told: Mapping[str, Any]) -> Reply:
+    return Reply([{"role": "user", "content": text}], info=told)

@@ -1,0 +1,68 @@
+"""Finds the tool calls in an answer: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`.
+
+This is the form of Qwen and Hermes, and of the explanation given to models without one. A call
+that cannot be read is answered with an error, so that the model can learn from it.
+"""
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call as the model wrote it; `error` says why it cannot be made."""
+
+    name: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def written(self) -> str:
+        """The arguments as a person would write them."""
+        return ", ".join(
+            str(value) if len(self.arguments) == 1 else f"{name}={value}"
+            for name, value in self.arguments.items()
+        )
+
+
+def find_calls(answer: str) -> list[Call]:
+    """The calls of an answer in their order."""
+    return [_read(text.strip()) for text in CALL.findall(answer)]
+
+
+def _read(text: str) -> Call:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return Call(error=f"the call is not JSON: {error}")
+    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+        return Call(error='a call is an object with "name" and "arguments"')
+    arguments = found.get("arguments", {})
+    if isinstance(arguments, str):  # some models quote them
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments)
+    if not isinstance(arguments, dict):
+        return Call(name=found["name"], error="the arguments are not an object")
+    return Call(name=found["name"], arguments=arguments)
+
+
+def why_not(call: Call, tools: Mapping[str, Callable[..., Any]]) -> str:
+    """Why a call cannot be made; empty if it can."""
+    if call.error:
+        return call.error
+    if call.name not in tools:
+        return f"there is no tool {call.name!r}; there is {', '.join(tools)}"
+    try:
+        inspect.signature(tools[call.name]).bind(**call.arguments)
+    except TypeError as error:
+        return f"{call.name}: {error}"
+    except ValueError:  # some built-in callables have no signature
+        return ""
+    return ""

@@ -1,0 +1,74 @@
+"""What sampling asks of an environment, and what it gets back.
+
+A rollout with an environment is a dialogue: a turn of the model, the environment's reply, and so
+on. While the environment of one row answers, other rows are decoded.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from grpo_engine.tasks.base import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A tool that the model called, with what it gave or the error that it raised."""
+
+    name: str
+    arguments: str  # as a person would write them
+    result: str
+    failed: bool = False
+
+    def __str__(self) -> str:
+        return f"⚙ {self.name}({self.arguments}) → {self.result}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentReply:
+    """An environment's reply to an answer; with an `error` the rollout has failed."""
+
+    messages: tuple[Message, ...] = ()
+    done: bool = False
+    reward: float | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+    calls: tuple[ToolCall, ...] = ()
+    name: str = ""
+    ms: float = 0.0
+    error: str = ""
+
+    @property
+    def text(self) -> str:
+        """The reply for people."""
+        if self.calls:
+            return "\n".join(map(str, self.calls))
+        return "\n".join(str(message.get("content") or "") for message in self.messages)
+
+
+class Episodes(Protocol):
+    """The environments of the rows that are sampled, by the rows' places."""
+
+    def ask(self, place: int, answer: str) -> None:
+        """Give a row's answer to its environment, which replies later."""
+
+    def replies(self, seconds: float) -> list[tuple[int, EnvironmentReply]]:
+        """The replies that have come, after waiting for one at most this long."""
+
+    def failure(self, place: int) -> EnvironmentReply | None:
+        """Why an environment could not begin; None if it has begun."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Dialogues:
+    """The environments of a batch, the tokens of their replies, and what limits a dialogue.
+
+    `tokens` are those from the end of the model's turn, its end token not included, to the begin
+    of the next one. `waited` are the seconds in which no row could be decoded.
+    """
+
+    episodes: Episodes
+    tokens: Callable[[Sequence[Message]], tuple[int, ...]]
+    end_token: int | None  # the one with which the chat template ends an answer
+    max_turns: int
+    max_context: int = 0  # tokens of prompt and answer; 0 for the model's context
+    waited: float = 0.0

@@ -1,0 +1,113 @@
+"""The tokens between two turns of the model: the end of its answer, a reply, the next turn's begin.
+
+They are a suffix of the chat template's text for a made-up dialogue, cut after the end token of
+its answer. So what the model sampled is never rendered, which could change it. A reply's text that
+imitates the template's control tokens is encoded as plain text.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_engine.errors import DataError
+from grpo_engine.rollouts.prompts import PromptRenderer, plain_text
+from grpo_engine.tasks.base import Message
+
+ANSWER = "a made-up answer"
+_MARKED = re.compile("\ue000(\\d+)\ue001")  # characters for private use
+_MARKS = str.maketrans({"\ue000": "\ufffd", "\ue001": "\ufffd"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyTokens:
+    """Renders replies for one model; `end_token` ends an answer in its template, if one does."""
+
+    render: PromptRenderer
+    is_plain: bool
+    controls: re.Pattern[str] | None
+    head: tuple[int, ...]  # the made-up dialogue up to the end token of its answer
+    end_token: int | None
+
+    def __call__(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The tokens after an answer's end token; an error if the template cannot do it."""
+        hidden: list[str] = []
+        safe = [self._hide(message, hidden) for message in self._as_known(messages)]
+        if self.is_plain:
+            return tuple(self._encode(f"\n{plain_text(safe)}", hidden))
+        whole = self._encode(self.render.dialogue_text(safe, after_answer=ANSWER), hidden)
+        if tuple(whole[: len(self.head)]) != self.head:
+            raise DataError(
+                f"the chat template of {self.render.model} rewrites an earlier answer when a "
+                "message follows, so that the dialogue would not be the one that was sampled; set "
+                "task.chat_template to a file that leaves answers as they are, or to `chatml` if "
+                "the model uses <|im_start|>"
+            )
+        return tuple(whole[len(self.head) :])
+
+    def _as_known(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Results of tools as one user message, if the template knows no tools."""
+        if self.render.template_knows_tools and not self.is_plain:
+            return messages
+        kept: list[Message] = []
+        results: list[str] = []
+        for message in messages:
+            if message.get("role") == "tool":
+                results.append(f"<tool_response>{message.get('content')}</tool_response>")
+            else:
+                kept.append(message)
+        return [*([{"role": "user", "content": "\n".join(results)}] if results else []), *kept]
+
+    def _hide(self, message: Message, hidden: list[str]) -> Message:
+        """The message with a mark in the place of each text that would be a control token."""
+        content = str(message.get("content") or "").translate(_MARKS)
+        if self.controls is not None:
+
+            def mark(found: re.Match[str]) -> str:
+                hidden.append(found.group())
+                return f"\ue000{len(hidden) - 1}\ue001"
+
+            content = self.controls.sub(mark, content)
+        return {**message, "content": content}
+
+    def _encode(self, text: str, hidden: Sequence[str] = ()) -> list[int]:
+        tokenizer = self.render.tokenizer
+        ids: list[int] = []
+        for place, part in enumerate(_MARKED.split(text)):
+            if place % 2 == 0:
+                ids += tokenizer.encode(part, add_special_tokens=False) if part else []
+                continue
+            for letter in hidden[int(part)]:  # a single letter is no control token
+                ids += tokenizer.encode(letter, add_special_tokens=False)
+        return ids
+
+
+def reply_tokens(
+    render: PromptRenderer, ends: frozenset[int], *, is_plain: bool, uses_tools: bool
+) -> ReplyTokens:
+    """Prepare the replies of a run; an error names a template that rewrites answers."""
+    made = ReplyTokens(
+        render=render, is_plain=is_plain, controls=_controls(render.tokenizer), head=(),
+        end_token=None,
+    )  # fmt: skip
+    if is_plain:
+        return made
+    head = made._encode(render.dialogue_text((), after_answer=ANSWER))
+    closed = [place for place, token in enumerate(head) if token in ends]
+    end = None
+    if closed and ANSWER not in render.tokenizer.decode(head[closed[-1] :]):
+        end, head = head[closed[-1]], head[: closed[-1] + 1]
+    while end is None and ANSWER in render.tokenizer.decode(head[:-1]):
+        head = head[:-1]  # what the template puts after every answer
+    found = ReplyTokens(
+        render=render, is_plain=False, controls=made.controls, head=tuple(head), end_token=end
+    )
+    for role in ("user", "tool") if uses_tools else ("user",):
+        found([{"role": role, "content": "a reply"}])
+    return found
+
+
+def _controls(tokenizer: Any) -> re.Pattern[str] | None:
+    """The texts that the tokenizer reads as control tokens, longest first."""
+    texts = sorted((text for text in tokenizer.get_added_vocab() if len(text) > 1), key=len)
+    return re.compile("|".join(map(re.escape, reversed(texts)))) if texts else None

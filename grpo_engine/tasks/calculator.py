@@ -1,0 +1,51 @@
+"""Products of large numbers, with a calculator as a tool: "What is 4817 * 263?"."""
+
+import random
+from typing import Final
+
+from grpo_engine.config.settings import TaskConfig
+from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of, generated, user_message
+from grpo_engine.tasks.options import at_least, read_options
+
+SYSTEM: Final = (
+    "Always use the calculator. For example, to work out 12 + 34, write "
+    '<tool_call>{"name": "calculator", "arguments": {"expression": "12 + 34"}}</tool_call> and '
+    "nothing else. When you have its result, answer with that number."
+)
+DEFAULTS: Final = {"digits": 4, "seed": 0}
+SIZE: Final = 1_000_000
+
+
+def build(config: TaskConfig) -> Task:
+    """Build the task; `options` set how many digits the numbers have at most."""
+    options = read_options(config, DEFAULTS)
+    at_least(config, "digits", options["digits"], 2)
+
+    def problem(index: int) -> Example:
+        rng = random.Random(f"calculator/{options['seed']}/{index}")
+        a, b = (rng.randint(11, 10 ** options["digits"] - 1) for _ in range(2))
+        sign = rng.choice("+-*")
+        value = {"+": a + b, "-": a - b, "*": a * b}[sign]
+        return Example(
+            key=f"calculator-{index}",
+            prompt=user_message(f"What is {a} {sign} {b}?"),
+            target=str(value),
+            columns={"answer": str(value)},
+        )
+
+    train, held_out = generated(
+        problem, size=config.train_size or SIZE, held_out_size=config.held_out_size
+    )
+    return Task(
+        name="calculator",
+        description="Arithmetic with large numbers and a calculator as a tool.",
+        train=train,
+        held_out=held_out,
+        fingerprint=digest_of(["calculator 1", str(sorted(options.items())), str(len(held_out))]),
+        default_rewards=(RewardSpec(name="numeric_answer"),),
+        accuracy="numeric_answer",
+        system_prompt=SYSTEM if config.system_prompt is None else config.system_prompt,
+        prefill=config.prefill,
+        shuffle=config.shuffle,
+        tools=("grpo_engine.environments.calculator:calculator",),
+    )

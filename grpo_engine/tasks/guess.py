@@ -1,0 +1,47 @@
+"""Guess a number from hints: a dialogue with the environment `guess`.
+
+The problem is a range; the environment thinks of a number in it, the same for all answers to it.
+"""
+
+import random
+from typing import Final
+
+from grpo_engine.config.settings import TaskConfig
+from grpo_engine.tasks.base import Example, Task, digest_of, generated, user_message
+from grpo_engine.tasks.options import at_least, read_options
+
+SYSTEM: Final = "Guess the number. Answer with one number and nothing else."
+DEFAULTS: Final = {"smallest": 1, "largest": 100, "width": 50, "seed": 0}
+SIZE: Final = 1_000_000
+
+
+def build(config: TaskConfig) -> Task:
+    """Build the task; `options` set the bounds and the width of the ranges."""
+    options = read_options(config, DEFAULTS)
+    at_least(config, "width", options["width"], 2)
+    at_least(config, "largest", options["largest"], options["smallest"] + options["width"])
+
+    def problem(index: int) -> Example:
+        rng = random.Random(f"guess/{options['seed']}/{index}")
+        width = rng.randint(2, options["width"])
+        low = rng.randint(options["smallest"], options["largest"] - width)
+        return Example(
+            key=f"guess-{index}",
+            prompt=user_message(f"My number is from {low} to {low + width}."),
+            columns={"low": low, "high": low + width},
+        )
+
+    train, held_out = generated(
+        problem, size=config.train_size or SIZE, held_out_size=config.held_out_size
+    )
+    return Task(
+        name="guess",
+        description="Find a number by guesses that are told to be too low or too high.",
+        train=train,
+        held_out=held_out,
+        fingerprint=digest_of(["guess 1", str(sorted(options.items())), str(len(held_out))]),
+        system_prompt=SYSTEM if config.system_prompt is None else config.system_prompt,
+        prefill=config.prefill,
+        shuffle=config.shuffle,
+        environment="grpo_engine.environments.guess:Guess",
+    )

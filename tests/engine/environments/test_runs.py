@@ -1,0 +1,311 @@
+"""Whole runs with environments: recorded, resumed, on two ranks, with tools and TRL's classes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.events import (
+    AlertRaised,
+    Event,
+    GroupScored,
+    PhaseStarted,
+    RunFinished,
+    Span,
+    StepFinished,
+    TokensScored,
+)
+from tests.engine.runs import events_of, settings, write_world
+from tests.engine.tiny import write_model
+
+TURNS = """
+import os, random, time
+from grpo_engine.environments.protocol import Reply
+
+class Turns:
+    '''Some turns with replies that the seed and the answer's number decide.'''
+    def reset(self, row, seed, index):
+        self.random = random.Random(seed * 1000 + index)
+        self.left, self.said = self.random.randint(0, 3), 0
+        return [{"role": "user", "content": f" game {seed % 10}:"}]
+    def step(self, answer):
+        self.said += 1
+        time.sleep(0.01 * self.random.randint(0, 3))
+        if self.random.random() < 0.05:
+            raise ValueError("the board broke")
+        if self.said > self.left:
+            return Reply(done=True, reward=len(answer) % 3, info={"said": self.said})
+        text = "again " * self.random.randint(1, 3)
+        return Reply([{"role": "user", "content": text}], reward=0.1, info={"said": self.said})
+"""
+STOPS = ["a", "e", "i", "o", "u", " ", "1", "2", "3"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_world(tmp_path_factory.mktemp("turns"))
+    (folder / "turns.py").write_text(TURNS)
+    (folder / "trl.py").write_text(TRL)
+    return folder
+
+
+def with_turns(world: Path, **changes: Any) -> RunConfig:
+    return settings(
+        world,
+        task={"environment": f"{world}/turns.py:Turns", "max_turns": 4},
+        rollout={"stop": STOPS, "max_new_tokens": 40, **changes.pop("rollout", {})},
+        evaluation={"pinned": 1, "pinned_every": 2, "problems": 2, "before_and_after": True},
+        **changes,
+    )
+
+
+def facts(events: Sequence[Event]) -> list[Any]:
+    """What must be equal in two runs: all but times, memory and what the seed does not decide."""
+    found: list[Any] = []
+    for event in events:
+        if isinstance(event, GroupScored):
+            rollouts = tuple(
+                replace(one, spans=tuple(replace(span, ms=None) for span in one.spans))
+                for one in event.group.rollouts
+            )
+            found.append(replace(event, group=replace(event.group, rollouts=rollouts)))
+        elif isinstance(event, TokensScored):
+            found.append(event)
+        elif isinstance(event, StepFinished):
+            kept = {
+                name: value for name, value in event.metrics.items()
+                if not name.startswith(("time/", "memory/"))
+                and name not in ("step_time", "tokens_per_second")
+            }  # fmt: skip
+            found.append((event.step, kept))
+    return found
+
+
+def groups(events: Sequence[Event], origin: str = "train") -> list[GroupScored]:
+    return [e for e in events if isinstance(e, GroupScored) and e.group.origin == origin]
+
+
+@pytest.fixture(scope="module")
+def whole(world: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    return events_of(with_turns(world), tmp_path_factory.mktemp("whole"))
+
+
+def test_a_run_with_turns_trains_evaluates_and_pins(whole: list[Event]) -> None:
+    assert isinstance(whole[-1], RunFinished)
+    for origin in ("train", "eval", "pinned"):
+        found = [one for event in groups(whole, origin) for one in event.group.rollouts]
+        assert max(span.turn for one in found for span in one.spans) >= 1, origin
+        for one in found:
+            given = [span.reward for span in one.spans if span.reward is not None]
+            assert [r.value for r in one.rewards if r.name == "Turns"] == [
+                None if one.finish == "environment_error" else pytest.approx(sum(given))
+            ]
+    steps = [event.metrics for event in whole if isinstance(event, StepFinished)]
+    assert all(1 <= metrics["turns/mean"] <= metrics["turns/max"] <= 4 for metrics in steps)
+    assert all(metrics["loss"] == metrics["loss"] for metrics in steps if "loss" in metrics)
+
+
+def test_a_failed_rollout_keeps_its_tokens_has_no_reward_and_raises_an_alert(
+    whole: list[Event],
+) -> None:
+    failed = [
+        one for event in whole if isinstance(event, GroupScored) for one in event.group.rollouts
+        if one.finish == "environment_error"
+    ]  # fmt: skip
+    assert failed
+    for one in failed:
+        assert one.ids
+        assert one.reward is None
+        assert "ValueError: the board broke" in one.spans[-1].error
+    said = [event for event in whole if isinstance(event, AlertRaised)]
+    assert any(event.rule == "environment_error" for event in said)
+
+
+def test_environment_tokens_are_in_the_context_and_not_in_the_loss(whole: list[Event]) -> None:
+    spans: dict[tuple[int, int, int], tuple[Span, ...]] = {}
+    masked = 0
+    for event in whole:
+        if isinstance(event, GroupScored) and event.group.origin == "train":
+            for one in event.group.rollouts:
+                spans[event.step, event.group.index, one.index] = one.spans
+        if isinstance(event, TokensScored) and event.origin == "train":
+            for numbers in event.numbers:
+                own = spans[event.step, event.group, numbers.index]
+                length = sum(span.length for span in own)
+                mask = numbers.mask or (1,) * length
+                for span in own:
+                    inside = mask[span.start : span.start + span.length]
+                    assert set(inside) <= {int(span.kind == "model")}
+                    masked += span.kind == "environment" and span.length > 0
+    assert masked
+
+
+def test_the_same_settings_give_the_same_dialogues(
+    world: Path, whole: list[Event], tmp_path: Path
+) -> None:
+    again = events_of(with_turns(world), tmp_path)
+    assert facts(again) == facts(whole)
+
+
+CHILD = """
+import json, os, sys
+from pathlib import Path
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.control import Control
+from grpo_engine.events import kind_of
+from grpo_engine.trainer import run
+config = RunConfig.model_validate_json(Path(sys.argv[1]).read_text())
+for event in run(config, Control(), folder=Path(sys.argv[2])):
+    print(kind_of(event), event.step, getattr(event, "phase", ""), flush=True)
+"""
+
+
+def test_killed_in_the_middle_of_an_episode_a_run_resumes_bit_for_bit(
+    world: Path, whole: list[Event], tmp_path: Path
+) -> None:
+    """The checkpoint is of step 2; the kill comes while step 3 is sampled."""
+    config = with_turns(world)
+    (tmp_path / "config.json").write_text(config.model_dump_json())
+    folder = tmp_path / "run"
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", CHILD, str(tmp_path / "config.json"), str(folder)],
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )  # fmt: skip
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.split() == ["PromptsStarted", "3"]:
+            time.sleep(0.05)
+            break
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    resumed = events_of(config, folder, resume=True)
+    after = [fact for fact in facts(whole) if _step(fact) > 2]
+    found = [fact for fact in facts(resumed) if _step(fact) > 2]
+    assert found == after
+    assert found
+
+
+def _step(fact: Any) -> int:
+    return int(fact[0] if isinstance(fact, tuple) else fact.step)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm": {"recipe": "dapo", "refill_rounds": 2}},
+        {"algorithm": {"minibatches": 2, "passes": 2, "beta": 0.05}},
+        {"algorithm": {"recipe": "grpo-process"}},
+        {"rollout": {"max_rows": 3, "max_context": 60}},
+        {"algorithm": {"recipe": "ppo"}},
+    ],
+    ids=["refills", "minibatches", "process", "few rows", "critic"],
+)
+def test_recipes_train_on_dialogues(world: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    events = events_of(with_turns(world, steps=2, **changes), tmp_path)
+    assert isinstance(events[-1], RunFinished), events[-1]
+    assert [event.step for event in events if isinstance(event, StepFinished)] == [1, 2]
+    gaps = [
+        event.metrics["sampling/sampling_logp_difference/max"]
+        for event in events
+        if isinstance(event, StepFinished)
+        and "sampling/sampling_logp_difference/max" in event.metrics
+    ]
+    assert max(gaps) < 1e-3
+
+
+TRL = '''
+class Counter:
+    """As in TRL's documentation: public methods are tools."""
+
+    def reset(self, **kwargs) -> str | None:
+        self.counter = 0
+        self.reward = 0.0
+        return " Count up."
+
+    def increment(self, step: int) -> int:
+        """
+        Increment the internal counter.
+
+        Args:
+            step: Value to add to the counter.
+
+        Returns:
+            The updated counter value.
+        """
+        self.counter += step
+        self.reward = float(self.counter)
+        return self.counter
+
+    def get_reward(self) -> float:
+        return self.reward / 10
+
+
+def multiply(a: int, b: int) -> int:
+    """
+    Multiplies two integers.
+
+    Args:
+        a: The first integer.
+        b: The second integer.
+
+    Returns:
+        The product of the two integers.
+    """
+    return a * b
+
+
+def reward_func(environments, **kwargs):
+    return [env.reward for env in environments]
+
+
+def said(completions, **kwargs):
+    assert all(isinstance(one, list) for one in completions)
+    return [float(sum(m["role"] == "tool" for m in one)) for one in completions]
+'''
+
+
+def test_classes_and_functions_of_trls_documentation_run_unchanged(
+    world: Path, tmp_path: Path
+) -> None:
+    """The prefill begins each answer with a call, which the random model's text then breaks."""
+    model = write_model(tmp_path / "model", max_position_embeddings=4096)
+    config = settings(
+        world, steps=1, model={"path": str(model)},
+        task={
+            "environment": f"{world}/trl.py:Counter", "tools": [f"{world}/trl.py:multiply"],
+            "prefill": '<tool_call>{"name": "increment", "arguments": {"step": 3}}</tool_call>',
+            "max_turns": 2, "system_prompt": "Count.",
+        },
+        rewards={"functions": [f"{world}/trl.py:reward_func", f"{world}/trl.py:said"]},
+        rollout={"stop": STOPS, "max_new_tokens": 30},
+    )  # fmt: skip
+    events = events_of(config, tmp_path / "run")
+    assert isinstance(events[-1], RunFinished), events[-1]
+    (first, *_) = groups(events)
+    assert "Count up." in first.group.prompt_text
+    assert '"name": "increment"' in first.group.prompt_text
+    assert '"name": "multiply"' in first.group.prompt_text
+    called = [one for one in first.group.rollouts if len(one.spans) > 1]
+    assert called
+    for one in called:
+        assert "⚙ increment(3) → 3" in one.text or one.finish in ("turns", "stop")
+        values = {reward.name: reward.value for reward in one.rewards}
+        assert values == {"reward_func": 3.0, "said": 1.0, "Counter": 0.3}
+    metrics = next(event.metrics for event in events if isinstance(event, StepFinished))
+    assert metrics["tools/call_frequency"] > 0
+    assert metrics["tools/failure_frequency"] == 0
+
+
+def test_phases_are_announced_as_without_environments(whole: list[Event]) -> None:
+    phases = [event.phase for event in whole if isinstance(event, PhaseStarted) and event.step == 1]
+    assert phases[:3] == ["generate", "score", "logprobs"]

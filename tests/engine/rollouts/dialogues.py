@@ -1,0 +1,118 @@
+"""Made-up environments for tests of sampling, and the oracle: one row at a time, no cache."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+
+from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.decode import make_rows
+from grpo_engine.rollouts.dialogue import Dialogues, EnvironmentReply
+from grpo_engine.rollouts.noise import token_keys
+from grpo_engine.rollouts.sampler import draw
+from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+
+Script = Mapping[tuple[int, int], EnvironmentReply]  # by row and turn; a missing one ends it
+
+
+def said(text: str, **more: Any) -> EnvironmentReply:
+    return EnvironmentReply(messages=({"role": "user", "content": text},), **more)
+
+
+@dataclass
+class Scripted:
+    """Episodes that reply by a script, each after some looks at them."""
+
+    script: Script
+    delays: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    failures: Mapping[int, EnvironmentReply] = field(default_factory=dict)
+    asked: list[list[Any]] = field(default_factory=list)
+    turns: dict[int, int] = field(default_factory=dict)
+    answers: dict[int, list[str]] = field(default_factory=dict)
+
+    def ask(self, place: int, answer: str) -> None:
+        turn = self.turns.get(place, 0)
+        self.turns[place] = turn + 1
+        self.answers.setdefault(place, []).append(answer)
+        reply = self.script.get((place, turn), EnvironmentReply(done=True))
+        self.asked.append([self.delays.get((place, turn), 0), place, reply])
+
+    def replies(self, seconds: float) -> list[tuple[int, EnvironmentReply]]:  # noqa: ARG002
+        ready = [(place, reply) for delay, place, reply in self.asked if delay <= 0]
+        self.asked = [[delay - 1, place, reply] for delay, place, reply in self.asked if delay > 0]
+        return ready
+
+    def failure(self, place: int) -> EnvironmentReply | None:
+        return self.failures.get(place)
+
+
+def tokens(messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """A stand-in for the chat template: marks around the bytes of each message."""
+    return (259, *(letter % 256 for m in messages for letter in m["content"].encode()), 260)
+
+
+def dialogues(
+    episodes: Scripted, *, end: int | None = 257, max_turns: int = 4, max_context: int = 0
+) -> Dialogues:
+    return Dialogues(
+        episodes=episodes, tokens=tokens, end_token=end, max_turns=max_turns,
+        max_context=max_context,
+    )  # fmt: skip
+
+
+def one_by_one(
+    policy: Policy, prompts: Sequence[PromptRows], sampling: Sampling, dialogue: Dialogues,
+    script: Script, *, seed: int, step: int,
+) -> list[Rollout]:  # fmt: skip
+    """The expected rollouts: every token from a forward over all before it."""
+    rows = make_rows(
+        policy, prompts, sampling, seed=seed, step=step, max_context=dialogue.max_context
+    )
+    policy.module.eval()
+    for row in rows:
+        failure = dialogue.episodes.failure(row.place)
+        if failure is not None:
+            row.hear(failure)
+            row.finish = "environment_error"
+        while row.finish is None:
+            ids = [*row.prompt.ids, *row.ids]
+            logits = policy.model(mx.array([ids]))[:, -1]
+            seen = None
+            if sampling.repetition_penalty != 1:
+                seen = mx.zeros(logits.shape, mx.bool_)
+                seen[0, mx.array(sorted(set(ids)))] = True
+            keys = token_keys([row.key], [len(row.ids)])
+            token, logprob, raw = (x.item() for x in draw(logits, sampling, keys, seen=seen))
+            row.take(int(token), float(logprob), float(raw))  # type: ignore[arg-type]
+            row.settle(sampling, policy.end_ids, [])
+            if row.finish in ("stop", "stop_string"):
+                row.ask(policy.end_ids)
+                reply = script.get((row.place, row.turn), EnvironmentReply(done=True))
+                _reply(row, reply, dialogue)
+    return [row.rollout(policy.end_ids, has_environment=True) for row in rows]
+
+
+def _reply(row: Any, reply: EnvironmentReply, dialogue: Dialogues) -> None:
+    """What follows an answer, written down once more from the rules of the design."""
+    if reply.error:
+        row.hear(reply)
+        row.finish = "environment_error"
+    elif reply.done:
+        row.hear(reply)
+        row.finish = "stop"
+    elif row.turn == dialogue.max_turns - 1:
+        row.hear(reply)
+        row.finish = "turns"
+    else:
+        said_by_it = list(tokens(reply.messages))
+        if dialogue.end_token is not None and row.ids[-1] != dialogue.end_token:
+            said_by_it.insert(0, dialogue.end_token)
+        if row.length == row.limit:
+            row.hear(reply)
+            row.finish = "length"
+        elif len(row.ids) + len(said_by_it) >= row.room:
+            row.hear(reply)
+            row.finish = "context"
+        else:
+            row.hear(reply, said_by_it)

@@ -1,0 +1,228 @@
+"""Rows at different turns: decoded together they equal one row at a time from scratch."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_engine.config.settings import ModelConfig
+from grpo_engine.events import RolloutsAdvanced
+from grpo_engine.policy.batch import micro_batches
+from grpo_engine.policy.forward import token_scores
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts import decode
+from grpo_engine.rollouts.decode import sample_groups
+from grpo_engine.rollouts.dialogue import EnvironmentReply
+from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from tests.engine.policy.helpers import drain, made_up_rows
+from tests.engine.rollouts.dialogues import Scripted, dialogues, one_by_one, said
+from tests.engine.tiny import END, GEMMA2, MAMBA, STOP, write_model
+
+PROMPTS = [
+    PromptRows(key=f"p{group}", group=group, ids=row.prompt_ids, rows=2)
+    for group, row in enumerate(made_up_rows([(5, (1,)), (12, (1,)), (1, (1,))]))
+]
+ROWS = 6
+# a random model seldom ends by itself
+STOPS = ("a", "e", "i", "o", "u", " ", "\n", "1", "2", "3")
+REPLIES = {
+    (place, turn): said("x" * (1 + 5 * place % 7 + turn), reward=float(turn))
+    for place in range(ROWS)
+    for turn in range(3)
+}
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    """A model whose predictions are flat enough for log-probabilities to 1e-4."""
+    folder = write_model(tmp_path_factory.mktemp("dialogues") / "tiny", scale=1.0)
+    return load_policy(ModelConfig(path=str(folder)), seed=0)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripted replies come by looks and not by the clock."""
+    monkeypatch.setattr(decode, "PATIENCE", 60.0)
+
+
+def sample(policy: Policy, sampling: Sampling, dialogue: Any) -> list[Rollout]:
+    rollouts: list[Rollout] = drain(
+        sample_groups(policy, PROMPTS, sampling, seed=1, step=2, dialogues=dialogue)
+    )[1]
+    return rollouts
+
+
+def assert_same(ours: list[Rollout], theirs: list[Rollout]) -> None:
+    bare = [[replace(one, logprobs=(), raw_logprobs=()) for one in each] for each in (ours, theirs)]
+    assert bare[0] == bare[1]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert one.raw_logprobs == pytest.approx(other.raw_logprobs, abs=1e-4)
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> tuple[dict[Any, EnvironmentReply], dict[Any, int], dict[int, Any]]:
+    """Replies of different lengths, errors and early ends, delays, and rows that never begin."""
+    replies, delays = {}, {}
+    for place in range(ROWS):
+        for turn in range(4):
+            kind = draw(st.sampled_from(["say"] * 6 + ["end", "fail", "end with words"]))
+            text = "y" * draw(st.integers(1, 30))
+            delays[place, turn] = draw(st.sampled_from([0, 0, 1, 3, 40]))
+            replies[place, turn] = {
+                "say": said(text, reward=draw(st.sampled_from([None, 0.5]))),
+                "end": EnvironmentReply(done=True, reward=1.0),
+                "end with words": said(text, done=True),
+                "fail": EnvironmentReply(error="it broke"),
+            }[kind]
+    lost = draw(st.sets(st.integers(0, ROWS - 1), max_size=1))
+    return replies, delays, {place: EnvironmentReply(error="reset: no") for place in lost}
+
+
+@given(
+    made=scripts(), end=st.sampled_from([None, END, STOP]), max_turns=st.integers(1, 4),
+    max_context=st.sampled_from([0, 60]),
+    sampling=st.sampled_from([
+        Sampling(max_new_tokens=60, stop=STOPS),
+        Sampling(max_new_tokens=25, stop=STOPS[:4], temperature=0.8, top_k=20),
+        Sampling(max_new_tokens=40, stop=STOPS, max_rows=2, repetition_penalty=1.2),
+    ]),
+)  # fmt: skip
+@settings(max_examples=12)
+def test_made_up_dialogues_equal_one_row_at_a_time_from_scratch(
+    policy: Policy, made: Any, end: int | None, max_turns: int, max_context: int, sampling: Sampling
+) -> None:
+    script, delays, failures = made
+    episodes = Scripted(script, delays, failures)
+    limits: dict[str, Any] = {"end": end, "max_turns": max_turns, "max_context": max_context}
+    expected = one_by_one(
+        policy, PROMPTS, sampling, dialogues(Scripted(script, failures=failures), **limits),
+        script, seed=1, step=2,
+    )  # fmt: skip
+    assert_same(sample(policy, sampling, dialogues(episodes, **limits)), expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "batching"),
+    [
+        ({}, "rows"),
+        ({"sliding_window": 6, "layer_types": ["full_attention", "sliding_attention"]}, "rows"),
+        (MAMBA, "merged"),
+        (GEMMA2, "separate"),
+    ],
+    ids=["plain", "windows", "states", "no batches"],
+)
+def test_kept_caches_serve_models_of_every_build(
+    tmp_path: Path, changes: dict[str, Any], batching: str
+) -> None:
+    policy = load_policy(
+        ModelConfig(path=str(write_model(tmp_path / "model", scale=1.0, **changes))), seed=0
+    )
+    sampling = Sampling(max_new_tokens=30, stop=STOPS)
+    rollouts = sample(policy, sampling, dialogues(Scripted(REPLIES)))
+    expected = one_by_one(
+        policy, PROMPTS, sampling, dialogues(Scripted({})), REPLIES, seed=1, step=2
+    )
+    assert_same(rollouts, expected)
+    assert policy.batching == batching
+    assert max(len(rollout.spans) for rollout in rollouts) >= 3
+
+
+def test_log_probabilities_of_a_dialogue_equal_one_forward_over_its_text(policy: Policy) -> None:
+    sampling = Sampling(max_new_tokens=40, stop=STOPS, temperature=0.7)
+    rollouts = sample(policy, sampling, dialogues(Scripted(REPLIES)))
+    for batch in micro_batches(rollouts, rows_at_most=4):
+        scores = token_scores(policy, batch, temperature=0.7, gradient=False)
+        for line, row in zip(np.array(scores.logprobs), batch.rows, strict=True):
+            found = line[: len(rollouts[row].ids)]
+            assert found == pytest.approx(rollouts[row].raw_logprobs, abs=1e-4)
+
+
+def test_the_spans_of_a_dialogue_divide_its_tokens_and_its_text(policy: Policy) -> None:
+    sampling = Sampling(max_new_tokens=40, stop=STOPS)
+    episodes = Scripted(REPLIES)
+    for place, rollout in enumerate(sample(policy, sampling, dialogues(episodes))):
+        ends = np.cumsum([0, *(span.length for span in rollout.spans)])
+        assert [span.start for span in rollout.spans] == ends[:-1].tolist()
+        assert ends[-1] == len(rollout.ids)
+        given = [
+            at for span in rollout.spans if span.kind == "environment"
+            for at in range(span.start, span.start + span.length)
+        ]  # fmt: skip
+        assert rollout.forced == tuple(given)
+        assert rollout.length == len(rollout.ids) - len(given) <= 40
+        assert len(rollout.ends) == len(rollout.ids)
+        answers = [m["content"] for m in rollout.messages if m["role"] == "assistant"]
+        assert answers[: len(episodes.answers.get(place, []))] == episodes.answers.get(place, [])
+        assert "".join(answers) == _without_replies(rollout)
+
+
+def _without_replies(rollout: Rollout) -> str:
+    """The characters of the text that belong to the model's tokens."""
+    ends = (0, *rollout.ends)
+    return "".join(
+        rollout.text[ends[span.start] : ends[span.start + span.length]]
+        for span in rollout.spans
+        if span.kind == "model"
+    )
+
+
+def test_the_template_ends_a_turn_that_ended_otherwise_and_only_then(policy: Policy) -> None:
+    """Stopped by a text, the template's end token comes first, and nothing is doubled."""
+    rollouts = sample(policy, Sampling(max_new_tokens=40, stop=STOPS), dialogues(Scripted(REPLIES)))
+    seen = set()
+    for rollout in rollouts:
+        for span in rollout.spans:
+            if span.kind == "environment" and span.length:
+                before, first = rollout.ids[span.start - 1], rollout.ids[span.start]
+                assert first == (259 if before == END else END)
+                seen.add(before == END)
+    assert seen
+
+
+def test_a_slow_environment_does_not_hold_up_the_others(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "PATIENCE", 0.0)
+    ended: list[tuple[int, int]] = []
+
+    class Slow(Scripted):
+        def ask(self, place: int, answer: str) -> None:
+            super().ask(place, answer)
+            ended.append((place, self.turns[place]))
+
+    episodes = Slow(REPLIES, delays={(0, 0): 10_000})
+    monkeypatch.setattr(decode, "TICK", 0.0)
+    sampling = Sampling(max_new_tokens=60, stop=STOPS)
+    rollouts = sample(policy, sampling, dialogues(episodes))
+    others = [at for at, (place, _) in enumerate(ended) if place != 0]
+    second = ended.index((0, 2)) if (0, 2) in ended else len(ended)
+    assert second > max(others)
+    expected = one_by_one(
+        policy, PROMPTS, sampling, dialogues(Scripted({})), REPLIES, seed=1, step=2
+    )
+    assert [one.ids for one in rollouts] == [one.ids for one in expected]
+
+
+def test_the_text_on_the_board_adds_up_to_the_text_of_the_rollout(policy: Policy) -> None:
+    events, rollouts = drain(
+        sample_groups(
+            policy, PROMPTS, Sampling(max_new_tokens=40, stop=STOPS), seed=1, step=2,
+            dialogues=dialogues(Scripted(REPLIES)),
+        )
+    )  # fmt: skip
+    shown: dict[tuple[int, int], str] = {}
+    ends = {}
+    for event in events:
+        assert isinstance(event, RolloutsAdvanced)
+        for delta in event.rows:
+            key = (delta.group, delta.index)
+            shown[key] = shown.get(key, "") + delta.text
+            ends[key] = delta.finish
+    assert shown == {(one.group, one.index): one.text for one in rollouts}
+    assert ends == {(one.group, one.index): one.finish for one in rollouts}
