@@ -139,5 +139,5 @@ def refuse_given(name: str, what: str) -> None:
         keyword = "rewards=[…]" if what == "reward" else f"{what}=…"
         raise EngineError(
             f"{what} {own!r} is a Python object that was passed to grpo_engine and cannot be "
-            f"imported: resume the run from Python with grpo_engine.resume(run, {keyword})"
+            f"imported: pass it again from Python, as in grpo_engine.resume(run, {keyword})"
         )

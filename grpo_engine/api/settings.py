@@ -153,9 +153,9 @@ def name_function(
 ) -> str:
     """A reward function's name in the settings; one that cannot be imported is put into `given`.
 
-    `again` replaces what has its name.
+    `again` replaces what has its name, wherever the function is now.
     """
-    if named := importable(function):
+    if not again and (named := importable(function)):
         return named
     inner = function
     while isinstance(inner, functools.partial):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.cli.run_config import assemble
 from grpo_engine import recipe
-from grpo_engine.api.settings import importable, settings_of
+from grpo_engine.api.settings import importable, name_function, settings_of
 from grpo_engine.config.parse import flatten
 from grpo_engine.config.settings import ModelConfig, RunConfig
 from grpo_engine.errors import ConfigError
@@ -211,3 +211,9 @@ def test_what_is_no_task_is_refused() -> None:
         ConfigError, match="task must be a name, a Task, a function or rows, got int"
     ):
         settings_of(None, None, {"task": 7})
+
+
+def test_a_function_that_is_given_again_keeps_its_name_though_it_can_be_imported_by_then() -> None:
+    functions: dict[str, Any] = {}
+    assert name_function(length, functions, again=True) == "python:length"
+    assert functions == {"python:length": length}
