@@ -48,8 +48,6 @@ def open_writer(path: Path, *, create: bool = False) -> sqlite3.Connection:
         conn.execute("PRAGMA synchronous = NORMAL")
         conn.execute("PRAGMA foreign_keys = ON")
         conn.execute("PRAGMA wal_autocheckpoint = 0")
-        # the first commit after the log was moved cuts the file, so that its size says what is new
-        conn.execute("PRAGMA journal_size_limit = 0")
         conn.execute("PRAGMA cache_size = -16000")
     except sqlite3.Error as error:
         conn.close()

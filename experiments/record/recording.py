@@ -189,7 +189,7 @@ class Recording:
         try:
             self.writer.use(self.file.connection)
             self.lock_waits.append(self.writer.write(self._pending, limit=LOCK_LIMIT_S))
-            self.file.checkpoint()
+            self.file.checkpoint_if_long()
         except Exception as error:  # events are kept, whatever the store's error
             if not may_pass(error):
                 self._set_aside(error)
@@ -262,7 +262,7 @@ class Recording:
             self.file.reopen()
             # the next commit starts the write-ahead log again, which may be all that a full disk
             # needs
-            self.file.checkpoint(least=0)
+            self.file.checkpoint()
             self.writer.use(self.file.connection)
             with taking_in(self.store.path):
                 count = drain(self._spill, self.writer)

@@ -11,7 +11,7 @@ from experiments.store import ExperimentStore
 
 # A step of forty metrics writes to the last page of each, some 45 pages. A checkpoint every
 # 20 steps would make disk writes half of a step's time; 8,000 pages are 33 MB of log.
-LOG_BYTES = 8000 * (4096 + 24)
+LOG_PAGES = 8000
 
 
 class StoreFile:
@@ -28,20 +28,20 @@ class StoreFile:
         self._close()
         self.connection, self._reader = fresh, reader
 
-    def checkpoint(self, *, least: int | None = None) -> None:
-        """Move the write-ahead log into the file if it has at least so many bytes.
+    def checkpoint_if_long(self) -> None:
+        """Move the write-ahead log into the file if it has `LOG_PAGES` or more."""
+        with contextlib.suppress(OSError):
+            if has_pages(f"{self.store.path}-wal", LOG_PAGES):
+                self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Move the write-ahead log into the file.
 
         A read transaction is open meanwhile. While it reads from the log, no commit can start the
         log again; where it need not, because all was moved before, SQLite moves nothing. So the
         WAL-reset bug of SQLite before 3.51.3 cannot happen: a checkpoint that measured the log
         just before another process started it again marks new commits as moved, and loses them.
         """
-        try:
-            size = Path(f"{self.store.path}-wal").stat().st_size
-        except OSError:
-            return
-        if size < (LOG_BYTES if least is None else least):
-            return
         # where it fails, the log stays and is moved another time
         with contextlib.suppress(sqlite3.Error):
             self._reader.execute("BEGIN")
@@ -70,6 +70,22 @@ class StoreFile:
     def close(self) -> None:
         self._close()
         self.store.close()
+
+
+def has_pages(log: str, count: int) -> bool:
+    """Whether a write-ahead log has so many pages since it was last started.
+
+    Its file is not cut when it is started again: a page belongs to it if its header has the two
+    numbers (salts) that the log's header has.
+    """
+    file = os.open(log, os.O_RDONLY)
+    try:
+        header = os.pread(file, 32, 0)
+        size = int.from_bytes(header[8:12], "big")
+        salts = os.pread(file, 8, 32 + (count - 1) * (24 + size) + 8)
+    finally:
+        os.close(file)
+    return header[16:24] == salts != b""
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

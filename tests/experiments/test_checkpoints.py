@@ -15,7 +15,7 @@ import pytest
 
 from experiments.db.connection import open_writer
 from experiments.record import store_file
-from experiments.record.store_file import StoreFile
+from experiments.record.store_file import StoreFile, has_pages
 from experiments.store import ExperimentStore
 
 COMMIT = (
@@ -30,14 +30,14 @@ WRITER = (
     "from experiments.db.connection import begin\n"
     "from experiments.record import store_file\n"
     "from experiments.store import ExperimentStore\n"
-    "store_file.LOG_BYTES = 40 * 4120\n"
+    "store_file.LOG_PAGES = 40\n"
     "file = store_file.StoreFile(ExperimentStore(Path(sys.argv[1])))\n"
     "for _ in range(int(sys.argv[2])):\n"
     "    begin(file.connection)\n"
     "    file.connection.executemany(\n"
     "        'INSERT INTO extra (x) VALUES (randomblob(900))', [()] * 20)\n"
     "    file.connection.execute('COMMIT')\n"
-    "    file.checkpoint()\n"
+    "    file.checkpoint_if_long()\n"
     "file.close()\n"
 )
 
@@ -86,14 +86,29 @@ def test_no_connection_makes_checkpoints_by_itself(file: StoreFile, path: Path) 
 def test_the_log_is_moved_once_it_is_long(
     file: StoreFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_file, "LOG_BYTES", 100 * 4120)
-    sizes = []
-    for _ in range(60):  # some 10 pages each
+    monkeypatch.setattr(store_file, "LOG_PAGES", 100)
+    starts = set()
+    for _ in range(60):  # 10 to 60 pages each
         commit(file.connection, 20)
-        file.checkpoint()
-        sizes.append(log(path).stat().st_size)
-    assert max(sizes) < 200 * 4120
-    assert sizes != sorted(sizes)  # it was started again
+        file.checkpoint_if_long()
+        starts.add(salts(path))
+    assert log(path).stat().st_size < 200 * 4120
+    assert len(starts) > 5
+
+
+def test_the_pages_of_a_log_are_those_since_it_was_started_again(
+    file: StoreFile, path: Path
+) -> None:
+    commit(file.connection, 400)  # 100 pages of rows, and those of the index
+    assert has_pages(f"{path}-wal", 100)
+    size = log(path).stat().st_size
+    assert not has_pages(f"{path}-wal", size // 4120 + 1)
+    file.checkpoint()
+    assert has_pages(f"{path}-wal", 100)  # moved, and not started again
+    commit(file.connection, 1)
+    assert log(path).stat().st_size == size
+    assert has_pages(f"{path}-wal", 1)
+    assert not has_pages(f"{path}-wal", 100)
 
 
 def test_no_commit_starts_the_log_again_while_it_is_moved(file: StoreFile, path: Path) -> None:
@@ -111,7 +126,7 @@ def test_nothing_is_moved_where_a_commit_can_start_the_log_again(
     file: StoreFile, path: Path
 ) -> None:
     commit(file.connection, 20)
-    file.checkpoint(least=0)
+    file.checkpoint()
     before, moved_at = salts(path), path.stat().st_mtime_ns
 
     def commit_between(statement: str) -> None:
@@ -119,11 +134,11 @@ def test_nothing_is_moved_where_a_commit_can_start_the_log_again(
             commit_elsewhere(path)
 
     file.connection.set_trace_callback(commit_between)
-    file.checkpoint(least=0)
+    file.checkpoint()
     file.connection.set_trace_callback(None)
     assert salts(path) != before  # the commit came after all was moved
     assert path.stat().st_mtime_ns == moved_at
-    file.checkpoint(least=0)
+    file.checkpoint()
     assert path.stat().st_mtime_ns > moved_at
 
 
