@@ -271,7 +271,7 @@ class Calls:
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
         return sorted(self.found)
 
 
