@@ -33,7 +33,7 @@ class Canvas(NamedTuple):
 
 def terminal() -> Canvas:
     """Return the canvas for stdout: its width, and no colour in a pipe."""
-    encoding = (getattr(sys.stdout, "encoding", "") or "ascii").lower().replace("-", "")
+    encoding = str(getattr(sys.stdout, "encoding", None)).lower().replace("-", "")
     plain = os.environ.get("TERM") in ("dumb", "linux") and sys.stdout.isatty()
     return Canvas(
         width=max(LEAST_WIDTH, shutil.get_terminal_size().columns),

@@ -469,9 +469,10 @@ def main() -> int:
     target = TARGETS[asked.target]
     every, known = jobs(target), results()
     todo = [job for job in every if job.key not in known or (asked.again and known[job.key])]
-    plain = ["-s", "-q", "--tb=native", "-p", "no:cacheprovider", "-p", "no:randomly"]
-    loop = Loop(target, todo, asked.workers, asked.seconds)
-    pytest.main([*plain, *map(str, target.test_files())], plugins=[loop])
+    if todo:
+        plain = ["-s", "-q", "--tb=native", "-p", "no:cacheprovider", "-p", "no:randomly"]
+        loop = Loop(target, todo, asked.workers, asked.seconds)
+        pytest.main([*plain, *map(str, target.test_files())], plugins=[loop])
     known = results()
     missing = sum(job.key not in known for job in every)
     if missing:

@@ -190,7 +190,7 @@ def test_a_terminal_gets_colours_unless_it_asks_for_none(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
     assert terminal().unicode  # a pipe takes what the encoding has
     monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: SimpleSize(5))
-    assert terminal().width == LEAST_WIDTH
+    assert terminal().width == 24
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,9 @@ def test_a_metric_that_is_nowhere_is_an_error_with_the_nearest_one(cli: Cli) -> 
 def test_a_report_has_the_curve_of_the_reward_and_a_terminal_sees_it_in_compare(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "## Curves\n\n```text\nreward\n" in cli("report", "plain-otter").out
+    report = cli("report", "plain-otter").out
+    assert "## Curves\n\n```text\nreward\n" in report
+    assert max(map(len, report.partition("```text\n")[2].partition("```")[0].splitlines())) == 80
     runs = ("plain-otter", "brave-fox")
     assert "┌" not in cli("compare", *runs).out
     monkeypatch.setattr("app.cli.verbs.compare.sys.stdout.isatty", lambda: True, raising=False)

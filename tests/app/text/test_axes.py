@@ -146,6 +146,10 @@ def test_nothing_to_draw_has_no_label() -> None:
         # steps of 10: 87 / 8 = 10.9
         ([3.0, 87.0], (0.0, 90.0)),
         ([-4.0, 4.0], (-4.0, 4.0)),
+        # 8 / 8: steps of exactly 1
+        ([-3.75, 4.25], (-4.0, 5.0)),
+        # .43 / 8 = .054: steps of .05
+        ([0.0, 0.43], (0.0, 0.45)),
         # steps of .01 need seven cells, those of .1 need six
         ([1000.11, 1000.19], (1000.1, 1000.2)),
     ],
@@ -175,6 +179,19 @@ def test_a_log_axis_has_round_ends_and_a_middle_of_one_digit() -> None:
     assert [label for _, label in axis([3.0, 40.0], log=True).labels] == ["2", "50"]
     assert [label for _, label in axis([5.0, 100.0], log=True).labels] == ["5", "100"]
     assert [label for _, label in axis([2.0, 3.0], log=True, labels=2).labels] == ["2", "3"]
+    assert [label for _, label in axis([20.0, 30.0], log=True).labels] == ["20", "30"]
+    assert [label for _, label in axis([1.5, 11.0], log=True).labels] == ["1", "11"]
+    # steps of 2 as 25 / 8 = 3.1; a whole decade begins at ten times the lowest value
+    assert [label for _, label in axis([3.0, 28.0], log=True).labels] == ["2", "28"]
+    assert [label for _, label in axis([3.0, 30.0], log=True).labels] == ["2", "50"]
+    # the square root of .1 * 100 is 3.2
+    assert [label for _, label in axis([0.12, 85.0], log=True, labels=3).labels] == [
+        ".1", "3", "100",
+    ]  # fmt: skip
+    # the middle may be a multiple of the step: 1.8, 2, …
+    assert [label for _, label in axis([1.8, 3.4], log=True, labels=3).labels] == [
+        "1.8", "2", "3.4",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -204,6 +221,7 @@ def test_a_constant_is_rounded_to_four_digits_or_to_what_fits() -> None:
     ]  # fmt: skip
     assert rounded(1 / 3, "share") == "33.33%"
     assert rounded(-1 / 3, "share") == "−33.3%"
+    assert rounded(-1e-44, "share") == ""
 
 
 @given(st.floats(0, 1), st.floats(1e-3, 1e9), st.integers(1, 400))

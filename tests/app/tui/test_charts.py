@@ -148,11 +148,20 @@ def test_a_title_names_its_curves_and_leaves_out_what_does_not_fit() -> None:
     assert colour_of(title, "2.0") == DARK.of_series("clip")
     narrow = chart_lines(chart, shown, 24, 4, DARK, chosen=False)[0]
     assert written(narrow) == " clipped        low 1.0%"
+    exact, less = (written(chart_lines(chart, shown, width, 4, DARK, chosen=False)[0])
+                   for width in (28, 27))  # fmt: skip
+    assert exact == " clipped low 1.0%  high 2.0%"
+    assert less.split() == ["clipped", "low", "1.0%"]
     reward = snapshot(reward=view(1.0, 1.0), rewards__a_very_long_name__mean=view(0.5, 0.5))
     (chart,) = charts_of(reward)
     title = chart_lines(chart, reward, 60, 4, DARK, chosen=False)[0]
     assert written(title).endswith("1  a_very_long… .5")
     assert colour_of(title, ".5") == DARK.cycle[3]
+    rising = view(*[0.1] * 10, *[0.3] * 10)
+    both = snapshot(step=20, total=20, reward=rising, rewards__f__mean=rising)
+    (changed,) = charts_of(both)
+    line = written(chart_lines(changed, both, 60, 4, DARK, chosen=False)[0])
+    assert line.endswith(" .3 ▲.20  f .3")  # the change of the first alone
     first, second = (look for text, look in title if text in ("1", ".5"))
     assert first is not None
     assert second is not None
@@ -175,6 +184,7 @@ def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_r
     for width, expected in ((LABELS + 14, True), (LABELS + 13, False)):
         rows = chart_lines(chart, late, width, 6, DARK, chosen=False)[1:]
         assert any(" limit " in written(row) for row in rows) is expected
+        assert not any("_" in written(row) for row in rows)
     above = snapshot(kl=view(0.5, 0.6, 0.7))  # from .1: the lowest value needs no line
     assert "┈" not in "".join(map(written, chart_lines(chart, above, 40, 6, DARK, chosen=False)))
     below = snapshot(kl=view(0.0, 0.01, 0.02))
@@ -186,7 +196,14 @@ def test_a_word_is_left_out_where_a_curve_passes() -> None:
     (chart,) = charts_of(shown)
     lines = [written(line) for line in chart_lines(chart, shown, 60, 6, DARK, chosen=False)[1:]]
     (row,) = [line for line in lines if "┈" in line]
-    assert "limit" not in row
+    assert not any(char.isalpha() for char in row)
+    # in 40 cells the word and its spaces are in cells 16 to 22
+    for steps, expected in ((15, True), (16, False), (22, False), (24, True)):
+        shown = snapshot(step=40, total=40, kl=view(*[0.0] * steps, *[0.2] * (40 - steps)))
+        rows = chart_lines(chart, shown, LABELS + 40, 6, DARK, chosen=False)[1:]
+        (guide,) = [written(row)[LABELS:] for row in rows if "┈" in written(row)]
+        crossed = [x for x, char in enumerate(guide) if 0x2800 < ord(char) < 0x2900]
+        assert (" limit " in guide) == expected, (steps, crossed)
 
 
 def test_axis_labels_are_at_the_ends_and_in_the_middle_of_a_tall_chart() -> None:

@@ -78,7 +78,7 @@ def _within(shape: Shape, key: str, log: bool) -> Shape:
     """An interval without what the metric cannot be, such as a share above 1."""
     least, most = natural_range(key)
     if log:
-        least, most = -math.inf, math.log10(most) if most < math.inf else most
+        least, most = -math.inf, math.log10(most)
     low, high = (
         array("d", (min(max(value, least), most) for value in values))
         for values in (shape.low, shape.high)
@@ -127,7 +127,7 @@ def _fill(canvas: Canvas, shape: Shape, colour: int, scale: Axis) -> None:
     tall = 4 * canvas.height
     for x, low, high in zip(shape.columns, shape.low, shape.high, strict=True):
         if low == low:
-            canvas.bar(x, scale.dot(high, tall), scale.dot(low, tall), colour, over=False)
+            canvas.bar(x, scale.dot(high, tall), scale.dot(low, tall), colour)
 
 
 def _trace(canvas: Canvas, curve: Drawn, scale: Axis) -> list[tuple[int, int]]:
@@ -219,7 +219,7 @@ def title_line(
     name = metric.label if metric.label != chart.key else chart.key
     arrow = ARROWS[metric.direction]
     readouts, named = readings(chart, view, palette)
-    room = width - 2 - cell_len(name) - cell_len(arrow) - 1
+    room = width - 4 - cell_len(name) - cell_len(arrow)
     if len(readouts) <= 3 and width >= 40:
         free = (room - sum(_cells(one) + 2 for one in readouts)) // max(1, len(readouts))
         # the number of seeds goes first, and what they share is not cut
@@ -230,12 +230,13 @@ def title_line(
                 one.insert(1, (clip(who, free - 1) + " ", style(palette.label)))
     right: Line = []
     for one in readouts:
-        if _cells(right) + _cells(one) + 2 > room - 1:
+        if _cells(right) + _cells(one) + 2 > room:
             right.append((" …", style(palette.label)))
             break
         right += [("  ", None), *one]
     left: Line = [("▸" if chosen else " ", style(palette.accent)),
-                  (clip(name, max(4, width - 4)), look), (arrow, style(palette.label))]  # fmt: skip
+                  (clip(name, width - 3 - cell_len(arrow)), look),
+                  (arrow, style(palette.label))]  # fmt: skip
     gap = width - _cells(left) - _cells(right)
     return [*left, (" " * max(0, gap), None), *right]
 

@@ -13,7 +13,6 @@ from app.text.safe_text import cell_len
 from app.tui.looks.colours import PALETTES
 from app.tui.screens.compare.load import ChartData, CurveLoader
 from app.tui.screens.compare.plot import (
-    EACH_POINT,
     LABELS,
     Cell,
     axis_line,
@@ -28,6 +27,7 @@ from app.tui.screens.compare.plot import (
 )
 from app.tui.screens.compare.view import View
 from app.tui.widgets.panel import Line
+from experiments.compare.values import SettingDifference
 from experiments.reader import StoreReader
 from tests.app.tui.test_chart_truth import Made, Points, Stored, compared
 from tests.app.tui.test_chart_truth import made as made
@@ -75,9 +75,9 @@ def test_each_value_of_a_sparse_curve_has_a_mark(made: Made) -> None:
 
 
 def test_a_sparse_curve_of_many_values_has_marks_like_a_dense_one(made: Made) -> None:
-    few = view_of(made, "eval/accuracy", [[(10 * n, n / 50) for n in range(EACH_POINT)]], 100)
-    many = view_of(made, "eval/accuracy", [[(10 * n, n / 50) for n in range(EACH_POINT + 1)]], 100)
-    assert len(marks(drawn(few, 100), "●")) == EACH_POINT
+    few = view_of(made, "eval/accuracy", [[(10 * n, n / 50) for n in range(24)]], 100)
+    many = view_of(made, "eval/accuracy", [[(10 * n, n / 50) for n in range(25)]], 100)
+    assert len(marks(drawn(few, 100), "●")) == 24
     assert len(marks(drawn(many, 100), "●")) < 12
 
 
@@ -107,6 +107,11 @@ def test_a_curve_that_begins_late_has_no_mark_at_its_first_cells(made: Made) -> 
     cells = drawn(view_of(made, "reward", [rising(80), late], 40, smooth=0))
     first = 18  # step 38 of 80 over 80 dots is dot 37.5, drawn as 38, in cell 19
     assert all(x > first + 2 for x, _ in marks(cells, "▲"))
+    # step 66 is in cell 32 and step 67 in 33; the next mark would be in cell 34
+    for start, expected in ((66, [34, 39]), (67, [39])):
+        runs = [rising(80), [(step, 0.5) for step in range(start, 81)]]
+        cells = drawn(view_of(made, "reward", runs, 40, smooth=0))
+        assert sorted(x for x, _ in marks(cells, "▲")) == expected
 
 
 # -- what is drawn ------------------------------------------------------------------------------
@@ -135,7 +140,7 @@ def test_seeds_are_one_band_within_what_the_metric_can_be(made: Made) -> None:
     lines = [[(0, 0.0), (10, 0.9)], [(0, 0.5), (10, 1.0)]]
     view = view_of(made, "eval/accuracy", lines, bands=True)
     (band,) = drawn_curves(chart_of(view), view, DARK)
-    assert (band.ranged, band.raw) == (DARK.raw, False)
+    assert (band.ranged, band.raw, band.look.mark) == (DARK.raw, False, "●")
     assert (min(band.shape.low), max(band.shape.high)) == (0.0, 1.0)
     assert list(band.shape.smooth) == pytest.approx([0.25, 0.95])
     log = view_of(made, "eval/accuracy", [[(0, 0.1), (9, 1.0)], [(0, 0.2), (9, 0.9)]], bands=True,
@@ -144,6 +149,8 @@ def test_seeds_are_one_band_within_what_the_metric_can_be(made: Made) -> None:
     # the mean is that of the values, not of their logarithms
     assert list(band.shape.smooth) == pytest.approx([math.log10(0.15), math.log10(0.95)])
     assert max(band.shape.high) == 0.0
+    # mean .95, std .0707, t(.95, 1) = 12.706: .95 - 12.706 * .0707 / sqrt(2) = .3147
+    assert band.shape.low[-1] == pytest.approx(math.log10(0.3147), abs=1e-3)
     free = view_of(made, "loss", [[(0, 1.0)], [(0, 3.0)]], bands=True)
     (band,) = drawn_curves(chart_of(free), free, DARK)
     # mean 2, std 1.414, t(.95, 1) = 12.706: half width 12.706
@@ -151,6 +158,16 @@ def test_seeds_are_one_band_within_what_the_metric_can_be(made: Made) -> None:
     assert list(band.shape.low) == pytest.approx([-10.706], abs=1e-3)
     hidden = replace(view, hidden=frozenset({"r0", "r1"}))
     assert drawn_curves(chart_of(hidden), hidden, DARK) == []
+
+
+@pytest.mark.parametrize(("run", "front"), [(0, "●"), (1, "●"), (2, "■"), (3, "■")])
+def test_the_band_of_the_chosen_run_is_in_front(made: Made, run: int, front: str) -> None:
+    view = view_of(made, "reward", [rising(20)] * 4, bands=True, run=run)
+    ((_, shape),) = chart_of(view).bands
+    chart = replace(chart_of(view), bands=((("r0", "r1"), shape), (("r2", "r3"), shape)))
+    found = drawn_curves(chart, view, DARK)
+    assert {one.look.mark for one in found} == {"●", "■"}
+    assert found[-1].look.mark == front
 
 
 def test_the_range_of_the_axis_is_of_what_is_drawn(made: Made) -> None:
@@ -196,8 +213,9 @@ def test_a_smoothed_range_is_faint_and_below_the_line(made: Made) -> None:
     cells = drawn(view_of(made, "reward", [wild], 20, smooth=3), 20, 4)
     colours = {cell[1] for row in cells for cell in row if cell[0] not in " ●"}
     assert colours == {DARK.raw, DARK.cycle[0]}
-    flat = [cell for row in cells for cell in row if cell[1] == DARK.raw]
-    assert len(flat) > 30
+    faint = [y for y, row in enumerate(cells) for cell in row if cell[1] == DARK.raw]
+    assert len(faint) > 30
+    assert set(faint) == {0, 2, 3}  # row 1 has the line
 
 
 # -- crosshair ----------------------------------------------------------------------------------
@@ -213,6 +231,7 @@ def test_the_crosshair_is_in_the_column_of_its_step(made: Made) -> None:
     assert sum("│" in written(line) for line in lines) == 5  # all but the row of the curve
     for line in lines:
         assert cell_len(written(line)) == 40 + LABELS
+    assert [text for text, _ in lines[0]][1:3] == [" " * 20, "│"]  # as few pieces as there can be
     assert [cross_column(x, 40.0, 40) for x in (0.0, 20.0, 40.0, 99.0)] == [0, 20, 39, 39]
     (look,) = {look for line in lines for text, look in line if text == "│"}
     assert look is not None
@@ -262,6 +281,8 @@ def test_a_title_has_the_value_of_each_run_at_the_crosshair(made: Made) -> None:
     assert cell_len(written(title)) == 80
     plain = title_line(chart_of(view), view, 80, DARK, chosen=False)
     assert written(plain).startswith(" held-out accuracy, sampled ↑ ")
+    cut = view_of(made, "completions/clipped_ratio", [rising(20)])
+    assert " answers cut ↓ " in written(title_line(chart_of(cut), cut, 80, DARK, chosen=False))
     assert plain[1][1] != title[1][1]
     front, other = (look for text, look in title if text in ("86%", "50%"))
     assert front is not None
@@ -345,9 +366,9 @@ def test_names_are_shown_where_each_of_at_most_three_runs_has_six_cells_for_its_
     made: Made,
 ) -> None:
     view = view_of(made, "reward", [rising(20)] * 3, at=20.0, smooth=0)
-    # 11 cells for mark, name, arrow and spaces, 5 for each readout, 7 for each name
+    # 12 cells for mark, name, arrow and spaces, 5 for each readout, 7 for each name
     wide, narrow = (written(title_line(chart_of(view), view, width, DARK, chosen=False))
-                    for width in (47, 46))  # fmt: skip
+                    for width in (48, 47))  # fmt: skip
     assert wide.endswith("● run-0 1  ▲ run-1 1  ■ run-2 1")
     assert narrow.endswith("● 1  ▲ 1  ■ 1")
     alone = view_of(made, "reward", [rising(20)], at=20.0, smooth=0)
@@ -355,6 +376,48 @@ def test_names_are_shown_where_each_of_at_most_three_runs_has_six_cells_for_its_
                     for width in (40, 39))  # fmt: skip
     assert wide.endswith("● run-0 1")
     assert narrow.endswith("  ● 1")
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        # 22 cells for the rest, and for each name the half of what is left, less a space
+        (62, "● beta 0.125, 2 seeds 1  ■ beta 0.375, 2 seeds 1"),
+        (61, "● beta 0.125 1  ■ beta 0.375 1"), (44, "● beta 0.125 1  ■ beta 0.375 1"),
+        (43, "● 1  ■ 1"),
+    ],
+)  # fmt: skip
+def test_a_title_names_bands_by_what_their_seeds_share_if_that_fits_uncut(
+    made: Made, width: int, expected: str
+) -> None:
+    view = view_of(made, "reward", [rising(20)] * 4, bands=True, at=20.0, smooth=0)
+    ((_, shape),) = chart_of(view).bands
+    chart = replace(chart_of(view), bands=((("r0", "r1"), shape), (("r2", "r3"), shape)))
+    beta = SettingDifference(path="algorithm.beta", values=(0.125, 0.125, 0.375, 0.375))
+    assert view.comparison is not None
+    view = replace(view, comparison=replace(view.comparison, differing=(beta,)))
+    title = written(title_line(chart, view, width, DARK, chosen=False))
+    assert title.split(maxsplit=2)[2] == expected
+
+
+def test_long_names_are_cut_so_that_every_value_is_in_the_title(made: Made) -> None:
+    view = view_of(made, "reward", [rising(20)] * 2, at=20.0, smooth=0)
+    assert view.comparison is not None
+    runs = tuple(replace(run, name=f"a-run-with-a-long-name-{run.id}") for run in view.runs)
+    view = replace(view, comparison=replace(view.comparison, runs=runs))
+    for width in range(40, 70):
+        title = written(title_line(chart_of(view), view, width, DARK, chosen=False))
+        assert cell_len(title) == width
+        assert title.count("… 1") == 2
+
+
+def test_a_title_is_never_wider_than_its_chart(made: Made) -> None:
+    view = view_of(made, "eval/accuracy", [[(0, 0.36), (20, 0.86)]], at=20.0)
+    for width in range(8, 60):
+        title = written(title_line(chart_of(view), view, width, DARK, chosen=True))
+        assert cell_len(title) <= width
+    narrow = written(title_line(chart_of(view), view, 16, DARK, chosen=False))
+    assert narrow == " held-out a… ↑ …"
 
 
 def test_a_title_shows_all_runs_as_soon_as_they_fit(made: Made) -> None:
