@@ -313,6 +313,7 @@ SIMULATED: Mapping[str, Simulated] = {
     ),
 }  # fmt: skip
 MEMORY = 8.0
+PROCESSORS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,6 +352,7 @@ def limits_of(config: RunConfig) -> Limits:
         accuracy="numeric_answer" if "numeric_answer" in names else None,
         weights=dict(zip(names, config.rewards.weights, strict=True)),
         memory_gb=MEMORY,
+        processors=PROCESSORS,
         thresholds=config.alerts,
     )
 

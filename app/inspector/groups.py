@@ -106,9 +106,11 @@ def letter(index: int) -> str:
 
 
 def balance(group: GroupView) -> str:
-    """Say how many answers are pushed up and down."""
+    """Say how many answers are pushed up and down; those of an evaluation never are."""
     ups = sum((r.advantage or 0.0) > 0 for r in group.rollouts)
     downs = sum((r.advantage or 0.0) < 0 for r in group.rollouts)
+    if group.origin != "train":
+        return "not trained on"
     if not ups and not downs:
         return _why_no_push(group)
     return f"{ups} pushed up, {downs} pushed down"

@@ -41,7 +41,7 @@ def signed(value: float | None, digits: int = 2) -> str:
 
 
 def share(value: float | None) -> str:
-    """Format a share as percent: `1.2%`, `75%`."""
+    """Format a share as percent: `.5%`, `1.2%`, `75%`."""
     if value is None:
         return "–"
     if math.isnan(value):
@@ -49,8 +49,9 @@ def share(value: float | None) -> str:
     percent = 100 * value
     if percent == 0 or abs(percent) >= 9.95:
         return f"{percent:.0f}%".replace("-", MINUS)
-    text = f"{percent:.1f}%" if abs(percent) >= 0.05 else "<.1%"
-    return text.replace("-", MINUS)
+    if abs(percent) < 0.05:
+        return "<.1%"
+    return f"{percent:.1f}%".replace("-", MINUS).replace("0.", ".", abs(percent) < 0.95)
 
 
 def with_unit(value: float | None, unit: str, digits: int = 2) -> str:

@@ -89,6 +89,7 @@ class Facts:
     sampler_gap: Gap
     corrected: bool
     memory_gb: float | None
+    processors: int
     limits: AlertsConfig
 
     def last(self, key: str, count: int, skip: int = 0) -> list[float]:
@@ -638,7 +639,7 @@ def step_time_doubled(facts: Facts) -> Finding | None:
     """A step takes much longer, and not because other programs use the processors."""
     now, before = (_usual(facts.last("step_time", *span)) for span in STEP_TIMES)
     limit = max(facts.limits.step_time * before, 0.5)
-    if not before or now <= limit or not _as_quiet(facts):
+    if not before or now <= limit or not _is_own(facts):
         return None
     length, was = (_usual(facts.last("completions/mean_length", *span)) for span in STEP_TIMES)
     if length > facts.limits.length * was:
@@ -666,15 +667,22 @@ def _usual(values: Sequence[float]) -> float:
     return statistics.median(values) if values else 0.0
 
 
-def _as_quiet(facts: Facts) -> bool:
-    """Whether other programs use no more of the processors than before, if that was measured."""
-    now, before = (
-        [other / step for other, step in zip(
-            facts.last("time/others", *span), facts.last("step_time", *span), strict=False
-        ) if step]
-        for span in STEP_TIMES
-    )  # fmt: skip
-    return bool(now and before) and _usual(now) - _usual(before) <= BUSIER
+def _is_own(facts: Facts) -> bool:
+    """Whether a slow step is slow by itself: other programs were measured and are no busier.
+
+    On a full machine a little more for them can be half of what they leave, so a step must also
+    take longer in processor time that they left to it.
+    """
+    (now, left), (before, left_before) = (_others(facts, *span) for span in STEP_TIMES)
+    return now - before <= BUSIER and left > facts.limits.step_time * left_before
+
+
+def _others(facts: Facts, count: int, skip: int) -> tuple[float, float]:
+    """Processors that other programs used, and seconds of a step less their share of them all."""
+    steps, others = (facts.last(key, count, skip) for key in ("step_time", "time/others"))
+    pairs = [pair for pair in zip(steps, others, strict=False) if pair[0]]
+    left = _usual([step - other / facts.processors for step, other in pairs])
+    return _usual([other / step for step, other in pairs]), left
 
 
 def held_out_flat(facts: Facts) -> Finding | None:

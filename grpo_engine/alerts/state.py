@@ -5,6 +5,7 @@ still holds is raised again every `REPEAT` steps. Evaluations are kept by mode: 
 accuracy differ, so they are never compared with each other.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -30,6 +31,7 @@ class Limits:
     sampler_gap: Gap = ROUNDING["float32"]
     corrected: bool = False
     memory_gb: float | None = None
+    processors: int = os.cpu_count() or 1
     thresholds: AlertsConfig = field(default_factory=AlertsConfig)
 
 
@@ -81,6 +83,7 @@ class Alerts:
             sampler_gap=self._limits.sampler_gap,
             corrected=self._limits.corrected,
             memory_gb=self._limits.memory_gb,
+            processors=self._limits.processors,
             limits=self._limits.thresholds,
         )
 

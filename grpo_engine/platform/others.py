@@ -21,10 +21,13 @@ class OtherPrograms:
         """Begin to measure."""
         if monotonic() - self._searched >= EVERY:
             self._searched = monotonic()
-            this = psutil.Process()
-            self._own = dict.fromkeys((this, *this.children(recursive=True)), 0.0)
+            self._own = dict.fromkeys(self._search(), 0.0)
         self._own = {process: used(process) for process in self._own}
         self._begun, self._busy = monotonic(), busy()
+
+    def _search(self) -> tuple[psutil.Process, ...]:
+        this = psutil.Process()
+        return this, *this.children(recursive=True)
 
     def processors(self) -> float:
         """The number of processors that they kept busy since `start`."""

@@ -141,6 +141,7 @@ def test_verdicts_say_whether_they_are_good() -> None:
 def test_balance_says_why_there_is_no_push() -> None:
     flat = group(0, rollout(0, advantage=None), rollout(1, advantage=0.0))
     assert balance(flat) == "no push: all answers scored the same"
+    assert balance(replace(flat, origin="eval")) == "not trained on"
     assert balance(replace(flat, no_signal="all right")) == "all right"
     one_up = group(0, rollout(0, advantage=0.1), rollout(1, advantage=None))
     assert balance(one_up) == "1 pushed up, 0 pushed down"

@@ -102,6 +102,27 @@ def test_the_span_of_steps_grows_in_few_jumps_up_to_the_total() -> None:
     assert span_of(3, 16) == 16
 
 
+def test_a_sparse_line_joins_steps_without_a_value_and_breaks_where_one_is_no_number() -> None:
+    def columns_of(*points: tuple[int, float]) -> set[int]:
+        series = Series(0.0, few=True)
+        for step, value in points:
+            series.push(step, value)
+        canvas = Canvas(5, 1)
+        draw(canvas, Curve(series.view(), LINE), Frame(Axis(0.0, 1.0), 0, 9))
+        return {x for x, _ in dots(canvas, LINE)}
+
+    assert columns_of((0, 0.0), (3, 0.0), (9, 0.0)) == set(range(10))
+    assert columns_of((0, 0.0), (3, 0.0), (5, math.nan), (7, 0.0), (9, 0.0)) == {
+        0,
+        1,
+        2,
+        3,
+        7,
+        8,
+        9,
+    }
+
+
 def value_by_value(view: SeriesView, frame: Frame, wide: int, tall: int) -> set[tuple[int, int]]:
     """The dots of straight lines between all consecutive values, computed dot by dot."""
     found, previous = set(), None

@@ -18,7 +18,7 @@ from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import AlertRaised, EvaluationFinished, Event, StepFinished
 
 MEAN, MOST = (f"sampling/sampling_logp_difference/{name}" for name in ("mean", "max"))
-LIMITS = Limits(updates_per_step=2, accuracy="exact", memory_gb=8.0)
+LIMITS = Limits(updates_per_step=2, accuracy="exact", memory_gb=8.0, processors=4)
 Numbers = dict[str, float]
 
 
@@ -142,6 +142,13 @@ def test_a_step_that_is_slow_because_other_programs_are_busy_is_not_the_runs_fau
     # half a processor more is the most: 0.7 is not beyond it and 0.75 is
     assert of_step_time({"step_time": 2.5, "time/others": 2.5 * 0.69})
     assert not of_step_time({"step_time": 2.5, "time/others": 2.5 * 0.75})
+
+
+def test_on_a_full_machine_a_step_is_measured_in_what_other_programs_leave() -> None:
+    # 3.8 of 4 processors leave .05 s of each second, 3.9 leave .025 s: half
+    full = {"time/others": 3.8}
+    assert of_step_time({"step_time": 2.5, "time/others": 2.5 * 3.9}, full) == []
+    assert of_step_time({"step_time": 4.5, "time/others": 4.5 * 3.9}, full)
 
 
 def test_a_step_is_not_judged_where_it_is_unknown_what_other_programs_did() -> None:

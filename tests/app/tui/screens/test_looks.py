@@ -90,6 +90,7 @@ def test_numbers_are_short(value: float | None, expected: str) -> None:
 
 def test_shares_signs_and_durations() -> None:
     assert [share(v) for v in (0.012, 0.75, 0.0, 0.0001)] == ["1.2%", "75%", "0%", "<.1%"]
+    assert [share(v) for v in (0.0012, -0.0051, 0.1, 0.00999)] == [".1%", "−.5%", "10%", "1.0%"]
     assert [signed(v) for v in (1.21, -0.69, 0.0)] == ["+1.21", "−.69", "0"]
     assert [seconds(v) for v in (0.2, 12, 600, 9000)] == [".2s", "12s", "10 min", "2.5 h"]
 
