@@ -187,6 +187,7 @@ def _state(run: Run) -> dict[str, Any]:
         "threads": run.threads,
         "versions": dict(versions()),
         "fingerprint": run.task.fingerprint,
+        "model": run.policy.fingerprint,
         "noise": NOISE,
     }
 
@@ -237,6 +238,9 @@ def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any
             yield f"the version of {name}", then, here.get(name, "not installed")
     if state["fingerprint"] != run.task.fingerprint:
         yield "the data set", state["fingerprint"][:12], run.task.fingerprint[:12]
+    model = run.policy.fingerprint
+    if state.get("model", model) != model:  # earlier checkpoints lack it
+        yield f"the content of {run.policy.folder}", state["model"][:12], model[:12]
 
 
 def check_same_settings(config: RunConfig, saved: Checkpoint | SharedCheckpoint) -> None:
