@@ -4,6 +4,7 @@ import os
 import re
 import secrets
 import shlex
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing
@@ -27,6 +28,10 @@ FOREIGN = re.compile(r'<link\s[^>]*href="https?://(?!127\.|localhost)[^>]*>')
 POLICY = "default-src 'self' 'unsafe-inline' data:; connect-src 'self' ws://{host}"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class PortTakenError(OSError):
+    """The port is not free."""
 
 
 def local_host(host: str) -> bool:
@@ -93,11 +98,24 @@ def command_for(ref: str, store: Path) -> str:
     return shlex.join(command("watch", ref, "--read-only", "--db", str(store)))
 
 
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server binds
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise PortTakenError(
+                f"port {port} on 127.0.0.1 cannot be used ({error.strerror}), perhaps another user "
+                "serves there; choose another --port"
+            ) from error
+
+
 def serve_run(run: str, db: Path | None, port: int) -> int:
     """Serve until Ctrl-C."""
     store = store_path(db).resolve()
     with closing(StoreReader(store)) as reader:
         found = reader.resolve(run)
+    _require_free(port)
     os.environ.update(environment())  # textual-serve passes it to each window's process
     Served(command_for(found.uid, store), port, secrets.token_urlsafe(24)).serve()
     return exit_codes.OK

@@ -16,7 +16,7 @@ from grpo_engine.policy.fast import attention, gates, thin
 from grpo_engine.policy.fast.checkpointing import checkpoint_layers
 from grpo_engine.policy.fast.probes import prefix_windows
 from grpo_engine.policy.policy import Policy, Trained, Weights
-from grpo_engine.policy.source import load_parts, on_cpu
+from grpo_engine.policy.source import fingerprint, load_parts, on_cpu
 from grpo_engine.policy.structure import Structure, take_apart
 from grpo_engine.policy.switches import FastPaths
 from grpo_engine.policy.trees import flatten
@@ -86,6 +86,7 @@ def load_policy(
         context_length=context_length(settings), parameters=int(get_total_parameters(model)),
         trainable_parameters=_count(model), dtype=dtype, parts=parts, windows=windows,
         head_is_trained=parts is not None and bool(parts.outer()), fast=fast, notes=tuple(notes),
+        fingerprint=fingerprint(folder),
     )  # fmt: skip
     if dtype == "float32" and on_cpu() and probes is None:
         gates.install(policy)

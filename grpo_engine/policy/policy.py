@@ -51,6 +51,7 @@ class Policy:
     head_is_trained: bool
     fast: FastPaths = field(default_factory=FastPaths)
     notes: tuple[str, ...] = ()
+    fingerprint: str = ""  # of the model's files
     batching: str | None = None  # kind of batch for decoding; set when first sampled
     reference: dict[str, mx.array] | None = None  # None: the base model, adapter off
 

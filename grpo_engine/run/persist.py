@@ -194,6 +194,7 @@ def _state(run: Run) -> dict[str, Any]:
         "workers": run.workers.count if run.workers else 1,
         "versions": dict(versions()),
         "fingerprint": run.task.fingerprint,
+        "model": run.policy.fingerprint,
         "noise": NOISE,
     }
 
@@ -263,6 +264,9 @@ def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any
             yield f"the version of {name}", then, here.get(name, "not installed"), MAY_DIFFER
     if state["fingerprint"] != run.task.fingerprint:
         yield "the data set", state["fingerprint"][:12], run.task.fingerprint[:12], MAY_DIFFER
+    model = run.policy.fingerprint
+    if state.get("model", model) != model:  # earlier checkpoints lack it
+        yield f"the content of {run.policy.folder}", state["model"][:12], model[:12], MAY_DIFFER
 
 
 def check_same_settings(config: RunConfig, saved: Checkpoint | SharedCheckpoint) -> None:

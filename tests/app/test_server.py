@@ -11,7 +11,7 @@ pytest.importorskip("textual_serve", reason="serving is an extra")
 from aiohttp import ClientSession, WSServerHandshakeError
 from aiohttp.test_utils import TestServer
 
-from app.server import COOKIE, Served, command_for, local_host
+from app.server import COOKIE, PortTakenError, Served, command_for, local_host, serve_run
 from tests.app.stored import record
 
 TOKEN = "a-secret"
@@ -38,6 +38,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("served") / "grpo.db"
     record(path)
     return path
+
+
+def test_a_port_that_another_user_has_is_named(store: Path) -> None:
+    with socket.socket() as theirs:
+        theirs.bind(("127.0.0.1", 0))
+        theirs.listen()
+        port = theirs.getsockname()[1]
+        with pytest.raises(PortTakenError, match=f"port {port} .*choose another --port"):
+            serve_run("@last", store, port)
 
 
 @pytest.mark.parametrize("query", ["", "?token=", "?token=wrong", "?token=a-secre"])

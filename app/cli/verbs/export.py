@@ -20,7 +20,7 @@ def export(
         str, typer.Option(help="csv, jsonl, parquet, md, tensorboard, wandb or trackio.")
     ] = "",
     out: Annotated[
-        Path | None, typer.Option(help="File or folder; the extension may set the format.")
+        Path | None, typer.Option(help="File, folder or -; the extension may set the format.")
     ] = None,
     raw: Raw = False,
     db: Db = None,
@@ -38,6 +38,7 @@ def export(
     from experiments.read.columns import nearest
     from grpo_engine.platform.priority import lower_priority
 
+    out = None if out == Path("-") else out
     lower_priority(5)  # recording a run has priority
     format = format or (_by_ending(out) if out else "csv")
     if format not in (*FORMATS, *TRACKERS):

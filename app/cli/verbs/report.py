@@ -36,7 +36,7 @@ def report(
     from experiments.export.files import whole
 
     text = page(facts, curves)
-    if out is None:
+    if out is None or out == Path("-"):
         sys.stdout.write(text)
     else:
         with whole(out) as part:

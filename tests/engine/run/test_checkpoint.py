@@ -7,8 +7,12 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from grpo_engine import trainer
+from grpo_engine.control import Control
 from grpo_engine.errors import CheckpointError
+from grpo_engine.events import CheckpointSaved, NoteWritten
 from grpo_engine.run import checkpoint
+from tests.engine.runs import events_of, settings, write_world
 
 
 def write_config(folder: Path) -> None:
@@ -139,3 +143,25 @@ def test_a_second_save_of_a_step_replaces_the_first(tmp_path: Path) -> None:
 
 def test_an_empty_folder_has_no_checkpoint(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path) == (None, [])
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_model_that_changed_between_checkpoints_is_named_on_resume(
+    tmp_path: Path, changed: bool
+) -> None:
+    (tmp_path / "world").mkdir()
+    world = write_world(tmp_path / "world")
+    config = settings(world, steps=4, checkpoint={"every": 2})
+    for event in trainer.run(config, Control(), folder=tmp_path / "run"):
+        if isinstance(event, CheckpointSaved) and event.step == 2:
+            break
+    if changed:
+        file = world / "model" / "model.safetensors"
+        weights: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
+        weights["model.norm.weight"] = weights["model.norm.weight"] * 1.5
+        mx.eval(weights)
+        mx.save_safetensors(str(file), weights, metadata={"format": "mlx"})
+    seen = events_of(config, tmp_path / "run", resume=True)
+    notes = [event.text for event in seen if isinstance(event, NoteWritten)]
+    named = [text for text in notes if f"the content of {world / 'model'} was" in text]
+    assert len(named) == int(changed)
