@@ -274,11 +274,15 @@ class Workers:
         """Let the workers leave, kill those that do not, and free what they shared."""
         for each in (self._parent, *self._sockets):
             each.close()
-        try:
-            self._process.wait(0.2)
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        for patience in (0.2, GRACE):
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience)
+                break
+            for pid in self.pids[1:]:  # the first process waits for them and leaves
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        else:
+            self._process.kill()
             self._process.wait()
         self._maps.clear()
         for descriptor in self._memory:

@@ -133,21 +133,7 @@ def load_run(
     count, why = preflight.worker_count(
         config, threads, ranks, before, dialogues=bool(specs_of(config, task)[1])
     )
-    workers, probes = None, None
-    if count > 1:
-        workers = stack.enter_context(Workers(count, threads, folder, control))
-        probes = Probes(**workers.load(
-            config=config.model.model_dump(mode="json"), seed=config.seed,
-            critic=chosen.signal == "gae",
-        ))  # fmt: skip
-        blas.set_threads(1)
-    policy = load_policy(
-        config.model, seed=config.seed, critic=chosen.signal == "gae", probes=probes
-    )
-    if workers is not None:
-        workers.share(flatten(policy.module.trainable_parameters()))
-        if policy.reference is not None:
-            workers.assume("reference", policy.reference)
+    policy, workers = _policy(config, control, folder, stack, count=count, threads=threads)
     recipe = _recipe(config, policy, ranks, saved)
     yield ModelLoaded(
         step=step,
@@ -201,6 +187,26 @@ def load_run(
     run.progress.entropy_bonus = run.progress.entropy_control = recipe.entropy_bonus
     run.progress.pins = first_pins(run)
     return run
+
+
+def _policy(
+    config: RunConfig, control: Control, folder: Path, stack: ExitStack,
+    *, count: int, threads: int,
+) -> tuple[Policy, Workers | None]:  # fmt: skip
+    """Load the policy here, or in local workers and here without its frozen weights."""
+    settings, seed = config.model, config.seed
+    critic = config.algorithm.resolved().signal == "gae"
+    if count == 1:
+        return load_policy(settings, seed=seed, critic=critic), None
+    workers = stack.enter_context(Workers(count, threads, folder, control))
+    found = workers.load(config=settings.model_dump(mode="json"), seed=seed, critic=critic)
+    stack.callback(blas.set_threads, threads)  # for the next run of this process
+    blas.set_threads(1)
+    policy = load_policy(settings, seed=seed, critic=critic, probes=Probes(**found))
+    workers.share(flatten(policy.module.trainable_parameters()))
+    if policy.reference is not None:
+        workers.assume("reference", policy.reference)
+    return policy, workers
 
 
 def _renderer(config: RunConfig, task: Task, policy: Policy) -> PromptRenderer:
