@@ -34,7 +34,7 @@ class CurvesPanel(ViewPanel):
     """Charts of the chosen metrics, stacked, with a shared crosshair."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("1", "curves", **kwargs)
+        super().__init__("curves", **kwargs)
         self._top = 0
         self._boxes: list[tuple[int, int, int, int, int]] = []
         self._plots: dict[tuple[Any, ...], Any] = {}

@@ -15,7 +15,7 @@ class AboutPanel(ScrolledPanel):
     """Help on the setting under the cursor."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("2", "this setting", **kwargs)
+        super().__init__("this setting", **kwargs)
 
     def topic(self) -> str:
         return f"setting:{self.title}" if "." in self.title else "screen:new_run"
@@ -37,7 +37,7 @@ class CostPanel(ScrolledPanel):
     reads = ("checked", "runs", "memory", "examples", "busy")
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("3", "what it costs", **kwargs)
+        super().__init__("what it costs", **kwargs)
 
     def lines(self, view: View, width: int) -> list[Line]:
         return cost_lines(view, width, self.palette)
@@ -53,7 +53,7 @@ class RecipePanel(ScrolledPanel):
     reads = ("checked",)
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("4", "recipe", **kwargs)
+        super().__init__("recipe", **kwargs)
 
     def topic(self) -> str:
         return "setting:algorithm.recipe"

@@ -180,7 +180,7 @@ class SettingsPanel(ViewPanel):
     """All settings by section; only the visible lines are drawn."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("1", "settings", **kwargs)
+        super().__init__("settings", **kwargs)
         self._top = 0
         self._rows: list[Row | None] = []
         self._first = 0

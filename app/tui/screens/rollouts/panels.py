@@ -83,7 +83,7 @@ class GroupsPanel(ViewPanel):
     """One row per prompt of the step."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("1", "groups", **kwargs)
+        super().__init__("groups", **kwargs)
         self._top = 0
 
     def topic(self) -> str:
@@ -146,7 +146,7 @@ class AnswerPanel(ViewPanel):
     """One answer token by token, with the numbers of the token under the cursor."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("2", "answer", **kwargs)
+        super().__init__("answer", **kwargs)
         self._top = 0
         self._lines: tuple[TokenLine, ...] = ()
         self._laid_out_for: tuple[tuple[str, ...], int] | None = None
@@ -258,7 +258,7 @@ class WhyPanel(ViewPanel):
     """The parts of the reward, and how they compare within the group."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("3", "why this reward", **kwargs)
+        super().__init__("why this reward", **kwargs)
 
     def topic(self) -> str:
         return "panel:why"

@@ -43,7 +43,7 @@ class RunsTable(ViewPanel):
     now: reactive[float] = reactive(0.0, repaint=False)
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("1", "runs", **kwargs)
+        super().__init__("runs", **kwargs)
         self._top = 0
 
     def watch_now(self, old: float, new: float) -> None:
@@ -145,7 +145,7 @@ class PreviewPanel(ViewPanel):
     """The run under the cursor at a glance."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("2", "preview", **kwargs)
+        super().__init__("preview", **kwargs)
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The run's preview, or a hint if there is no run."""

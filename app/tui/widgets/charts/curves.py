@@ -40,8 +40,8 @@ class Curves(Panel):
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
     cursor: reactive[int] = reactive(0)
 
-    def __init__(self, number: str = "1", **kwargs: Any) -> None:
-        super().__init__(number, "curves", **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("curves", **kwargs)
         self._top = 0
         self._kept: dict[Chart, tuple[tuple[object, ...], list[Line]]] = {}
         self._starts: list[tuple[int, int, int, int]] = []
