@@ -23,8 +23,17 @@ class Feed(Protocol):
     """The data of a run as it arrives; every method returns at once."""
 
     run: int
-    mark: str
     may_control: bool
+    restarts: int
+    """How often the feed has begun again; what it told before no longer holds."""
+
+    @property
+    def mark(self) -> str:
+        """Say what is shown where it is not the run as it happens."""
+
+    @property
+    def catching_up(self) -> bool:
+        """Return whether it is still reading towards the moment to show."""
 
     def head(self) -> Head:
         """Return the run's names and settings for the top of a screen."""
@@ -69,6 +78,8 @@ class LiveFeed:
 
     mark = ""
     may_control = True
+    catching_up = False
+    restarts = 0
 
     def __init__(
         self, handle: Recording, control: Control, muted: frozenset[str] = NOTHING_MUTED

@@ -23,6 +23,8 @@ class StoreFeed:
     """Reads one run on its own thread; every method returns at once."""
 
     mark = ""
+    catching_up = False
+    restarts = 0
 
     def __init__(self, path: Path, ref: str, *, may_control: bool = True) -> None:
         self.run = 0

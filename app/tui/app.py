@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -26,6 +27,7 @@ from app.tui.idle.preloading import Preloading
 from app.tui.key_actions import key_actions
 from app.tui.lifecycle import RunApp
 from app.tui.looks.themes import THEMES
+from app.tui.messages import Said
 from app.tui.preferences import Preferences, preferences_path
 from app.tui.screens.base import WorkbenchScreen
 from app.tui.textual_private import waits
@@ -39,6 +41,7 @@ SCREENS = {
     "compare": "app.tui.screens.compare:CompareScreen",
 }
 FAST, SLOW, KEY_ACTIVE_S = 1 / 12, 1 / 4, 2.0
+MESSAGES_KEPT = 200
 FRAMES_SHARE = 1 / 8  # of the time; the rest is left for key presses
 
 
@@ -71,6 +74,8 @@ class Workbench(RunApp):
                 tooltip="Runs side by side"),
         Binding("ctrl+o", "jump", "jump to a panel", id="jump", show=False,
                 tooltip="Show a letter on every panel and field; press one to go there"),
+        Binding("exclamation_mark", "messages", "messages", id="messages", show=False,
+                tooltip="List the latest messages"),
         Binding("ctrl+c", "ask_quit", "copy, or quit", id="quit", show=False,
                 tooltip="Copy the selection, or ask to quit if nothing is selected"),
     ]  # fmt: skip
@@ -97,6 +102,7 @@ class Workbench(RunApp):
         self._last_key = 0.0
         self._last_frame = self._frame_cost = 0.0
         self._idle = Snapshot()
+        self.said: deque[Said] = deque(maxlen=MESSAGES_KEPT)
         self._garbage_collection = IdleGarbageCollection()
         self._preloading = Preloading(self.build_screen, SCREENS, read_only=read_only)
 
@@ -181,6 +187,13 @@ class Workbench(RunApp):
         if isinstance(self.screen, WorkbenchScreen):
             self.push_screen(JumpScreen(self.screen))
 
+    def action_messages(self) -> None:
+        """List the latest messages."""
+        from app.tui.dialogs.latest import LatestScreen
+
+        if isinstance(self.screen, WorkbenchScreen):
+            self.push_screen(LatestScreen(self.said))
+
     async def action_quit(self) -> None:
         """Ask before quitting; Textual's own quit key also ends up here."""
         self.action_ask_quit()
@@ -196,7 +209,9 @@ class Workbench(RunApp):
         self, message: str, *, title: str = "", severity: SeverityLevel = "information",
         timeout: float | None = None, markup: bool = False,  # noqa: ARG002 - never
     ) -> None:  # fmt: skip
-        """Show a message for a while, never reading markup in it."""
+        """Show a message for a while in place of the one before, never reading markup in it."""
+        self.said.append(Said(self.clock(), severity, f"{title}: {message}" if title else message))
+        self.clear_notifications()
         super().notify(safe(message, "\n"), title=title, severity=severity, timeout=timeout,
                        markup=False)  # fmt: skip
 

@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a toast said, and when."""
+
+    at: float
+    severity: str
+    text: str
+
+
 @dataclass
 class ExplainRequested(Message):
     """Explain a topic: `metric:NAME`, `setting:PATH`, `screen:NAME` or `alert:RULE`."""

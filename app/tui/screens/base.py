@@ -40,6 +40,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     """A screen of the workbench with its top bar and key bar."""
 
     mode: ClassVar[str] = ""
+    find_hint: ClassVar[str] = "find"
     ALLOW_IN_MAXIMIZED_VIEW = "TopBar, KeyBar, FindBar"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "find", "find", id="find", tooltip="Search on this screen"),
@@ -51,7 +52,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
                 tooltip="Explain the focused panel and its keys"),
         Binding("q", "back", "back", id="back", show=False, tooltip="Go back; on Runs, quit"),
         Binding("escape", "escape", "leave", id="leave", show=False,
-                tooltip="Leave the field, close the search, unzoom, go back"),
+                tooltip="Leave the field, close the search, clear marks, unzoom, go back"),
     ]  # fmt: skip
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False)
@@ -89,7 +90,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     def compose(self) -> ComposeResult:
         yield TopBar()
         yield from self.body()
-        yield FindBar()
+        yield FindBar(self.find_hint)
         yield KeyBar()
 
     def on_mount(self) -> None:

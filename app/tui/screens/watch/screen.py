@@ -10,6 +10,7 @@ from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 
 from app.feed.narrator import narrate
+from app.feed.replay import ReplayFeed
 from app.feed.snapshot import Snapshot
 from app.tui.dialogs.export import Maker
 from app.tui.messages import PromptFocused
@@ -40,6 +41,18 @@ class WatchScreen(ControlScreen):
                 tooltip="Show the next prompt of the step", key_display="n p"),
         Binding("p", "prompt(-1)", "previous prompt", id="watch.previous", show=False,
                 tooltip="Show the previous prompt of the step"),
+        Binding("less_than_sign", "seek(-1)", "step", id="watch.back", key_display="< >",
+                tooltip="Replay from one step earlier"),
+        Binding("greater_than_sign", "seek(1)", "later step", id="watch.forth", show=False,
+                tooltip="Replay from one step later"),
+        Binding("left_curly_bracket", "seek(-10)", "ten steps", id="watch.back_far", show=False,
+                tooltip="Ten steps earlier"),
+        Binding("right_curly_bracket", "seek(10)", "ten steps later", id="watch.forth_far",
+                show=False, tooltip="Ten steps later"),
+        Binding("right_square_bracket", "pace(2)", "speed", id="watch.faster", key_display="[ ]",
+                tooltip="Replay twice as fast"),
+        Binding("left_square_bracket", "pace(0.5)", "slower", id="watch.slower", show=False,
+                tooltip="Replay half as fast"),
     ]  # fmt: skip
 
     frozen: reactive[bool] = reactive(False, repaint=False)
@@ -65,6 +78,20 @@ class WatchScreen(ControlScreen):
         bar.renamed = HELD if ControlledRun.of(snapshot).held else {}
         if not self.frozen:
             self._hand_down(snapshot)
+
+    @property
+    def replay(self) -> ReplayFeed | None:
+        """The feed, if it is a recorded run that is played again."""
+        session = self.workbench.session
+        return session.feed if session and isinstance(session.feed, ReplayFeed) else None
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer speed and position in a replay, and what needs an engine elsewhere."""
+        if action in ("pace", "seek"):
+            return self.replay is not None
+        if action in ("checkpoint", "stop"):
+            return self.replay is None
+        return super().check_action(action, parameters)
 
     def exports(self) -> Mapping[str, Maker]:
         """The curves as CSV, everything as JSON or Markdown."""
@@ -132,6 +159,20 @@ class WatchScreen(ControlScreen):
         count = len(self.snapshot.groups)
         if count:
             self.place = (min(self.place, count - 1) + by) % count
+
+    def action_seek(self, by: int) -> None:
+        """Replay from some steps earlier or later."""
+        replay = self.replay
+        if replay is not None:
+            here = replay.sought if replay.catching_up else self.snapshot.step
+            replay.seek(min(here + by, self.snapshot.head.total_steps or here + by))
+            self.workbench.frame_now()
+
+    def action_pace(self, factor: float) -> None:
+        """Replay faster or slower."""
+        if self.replay is not None:
+            self.replay.play_at(self.replay.speed * factor)
+            self.workbench.frame_now()
 
     @on(PromptFocused)
     def show_prompt(self, message: PromptFocused) -> None:

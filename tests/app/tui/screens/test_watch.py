@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
+from app.feed.replay import ReplayFeed
 from app.tui.app import Workbench
 from app.tui.looks.colours import PALETTES
 from app.tui.preferences import Preferences
@@ -26,6 +27,8 @@ from tests.app.script import (
     scored,
     started,
 )
+from tests.app.rest import until
+from tests.app.stored import record, run_events
 
 SHORT = Script(steps=24, total_steps=60)
 
@@ -169,3 +172,40 @@ async def test_zoom_gives_a_panel_the_screen_and_gives_it_back(tmp_path: Path) -
         await pilot.press("escape")
         await pilot.pause()
         assert app.screen.query_one(Lanes).size.width < 80
+
+
+async def test_a_replay_has_keys_for_speed_and_position_and_none_that_do_nothing(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=4), name="otter")
+    feed = ReplayFeed(path, "otter", clock=lambda: 0.0)
+    app = Workbench(path, feed=feed, mode="watch")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+
+        async def at(step: int) -> None:
+            await until(app, lambda: app.screen.snapshot.step == step)  # type: ignore[attr-defined]
+
+        await pilot.press("greater_than_sign", "greater_than_sign")
+        await at(2)
+        await pilot.press("right_curly_bracket")
+        await at(4)
+        await pilot.press("less_than_sign")
+        await at(3)
+        await pilot.press("right_square_bracket", "right_square_bracket")
+        assert feed.speed == 4
+        await settle(pilot, app)
+        assert "×4" in frames.text(app)
+        keys = {active.binding.id for active in app.screen.active_bindings.values()}
+        assert {"watch.back", "watch.faster", "run.pause"} <= keys
+        assert not {"run.stop", "run.checkpoint"} & keys
+
+
+async def test_a_run_that_is_not_replayed_has_no_keys_of_a_replay(tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        keys = {active.binding.id for active in app.screen.active_bindings.values()}
+        assert "watch.faster" not in keys
+        assert {"run.stop", "run.checkpoint"} <= keys
