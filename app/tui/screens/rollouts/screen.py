@@ -120,7 +120,7 @@ class RolloutsScreen(WorkbenchScreen):
     def show(self, snapshot: Snapshot) -> None:
         """Follow the shown run until the user picks a step; follow each newly opened run."""
         session = self.workbench.session
-        if session is None:
+        if session is None or not session.run:  # a run that is not in the store yet
             return
         if session.run != self._shown:
             first = self._shown is None

@@ -160,8 +160,8 @@ METRICS = (
     "eval/greedy/accuracy",
 )  # fmt: skip
 ORDER = (
-    "name", "tags", "recipe", "task", "model", "steps", "best reward", "reward", "held-out", "KL", "clip",
-    "tok/s", "age",
+    "name", "tags", "recipe", "task", "model", "steps", "best reward", "reward", "held-out", "KL",
+    "clip", "tok/s", "age",
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from app.tui.widgets.lanes import Lanes
 from grpo_engine import events as ev
 from tests.app import frames
 from tests.app.frames import LOOKS, SIZES
+from tests.app.rest import until
 from tests.app.script import (
     FIRST_WALL_TIME,
     Script,
@@ -27,7 +28,6 @@ from tests.app.script import (
     scored,
     started,
 )
-from tests.app.rest import until
 from tests.app.stored import record, run_events
 
 SHORT = Script(steps=24, total_steps=60)
