@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from textual import events, on
-from textual.app import SystemCommand
+from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.command import Provider
 from textual.driver import Driver
 from textual.message import Message
 from textual.notifications import SeverityLevel
@@ -31,6 +32,7 @@ from app.tui.messages import Said
 from app.tui.preferences import Preferences, preferences_path
 from app.tui.screens.base import WorkbenchScreen
 from app.tui.textual_private import waits
+from app.tui.tour import Tour
 from experiments.db.paths import store_path
 
 SCREENS = {
@@ -42,6 +44,7 @@ SCREENS = {
 }
 FAST, SLOW, KEY_ACTIVE_S = 1 / 12, 1 / 4, 2.0
 MESSAGES_KEPT = 200
+PALETTE_HINT = "Find an action, a metric, a setting, a run or help"
 FRAMES_SHARE = 1 / 8  # of the time; the rest is left for key presses
 
 
@@ -49,6 +52,13 @@ def load(target: str) -> Screen[Any]:
     """Create a mode's screen, importing its package on first use."""
     module, _, name = target.partition(":")
     return cast(Screen[Any], getattr(import_module(module), name)())
+
+
+def finding_provider() -> type[Provider]:
+    """What finds metrics, settings, runs and help; loaded when the palette first opens."""
+    from app.tui.finding import Finding
+
+    return Finding
 
 
 class Workbench(RunApp):
@@ -62,6 +72,7 @@ class Workbench(RunApp):
     DEFAULT_MODE = "runs"
     ESCAPE_TO_MINIMIZE = False
     COMMAND_PALETTE_BINDING = "ctrl+p"
+    COMMANDS: ClassVar[set[Any]] = App.COMMANDS | {finding_provider}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("1", "mode('runs')", "Runs", id="mode.runs", show=False, tooltip="All runs"),
         Binding("2", "mode('new_run')", "New run", id="mode.new_run", show=False,
@@ -92,12 +103,13 @@ class Workbench(RunApp):
     def __init__(
         self, store: Path | None = None, *, feed: Feed | None = None, mode: str = "runs",
         read_only: bool = False, preferences: Preferences | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.time, tour: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(
             store or store_path(), feed, preferences or Preferences(), read_only=read_only
         )
         self.clock = clock
+        self.tour = Tour() if tour else None
         self._first_mode = mode
         self._last_key = 0.0
         self._last_frame = self._frame_cost = 0.0
@@ -142,6 +154,9 @@ class Workbench(RunApp):
         """Note when a key or the mouse was last used: frames are more frequent after input."""
         if isinstance(event, events.Key | events.MouseDown | events.MouseScrollUp):
             self._last_key = self.clock()
+        screen = self.screen if self.screen_stack else None
+        if isinstance(event, events.Key) and self.tour is not None and screen is not None:
+            self.tour.pressed(event.key, screen)
         await super().on_event(event)
 
     # -- frames -----------------------------------------------------------------------------
@@ -203,7 +218,7 @@ class Workbench(RunApp):
         from app.tui.textual_private.action_palette import ActionPalette
 
         if not isinstance(self.screen, ActionPalette):
-            self.push_screen(ActionPalette(id="--command-palette"))
+            self.push_screen(ActionPalette(id="--command-palette", placeholder=PALETTE_HINT))
 
     def notify(
         self, message: str, *, title: str = "", severity: SeverityLevel = "information",
@@ -264,14 +279,14 @@ class Workbench(RunApp):
 
 def open_workbench(
     store: Path | None = None, *, feed: Callable[[], Feed] | None = None, mode: str = "runs",
-    read_only: bool = False,
+    read_only: bool = False, tour: bool = False,
 ) -> int:  # fmt: skip
     """Run the workbench on this terminal, under a parent that restores it after a native crash."""
 
     def work() -> int:
         app = Workbench(
             store, feed=feed() if feed is not None else None, mode=mode, read_only=read_only,
-            preferences=Preferences(preferences_path()),
+            preferences=Preferences(preferences_path()), tour=tour,
         )  # fmt: skip
         waits.shorten(over_ssh=app.capabilities.ssh)
         code = app.run()

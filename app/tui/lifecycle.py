@@ -24,6 +24,7 @@ from app.tui.preferences import Preferences
 from app.tui.store import writes
 from app.tui.store.reader import ReaderThread
 from app.tui.textual_private.themed_app import ThemedApp
+from app.tui.tour import Tour
 
 
 class RunApp(ThemedApp):
@@ -43,6 +44,7 @@ class RunApp(ThemedApp):
         self.bridge = Bridge(store, self._tell)
         self.session = Session(feed) if feed is not None else None
         self.live: Session | None = None
+        self.tour: Tour | None = None
         self.plan: Plan = ""
         self.handed_over = ""
         self.terminal_lost = False

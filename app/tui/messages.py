@@ -78,10 +78,11 @@ class CompareRequested(Message):
 
 @dataclass
 class NewRunRequested(Message):
-    """Open the form, filled in from this run's settings or this preset."""
+    """Open the form, filled in from this run's settings or this preset, or go to a setting."""
 
     clone: str = ""
     preset: str = ""
+    setting: str = ""
 
 
 @dataclass

@@ -13,7 +13,7 @@ from app.text.stderr import say
 def export(
     runs: Annotated[list[str], typer.Argument(help="Runs.")],
     what: Annotated[
-        str, typer.Option(help="runs, metrics, rollouts, tokens or evaluations.")
+        str, typer.Option(help="runs, metrics, steps, rollouts, tokens or evaluations.")
     ] = "metrics",
     format: Annotated[
         str, typer.Option(help="csv, jsonl, parquet, md, tensorboard, wandb or trackio.")
@@ -26,6 +26,7 @@ def export(
 ) -> None:
     """Write stored tables to a file, or to stdout without --out.
 
+    steps is for pandas: a row per run and step, metrics and settings as columns of numbers.
     tensorboard writes event files; wandb and trackio write their offline folders.
 
     Example: grpo-tui export @last --what rollouts --format parquet --out rollouts.parquet

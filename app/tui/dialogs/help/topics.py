@@ -230,7 +230,8 @@ def alert_part(rule: str, snapshot: Snapshot) -> Part:
             if alert.muted:
                 paragraphs.append(("muted", "in this run; m in the list unmutes it"))
             return Part(f"alert: {rule.replace('_', ' ')}", tuple(paragraphs))
-    return Part("alert", (("", "This alert is no longer active."),))
+    meaning = ALERTS[rule][0] if rule in ALERTS else ""
+    return Part(f"alert: {rule.replace('_', ' ')}", (("", meaning), ("", "It is not active.")))
 
 
 def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:

@@ -51,7 +51,7 @@ from app.tui.screens.new_run.panels import (
 )
 from app.tui.screens.new_run.picks import Entry, Pick
 from app.tui.screens.new_run.texts import as_json, as_markdown
-from app.tui.screens.new_run.view import PAGES, Origin, Page, View, check
+from app.tui.screens.new_run.view import PAGES, Origin, Page, View, check, members_of
 from app.tui.widgets.find_bar import FindBar
 from app.tui.widgets.panel import Line, Panel
 from experiments.errors import StoreError
@@ -254,6 +254,16 @@ class NewRunScreen(WorkbenchScreen):
                 self.clone(message.clone)
             elif message.preset:
                 self.take_preset(message.preset)
+            elif message.setting:
+                self.go_to(message.setting)
+
+    def go_to(self, path: str) -> None:
+        """Move to a setting, in its section opened."""
+        self.end_typing()
+        self.end_search()
+        section = next(name for name, paths in members_of().items() if path in paths)
+        self.view = replace(self.view, open=self.view.open | {section}, cursor=path)
+        self._to_settings()
 
     def take_preset(self, name: str) -> None:
         """Start from a preset."""

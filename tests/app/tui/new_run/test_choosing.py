@@ -19,14 +19,14 @@ from tests.app.stored import record, run_events
 
 pytestmark = pytest.mark.usefixtures("no_trials")
 
-REWARDS = '''
+REWARDS = """
 import nothing_that_is_installed
 
 def accuracy(completions, **_): ...
 async def brevity(completions, **_): ...
 def _helper(): ...
 class Judge: ...
-'''
+"""
 
 
 @pytest.fixture(scope="module")

@@ -163,7 +163,7 @@ async def test_what_opens_over_a_screen_is_whole_and_readable(
         walk = Walk(app, pilot)
         await walk.see("reward")
         await walk.over("question_mark", words=("reward",))
-        await walk.over("ctrl+p", words=("Search for commands",))
+        await walk.over("ctrl+p", words=("Find an action",))
         await walk.over("e", words=("CSV", "JSON", "Markdown", "SVG"))
         await walk.over("ctrl+c", words=("leave the workbench",))
         await walk.press("ctrl+o")
