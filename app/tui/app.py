@@ -259,6 +259,11 @@ class Workbench(RunApp):
             message.run = self.session.run
         await self.forward("rollouts", message)
 
+    @on(msg.MetricRequested)
+    async def show_metric(self, message: msg.MetricRequested) -> None:
+        """Show a metric of the shown run alone."""
+        await self.forward("watch", message)
+
     @on(msg.CompareRequested)
     async def show_comparison(self, message: msg.CompareRequested) -> None:
         """Compare runs side by side."""

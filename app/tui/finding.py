@@ -65,8 +65,10 @@ class Finding(Provider):
         for key in metric_names(screen):
             one = spec(key)
             label = key if one.label == key else f"{one.label} ({key})"
-            yield Found(f"Metric: {label}", one.help,
-                        partial(screen.explain, f"metric:{key}"))  # fmt: skip
+            shown = key in screen.snapshot.series
+            go = (partial(app.post_message, msg.MetricRequested(key)) if shown
+                  else partial(screen.explain, f"metric:{key}"))  # fmt: skip
+            yield Found(f"Metric: {label}", one.help, go)
         for path, info in settings().items():
             yield Found(f"Setting: {path}", info.help.replace("`", ""),
                         partial(app.post_message, msg.NewRunRequested(setting=path)))  # fmt: skip

@@ -50,6 +50,13 @@ class PromptFocused(Message):
 
 
 @dataclass
+class MetricRequested(Message):
+    """Show this metric of the shown run alone."""
+
+    key: str
+
+
+@dataclass
 class RolloutOpened(Message):
     """Show this answer on the Rollouts screen."""
 

@@ -42,7 +42,9 @@ async def test_the_key_of_each_sentence_leads_to_the_next(
             assert " ".join(line.sentence.split()[:6]) in shown
             frames.check(app)
             await pilot.press(key if len(key) > 1 else _character_to_key(key))
-        assert app.tour.stop is None
+        tour = app.tour
+        assert tour is not None
+        assert tour.stop is None
         await pilot.press("escape")
         app.frame_now()
         assert app.screen.query_one(TourLine).sentence == END

@@ -148,14 +148,17 @@ class Shape:
 
 
 def shape(
-    line: Track, positions: Sequence[float], span: float, wide: int, *, log: bool = False
-) -> Shape:
-    """Cut a curve to `wide` columns over an axis from 0 to `span`, each value in the nearest."""
+    line: Track, positions: Sequence[float], span: float, wide: int, *, log: bool = False,
+    first: float = 0.0,
+) -> Shape:  # fmt: skip
+    """Cut a curve to `wide` columns over `span` of the axis from `first`, values in the nearest."""
     places = np.asarray(positions, dtype=float)
+    inside = slice(*np.searchsorted(places, (first, np.nextafter(first + span, np.inf))))
+    places = places[inside] - first
     columns = np.minimum(wide - 1, (places * (wide - 1) / (span or 1.0) + 0.5).astype(int))
     starts = np.flatnonzero(np.diff(columns, prepend=-1))
-    raw = np.frombuffer(line.values) if line.values else np.zeros(0)
-    mean = raw if line.sparse or not line.smooth else np.frombuffer(line.smooth)
+    raw = np.frombuffer(line.values)[inside] if line.values else np.zeros(0)
+    mean = raw if line.sparse or not line.smooth else np.frombuffer(line.smooth)[inside]
     low, high, last = raw, raw, mean
     if len(starts):
         raw = np.where(np.isfinite(raw), raw, np.nan) if line.gaps else raw

@@ -7,13 +7,14 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.message import Message
 from textual.reactive import reactive
 
 from app.feed.narrator import narrate
 from app.feed.replay import ReplayFeed
 from app.feed.snapshot import Snapshot
 from app.tui.dialogs.export import Maker
-from app.tui.messages import PromptFocused
+from app.tui.messages import MetricRequested, PromptFocused
 from app.tui.screens.run_keys import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen
 from app.tui.screens.watch import texts
 from app.tui.widgets.alerts_log import AlertsLog
@@ -173,6 +174,36 @@ class WatchScreen(ControlScreen):
         if self.replay is not None:
             self.replay.play_at(self.replay.speed * factor)
             self.workbench.frame_now()
+
+    def action_zoom(self) -> None:
+        """Show one chart alone, or zoom another panel."""
+        curves = self.query_one(Curves)
+        if self.maximized is None and curves.has_focus and curves.chosen is not None:
+            self.explore(curves.chosen.keys[0])
+        else:
+            super().action_zoom()
+
+    def explore(self, key: str, *, pick: bool = False) -> None:
+        """Show a metric alone, with crosshair, zoom, smoothing and a choice of metrics."""
+        session = self.workbench.session
+        if session is None or not self.snapshot.head.id:
+            self.notify("No run is open.", severity="warning")
+        elif self.is_current:
+            from app.tui.screens.watch.explore import ExploreScreen
+
+            self.app.push_screen(ExploreScreen(self.snapshot.head.id, key, pick=pick))
+
+    @on(MetricRequested)
+    def choose_metrics(self, message: MetricRequested) -> None:
+        """Show all metrics to choose from."""
+        message.stop()
+        chosen = self.query_one(Curves).chosen
+        self.explore(message.key or (chosen.keys[0] if chosen else "reward"), pick=not message.key)
+
+    def receive(self, message: Message) -> None:
+        """Show the metric that the palette found."""
+        if isinstance(message, MetricRequested):
+            self.explore(message.key)
 
     @on(PromptFocused)
     def show_prompt(self, message: PromptFocused) -> None:
