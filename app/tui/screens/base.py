@@ -173,7 +173,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         panel = self._focused_panel()
         self.workbench.copy(self.get_selected_text() or (panel.copy_text() if panel else ""))
 
-    def actionexplain(self) -> None:
+    def action_explain(self) -> None:
         """Explain the focused element."""
         panel = self._focused_panel()
         self.explain((panel.topic() if panel else "") or f"screen:{self.mode}")

@@ -7,6 +7,7 @@ from textual.keys import _character_to_key
 
 from app.feed.replay import ReplayFeed
 from app.tui.app import Workbench
+from app.tui.dialogs.help import HelpScreen
 from app.tui.tour import END, STOPS, TourLine, key_of
 from tests.app import frames
 from tests.app.rest import until
@@ -45,6 +46,7 @@ async def test_the_key_of_each_sentence_leads_to_the_next(
         tour = app.tour
         assert tour is not None
         assert tour.stop is None
+        await until(app, lambda: isinstance(app.screen, HelpScreen))
         await pilot.press("escape")
         app.frame_now()
         assert app.screen.query_one(TourLine).sentence == END
