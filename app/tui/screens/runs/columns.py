@@ -165,8 +165,13 @@ ORDER = (
 )  # fmt: skip
 
 
-def fitting(width: int, custom: Sequence[str] = (), *, tagged: bool = False) -> tuple[Column, ...]:
-    """The columns that fit, in display order: tags if there are any, the user's own, the others."""
+def fitting(
+    width: int, custom: Sequence[str] = (), *, tagged: bool = False, sort: str = ""
+) -> tuple[Column, ...]:
+    """The columns that fit, in display order.
+
+    What the runs are sorted by comes first, then tags if there are any, the user's own, the others.
+    """
     tags, rest = ((TAGS,), COLUMNS[3:]) if tagged else ((), (*COLUMNS[3:], TAGS))
     own = tuple(
         Column(title=text, width=max(8, min(18, len(text))), sort=text, draw=_custom(text),
@@ -175,7 +180,11 @@ def fitting(width: int, custom: Sequence[str] = (), *, tagged: bool = False) -> 
     )  # fmt: skip
     chosen: list[Column] = []
     room = width - 2
-    for column in (*COLUMNS[:3], *tags, *own, *rest):
+    key = sort.removeprefix("-")
+    order = sorted(
+        (*COLUMNS[:3], *tags, *own, *rest), key=lambda c: c is not NAME and c.sort != key
+    )
+    for column in order:
         if column.width + 1 <= room:
             chosen.append(column)
             room -= column.width + 1

@@ -78,7 +78,7 @@ class RunsTable(ViewPanel):
 
     def _fitting(self, width: int) -> tuple[Column, ...]:
         tagged = any(run.tags for run in self.view.runs)
-        return fitting(width, self.view.columns, tagged=tagged)
+        return fitting(width, self.view.columns, tagged=tagged, sort=self.view.sort)
 
     def in_sight(self) -> tuple[Row, ...]:
         """The visible rows."""
