@@ -177,10 +177,17 @@ def load_terms(
     return tokens, tuple(terms), missing
 
 
+def unclipped(group: GroupView) -> bool:
+    """Whether no token of a group was clipped in the last pass, as recorded with its answers."""
+    return all(rollout.clip_fraction == 0 for rollout in group.rollouts)
+
+
 def load_moments(reader: StoreReader, step: StepGroups, measure: Measure) -> tuple[Moment, ...]:
     """The moments of a step's groups, by the numbers of the last pass."""
     found: list[Moment] = []
     for group in step.groups:
+        if measure == "clipped" and step.run.recipe.trust == "clip" and unclipped(group):
+            continue
         tokens, terms, _ = load_terms(reader, step, group, last=True)
         if tokens is not None:
             rows = terms[-1] if terms else ()

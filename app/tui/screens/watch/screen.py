@@ -123,8 +123,7 @@ class WatchScreen(ControlScreen):
         }
 
     def _hand_down(self, snapshot: Snapshot) -> None:
-        groups = (self.past or snapshot).groups
-        place = min(self.place, max(0, len(groups) - 1))
+        place = min(self.place, max(0, len((self.past or snapshot).groups) - 1))
         shown = snapshot if self.past is None else replace(self.past, signal=snapshot.signal)
         self.query_one(NarratorLine).sentence = self._sentence(snapshot, place)
         for panel in self.query(Curves):

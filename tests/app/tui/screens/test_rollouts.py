@@ -17,7 +17,14 @@ from app.tui.app import Workbench
 from app.tui.messages import RolloutOpened
 from app.tui.preferences import Preferences
 from app.tui.screens.rollouts import RolloutsScreen
-from app.tui.screens.rollouts.load import Hits, Searcher, load_group, load_step, run_facts
+from app.tui.screens.rollouts.load import (
+    Hits,
+    Searcher,
+    load_group,
+    load_moments,
+    load_step,
+    run_facts,
+)
 from app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown
 from app.tui.screens.rollouts.token_lines import probability
 from experiments.reader import StoreReader
@@ -440,3 +447,17 @@ async def test_a_list_of_groups_shows_what_it_is_sorted_by(store: Path) -> None:
             if sort != "reward":
                 value = short(measure_of(screen.view.groups[0], screen.view.sort))
                 assert value in rows[head + 1].split("││")[0]
+
+
+def test_a_group_without_clipped_tokens_is_passed_over_without_reading_its_tokens(
+    store: Path,
+) -> None:
+    reader = StoreReader(store)
+    step = load_step(reader, run_facts(reader, 1), 2)
+    reader.close()
+    none = [replace(group, rollouts=tuple(replace(one, clip_fraction=0.0) for one in group.rollouts))
+            for group in step.groups]  # fmt: skip
+    closed = StoreReader.__new__(StoreReader)  # cannot read anything
+    assert load_moments(closed, replace(step, groups=tuple(none)), "clipped") == ()
+    with pytest.raises(AttributeError):
+        load_moments(closed, replace(step, groups=tuple(none)), "ratio")
