@@ -455,9 +455,10 @@ def test_a_group_without_clipped_tokens_is_passed_over_without_reading_its_token
     reader = StoreReader(store)
     step = load_step(reader, run_facts(reader, 1), 2)
     reader.close()
-    none = [replace(group, rollouts=tuple(replace(one, clip_fraction=0.0) for one in group.rollouts))
-            for group in step.groups]  # fmt: skip
+    group = step.groups[0]
+    answers = tuple(replace(one, clip_fraction=0.0) for one in group.rollouts)
+    calm = replace(step, groups=(replace(group, rollouts=answers),))
     closed = StoreReader.__new__(StoreReader)  # cannot read anything
-    assert load_moments(closed, replace(step, groups=tuple(none)), "clipped") == ()
+    assert load_moments(closed, calm, "clipped") == ()
     with pytest.raises(AttributeError):
-        load_moments(closed, replace(step, groups=tuple(none)), "ratio")
+        load_moments(closed, calm, "ratio")
