@@ -11,10 +11,10 @@ from experiments.values import TokenRow
 Measure = Literal["clipped", "ratio", "kl", "probability", "term"]
 MEASURES: dict[Measure, tuple[str, str]] = {
     "clipped": ("clipped tokens", "in reading order"),
-    "ratio": ("highest ratio", "the largest of each answer, in descending order"),
-    "kl": ("highest KL", "the largest of each answer, in descending order"),
-    "probability": ("lowest probability", "the least of each answer, in ascending order"),
-    "term": ("largest term", "the largest part in the loss of each answer, in descending order"),
+    "ratio": ("highest ratio", "of each answer, the largest first"),
+    "kl": ("highest KL", "of each answer, the largest first"),
+    "probability": ("lowest probability", "of each answer, the least first"),
+    "term": ("largest term", "of each answer, the largest first"),
 }
 
 

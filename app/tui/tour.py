@@ -24,29 +24,29 @@ class Stop:
 
 STOPS = (
     Stop("watch", "watch.next",
-         "A model learns arithmetic in this recorded run: in the middle are its answers to one "
-         "prompt, and {key} shows the next prompt."),
+         "A model learns arithmetic in this recorded run, and the answers in the middle are to one "
+         "prompt: press {key} for the next prompt."),
     Stop("watch", "watch.forth_far",
-         "Answers of a prompt are compared with each other, ▲ is pushed up and ▼ down, and {key} "
-         "goes ten steps on."),
+         "Answers to a prompt are compared with each other, ▲ is pushed up and ▼ down: press {key} "
+         "to go ten steps on."),
     Stop("watch", "run.pause",
-         "The curves follow every step, the line above them says in words what it taught, and "
-         "{key} holds the replay."),
+         "The curves follow every step, and the line above them says in words what it taught: "
+         "press {key} to hold the replay."),
     Stop("watch", "mode.rollouts",
-         "Every answer is kept down to the token, and {key} opens them."),
+         "Every answer is kept down to the token: press {key} to look into one."),
     Stop("rollouts", "rollouts.moment",
-         "The bar below a token is its push, and {key} goes to the next token whose push was "
-         "clipped."),
+         "The bar below a token is its push: press {key} to find a token whose push was clipped."),
     Stop("rollouts", "rollouts.heat",
-         "Below the text it says why in numbers and words, and {key} draws another measure."),
+         "Below the text it says why, in numbers and words: press {key} to shade by another "
+         "measure."),
     Stop("rollouts", "mode.runs",
-         "All runs are on the first screen, to search, mark, tag and compare, and {key} goes "
+         "All runs are on the first screen, to search, mark, tag and compare: press {key} to go "
          "there."),
     Stop("runs", "mode.new_run",
-         "Each run shows its curves and what was set, and {key} opens the settings of a new one."),
+         "A run shows its curves and what was set: press {key} for the settings of a new one."),
     Stop("new_run", "explain",
-         "Every setting is explained beside it, and {key} explains whatever has the focus, on "
-         "every screen."),
+         "Each setting is explained beside it, as every panel is everywhere: press {key} to read "
+         "on."),
 )  # fmt: skip
 END = "That was the tour. q goes back and, on Runs, leaves."
 
