@@ -34,6 +34,7 @@ SECTIONS = {
     "Watch": ("WatchScreen", "Curves", "Lanes", "Groups", "AlertsLog"),
     "Rollouts": ("RolloutsScreen",),
     "Lab": ("LabScreen",),
+    "Charts, on Compare and where z on Watch's curves leads": ("ChartScreen", "ExploreScreen"),
     "Compare": ("CompareScreen",),
     "Help, questions and fields": ("HelpScreen", "Choice", "Ask", "CrashScreen", "FindBar"),
 }

@@ -72,7 +72,7 @@ SHOTS = {
     "compare": Shot("runs", True, ("home", *["space"] * len(RUNS), "d"),
                     ("5 Compare", "algorithm.beta", "4 runs")),
     "help": Shot("watch", False, ("down", "question_mark"), ("KL", "stored as")),
-    "palette": Shot("watch", False, ("ctrl+p",), ("Search for commands",)),
+    "palette": Shot("watch", False, ("ctrl+p",), ("Find an action",)),
     "jump": Shot("watch", False, ("ctrl+o",), ("alerts",)),
 }  # fmt: skip
 

@@ -34,6 +34,7 @@ VERBS: Final = tuple(
         (WATCH, "watch", "watch:watch", "Attach the live screen to a run."),
         (WATCH, "replay", "replay:replay", "Play back a recorded run."),
         (WATCH, "demo", "demo:demo", "Play the bundled recording; needs no MLX."),
+        (WATCH, "tour", "tour:tour", "Learn the workbench in nine sentences; needs no MLX."),
         (WATCH, "logs", "logs:logs", "Print a run's log."),
         (WATCH, "plot", "plot:plot", "Draw the curves of runs in the shell."),
         (WATCH, "report", "report:report", "Summarize a run on one page."),

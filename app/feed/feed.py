@@ -23,8 +23,17 @@ class Feed(Protocol):
     """The data of a run as it arrives; every method returns at once."""
 
     run: int
-    mark: str
     may_control: bool
+    restarts: int
+    """How often the feed has begun again; what it told before no longer holds."""
+
+    @property
+    def mark(self) -> str:
+        """Say what is shown where it is not the run as it happens."""
+
+    @property
+    def catching_up(self) -> bool:
+        """Return whether it is still reading towards the moment to show."""
 
     def head(self) -> Head:
         """Return the run's names and settings for the top of a screen."""
@@ -69,6 +78,8 @@ class LiveFeed:
 
     mark = ""
     may_control = True
+    catching_up = False
+    restarts = 0
 
     def __init__(
         self, handle: Recording, control: Control, muted: frozenset[str] = NOTHING_MUTED
@@ -117,3 +128,48 @@ class LiveFeed:
 
     def close(self) -> None:
         """Do nothing: the recorder owns the queue."""
+
+
+class StartingFeed:
+    """The feed of a run whose own process is starting, until the run is in the store."""
+
+    mark = ""
+    may_control = catching_up = False
+    restarts = run = 0
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+        self._facts: list[TimedEvent] = []
+
+    def fail(self, reason: str) -> None:
+        """Say why there will be no run."""
+        failed = ev.RunFailed(step=0, error="not started", message=reason)
+        self._facts.append((time.time(), failed))
+
+    def head(self) -> Head:
+        return self._head
+
+    def facts(self) -> list[TimedEvent]:
+        """Return the failure, once."""
+        found, self._facts = self._facts, []
+        return found
+
+    def board(self) -> BoardView | None:
+        """Return None: nothing has begun."""
+        return None
+
+    def status(self) -> Status | None:
+        """Return None: the run is loading until its failure says otherwise."""
+        return None
+
+    def muted(self) -> frozenset[str]:
+        return NOTHING_MUTED
+
+    def ask(self, verb: Asked) -> None:
+        """Do nothing: there is no engine to ask."""
+
+    def pin(self, example_key: str) -> None:
+        """Do nothing: there is no engine to ask."""
+
+    def close(self) -> None:
+        """Do nothing: the run starts without a viewer too."""

@@ -24,6 +24,7 @@ MARK = "replayed pace"
 SLICES = 24
 LONGEST_STEP, SHORTEST_STEP, START_S = 30.0, 0.05, 0.5
 PAGE, AHEAD = 200, 4000
+SLOWEST, FASTEST = 0.125, 1024.0
 PHASES: tuple[ev.Phase, ...] = ("generate", "score", "logprobs", "update")
 
 
@@ -37,13 +38,19 @@ class Timed:
     progress: bool = False
 
 
-def timed(facts: Iterator[tuple[float | None, ev.Event]]) -> Iterator[Timed]:
-    """Yield recorded facts with times, and between them the rebuilt progress."""
+def timed(facts: Iterator[tuple[float | None, ev.Event]], skip: int = 0) -> Iterator[Timed]:
+    """Yield recorded facts with times, and between them the rebuilt progress.
+
+    Everything up to the end of step `skip` comes at once, without its progress.
+    """
     now = 0.0
     before: float | None = None
     held: list[tuple[float | None, ev.Event]] = []
     for at, event in facts:
-        if isinstance(event, ev.StepFinished):
+        if isinstance(event, ev.StepFinished) and event.step <= skip:
+            yield from (Timed(now, *fact) for fact in (*held, (at, event)))
+            before, held = at, []
+        elif isinstance(event, ev.StepFinished):
             length = _length(before, at, event)
             yield from _step(now, length, event, held, at)
             now += length
@@ -52,7 +59,7 @@ def timed(facts: Iterator[tuple[float | None, ev.Event]]) -> Iterator[Timed]:
         elif isinstance(event, ev.GroupScored | ev.PassFinished | ev.StepSkipped | ev.AlertRaised):
             held.append((at, event))
         else:
-            if isinstance(event, ev.RunStarted | ev.ModelLoaded):
+            if isinstance(event, ev.RunStarted | ev.ModelLoaded) and not skip:
                 now += START_S
             before = at if at is not None else before
             yield Timed(now, at, event)
@@ -162,10 +169,28 @@ def _delta(group: int, completion: ev.Completion, low: int, high: int) -> ev.Row
                        tokens=high - low, finish=finish)  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One pass of the reading thread over the stored facts."""
+
+    queue: "Queue[Timed]"
+    stop: threading.Event
+    done: threading.Event
+    skip: int
+
+    def put(self, item: Timed) -> bool:
+        """Wait for room; False once the replay has gone elsewhere."""
+        while not self.stop.is_set():
+            try:
+                self.queue.put(item, timeout=0.2)
+            except Full:
+                continue
+            return True
+        return False
+
+
 class ReplayFeed:
     """Plays a stored run; pause stops the replay's clock, and no request reaches the run itself."""
-
-    mark = MARK
 
     def __init__(
         self, path: Path, ref: str, *, speed: float = 1.0,
@@ -177,13 +202,49 @@ class ReplayFeed:
         self._clock = clock
         self._head = Head(name=name_as or ref)
         self._muted = NOTHING_MUTED
-        self._queue: Queue[Timed | None] = Queue(maxsize=AHEAD)
         self._next: Timed | None = None
-        self._board = Board()
         self._started: float | None = None
         self._held: float | None = None
-        self._stop = threading.Event()
-        threading.Thread(target=self._work, name="replay", daemon=True).start()
+        self._held_event: ev.Event | None = None
+        self.restarts = -1
+        self._stop = self._read_all = threading.Event()
+        self.seek(0)
+
+    @property
+    def mark(self) -> str:
+        """What the top of the screen says: a replay, and how fast."""
+        return MARK if self._speed == 1 else f"{MARK} ×{self._speed:g}"
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether what comes before the sought step is still being read."""
+        head = self._peek()
+        return head.due <= 0 if head is not None else not self._read_all.is_set()
+
+    def seek(self, step: int) -> None:
+        """Go to the end of a step and play on from there; a held replay stays held."""
+        self.sought = step = max(0, step)
+        self._stop.set()
+        self._stop, self._read_all = threading.Event(), threading.Event()
+        self._queue: Queue[Timed] = Queue(maxsize=AHEAD)
+        self._next = None
+        self._board = Board()
+        self._started = None
+        self._held_event = ev.RunPaused(step=step) if self._held is not None else None
+        self.restarts += 1
+        work = Reading(self._queue, self._stop, self._read_all, step)
+        threading.Thread(target=self._work, args=(work,), name="replay", daemon=True).start()
+
+    def play_at(self, speed: float) -> None:
+        """Play on at another speed, relative to the recording."""
+        now, clock = self._now(), self._held if self._held is not None else self._clock()
+        self._speed = max(SLOWEST, min(FASTEST, speed))
+        self._started = clock - now / self._speed
+
+    @property
+    def speed(self) -> float:
+        """The speed relative to the recording."""
+        return self._speed
 
     def head(self) -> Head:
         return self._head
@@ -197,12 +258,10 @@ class ReplayFeed:
             self._board.apply(item.event)
             if not item.progress:
                 found.append((item.at, item.event))
-        if self._held_event is not None:
+        if self._held_event is not None and not self.catching_up:
             found.append((time.time(), self._held_event))
             self._held_event = None
         return found
-
-    _held_event: ev.Event | None = None
 
     def board(self) -> BoardView | None:
         return self._board.snapshot()
@@ -249,12 +308,13 @@ class ReplayFeed:
 
     # -- the thread -------------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _work(self, work: Reading) -> None:
         try:
             reader = StoreReader(self._path)
         except (StoreError, OSError) as error:
-            self._put(Timed(0.0, None, ev.RunFailed(step=0, error="StoreError",
-                                                    message=str(error))))  # fmt: skip
+            failed = ev.RunFailed(step=0, error="StoreError", message=str(error))
+            work.put(Timed(0.0, None, failed))
+            work.done.set()
             return
         try:
             summary = reader.resolve(self._ref)
@@ -265,12 +325,13 @@ class ReplayFeed:
                 recipe=summary.recipe, total_steps=summary.total_steps, device=summary.device,
                 config=reader.run(summary.key).config,
             )  # fmt: skip
-            for item in timed(self._pages(reader)):
-                if not self._put(item):
+            for item in timed(self._pages(reader), work.skip):
+                if not work.put(item):
                     return
         except (StoreError, OSError) as error:
-            self._put(Timed(0.0, None, ev.NoteWritten(step=0, text=str(error), severity="error")))
+            work.put(Timed(0.0, None, ev.NoteWritten(step=0, text=str(error), severity="error")))
         finally:
+            work.done.set()
             reader.close()
 
     def _pages(self, reader: StoreReader) -> Iterator[tuple[float | None, ev.Event]]:
@@ -283,12 +344,3 @@ class ReplayFeed:
                 last = fact.seq
                 if not isinstance(fact.event, ev.TokensScored | ev.RunPaused | ev.RunResumed):
                     yield fact.at, fact.event
-
-    def _put(self, item: Timed) -> bool:
-        while not self._stop.is_set():
-            try:
-                self._queue.put(item, timeout=0.2)
-            except Full:
-                continue
-            return True
-        return False

@@ -11,6 +11,8 @@ class Session:
         self._head = feed.head()
         self._muted: frozenset[str] = frozenset()
         self.state = RunState(self._head)
+        self._restarts = feed.restarts
+        self._shown: Snapshot | None = None  # while the feed reads towards another moment
 
     @property
     def run(self) -> int:
@@ -19,6 +21,10 @@ class Session:
 
     def pull(self) -> Snapshot:
         """Apply what arrived since the last call; return the same object if nothing did."""
+        if self.feed.restarts != self._restarts:
+            self._restarts, self._shown = self.feed.restarts, self.state.snapshot()
+            self.state = RunState(self._head)
+            self.state.mute(self._muted)
         head = self.feed.head()
         if head is not self._head:
             self._head = head
@@ -33,6 +39,9 @@ class Session:
         status = self.feed.status()
         if status is not None:
             self.state.set_status(status)
+        if self._shown is not None and self.feed.catching_up:
+            return self._shown
+        self._shown = None
         return self.state.snapshot()
 
     def ask(self, verb: Asked) -> Snapshot:

@@ -3,11 +3,13 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from app.feed.feed import NOTHING_MUTED, TimedEvent
-from app.feed.snapshot import Asked, Head, Status
+from app.feed.run_state import RunState
+from app.feed.snapshot import Asked, Head, Snapshot, Status
 from experiments.errors import StoreError
 from experiments.reader import StoreReader
 from experiments.values import BoardView, RunSummary
@@ -19,10 +21,20 @@ GONE: dict[str, Status] = {"lost": "lost", "unknown": "lost"}
 ANSWER_S = 6.0
 
 
+def snapshot_of(reader: StoreReader, run: int, step: int) -> Snapshot:
+    """A finished step as it was once it had ended: its groups, passes and metrics."""
+    state = RunState(Head())
+    for fact in reader.facts_of(run, step):
+        state.apply(fact.event, fact.at)
+    return replace(state.snapshot(), status="running", step=step, series={})
+
+
 class StoreFeed:
     """Reads one run on its own thread; every method returns at once."""
 
     mark = ""
+    catching_up = False
+    restarts = 0
 
     def __init__(self, path: Path, ref: str, *, may_control: bool = True) -> None:
         self.run = 0

@@ -3,7 +3,7 @@
 import difflib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,16 +37,25 @@ def surprise(group: GroupView, rows: Sequence[TokenRow] = ()) -> float:
 
 def sorted_groups(groups: Sequence[GroupView], key: SortKey) -> tuple[GroupView, ...]:
     """Sort the groups of a step by descending measure; `prompt` keeps their order."""
-    measures: dict[str, Callable[[GroupView], float]] = {
-        "surprise": surprise,
-        "reward": lambda g: g.reward_mean if g.reward_mean is not None else float("-inf"),
-        "length": lambda g: _mean([float(r.tokens) for r in g.rollouts]),
-        "kl": lambda g: _mean([r.kl for r in g.rollouts]),
-        "clip": lambda g: _mean([r.clip_fraction for r in g.rollouts]),
-    }
     if key == "prompt":
         return tuple(sorted(groups, key=lambda g: g.index))
-    return tuple(sorted(groups, key=lambda g: (-measures[key](g), g.index)))
+    return tuple(sorted(groups, key=lambda g: (-measure_of(g, key), g.index)))
+
+
+def measure_of(group: GroupView, key: SortKey) -> float:
+    """What a group is sorted by."""
+    match key:
+        case "surprise":
+            return surprise(group)
+        case "reward":
+            return group.reward_mean if group.reward_mean is not None else float("-inf")
+        case "length":
+            return _mean([float(r.tokens) for r in group.rollouts])
+        case "kl":
+            return _mean([r.kl for r in group.rollouts])
+        case "clip":
+            return _mean([r.clip_fraction for r in group.rollouts])
+    return float(group.index)
 
 
 def _mean(values: Sequence[float | None]) -> float:

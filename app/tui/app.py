@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -9,8 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from textual import events, on
-from textual.app import SystemCommand
+from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.command import Provider
 from textual.driver import Driver
 from textual.message import Message
 from textual.notifications import SeverityLevel
@@ -26,9 +28,11 @@ from app.tui.idle.preloading import Preloading
 from app.tui.key_actions import key_actions
 from app.tui.lifecycle import RunApp
 from app.tui.looks.themes import THEMES
+from app.tui.messages import Said
 from app.tui.preferences import Preferences, preferences_path
 from app.tui.screens.base import WorkbenchScreen
 from app.tui.textual_private import waits
+from app.tui.tour import Tour
 from experiments.db.paths import store_path
 
 SCREENS = {
@@ -39,6 +43,8 @@ SCREENS = {
     "compare": "app.tui.screens.compare:CompareScreen",
 }
 FAST, SLOW, KEY_ACTIVE_S = 1 / 12, 1 / 4, 2.0
+MESSAGES_KEPT = 200
+PALETTE_HINT = "Find an action, a metric, a setting, a run or help"
 FRAMES_SHARE = 1 / 8  # of the time; the rest is left for key presses
 
 
@@ -46,6 +52,13 @@ def load(target: str) -> Screen[Any]:
     """Create a mode's screen, importing its package on first use."""
     module, _, name = target.partition(":")
     return cast(Screen[Any], getattr(import_module(module), name)())
+
+
+def finding_provider() -> type[Provider]:
+    """What finds metrics, settings, runs and help; loaded when the palette first opens."""
+    from app.tui.finding import Finding
+
+    return Finding
 
 
 class Workbench(RunApp):
@@ -59,6 +72,7 @@ class Workbench(RunApp):
     DEFAULT_MODE = "runs"
     ESCAPE_TO_MINIMIZE = False
     COMMAND_PALETTE_BINDING = "ctrl+p"
+    COMMANDS: ClassVar[set[Any]] = App.COMMANDS | {finding_provider}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("1", "mode('runs')", "Runs", id="mode.runs", show=False, tooltip="All runs"),
         Binding("2", "mode('new_run')", "New run", id="mode.new_run", show=False,
@@ -71,6 +85,8 @@ class Workbench(RunApp):
                 tooltip="Runs side by side"),
         Binding("ctrl+o", "jump", "jump to a panel", id="jump", show=False,
                 tooltip="Show a letter on every panel and field; press one to go there"),
+        Binding("exclamation_mark", "messages", "messages", id="messages", show=False,
+                tooltip="List the latest messages"),
         Binding("ctrl+c", "ask_quit", "copy, or quit", id="quit", show=False,
                 tooltip="Copy the selection, or ask to quit if nothing is selected"),
     ]  # fmt: skip
@@ -87,16 +103,18 @@ class Workbench(RunApp):
     def __init__(
         self, store: Path | None = None, *, feed: Feed | None = None, mode: str = "runs",
         read_only: bool = False, preferences: Preferences | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.time, tour: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(
             store or store_path(), feed, preferences or Preferences(), read_only=read_only
         )
         self.clock = clock
+        self.tour = Tour() if tour else None
         self._first_mode = mode
         self._last_key = 0.0
         self._last_frame = self._frame_cost = 0.0
         self._idle = Snapshot()
+        self.said: deque[Said] = deque(maxlen=MESSAGES_KEPT)
         self._garbage_collection = IdleGarbageCollection()
         self._preloading = Preloading(self.build_screen, SCREENS, read_only=read_only)
 
@@ -136,6 +154,9 @@ class Workbench(RunApp):
         """Note when a key or the mouse was last used: frames are more frequent after input."""
         if isinstance(event, events.Key | events.MouseDown | events.MouseScrollUp):
             self._last_key = self.clock()
+        screen = self.screen if self.screen_stack else None
+        if isinstance(event, events.Key) and self.tour is not None and screen is not None:
+            self.tour.pressed(event.key, screen)
         await super().on_event(event)
 
     # -- frames -----------------------------------------------------------------------------
@@ -181,6 +202,13 @@ class Workbench(RunApp):
         if isinstance(self.screen, WorkbenchScreen):
             self.push_screen(JumpScreen(self.screen))
 
+    def action_messages(self) -> None:
+        """List the latest messages."""
+        from app.tui.dialogs.latest import LatestScreen
+
+        if isinstance(self.screen, WorkbenchScreen):
+            self.push_screen(LatestScreen(self.said))
+
     async def action_quit(self) -> None:
         """Ask before quitting; Textual's own quit key also ends up here."""
         self.action_ask_quit()
@@ -190,13 +218,15 @@ class Workbench(RunApp):
         from app.tui.textual_private.action_palette import ActionPalette
 
         if not isinstance(self.screen, ActionPalette):
-            self.push_screen(ActionPalette(id="--command-palette"))
+            self.push_screen(ActionPalette(id="--command-palette", placeholder=PALETTE_HINT))
 
     def notify(
         self, message: str, *, title: str = "", severity: SeverityLevel = "information",
         timeout: float | None = None, markup: bool = False,  # noqa: ARG002 - never
     ) -> None:  # fmt: skip
-        """Show a message for a while, never reading markup in it."""
+        """Show a message for a while in place of the one before, never reading markup in it."""
+        self.said.append(Said(self.clock(), severity, f"{title}: {message}" if title else message))
+        self.clear_notifications()
         super().notify(safe(message, "\n"), title=title, severity=severity, timeout=timeout,
                        markup=False)  # fmt: skip
 
@@ -229,6 +259,11 @@ class Workbench(RunApp):
             message.run = self.session.run
         await self.forward("rollouts", message)
 
+    @on(msg.MetricRequested)
+    async def show_metric(self, message: msg.MetricRequested) -> None:
+        """Show a metric of the shown run alone."""
+        await self.forward("watch", message)
+
     @on(msg.CompareRequested)
     async def show_comparison(self, message: msg.CompareRequested) -> None:
         """Compare runs side by side."""
@@ -249,14 +284,14 @@ class Workbench(RunApp):
 
 def open_workbench(
     store: Path | None = None, *, feed: Callable[[], Feed] | None = None, mode: str = "runs",
-    read_only: bool = False,
+    read_only: bool = False, tour: bool = False,
 ) -> int:  # fmt: skip
     """Run the workbench on this terminal, under a parent that restores it after a native crash."""
 
     def work() -> int:
         app = Workbench(
             store, feed=feed() if feed is not None else None, mode=mode, read_only=read_only,
-            preferences=Preferences(preferences_path()),
+            preferences=Preferences(preferences_path()), tour=tour,
         )  # fmt: skip
         waits.shorten(over_ssh=app.capabilities.ssh)
         code = app.run()

@@ -12,6 +12,8 @@ NAMES = {
     "enter": "⏎", "full_stop": ".", "slash": "/", "question_mark": "?", "space": "space",
     "left": "←", "right": "→", "up": "↑", "down": "↓", "escape": "esc", "asterisk": "*",
     "left_square_bracket": "[", "right_square_bracket": "]", "minus": "-", "equals_sign": "=",
+    "exclamation_mark": "!", "plus": "+", "at": "@", "less_than_sign": "<",
+    "greater_than_sign": ">", "left_curly_bracket": "{", "right_curly_bracket": "}",
 }  # fmt: skip
 # Textual's own bindings that the help lists, described in our words.
 OWN_WORDS = {

@@ -11,9 +11,9 @@ from typing import Any
 from textual import events, on
 from textual.message import Message
 
-from app.feed.feed import Feed
+from app.feed.feed import Feed, StartingFeed
 from app.feed.session import Session
-from app.feed.snapshot import Asked, Snapshot
+from app.feed.snapshot import Asked, Head, Snapshot
 from app.text.numbers import short
 from app.tui import messages as msg
 from app.tui import terminal
@@ -24,6 +24,7 @@ from app.tui.preferences import Preferences
 from app.tui.store import writes
 from app.tui.store.reader import ReaderThread
 from app.tui.textual_private.themed_app import ThemedApp
+from app.tui.tour import Tour
 
 
 class RunApp(ThemedApp):
@@ -43,6 +44,7 @@ class RunApp(ThemedApp):
         self.bridge = Bridge(store, self._tell)
         self.session = Session(feed) if feed is not None else None
         self.live: Session | None = None
+        self.tour: Tour | None = None
         self.plan: Plan = ""
         self.handed_over = ""
         self.terminal_lost = False
@@ -132,12 +134,13 @@ class RunApp(ThemedApp):
     # -- starting ---------------------------------------------------------------------------
 
     @on(msg.LaunchRequested)
-    def launch(self, message: msg.LaunchRequested) -> None:
+    async def launch(self, message: msg.LaunchRequested) -> None:
         """Start a run here, detached or in the queue; ask if one is already training here."""
         if self.read_only:
             self.notify("This view is read-only.", severity="warning")
         elif message.where == "detached":
             self._in_background(lambda: self._start_detached(message))
+            await self._show_starting(message)
         elif message.where == "queue":
             self._in_background(lambda: self._enqueue(message))
         elif self.bridge.running:
@@ -147,8 +150,17 @@ class RunApp(ThemedApp):
 
     def _launch_elsewhere(self, message: msg.LaunchRequested, where: str | None) -> None:
         if where in ("detached", "queue"):
-            message = msg.LaunchRequested(message.config, where, message.parent)  # type: ignore[arg-type]
-            self.launch(message)
+            self.post_message(
+                msg.LaunchRequested(message.config, where, message.parent)  # type: ignore[arg-type]
+            )
+
+    async def _show_starting(self, message: msg.LaunchRequested) -> None:
+        """Show a run at once that will be in the store only when its process has loaded it."""
+        config = message.config
+        head = Head(name=config.name or "new run", model=config.model.path, task=config.task.name,
+                    recipe=config.algorithm.recipe, total_steps=config.steps)  # fmt: skip
+        self.show_feed(StartingFeed(head))
+        await self.run_action("mode('watch')")
 
     @on(msg.ResumeRequested)
     def resume(self, message: msg.ResumeRequested) -> None:
@@ -196,7 +208,8 @@ class RunApp(ThemedApp):
     async def show_detached(self, message: msg.Detached) -> None:
         """Watch a run that has started in its own process."""
         self.notify(f"{message.name} runs in the background.", markup=False)
-        await self.open_run(msg.RunOpened(message.name))
+        starting = self.session is not None and isinstance(self.session.feed, StartingFeed)
+        await self.open_run(msg.RunOpened(message.name, "" if starting else "watch"))
 
     @on(msg.Queued)
     def say_queued(self, message: msg.Queued) -> None:
@@ -206,6 +219,8 @@ class RunApp(ThemedApp):
     @on(msg.LaunchRefused)
     def say_refused(self, message: msg.LaunchRefused) -> None:
         """Report why a run was not started."""
+        if self.session is not None and isinstance(self.session.feed, StartingFeed):
+            self.session.feed.fail(message.reason)
         self.notify(message.reason, title="not started", severity="error", markup=False,
                     timeout=12)  # fmt: skip
 

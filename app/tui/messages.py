@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from grpo_engine.config.settings import RunConfig
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a toast said, and when."""
+
+    at: float
+    severity: str
+    text: str
+
+
 @dataclass
 class ExplainRequested(Message):
     """Explain a topic: `metric:NAME`, `setting:PATH`, `screen:NAME` or `alert:RULE`."""
@@ -38,6 +47,13 @@ class PromptFocused(Message):
     """Show the prompt at this index of the step."""
 
     place: int
+
+
+@dataclass
+class MetricRequested(Message):
+    """Show this metric of the shown run alone."""
+
+    key: str
 
 
 @dataclass
@@ -69,10 +85,11 @@ class CompareRequested(Message):
 
 @dataclass
 class NewRunRequested(Message):
-    """Open the form, filled in from this run's settings or this preset."""
+    """Open the form, filled in from this run's settings or this preset, or go to a setting."""
 
     clone: str = ""
     preset: str = ""
+    setting: str = ""
 
 
 @dataclass

@@ -12,7 +12,7 @@ from experiments.errors import ExportError, StoreError
 from experiments.export.csv import header_of, write_csv
 from experiments.export.json import json_text, plain
 from experiments.export.markdown import HEAD_LINES, table
-from experiments.export.rows import METRIC_FIELDS, PAGE, Row, rows_of
+from experiments.export.rows import METRIC_FIELDS, PAGE, STEP_FIELDS, Row, numbers_of, rows_of
 from experiments.reader import StoreReader
 from experiments.values import RunSummary
 
@@ -25,6 +25,9 @@ def header_for(what: str, reader: StoreReader, runs: Sequence[RunSummary]) -> li
     if what == "metrics":
         return header_of([dict.fromkeys((*METRIC_FIELDS, *reader.metric_keys(run.key)))
                           for run in runs])  # fmt: skip
+    if what == "steps":
+        return header_of([dict.fromkeys((*STEP_FIELDS, *reader.metric_keys(run.key),
+                                         *numbers_of(reader, run))) for run in runs])  # fmt: skip
     names = header_of(
         chain.from_iterable(islice(rows_of(what, reader, [run]), PAGE) for run in runs)
     )

@@ -13,7 +13,8 @@ Row = dict[str, Any]
 PAGE = 200
 WINDOW = 2000
 METRIC_FIELDS = ("run", "name", "step", "at", "elapsed", "tokens")
-WHAT = ("runs", "metrics", "rollouts", "turns", "tokens", "evaluations")
+STEP_FIELDS = ("run", "name", "recipe", "seed", "step", "elapsed", "tokens")
+WHAT = ("runs", "metrics", "steps", "rollouts", "turns", "tokens", "evaluations")
 RUN_FIELDS = (
     "id", "uid", "name", "status", "model", "task", "recipe", "seed", "step", "total_steps",
     "tokens", "elapsed", "created_at", "started_at", "ended_at", "device", "dataset_fingerprint",
@@ -24,7 +25,8 @@ RUN_FIELDS = (
 def rows_of(what: str, reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
     """Return the rows of an export, read lazily."""
     makers: dict[str, Callable[[StoreReader, Sequence[RunSummary]], Iterator[Row]]] = {
-        "runs": run_rows, "metrics": metric_rows, "rollouts": rollout_rows, "turns": turn_rows,
+        "runs": run_rows, "metrics": metric_rows, "steps": step_rows, "rollouts": rollout_rows,
+        "turns": turn_rows,
         "tokens": token_rows, "evaluations": evaluation_rows,
     }  # fmt: skip
     if what not in makers:
@@ -58,6 +60,25 @@ def metric_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row
         last = max((reader.last_metric_step(run.key), run.step))
         for before in range(-1, last, WINDOW):
             yield from _window(reader, run, keys, before, before + WINDOW)
+
+
+def step_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
+    """The metrics with the run's settings beside them; all but run, name and recipe is numbers."""
+    for run in runs:
+        settings = numbers_of(reader, run)
+        for row in metric_rows(reader, [run]):
+            del row["at"]
+            known = {"run": run.id, "name": run.name, "recipe": run.recipe, "seed": run.seed}
+            yield {**known, **row, **settings}
+
+
+def numbers_of(reader: StoreReader, run: RunSummary) -> Row:
+    """The settings of a run that are numbers, or switches as 0 and 1."""
+    return {
+        f"cfg.{path}": int(value) if isinstance(value, bool) else value
+        for path, value in reader.run(run.key).settings.items()
+        if isinstance(value, int | float) and path != "seed"
+    }
 
 
 def _window(

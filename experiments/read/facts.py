@@ -59,6 +59,18 @@ class FactQuestions(MetricQuestions, RolloutQuestions):
                     facts[fact.seq] = fact
         return tuple(facts[seq] for seq in sorted(facts))
 
+    def facts_of(self, run: int, step: int) -> tuple[v.Fact, ...]:
+        """Return what was recorded of one step: its groups, passes and metrics."""
+        found: list[v.Fact] = []
+        for table in ("rollout_group", "update_pass", "step"):
+            rows = self._all(
+                f"SELECT id FROM {table} WHERE run_id = ? AND step = ? AND hidden = 0 ORDER BY seq",
+                (run, step),
+            )
+            if rows:
+                found += self._reader_of(table, "seq")(run, [key for (key,) in rows])
+        return tuple(sorted(found, key=lambda fact: fact.seq))
+
     def _reader_of(
         self, table: str, column: str
     ) -> Callable[[int, Sequence[int]], Iterable[v.Fact]]:

@@ -312,6 +312,8 @@ class ScriptFeed:
     """A list of events played at once or in slices."""
 
     mark = ""
+    catching_up = False
+    restarts = 0
     run = 1
 
     def __init__(

@@ -14,7 +14,7 @@ from app.text.stderr import say
 def export(
     runs: Runs,
     what: Annotated[
-        str, typer.Option(help="runs, metrics, rollouts, turns, tokens or evaluations.")
+        str, typer.Option(help="runs, metrics, steps, rollouts, turns, tokens or evaluations.")
     ] = "metrics",
     format: Annotated[
         str, typer.Option(help="csv, jsonl, parquet, md, tensorboard, wandb or trackio.")
@@ -27,6 +27,7 @@ def export(
 ) -> None:
     """Write stored tables to a file, or to stdout without --out.
 
+    steps is for pandas: a row per run and step, metrics and settings as columns of numbers.
     tensorboard writes event files; wandb and trackio write their offline folders.
 
     Example: grpo-tui export @last --what rollouts --format parquet --out rollouts.parquet

@@ -25,6 +25,7 @@ from app.feed.snapshot import Snapshot
 from app.tui.lifecycle import RunApp
 from app.tui.messages import ExplainRequested
 from app.tui.textual_private.screens import DrawnOnce
+from app.tui.tour import TourLine
 from app.tui.widgets.find_bar import FindBar
 from app.tui.widgets.key_bar import KeyBar
 from app.tui.widgets.panel import Panel
@@ -40,7 +41,8 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     """A screen of the workbench with its top bar and key bar."""
 
     mode: ClassVar[str] = ""
-    ALLOW_IN_MAXIMIZED_VIEW = "TopBar, KeyBar, FindBar"
+    find_hint: ClassVar[str] = "find"
+    ALLOW_IN_MAXIMIZED_VIEW = "TopBar, TourLine, KeyBar, FindBar"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "find", "find", id="find", tooltip="Search on this screen"),
         Binding("z", "zoom", "zoom", id="zoom", tooltip="Zoom the panel, or unzoom it"),
@@ -51,7 +53,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
                 tooltip="Explain the focused panel and its keys"),
         Binding("q", "back", "back", id="back", show=False, tooltip="Go back; on Runs, quit"),
         Binding("escape", "escape", "leave", id="leave", show=False,
-                tooltip="Leave the field, close the search, unzoom, go back"),
+                tooltip="Leave the field, close the search, clear marks, unzoom, go back"),
     ]  # fmt: skip
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False)
@@ -88,8 +90,10 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield TopBar()
+        if self.workbench.tour is not None:
+            yield TourLine()
         yield from self.body()
-        yield FindBar()
+        yield FindBar(self.find_hint)
         yield KeyBar()
 
     def on_mount(self) -> None:
@@ -112,6 +116,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         bars = self.query(TopBar)
         if not bars or not self.is_mounted:
             return
+        self.guide()
         bar = bars.first()
         bar.mark = mark
         bar.now = now
@@ -120,6 +125,13 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
             bar.snapshot = snapshot
             self.show(snapshot)
         self.tick(now)
+
+    def guide(self) -> None:
+        """Show the tour's sentence for this screen, if there is a tour."""
+        tour = self.workbench.tour
+        for line in self.query(TourLine) if tour is not None else ():
+            assert tour is not None
+            line.sentence, line.place = tour.sentence(self), tour.place
 
     def on_screen_resume(self) -> None:
         """Draw what changed while the screen was inactive."""
@@ -164,15 +176,16 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     def action_explain(self) -> None:
         """Explain the focused element."""
         panel = self._focused_panel()
-        self._explain((panel.topic() if panel else "") or f"screen:{self.mode}")
+        self.explain((panel.topic() if panel else "") or f"screen:{self.mode}")
 
     @on(ExplainRequested)
     def show_help(self, message: ExplainRequested) -> None:
         """Show help on the topic that a panel asks for."""
         if self.is_active:
-            self._explain(message.topic)
+            self.explain(message.topic)
 
-    def _explain(self, topic: str) -> None:
+    def explain(self, topic: str) -> None:
+        """Show help on a topic."""
         from app.tui.dialogs.help import HelpScreen
 
         self.app.push_screen(HelpScreen(topic, self, self.mode, self.snapshot))

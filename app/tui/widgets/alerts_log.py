@@ -82,8 +82,8 @@ class AlertsLog(Panel):
     cursor: reactive[int] = reactive(0)
     needle: reactive[str] = reactive("")
 
-    def __init__(self, number: str = "4", **kwargs: Any) -> None:
-        super().__init__(number, "alerts · log", **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("alerts · log", **kwargs)
         self._top = 0
 
     def watch_needle(self) -> None:

@@ -29,9 +29,13 @@ class FindBar(Horizontal):
 
         text: str
 
+    def __init__(self, hint: str = "find") -> None:
+        super().__init__()
+        self._hint = hint
+
     def compose(self) -> ComposeResult:
         yield Label(" / ")
-        yield Field(placeholder="find; enter keeps, esc ends")
+        yield Field(placeholder=f"{self._hint}; enter keeps, esc ends")
 
     @property
     def has_focus_within(self) -> bool:

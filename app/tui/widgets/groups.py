@@ -124,8 +124,8 @@ class Groups(Panel):
     place: reactive[int] = reactive(0)
     cursor: reactive[int] = reactive(0)
 
-    def __init__(self, number: str = "3", **kwargs: Any) -> None:
-        super().__init__(number, "groups", **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("groups", **kwargs)
         self._places: list[int] = []
 
     @property

@@ -109,8 +109,8 @@ class Lanes(Panel):
     place: reactive[int] = reactive(0)
     cursor: reactive[int] = reactive(0)
 
-    def __init__(self, number: str = "2", **kwargs: Any) -> None:
-        super().__init__(number, "answers", **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("answers", **kwargs)
         self._top = 0
         self._rows = 1
         self._head = 0

@@ -2,9 +2,8 @@
 
 A subclass stores its content in reactive attributes and implements `paint(width, height)`, which
 returns the lines inside the frame as spans of (safe text, style). The top of the frame has the
-panel's number and `title` on the left and `note` on the right; `paint` may set both. This class
-handles sizes, focus and themes. It does not paint while the panel is hidden or its screen is
-inactive.
+panel's `title` on the left and `note` on the right; `paint` may set both. This class handles sizes,
+focus and themes. It does not paint while the panel is hidden or its screen is inactive.
 """
 
 import re
@@ -37,9 +36,9 @@ class Panel(Widget, can_focus=True):
 
     framed: ClassVar[bool] = True
 
-    def __init__(self, number: str = "", title: str = "", **kwargs: Any) -> None:
+    def __init__(self, title: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.number, self.title, self.note = number, title, ""
+        self.title, self.note = title, ""
         self._strips: list[Strip] = []
         self._painted: list[Line] = []
         self._with_offsets = True
@@ -131,8 +130,7 @@ class Panel(Widget, can_focus=True):
         width = self.size.width
         focus = self.has_focus_within
         head = style(palette.headline if focus else palette.label, bold=focus)
-        name = f"{self.number} {self.title}".strip()
-        title = clip(name, width - 6)
+        title = clip(self.title, width - 6)
         spans: Line = [("╭─", line)]
         if title:
             spans += [(f" {title} ", head)]

@@ -84,7 +84,7 @@ async def test_escape_goes_out_step_by_step(tmp_path: Path) -> None:
     app_ = workbench(SHORT.events(), tmp_path)
     async with app_.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app_)
-        await pilot.press("z", "slash", "a", "escape")
+        await pilot.press("tab", "z", "slash", "a", "escape")
         assert not app_.screen.query_one(FindBar).display
         assert app_.screen.maximized is not None
         await pilot.press("escape")

@@ -15,7 +15,7 @@ class Counter(Panel):
     count: reactive[int] = reactive(0)
 
     def __init__(self) -> None:
-        super().__init__("1", "counter")
+        super().__init__("counter")
         self.painted = 0
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - four lines always

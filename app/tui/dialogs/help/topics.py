@@ -28,6 +28,9 @@ PANELS: Mapping[str, Part] = {
              "faint dots are the steps themselves. The title gives the smoothed value and its "
              "change over ten steps."),
         ("limit", "a guide line: beyond it an alert is raised. A distant one is in the title."),
+        ("z", "shows the chosen chart alone, with a crosshair, zoom, smoothing and a log axis."),
+        ("m", "chooses among all metrics that the run records."),
+        ("< >", "look at earlier steps: groups and answers show that step, the curves go on."),
         ("⏎", "explains the chosen chart."),
     )),
     "answers": Part("answers", (
@@ -230,7 +233,8 @@ def alert_part(rule: str, snapshot: Snapshot) -> Part:
             if alert.muted:
                 paragraphs.append(("muted", "in this run; m in the list unmutes it"))
             return Part(f"alert: {rule.replace('_', ' ')}", tuple(paragraphs))
-    return Part("alert", (("", "This alert is no longer active."),))
+    meaning = ALERTS[rule][0] if rule in ALERTS else ""
+    return Part(f"alert: {rule.replace('_', ' ')}", (("", meaning), ("", "It is not active.")))
 
 
 def topic_parts(topic: str, snapshot: Snapshot) -> list[Part]:

@@ -19,10 +19,18 @@ AXIS_WORDS = {"step": "by step", "tokens": "at equal tokens", "wall": "at equal 
 
 @dataclass
 class ChartPicked(Message):
-    """A chart was clicked or scrolled: choose it and move the crosshair there."""
+    """A chart was clicked: choose it and move the crosshair there; `zoom` by the mouse wheel."""
 
     chart: int
     x: float | None
+    zoom: int = 0
+
+
+@dataclass
+class Panned(Message):
+    """The wheel asked for an earlier or later part of the axis."""
+
+    by: int
 
 
 @dataclass
@@ -34,7 +42,7 @@ class CurvesPanel(ViewPanel):
     """Charts of the chosen metrics, stacked, with a shared crosshair."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("1", "curves", **kwargs)
+        super().__init__("curves", **kwargs)
         self._top = 0
         self._boxes: list[tuple[int, int, int, int, int]] = []
         self._plots: dict[tuple[Any, ...], Any] = {}
@@ -117,7 +125,7 @@ class CurvesPanel(ViewPanel):
             lines += _beside(blocks, each) if blocks else [[]] * tall
         more = 0 if view.solo else len(view.metrics) - len(keys)
         self.title = f"curves · {more} more ↕" if more > 0 else "curves"
-        axis = axis_line(view, each, data.span, palette)
+        axis = axis_line(view, each, data.span, palette, data.first)
         return [*lines, axis if columns == 1 else _beside([[axis], [axis]], each)[0]]
 
     def _chart(self, chart: Any, chosen: bool, width: int, height: int) -> list[Line]:
@@ -133,20 +141,36 @@ class CurvesPanel(ViewPanel):
             # keep a reference to the chart, so that its id is not reused.
             self._plots[key] = (chart, plot(chart, view, *size, palette))
         cells, scale = self._plots[key][1]
-        return chart_lines(chart, view, cells, scale, width, palette, chosen, data.span)
+        return chart_lines(chart, view, cells, scale, width, palette, chosen, data.span,
+                           data.first)  # fmt: skip
 
-    def _pick(self, event: events.MouseEvent) -> None:
+    def _pick(self, event: events.MouseEvent, zoom: int = 0) -> None:
         place = self.inside(event.offset)
         data = self.view.charts
         for index, left, top, wide, tall in self._boxes:
             if top <= place.y < top + tall and left <= place.x < left + wide and data is not None:
                 column = place.x - left - LABELS
-                here = cross_position(column, data.span, wide - LABELS)
-                self.post_message(ChartPicked(index, here if column >= 0 else None))
+                here = data.first + cross_position(column, data.span, wide - LABELS)
+                self.post_message(ChartPicked(index, here if column >= 0 else None, zoom))
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked chart and move the crosshair there."""
         self._pick(event)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Show less of the axis around the pointer; with shift, an earlier part."""
+        self._wheel(event, 1)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Show more of the axis; with shift, a later part."""
+        self._wheel(event, -1)
+
+    def _wheel(self, event: events.MouseEvent, by: int) -> None:
+        event.stop()
+        if event.shift:
+            self.post_message(Panned(-by))
+        else:
+            self._pick(event, by)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Drag the crosshair."""

@@ -113,6 +113,7 @@ class CurveRequest:
     smoothing: float
     log: bool
     wide: int
+    window: tuple[float, float] | None = None  # of the axis; None is all of it
     seeds: tuple[tuple[str, ...], ...] = ()
 
 
@@ -141,6 +142,7 @@ class Charts:
     """All charts, with the request they answer."""
 
     request: CurveRequest
+    first: float = 0.0
     span: float
     ends: dict[str, float]
     charts: tuple[ChartData, ...]
@@ -178,9 +180,9 @@ class CurveLoader:
                 self._read(reader, run, known, key, request.smoothing)
         self._forget(set(request.metrics))
         ends = {run.id: self._end(run, request.axis) for run in request.runs}
-        span = span_of(ends, request.runs, request.axis)
-        charts = tuple(self._chart(key, request, span) for key in request.metrics)
-        return Charts(request=request, span=span, ends=ends, charts=charts)
+        first, last = request.window or (0.0, span_of(ends, request.runs, request.axis))
+        charts = tuple(self._chart(key, request, first, last - first) for key in request.metrics)
+        return Charts(request=request, first=first, span=last - first, ends=ends, charts=charts)
 
     def _known(self, reader: StoreReader, run: RunSummary, axis: str) -> _Known:
         known = self._runs.get(run.key)
@@ -240,7 +242,7 @@ class CurveLoader:
         amounts = work.tokens if axis == "tokens" else work.elapsed
         return float(amounts[-1]) if amounts else 0.0
 
-    def _chart(self, key: str, request: CurveRequest, span: float) -> ChartData:
+    def _chart(self, key: str, request: CurveRequest, first: float, span: float) -> ChartData:
         curves, missing = [], []
         for run in request.runs:
             known = self._runs[run.key]
@@ -248,13 +250,13 @@ class CurveLoader:
             if line is None:
                 missing.append(run.id)
                 continue
-            cut = self._cut(known, key, request, span, log=request.log)
+            cut = self._cut(known, key, request, first, span, log=request.log)
             positions = known.work.positions(line.steps, request.axis)
             curves.append(CurveData(run=run.id, line=line, positions=positions, shape=cut))
         bands = []
         for group in request.seeds:
             members = [
-                self._cut(self._runs[run.key], key, request, span, log=False)
+                self._cut(self._runs[run.key], key, request, first, span, log=False)
                 for run in request.runs
                 if run.id in group and run.id not in missing
             ]
@@ -264,15 +266,16 @@ class CurveLoader:
         return ChartData(key=key, curves=tuple(curves), missing=tuple(missing), bands=tuple(bands))
 
     def _cut(
-        self, known: _Known, key: str, request: CurveRequest, span: float, *, log: bool
-    ) -> Shape:
+        self, known: _Known, key: str, request: CurveRequest, first: float, span: float, *,
+        log: bool,
+    ) -> Shape:  # fmt: skip
         """A curve's pixels."""
-        cut = (key, request.axis, log, request.wide, span)
+        cut = (key, request.axis, log, request.wide, first, span)
         line = known.tracks[key]
         assert line is not None
         if cut not in known.shapes:
             positions = known.work.positions(line.steps, request.axis)
-            known.shapes[cut] = shape(line, positions, span, request.wide, log=log)
+            known.shapes[cut] = shape(line, positions, span, request.wide, log=log, first=first)
         return known.shapes[cut]
 
 

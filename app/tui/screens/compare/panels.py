@@ -91,7 +91,7 @@ class RunsPanel(ViewPanel):
     now: reactive[float] = reactive(0.0, repaint=False)
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("2", "runs", **kwargs)
+        super().__init__("runs", **kwargs)
         self._first = 0
 
     def watch_view(self) -> None:
@@ -151,7 +151,7 @@ class SettingsPanel(ViewPanel):
     """The settings that differ."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("3", "settings that differ", **kwargs)
+        super().__init__("settings that differ", **kwargs)
 
     def copy_text(self) -> str:
         """Return the settings that differ."""
@@ -182,7 +182,7 @@ class PagePanel(ViewPanel):
     """One of the pages metrics, settings, seeds, grid or answers, with the page names on top."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("4", "metrics", **kwargs)
+        super().__init__("metrics", **kwargs)
         self._tabs: list[tuple[int, int, Page]] = []
 
     def _about(self) -> str:
@@ -256,7 +256,7 @@ class CardPanel(ViewPanel):
     """Shown when there is nothing to compare: how to add runs."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("", "compare", **kwargs)
+        super().__init__("compare", **kwargs)
 
     def paint(self, width: int, height: int) -> list[Line]:
         view, palette = self.view, self.palette

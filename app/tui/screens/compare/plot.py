@@ -9,6 +9,8 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from app.text.axes import ROOM, Axis, axis, column
 from app.text.numbers import with_unit
 from app.text.safe_text import cell_len, clip
@@ -86,12 +88,23 @@ def _within(shape: Shape, key: str, log: bool) -> Shape:
     return replace(shape, low=low, high=high)
 
 
-def axis_of(key: str, curves: Sequence[Drawn], height: int, log: bool) -> Axis:
+def guides_of(key: str, view: View) -> tuple[float, ...]:
+    """The guide lines of a metric: the limits of the run's alerts, else its own."""
+    return view.guides.get(key, spec(key).guides)
+
+
+def axis_of(
+    key: str,
+    curves: Sequence[Drawn],
+    height: int,
+    log: bool,
+    guides: Sequence[float] | None = None,
+) -> Axis:
     """The vertical axis of a chart of some rows of cells."""
     values = (value for curve in curves for value in curve.values() if math.isfinite(value))
     return axis(
         (10.0**value for value in values) if log else values, unit=spec(key).unit,
-        natural=natural_range(key), guides=spec(key).guides, log=log,
+        natural=natural_range(key), guides=spec(key).guides if guides is None else guides, log=log,
         labels=3 if height >= MIDDLE_FROM else 2,
     )  # fmt: skip
 
@@ -101,7 +114,8 @@ def plot(
 ) -> tuple[list[list[Cell]], Axis]:
     """The cells of the plot without the crosshair, and its vertical axis."""
     curves = drawn_curves(chart, view, palette)
-    scale = axis_of(chart.key, curves, height, view.log)
+    guides = guides_of(chart.key, view)
+    scale = axis_of(chart.key, curves, height, view.log, guides)
     canvas = Canvas(width, height)
     for curve in curves:
         if curve.ranged is not None:
@@ -111,7 +125,7 @@ def plot(
     for row in canvas.rows():
         cells.append([(char, colour, False) for text, colour in row for char in text])
     if not view.log:
-        for guide in spec(chart.key).guides:
+        for guide in guides:
             if scale.low < guide <= scale.high:
                 _guide(cells, guide, scale, palette)
     taken: set[tuple[int, int]] = set()
@@ -176,11 +190,12 @@ def _guide(cells: list[list[Cell]], guide: float, scale: Axis, palette: Palette)
 
 def chart_lines(
     chart: ChartData, view: View, cells: list[list[Cell]], scale: Axis, width: int,
-    palette: Palette, chosen: bool, span: float,
+    palette: Palette, chosen: bool, span: float, first: float = 0.0,
 ) -> list[Line]:  # fmt: skip
     """The chart with title line, crosshair and vertical axis labels."""
     lines = [title_line(chart, view, width, palette, chosen)]
-    cross = cross_column(view.x, span, width - LABELS)
+    inside = first <= view.x <= first + span
+    cross = cross_column(view.x - first, span, width - LABELS) if inside else -1
     labels = scale.margin(len(cells))
     for y, row in enumerate(cells):
         line: Line = [(labels[y], style(palette.label))]
@@ -218,6 +233,8 @@ def title_line(
     look = style(palette.headline if chosen else palette.label, bold=chosen)
     name = metric.label if metric.label != chart.key else chart.key
     arrow = ARROWS[metric.direction]
+    if view.solo and len(view.runs) == 1:
+        arrow += extremes(chart)
     readouts, named = readings(chart, view, palette)
     room = width - 4 - cell_len(name) - cell_len(arrow)
     if len(readouts) <= 3 and width >= 40:
@@ -239,6 +256,22 @@ def title_line(
                   (arrow, style(palette.label))]  # fmt: skip
     gap = width - _cells(left) - _cells(right)
     return [*left, (" " * max(0, gap), None), *right]
+
+
+def extremes(chart: ChartData) -> str:
+    """The least, largest and last value of the only curve, with their steps."""
+    if not chart.curves:
+        return ""
+    line, unit = chart.curves[0].line, spec(chart.key).unit
+    values = np.frombuffer(line.values) if line.values else np.zeros(0)
+    known = np.flatnonzero(np.isfinite(values))
+    if not len(known):
+        return ""
+    least, most = known[values[known].argmin()], known[values[known].argmax()]
+    named = (("min", least), ("max", most), ("last", known[-1]))
+    return "".join(
+        f"  {name} {with_unit(line.values[at], unit)} @{line.steps[at]}" for name, at in named
+    )
 
 
 def readings(chart: ChartData, view: View, palette: Palette) -> tuple[list[Line], list[str]]:
@@ -275,19 +308,19 @@ def _cells(line: Line) -> int:
     return sum(cell_len(text) for text, _ in line)
 
 
-def axis_line(view: View, width: int, span: float, palette: Palette) -> Line:
+def axis_line(view: View, width: int, span: float, palette: Palette, first: float = 0.0) -> Line:
     """The horizontal axis below the charts, with both ends and the crosshair's position."""
     room = width - LABELS
     label = style(palette.label)
-    right = place_text(view.axis, span)
-    right = right.removeprefix("step ")
+    right = place_text(view.axis, first + span).removeprefix("step ")
+    left = place_text(view.axis, first).removeprefix("step ") if first else "0"
     here = place_text(view.axis, view.x)
-    column = cross_column(view.x, span, room)
+    column = cross_column(view.x - first, span, room)
     fits = column + cell_len(here) + 2 <= room
     start = column if fits else max(0, column - cell_len(here) - 1)
     line: Line = [(" " * LABELS, None)]
-    if start > 2:
-        line += [("0", label), (" " * (start - 1), None)]
+    if start > len(left) + 1:
+        line += [(left, label), (" " * (start - len(left)), None)]
     else:
         line.append((" " * start, None))
     line.append((f"▴ {here}" if fits else f"{here} ▴", style(palette.text)))

@@ -1,10 +1,8 @@
 """The Compare screen: runs side by side, by keyboard and mouse; all reads are off the UI thread."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import ClassVar
 
 from textual import on, work
@@ -12,18 +10,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.message import Message
-from textual.reactive import reactive
 
 from app.feed.snapshot import Snapshot
 from app.tui import messages as msg
-from app.tui.dialogs.ask import Ask
-from app.tui.screens.base import WorkbenchScreen
-from app.tui.screens.compare.curves import ChartPicked, CurvesPanel, CurvesResized
+from app.tui.screens.compare.charts import ChartScreen
+from app.tui.screens.compare.curves import CurvesPanel
 from app.tui.screens.compare.load import (
-    CurveLoader,
-    CurveRequest,
     load_answers,
-    load_comparison,
     load_prompts,
 )
 from app.tui.screens.compare.panels import (
@@ -35,59 +28,32 @@ from app.tui.screens.compare.panels import (
     RunsPanel,
     SettingsPanel,
     VerdictLine,
-    ViewPanel,
 )
 from app.tui.screens.compare.pick import Item, Picked, Picker
 from app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
-from app.tui.screens.compare.tracks import SMOOTHINGS
-from app.tui.screens.compare.view import AXES, PAGES, STATS, Page, View
+from app.tui.screens.compare.view import PAGES, STATS, Page, View
 from experiments.compare.runs import grid
 from experiments.errors import StoreError
 from experiments.values import RunSummary
-from grpo_engine.metrics import spec
 
 POLL_S = 0.5
 MOST_LISTED = 2000
 NEED_RUNS = frozenset(
-    ("cross", "common", "place", "down", "axis", "metrics", "page", "baseline", "log", "smooth",
-     "run", "hide", "drop", "solo", "bands", "stat", "settings", "prompt", "grid", "find")
+    ("cross", "common", "zoom_axis", "pan", "place", "down", "axis", "metrics", "page", "baseline",
+     "log", "smooth", "run", "hide", "drop", "solo", "bands", "stat", "settings", "prompt", "grid",
+     "find")
 )  # fmt: skip
-REST_S = 0.2
 PICK_HINT = "space mark   ⏎ compare   / search   esc leave"
-METRIC_HINT = "space mark   ⏎ draw   / search   esc leave"
-PATIENCE = 6  # a read that took t seconds is not repeated within 6 t
 
 
-class CompareScreen(WorkbenchScreen):
+class CompareScreen(ChartScreen):
     """Runs side by side."""
 
     mode = "compare"
     CSS_PATH = "compare.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "cross(-1)", "crosshair", id="compare.left", key_display="←→",
-                tooltip="Move the crosshair back"),
-        Binding("right,l", "cross(1)", "crosshair forward", id="compare.right", show=False,
-                tooltip="Move the crosshair forward"),
-        Binding("shift+left", "cross(-10)", "crosshair back 10", id="compare.far_left",
-                show=False, tooltip="Move the crosshair back by ten"),
-        Binding("shift+right", "cross(10)", "crosshair forward 10", id="compare.far_right",
-                show=False, tooltip="Move the crosshair forward by ten"),
-        Binding("home", "cross(-1000000)", "to the start", id="compare.home", show=False,
-                tooltip="Crosshair to the start"),
-        Binding("end", "cross(1000000)", "to the end", id="compare.end", show=False,
-                tooltip="Crosshair to the end of the longest run"),
         Binding("c", "common", "common end", id="compare.common", show=False,
                 tooltip="Crosshair to where the shortest run ends"),
-        Binding("at", "place", "crosshair to…", id="compare.place", key_display="@", show=False,
-                tooltip="Type the step, tokens or seconds the crosshair goes to"),
-        Binding("down,j", "down(1)", "choose", id="compare.down", key_display="↑↓",
-                tooltip="Next chart, run or row of the focused panel"),
-        Binding("up,k", "down(-1)", "choose above", id="compare.up", show=False,
-                tooltip="Chart, run or row above in the focused panel"),
-        Binding("a", "axis", "axis", id="compare.axis",
-                tooltip="Curves by step, at equal tokens, or at equal wall time"),
-        Binding("m", "metrics", "metrics", id="compare.metrics",
-                tooltip="Choose the metrics to draw"),
         Binding("v", "page(1)", "view", id="compare.page",
                 tooltip="Next page: metrics, settings, seeds, grid, answers"),
         Binding("V", "page(-1)", "previous view", id="compare.page_before", show=False,
@@ -96,12 +62,6 @@ class CompareScreen(WorkbenchScreen):
                 tooltip="Use the chosen run as the baseline"),
         Binding("plus", "pick", "runs", id="compare.pick", key_display="+",
                 tooltip="Add or remove runs"),
-        Binding("L", "log", "log", id="compare.log", show=False,
-                tooltip="Logarithmic vertical axis, or linear"),
-        Binding("minus", "smooth(-1)", "less smooth", id="compare.less", show=False,
-                tooltip="Smooth the curves less"),
-        Binding("equals_sign", "smooth(1)", "smoother", id="compare.more", show=False,
-                tooltip="Smooth the curves more"),
         Binding("J", "run(1)", "next run", id="compare.run", show=False,
                 tooltip="Choose the next run"),
         Binding("K", "run(-1)", "previous run", id="compare.run_before", show=False,
@@ -110,8 +70,6 @@ class CompareScreen(WorkbenchScreen):
                 tooltip="Hide the chosen run's curves, or show them"),
         Binding("x", "drop", "remove", id="compare.drop", show=False,
                 tooltip="Remove the chosen run from the comparison"),
-        Binding("o", "solo", "one chart", id="compare.solo", show=False,
-                tooltip="Only the chosen chart, or all"),
         Binding("S", "bands", "seeds as bands", id="compare.bands", show=False,
                 tooltip="Draw runs that differ only in the seed as mean and 95% interval"),
         Binding("t", "stat", "best, last, at", id="compare.stat", show=False,
@@ -129,14 +87,6 @@ class CompareScreen(WorkbenchScreen):
         Binding("enter", "enter", "open", id="compare.open", show=False,
                 tooltip="Open the run, draw the metric, or show the answers token by token"),
     ]  # fmt: skip
-
-    view: reactive[View] = reactive(View, repaint=False)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._curve_loader = CurveLoader()
-        self._wait_until = 0.0
-        self._reading = 0
 
     def body(self) -> ComposeResult:
         """Verdict, curves beside runs and settings, a page below; a hint card without runs."""
@@ -192,6 +142,14 @@ class CompareScreen(WorkbenchScreen):
         else:
             self.read_newest()
 
+    def keep(self, refs: Sequence[str]) -> None:
+        """Compare only these runs."""
+        self.compare(tuple(refs))
+
+    def changed_without_runs(self) -> None:
+        """Read which runs the hint card can offer."""
+        self.read_newest()
+
     def read_newest(self) -> None:
         """Read which runs the hint card can offer."""
         self._read_newest()
@@ -219,80 +177,9 @@ class CompareScreen(WorkbenchScreen):
             return
         self.offer(runs)
 
-    @work(exclusive=True, group="poll")
-    async def _poll(self) -> None:
-        if not self.is_current or self._reading or time.monotonic() < self._wait_until:
-            return
-        try:
-            changed = await self.workbench.reader.ask(lambda reader: reader.changed(), "changed")
-        except (StoreError, asyncio.CancelledError):
-            return
-        if changed and self.view.refs:
-            self.reload()
-        elif changed:
-            self.read_newest()
-
-    def reload(self) -> None:
-        """Reload the comparison, then curves and page."""
-        self._read()
-
-    @work(exclusive=True, group="comparison")
-    async def _read(self) -> None:
-        view, began = self.view, time.monotonic()
-        self._reading += 1
-        try:
-            found = await self.workbench.reader.ask(
-                lambda r: load_comparison(r, view.refs, view.baseline, view.axis, view.at),
-                "comparison",
-            )  # fmt: skip
-        except asyncio.CancelledError:
-            return
-        except StoreError as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        finally:
-            self._reading -= 1
-        self._wait_until = time.monotonic() + PATIENCE * (time.monotonic() - began)
-        if found.gone:
-            kept = tuple(ref for ref in self.view.refs if ref not in found.gone)
-            self.notify(f"No longer stored: {', '.join(found.gone)}", severity="warning",
-                        markup=False)  # fmt: skip
-            self.compare(kept)
-            return
-        self.view = self.view.with_comparison(found.comparison)
-        self.draw()
+    def read_more(self) -> None:
+        """Read the page below the curves."""
         self.read_page()
-
-    def draw(self) -> None:
-        """Load and draw the visible curves."""
-        if self.view.comparison is not None:
-            self._draw()
-
-    @work(exclusive=True, group="curves")
-    async def _draw(self) -> None:
-        view, found = self.view, self.view.comparison
-        curves = self.query_one(CurvesPanel)
-        if found is None:
-            return
-        request = CurveRequest(
-            runs=view.runs, metrics=curves.in_sight(), axis=view.axis, smoothing=view.smoothing,
-            log=view.log, wide=curves.pixels,
-            seeds=tuple(group.runs for group in found.seeds) if view.bands else (),
-        )  # fmt: skip
-        parts = [request]
-        if view.charts is None and view.metric:
-            parts.insert(0, replace(request, metrics=(view.metric,)))
-        for part in parts:
-            try:
-                charts = await self.workbench.reader.ask(
-                    partial(self._curve_loader.charts, request=part), "curves"
-                )
-            except asyncio.CancelledError:
-                return
-            except StoreError as error:
-                self.notify(str(error), severity="error", markup=False)
-                return
-            self.view = replace(self.view, charts=charts)
 
     def read_page(self) -> None:
         """Read what the current page needs beyond the comparison."""
@@ -332,18 +219,6 @@ class CompareScreen(WorkbenchScreen):
         )
         self.view = replace(self.view, grid=found, grid_paths=(down, across))
 
-    @work(exclusive=True, group="crosshair")
-    async def read_at_crosshair(self) -> None:
-        """Read data that depends on the crosshair, once it has stopped moving."""
-        await asyncio.sleep(REST_S)
-        self.reload()
-
-    def watch_view(self, _old: View, new: View) -> None:
-        """Pass the view to every panel."""
-        if self.is_mounted:
-            for panel in self.query(ViewPanel):
-                panel.view = new
-
     # -- requests from panels and other screens ------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -367,22 +242,11 @@ class CompareScreen(WorkbenchScreen):
             "curves.csv": lambda: curves_csv(self.view),
         }
 
-    @on(CurvesResized)
-    def read_curves(self) -> None:
-        """Reload curves for the new chart width."""
-        self.draw()
-
     @on(RunPicked)
     def pick_run(self, message: RunPicked) -> None:
         self.action_run(message.place - self.view.run)
         if message.twice:
             self.open_run()
-
-    @on(ChartPicked)
-    def pick_chart(self, message: ChartPicked) -> None:
-        view = replace(self.view, chart=message.chart)
-        self.view = view if message.x is None else view.put(message.x)
-        self.read_at_crosshair()
 
     @on(PagePicked)
     def pick_page(self, message: PagePicked) -> None:
@@ -393,61 +257,12 @@ class CompareScreen(WorkbenchScreen):
         """Scroll the table under the mouse wheel."""
         self.scroll_rows(message.by)
 
-    def _size_classes(self) -> None:
-        super()._size_classes()
-        self.watch_view(self.view, self.view)
-
     # -- crosshair and curves ---------------------------------------------------------------
-
-    def action_cross(self, by: int) -> None:
-        """Move the crosshair; tables follow once it stops."""
-        pixels = self.query_one(CurvesPanel).pixels
-        self.view = self.view.moved(by, pixels // 2)
-        self.read_at_crosshair()
 
     def action_common(self) -> None:
         """Move the crosshair to where the shortest run ends."""
         self.view = replace(self.view, at=None)
         self.read_at_crosshair()
-
-    def action_place(self) -> None:
-        """Ask where to move the crosshair."""
-        unit = {"step": "a step", "tokens": "a number of tokens", "wall": "seconds"}[self.view.axis]
-        ask = Ask("crosshair", f"Type {unit}; the crosshair goes there.", f"{self.view.x:g}")
-        self.app.push_screen(ask, self._place)
-
-    def _place(self, text: str | None) -> None:
-        if text is None:
-            return
-        try:
-            x = float(text.replace(",", "").replace("_", ""))
-        except ValueError:
-            self.notify(f"{text!r} is not a number.", severity="warning", markup=False)
-            return
-        self.view = self.view.put(x)
-        self.read_at_crosshair()
-
-    def action_axis(self) -> None:
-        """Switch to the next axis and move the crosshair to the common end."""
-        axis = AXES[(AXES.index(self.view.axis) + 1) % len(AXES)]
-        self.view = replace(self.view, axis=axis, at=None)
-        self.reload()
-
-    def action_log(self) -> None:
-        """Toggle between a logarithmic and a linear vertical axis."""
-        self.view = replace(self.view, log=not self.view.log)
-        self.draw()
-
-    def action_smooth(self, by: int) -> None:
-        """Smooth more or less."""
-        place = max(0, min(len(SMOOTHINGS) - 1, self.view.smooth + by))
-        self.view = replace(self.view, smooth=place)
-        self.draw()
-
-    def action_solo(self) -> None:
-        """Toggle between the chosen chart alone and all charts."""
-        self.view = replace(self.view, solo=not self.view.solo)
-        self.draw()
 
     def action_bands(self) -> None:
         """Toggle between seeds as mean with interval and one curve per run."""
@@ -457,29 +272,6 @@ class CompareScreen(WorkbenchScreen):
             return
         self.view = replace(self.view, bands=not self.view.bands)
         self.draw()
-
-    def action_metrics(self) -> None:
-        """Choose which metrics are drawn."""
-        known = self.view.known_metrics()
-        if not known:
-            return
-        items = [Item(key, key, spec(key).help) for key in known]
-        picker = Picker("metrics to draw", items, self.view.metrics, METRIC_HINT)
-        self.app.push_screen(picker, self._draw_metrics)
-
-    def _draw_metrics(self, picked: Picked | None) -> None:
-        if picked is None:
-            return
-        before = self.view.metrics
-        marks = picked.marks
-        if set(marks) == set(before) and picked.cursor:
-            marks = (*marks, picked.cursor) if picked.cursor not in marks else marks
-        if marks:
-            new = [key for key in marks if key not in before]
-            chart = marks.index(new[-1] if new else picked.cursor
-                                if picked.cursor in marks else marks[0])  # fmt: skip
-            self.view = replace(self.view, metrics=marks, chart=chart)
-            self.draw()
 
     # -- runs -------------------------------------------------------------------------------
 
@@ -604,9 +396,7 @@ class CompareScreen(WorkbenchScreen):
         """Move to the next chart, run or row, depending on the focused panel."""
         focused = self.focused
         if isinstance(focused, CurvesPanel):
-            last = max(0, len(self.view.metrics) - 1)
-            self.view = replace(self.view, chart=max(0, min(last, self.view.chart + by)))
-            self.draw()
+            super().action_down(by)
             self.read_page()
         elif isinstance(focused, RunsPanel):
             self.action_run(by)

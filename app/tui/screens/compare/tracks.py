@@ -69,7 +69,7 @@ class Track:
     @property
     def sparse(self) -> bool:
         """Whether only some steps have a value, as with evaluations; then it is not smoothed."""
-        return few(len(self.steps), self.steps[-1] - self.steps[0] + 1)
+        return not self.steps or few(len(self.steps), self.steps[-1] - self.steps[0] + 1)
 
     def at(self, positions: Sequence[float], x: float) -> tuple[float | None, int | None]:
         """The last number up to a position on the axis, and its step."""
@@ -166,16 +166,20 @@ class Shape:
 
 
 def shape(
-    line: Track, positions: Sequence[float], span: float, wide: int, *, log: bool = False
-) -> Shape:
-    """Cut a curve to `wide` columns over an axis from 0 to `span`, each value in the nearest."""
+    line: Track, positions: Sequence[float], span: float, wide: int, *, log: bool = False,
+    first: float = 0.0,
+) -> Shape:  # fmt: skip
+    """Cut a curve to `wide` columns over `span` of the axis from `first`, values in the nearest."""
     places = np.asarray(positions, dtype=float)
-    columns = (places * (wide - 1) / span + 0.5).astype(int)
+    inside = slice(*np.searchsorted(places, (first, np.nextafter(first + span, np.inf))))
+    columns = ((places[inside] - first) * (wide - 1) / span + 0.5).astype(int)
     starts = np.flatnonzero(np.diff(columns, prepend=-1))
-    raw = np.frombuffer(line.values)
+    if not len(starts):
+        return Shape(array("q"), array("d"), array("d"), array("d"), line.sparse)
+    raw = np.frombuffer(line.values)[inside]
     raw = np.where(np.isfinite(raw), raw, np.nan)
     low, high = np.fmin.reduceat(raw, starts), np.fmax.reduceat(raw, starts)
-    mean = raw if line.sparse else np.frombuffer(line.smooth)
+    mean = raw if line.sparse else np.frombuffer(line.smooth)[inside]
     # the last number in each column, or its first gap
     last = np.maximum.reduceat(np.where(np.isfinite(mean), np.arange(len(mean)), 0), starts)
     last = np.maximum(last, starts)

@@ -29,6 +29,7 @@ FIRST_CHARTS = (
     "reward", "eval/accuracy", "eval/greedy/accuracy", "kl", "completions/mean_length", "entropy",
     "clip_ratio/region_mean",
 )  # fmt: skip
+LEAST_STEPS, MOST_ZOOM = 8.0, 1024.0
 NOT_IN_A_GRID = ("name",)
 
 
@@ -62,6 +63,8 @@ class View:
     smooth: int = 3
     bands: bool = False
     at: float | None = None
+    window: tuple[float, float] | None = None
+    guides: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     stat: Stat = "best"
     page: Page = "metrics"
     row: int = 0
@@ -122,6 +125,7 @@ class View:
         base = baseline if baseline in refs else self.baseline
         return replace(
             self, refs=tuple(refs), slots=kept, hidden=self.hidden & set(refs), at=None,
+            window=None,
             baseline=base if base in refs else (refs[0] if refs else ""), prompts=None,
             answers=None, grid=None, grid_paths=None, problem="", scroll=0, row=0,
             comparison=self.comparison if refs else None, charts=self.charts if refs else None,
@@ -191,13 +195,50 @@ class View:
         each = span / max(1, width)
         if self.axis == "step":
             each = float(max(1, round(each)))
-        return self.put(self.x + cells * each)
+        return self.put(self.x + cells * each).followed()
 
     def put(self, x: float) -> "View":
         """Move the crosshair to a position on the axis, within the longest run."""
         longest = max((self.end(run) for run in self.runs), default=0.0)
         x = float(round(x)) if self.axis == "step" and math.isfinite(x) else x
         return replace(self, at=max(0.0, min(longest, x)))
+
+    @property
+    def longest(self) -> float:
+        """Where the longest run ends."""
+        return max((self.end(run) for run in self.runs), default=0.0)
+
+    def zoomed(self, by: int, around: float | None = None) -> "View":
+        """Show half of the shown part of the axis, or twice as much, around the crosshair."""
+        end = self.charts.span if self.charts and self.window is None else self.longest
+        first, last = self.window or (0.0, end)
+        around = min(max(self.x if around is None else around, first), last)
+        factor = 0.5 if by > 0 else 2.0
+        least = LEAST_STEPS if self.axis == "step" else end / MOST_ZOOM
+        span = max(least, (last - first) * factor)
+        if span >= self.longest:
+            return replace(self, window=None)
+        share = (around - first) / ((last - first) or 1.0)
+        return self.windowed(around - share * span, span)
+
+    def panned(self, by: int) -> "View":
+        """Show an earlier or later part of the axis, a quarter of the shown part away."""
+        if self.window is None:
+            return self
+        first, last = self.window
+        return self.windowed(first + by * (last - first) / 4, last - first)
+
+    def windowed(self, first: float, span: float) -> "View":
+        """Show this part of the axis, moved to where the runs are."""
+        first = max(0.0, min(self.longest - span, first))
+        return replace(self, window=(first, first + span))
+
+    def followed(self) -> "View":
+        """Move the shown part of the axis to the crosshair, if it is outside."""
+        if self.window is None or self.window[0] <= self.x <= self.window[1]:
+            return self
+        first, last = self.window
+        return self.windowed(self.x - (0.0 if self.x < first else last - first), last - first)
 
     def curve(self, key: str, run: str) -> CurveData | None:
         """One run's curve of a metric, if loaded."""

@@ -5,7 +5,7 @@ from typing import Any
 from textual.geometry import Offset, Size
 
 from app.tui.screens.new_run.facts import cost_lines, cost_summary, recipe_lines
-from app.tui.screens.new_run.lines import about_lines
+from app.tui.screens.new_run.lines import about_lines, diff_lines
 from app.tui.screens.new_run.panels import ScrolledPanel
 from app.tui.screens.new_run.view import View
 from app.tui.widgets.panel import Line, Panel
@@ -15,7 +15,7 @@ class AboutPanel(ScrolledPanel):
     """Help on the setting under the cursor."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("2", "this setting", **kwargs)
+        super().__init__("this setting", **kwargs)
 
     def topic(self) -> str:
         return f"setting:{self.title}" if "." in self.title else "screen:new_run"
@@ -37,7 +37,7 @@ class CostPanel(ScrolledPanel):
     reads = ("checked", "runs", "memory", "examples", "busy")
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("3", "what it costs", **kwargs)
+        super().__init__("what it costs", **kwargs)
 
     def lines(self, view: View, width: int) -> list[Line]:
         return cost_lines(view, width, self.palette)
@@ -53,7 +53,7 @@ class RecipePanel(ScrolledPanel):
     reads = ("checked",)
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("4", "recipe", **kwargs)
+        super().__init__("recipe", **kwargs)
 
     def topic(self) -> str:
         return "setting:algorithm.recipe"
@@ -64,6 +64,27 @@ class RecipePanel(ScrolledPanel):
             self.title = f"recipe {view.checked.recipe.name}, six choices"
             self.note = "● differs" if view.checked.own else ""
         return recipe_lines(view, width, self.palette)
+
+
+class DiffPanel(ScrolledPanel):
+    """What differs from the recipe's own settings, and from the preset or the parent run."""
+
+    reads = ("checked", "origin")
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("what differs", **kwargs)
+
+    def topic(self) -> str:
+        return "screen:new_run"
+
+    def lines(self, view: View, width: int) -> list[Line]:
+        """Both lists: the setting, its value, and the other one's."""
+        return diff_lines(view, width, self.palette)
+
+    def copy_text(self) -> str:
+        """Return both lists as text."""
+        lines = diff_lines(self.view, 100, self.palette) if self.view is not None else []
+        return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
 
 
 def covered(panel: Panel, top: int, height: int) -> tuple[Offset, Size]:

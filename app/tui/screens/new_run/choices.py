@@ -1,12 +1,74 @@
-"""The values to choose from for a setting, and the effect of a recipe on other settings."""
+"""The values to choose from for a setting, what each means, and the numbers next to a number."""
 
-from typing import get_args
+import math
+from collections.abc import Mapping
+from typing import Final, get_args
 
 from app.tui.screens.new_run.form import FormField, RunForm, shown
 from app.tui.screens.new_run.view import check
-from grpo_engine.config.recipes import known, recipe, settings_read
+from grpo_engine.config.parse import SettingInfo
+from grpo_engine.config.recipe_words import values_of
+from grpo_engine.config.recipes import SETTINGS, Recipe, known, recipe, settings_read
 
 RECIPE = "algorithm.recipe"
+# What the values of a setting mean, where the recipe's own words do not say it.
+MEANS: Final[Mapping[str, Mapping[str, str]]] = {
+    "model.tuning": {
+        "lora": "small matrices beside the weights: least memory",
+        "dora": "like lora, with the length of each row learned too",
+        "full": "all weights: most memory",
+    },
+    "model.dtype": {
+        "auto": "float32 on CPU, else as stored",
+        "float32": "4 bytes a weight, most exact",
+        "bfloat16": "2 bytes a weight, wide range and few digits",
+        "float16": "2 bytes a weight, more digits and a narrow range",
+    },
+    "model.quantized": {
+        "auto": "dequantised on CPU, where that is faster",
+        "keep": "stays quantised: least memory",
+        "dequantize": "becomes full weights when it is loaded",
+    },
+    "algorithm.std": {"sample": "divided by n − 1", "population": "divided by n"},
+    "algorithm.combine": {
+        "sum_then_normalize": "weigh and add the rewards, then normalise the total",
+        "normalize_then_sum": "normalise each reward in its group, then weigh and add",
+    },
+    "algorithm.anchor_level": {
+        "token": "a distance for each token",
+        "sequence": "one distance for each answer",
+    },
+    "algorithm.anchor_place": {
+        "loss": "a term of the loss, after the objective",
+        "reward": "subtracted from the reward, before advantages",
+    },
+    "algorithm.importance_mode": {
+        "token_truncate": "the weight of each token stays at the cap",
+        "token_mask": "tokens with a weight beyond the cap are left out",
+        "sequence_truncate": "the weight of each answer stays at the cap",
+        "sequence_mask": "answers with a weight beyond the cap are left out",
+    },
+    "algorithm.stop": {"never": "every pass runs"},
+    "optimizer.name": {
+        "adamw": "Adam with weight decay beside the gradient",
+        "adam": "a step size for each weight, from averages of its gradients",
+        "sgd": "the plain gradient",
+        "muon": "orthogonalised momentum for matrices",
+        "lion": "the sign of the momentum: half of Adam's memory",
+        "adafactor": "like Adam, with averages per row and column: little memory",
+    },
+    "optimizer.schedule": {
+        "constant": "stays as it is after the warm-up",
+        "linear": "falls in a straight line to final_share of the peak",
+        "cosine": "falls along half a cosine to final_share of the peak",
+    },
+    "record.tokens": {
+        "all": "every group: the lab and token views work everywhere",
+        "every": "every group of every N-th step (record.tokens_every)",
+        "pinned": "pinned prompts only",
+        "none": "nothing: least disk space",
+    },
+}
 
 
 def choices_of(field: FormField) -> tuple[str, ...]:
@@ -17,6 +79,64 @@ def choices_of(field: FormField) -> tuple[str, ...]:
         return tuple(known()[0])
     found = info.choices or (("true", "false") if bool in kinds else ())
     return ("", *found) if found and type(None) in kinds else found
+
+
+def meaning_of(path: str, text: str, recipe: Recipe | None) -> str:
+    """What one value of a setting means, in one line; with the recipe's own numbers."""
+    recipe = recipe or known()[0]["grpo"]
+    leaf = path.partition(".")[2]
+    if not text:
+        return f"{recipe.name} has {shown(getattr(known()[0][recipe.name], leaf)) or 'none'}"
+    if text in ("true", "false"):
+        return "on" if text == "true" else "off"
+    if text in MEANS.get(path, {}):
+        return MEANS[path][text]
+    means = SETTINGS[leaf].meanings[text]
+    said = means.words.format(**{**values_of(recipe), leaf: text})
+    if leaf == "anchor" and means.formula:
+        said = f"{means.formula[0]}, x = log π − log π_ref: {said}"
+    return said
+
+
+def next_number(info: SettingInfo, text: str, by: int) -> str | None:
+    """The number after this one, in steps of its leading digit; None where there is none.
+
+    Whole numbers go by 1 below 100, then by their second digit: 64, 65; 200, 210.
+    """
+    kinds = (info.annotation, *get_args(info.annotation))
+    whole = int in kinds and float not in kinds
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    if bool in kinds or not (whole or float in kinds) or not math.isfinite(value):
+        return None
+    made = _after(abs(value), by if value >= 0 else -by, whole)
+    made = made if value >= 0 else -made
+    low = -math.inf if info.low is None else info.low
+    high = math.inf if info.high is None else info.high
+    inside = (low < made if info.low_open else low <= made) and (
+        made < high if info.high_open else made <= high
+    )
+    if not inside and made != info.off:
+        return None
+    return str(round(made)) if whole else shown(made)
+
+
+def _after(value: float, by: int, whole: bool) -> float:
+    """The neighbour of a number that is not negative."""
+    if whole:
+        size = 10 ** max(0, len(str(round(value if by > 0 else value - 1))) - 2)
+        each = size if value >= 100 else 1
+        return float((math.floor(value / each) if by > 0 else math.ceil(value / each)) + by) * each
+    if not value:
+        return 0.01 * by
+    power = math.floor(math.log10(value) + 1e-9)
+    digit = round(value / 10.0**power, 6)
+    if by < 0 and digit <= 1:
+        power, digit = power - 1, 10.0
+    digit = math.floor(digit) + 1 if by > 0 else math.ceil(digit) - 1
+    return float(f"{digit}e{power}")
 
 
 def with_recipe(form: RunForm, name: str) -> RunForm:

@@ -2,6 +2,7 @@
 
 from app.text.safe_text import cell_len, clip, pad, safe, wrap
 from app.tui.looks.colours import Palette, style
+from app.tui.screens.new_run.completion import completions, functions_in
 from app.tui.screens.new_run.form import FormField, allowed, shown
 from app.tui.screens.new_run.view import FIRST, SECTIONS, Row, View
 from app.tui.widgets.panel import Line, Span
@@ -252,6 +253,7 @@ def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
         facts.append(("here", auto_words(on_gpu=uses_gpu())))
     if path == "name":
         facts.append(("suggested", "from the preset or parent and what is changed"))
+    facts += _offered(view, field)
     for word, said in facts:
         if said:
             parts = wrap(said, width - 9, 3)
@@ -260,6 +262,20 @@ def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
                 for at, part in enumerate(parts)
             ]
     return lines
+
+
+def _offered(view: View, field: FormField) -> list[tuple[str, str]]:
+    """What could be typed next, while the setting is edited; a file's functions at any time."""
+    path = field.info.path
+    found = []
+    if path == "rewards.functions":
+        files = dict.fromkeys(one.rpartition(":")[0] or one for one in field.text.split(","))
+        for file in files:
+            if names := functions_in(file) if file.endswith(".py") else ():
+                found.append(("offers", f"{file}: {', '.join(names)}"))
+    if view.editing and (offered := completions(path, field.text)):
+        found.append(("→ takes", ", ".join(offered)))
+    return found
 
 
 def _recipe_facts(view: View, path: str) -> list[tuple[str, str]]:
@@ -279,6 +295,42 @@ def _recipe_facts(view: View, path: str) -> list[tuple[str, str]]:
         read = "" if leaf not in view.checked.read else ", as here"
         found.append(("read", f"only with {SETTINGS[leaf].when.words}{read}"))
     return found
+
+
+def diff_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """The settings that differ from the recipe's own, then those that differ from the origin."""
+    fields, own, recipe = view.checked.fields, view.checked.own, view.checked.recipe
+    origin = f"{'preset' if view.origin.kind == 'preset' else 'parent run'} {view.origin.name}"
+    from_recipe = [
+        (path, shown(getattr(recipe, path.partition(".")[2])), shown(value) or "none")
+        for path, value in own.items()
+    ]
+    from_origin = [
+        (path, fields[path].text or "by the recipe", shown_value(view, fields[path]))
+        for path in view.checked.changed
+    ]
+    lines: list[Line] = []
+    for name, rows in (
+        (f"recipe {recipe.name}" if recipe is not None else "the recipe", from_recipe),
+        (origin, from_origin),
+    ):
+        count = f"{len(rows)} setting{'' if len(rows) == 1 else 's'} other than" if rows else "as"
+        lines.append([(f"{count} in {name}", style(palette.headline, bold=True))])
+        lines += [_diff_line(row, width, palette) for row in rows]
+        lines.append([])
+    return lines[:-1]
+
+
+def _diff_line(row: tuple[str, str, str], width: int, palette: Palette) -> Line:
+    path, here, there = row
+    names = min(30, max(14, width // 2))
+    room = max(6, (width - names - 4) // 2)
+    return [
+        (pad(path if cell_len(path) < names else path.rpartition(".")[2], names) + " ",
+         style(palette.text)),
+        (clip(here, room), style(palette.headline, bold=True)),
+        (f" ← {clip(there, room)}", style(palette.label)),
+    ]  # fmt: skip
 
 
 def plain(text: str) -> str:

@@ -39,7 +39,7 @@ class PromptsPanel(ScrolledPanel):
     reads = ("examples", "example", "busy")
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("4", "the model sees", **kwargs)
+        super().__init__("the model sees", **kwargs)
 
     def topic(self) -> str:
         return "setting:task.name"
@@ -97,7 +97,7 @@ class TryPanel(TextPanel):
     reads = ("examples", "example", "scores")
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("4", "try the rewards", **kwargs)
+        super().__init__("try the rewards", **kwargs)
 
     def compose(self) -> ComposeResult:
         yield TextArea(placeholder="an answer, as the model might give it", soft_wrap=True)
@@ -152,7 +152,7 @@ class YamlPanel(TextPanel):
     reads = ("checked", "yaml_problem")
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("4", "as YAML", **kwargs)
+        super().__init__("as YAML", **kwargs)
         self._shown = ""
 
     def compose(self) -> ComposeResult:

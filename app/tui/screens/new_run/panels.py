@@ -7,9 +7,9 @@ from textual import events
 from textual.app import ComposeResult
 from textual.message import Message
 from textual.reactive import reactive
-from textual.suggester import SuggestFromList
 from textual.widgets import Input
 
+from app.tui.screens.new_run.completion import NAMES, Completer
 from app.tui.screens.new_run.lines import (
     about_line,
     head_line,
@@ -21,21 +21,6 @@ from app.tui.screens.new_run.lines import (
 from app.tui.screens.new_run.view import Row, View
 from app.tui.widgets.field import Field
 from app.tui.widgets.panel import Line, Panel
-
-SUGGESTED = {
-    "model.path": ("starter",),
-    "task.name": (
-        "arithmetic",
-        "countdown",
-        "gsm8k",
-        "endings",
-        "guess",
-        "calculator",
-        "countdown-turns",
-        "reasoning-gym:",
-    ),
-    "task.chat_template": ("plain",),
-}
 
 
 @dataclass
@@ -189,7 +174,7 @@ class SettingsPanel(ViewPanel):
     """All settings by section; only the visible lines are drawn."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("1", "settings", **kwargs)
+        super().__init__("settings", **kwargs)
         self._top = 0
         self._rows: list[Row | None] = []
         self._first = 0
@@ -285,9 +270,7 @@ class SettingsPanel(ViewPanel):
         path = self.view.row.id if self.view is not None else ""
         field = self.input
         with field.prevent(Input.Changed):
-            field.suggester = (
-                SuggestFromList(SUGGESTED[path]) if path in SUGGESTED else None
-            )  # fmt: skip
+            field.suggester = Completer(path) if path in NAMES else None
             field.value = text
         field.cursor_position = len(text)
         self.place_field()

@@ -13,13 +13,13 @@ from textual.reactive import reactive
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.text.safe_text import cell_len, clip, safe
+from app.text.safe_text import cell_len, clip, pad, safe
 from app.tui.looks.colours import Palette
 from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.panel import Line, Panel
 
 Details = Callable[[str, int, Palette], list[Line]]
-NAMES = 34
+NAMES, LINES = 34, 108
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class DetailsPanel(Panel, can_focus=False):
 
 
 class Pick(Dialog[str | None]):
-    """Return the chosen value, or None if dismissed."""
+    """Return the chosen value, or None if dismissed; with `lines`, notes may be a line long."""
 
     DEFAULT_CSS = """
     Pick { align: center middle; }
@@ -77,9 +77,11 @@ class Pick(Dialog[str | None]):
     ]
 
     def __init__(
-        self, title: str, hint: str, entries: Sequence[Entry], details: Details, chosen: str = ""
-    ) -> None:
+        self, title: str, hint: str, entries: Sequence[Entry], details: Details, chosen: str = "",
+        *, lines: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
+        self._whole_lines = lines
         self._title, self._hint, self._entries = title, hint, entries
         self._details, self._chosen = details, chosen
 
@@ -92,17 +94,20 @@ class Pick(Dialog[str | None]):
                 yield OptionList(*(self._option(entry) for entry in self._entries))
                 yield DetailsPanel(self._details)
 
-    @staticmethod
-    def _option(entry: Entry) -> Option:
+    def _option(self, entry: Entry) -> Option:
         if not entry.value:
             return Option(Content.styled(safe(entry.label), "$text-muted"), disabled=True)
         name = clip(f"✗ {entry.label}" if entry.bad else entry.label, NAMES)
-        note = clip(entry.note, NAMES - cell_len(name) - 1)
+        room = NAMES
+        if self._whole_lines:
+            name = pad(name, max(cell_len(one.label) for one in self._entries) + 2)
+            room = min(LINES, int(self.app.size.width * 0.96) - 14)
+        note = clip(entry.note, room - cell_len(name) - 1)
         return Option(Content.assemble((f"{name} ", "bold $headline"), (note, "$foreground")))
 
     def on_mount(self) -> None:
         """Focus the list, so that the arrow keys work at once, and highlight the current value."""
-        self.set_class(self.app.size.width < 100, "-narrow")
+        self.set_class(self._whole_lines or self.app.size.width < 100, "-narrow")
         values = [entry.value for entry in self._entries]
         options = self.query_one(OptionList)
         first = next((i for i, value in enumerate(values) if value), 0)

@@ -24,12 +24,12 @@ from app.tui.dialogs.export import free_path
 from app.tui.looks.colours import Palette, style
 from app.tui.messages import LaunchRequested, NewRunRequested
 from app.tui.screens.base import WorkbenchScreen
-from app.tui.screens.new_run.asides import AboutPanel, CostPanel, RecipePanel
-from app.tui.screens.new_run.choices import RECIPE, choices_of, with_recipe
+from app.tui.screens.new_run.asides import AboutPanel, CostPanel, DiffPanel, RecipePanel
+from app.tui.screens.new_run.choices import RECIPE, choices_of, meaning_of, next_number, with_recipe
 from app.tui.screens.new_run.facts import recipe_lines
 from app.tui.screens.new_run.form import FormField, RunForm
 from app.tui.screens.new_run.launch_dialog import PLACES, LaunchDialog
-from app.tui.screens.new_run.lines import plain
+from app.tui.screens.new_run.lines import plain, value_words
 from app.tui.screens.new_run.load import load_parent, load_runs
 from app.tui.screens.new_run.pages import (
     AnswerTyped,
@@ -51,7 +51,7 @@ from app.tui.screens.new_run.panels import (
 )
 from app.tui.screens.new_run.picks import Entry, Pick
 from app.tui.screens.new_run.texts import as_json, as_markdown
-from app.tui.screens.new_run.view import PAGES, Origin, Page, View, check
+from app.tui.screens.new_run.view import PAGES, Origin, Page, View, check, members_of
 from app.tui.widgets.find_bar import FindBar
 from app.tui.widgets.panel import Line, Panel
 from experiments.errors import StoreError
@@ -119,6 +119,10 @@ class NewRunScreen(WorkbenchScreen):
                 tooltip="The previous choice; close the section"),
         Binding("space", "switch", "switch", id="new.toggle", show=False,
                 tooltip="Switch on or off; open or close the section"),
+        Binding("plus", "nudge(1)", "more", id="new.more", show=False,
+                tooltip="The next larger number"),
+        Binding("minus", "nudge(-1)", "less", id="new.less", show=False,
+                tooltip="The next smaller number"),
         Binding("L,f5", "launch", "launch…", id="new.launch", key_display="L",
                 tooltip="Review the launch, then start here, detached or in the queue"),
         Binding("p", "preset", "preset…", id="new.preset",
@@ -139,6 +143,8 @@ class NewRunScreen(WorkbenchScreen):
                 tooltip="Try the reward functions on an answer that you type"),
         Binding("v", "page('yaml')", "YAML", id="new.yaml",
                 tooltip="The same settings as YAML; edits there are applied"),
+        Binding("d", "page('diff')", "diff", id="new.diff",
+                tooltip="What differs from the recipe, and from the preset or the parent run"),
         Binding("o", "page('cost')", "costs", id="new.cost", show=False,
                 tooltip="What a step and the run will cost"),
         Binding("right_square_bracket", "example(1)", "next prompt", id="new.example",
@@ -175,6 +181,7 @@ class NewRunScreen(WorkbenchScreen):
                     yield AboutPanel(id="about")
                     yield CostPanel(id="cost")
                     yield RecipePanel(id="recipe")
+                    yield DiffPanel(id="diff")
                 with Horizontal(id="pages"):
                     yield PromptsPanel(id="prompts")
                     yield TryPanel(id="try")
@@ -247,6 +254,16 @@ class NewRunScreen(WorkbenchScreen):
                 self.clone(message.clone)
             elif message.preset:
                 self.take_preset(message.preset)
+            elif message.setting:
+                self.go_to(message.setting)
+
+    def go_to(self, path: str) -> None:
+        """Move to a setting, in its section opened."""
+        self.end_typing()
+        self.end_search()
+        section = next(name for name, paths in members_of().items() if path in paths)
+        self.view = replace(self.view, open=self.view.open | {section}, cursor=path)
+        self._to_settings()
 
     def take_preset(self, name: str) -> None:
         """Start from a preset."""
@@ -479,6 +496,17 @@ class NewRunScreen(WorkbenchScreen):
         if text is not None:
             self.change(self.view.with_form(self.view.form.type(path, text)))
 
+    def action_nudge(self, by: int) -> None:
+        """Make the number larger or smaller."""
+        field = self.view.chosen
+        if field is None:
+            return
+        made = next_number(field.info, value_words(self.view, field)[0], by)
+        if made is None:
+            self.notify(f"{field.info.path} has no {'larger' if by > 0 else 'smaller'} number.")
+        else:
+            self._set(field.info.path, made)
+
     def action_reset(self) -> None:
         """Reset the setting, or all of a section."""
         row, changed = self.view.row, self.view.checked.changed
@@ -513,12 +541,12 @@ class NewRunScreen(WorkbenchScreen):
     def _choose_value(self, field: FormField) -> None:
         path = field.info.path
         entries = [
-            Entry(text or "-", text or "set by the recipe",
-                  "now" if text == field.text else "", self._would_fail(path, text))
+            Entry(text or "-", text or "by the recipe",
+                  meaning_of(path, text, self.view.checked.recipe), self._would_fail(path, text))
             for text in choices_of(field)
         ]  # fmt: skip
         pick = Pick(path, plain(field.info.help), entries, partial(self._about_value, path),
-                    field.text or "-")  # fmt: skip
+                    field.text or "-", lines=True)  # fmt: skip
         self.app.push_screen(
             pick, lambda text: self._set(path, "" if text == "-" else text)
         )  # fmt: skip

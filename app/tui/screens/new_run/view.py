@@ -29,8 +29,8 @@ TOP = (
 )  # fmt: skip
 OPENED = ("rollout", "rewards", "optimizer", "evaluation", "task", "model", "checkpoint", "record")
 INFO: Mapping[str, SettingInfo] = settings()
-PAGES = ("recipe", "prompts", "try", "yaml", "cost")
-Page = Literal["recipe", "prompts", "try", "yaml", "cost"]
+PAGES = ("recipe", "prompts", "try", "yaml", "cost", "diff")
+Page = Literal["recipe", "prompts", "try", "yaml", "cost", "diff"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from app.inspector.groups import Change, Verdict, is_greedy, letter, visits
+from app.inspector.groups import (
+    Change,
+    SortKey,
+    Verdict,
+    is_greedy,
+    letter,
+    measure_of,
+    visits,
+)
 from app.text.numbers import BARS, short, signed
 from app.text.prompt_text import asked
 from app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
@@ -11,6 +19,9 @@ from app.tui.screens.rollouts.load import Hits
 from app.tui.widgets.panel import Line
 from experiments.values import GroupView, RolloutView, SearchHit
 from grpo_engine.events import CUT
+
+# The heading of what groups are sorted by, in place of the spread.
+SORTED_AS: Mapping[SortKey, str] = {"surprise": "surp", "length": "len", "kl": "KL", "clip": "clip"}
 
 
 def mark(advantage: float | None) -> str:
@@ -25,14 +36,18 @@ def cells(line: Line) -> int:
     return sum(cell_len(text) for text, _ in line)
 
 
-def groups_head(width: int, palette: Palette) -> Line:
-    """The column headings above the groups."""
+def groups_head(sort: SortKey, width: int, palette: Palette) -> Line:
+    """The column headings above the groups: the mean reward, and what they are sorted by."""
     gap = " " * max(0, width - 12)
-    return [(gap + pad("mean", 5, ">") + pad("std", 5, ">"), style(palette.label))]
+    second = SORTED_AS.get(sort, "std")
+    return [(gap + pad("mean", 5, ">") + pad(second, 5, ">"), style(palette.label))]
 
 
-def group_line(group: GroupView, *, chosen: bool, width: int, palette: Palette) -> Line:
-    """One group: number, prompt, reward mean and spread, `=` if it gives no training signal."""
+def group_line(
+    group: GroupView, sort: SortKey, *, chosen: bool, width: int, palette: Palette
+) -> Line:
+    """One group: number, prompt, mean reward, what it is sorted by or the spread, `=` no signal."""
+    second = measure_of(group, sort) if sort in SORTED_AS else group.reward_std
     back = palette.cursor if chosen else palette.paper
     front = style(palette.headline if chosen else palette.text, back)
     label = style(palette.label, back)
@@ -41,7 +56,7 @@ def group_line(group: GroupView, *, chosen: bool, width: int, palette: Palette) 
         ("▸" if chosen else " ", style(palette.focus, back)),
         (pad(asked(group.prompt_text), max(1, width - 15)), front),
         (pad(short(group.reward_mean), 5, ">"), front),
-        (pad(short(group.reward_std), 5, ">"), label),
+        (pad(short(second), 5, ">"), label),
         (" =" if group.no_signal or group.reward_std == 0 else "  ", label),
     ]
 

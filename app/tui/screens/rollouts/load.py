@@ -6,6 +6,7 @@ Called on the reader thread, which also computes the terms.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from app.inspector.moments import Measure, Moment, moments_of
 from app.inspector.terms import group_terms, not_recorded
 from app.inspector.values import TokenTerm
 from experiments.reader import StoreReader
@@ -60,7 +61,7 @@ class GroupDetail:
 
     group: GroupView
     tokens: TokenView | None
-    terms: tuple[tuple[tuple[TokenTerm, ...], ...], ...]
+    terms: "tuple[Terms, ...]"
     history: tuple[GroupView, ...]
     missing: str
 
@@ -149,22 +150,49 @@ def why_no_terms(step: StepGroups, group: GroupView, tokens: TokenView | None) -
 
 def load_group(reader: StoreReader, step: StepGroups, group: GroupView) -> GroupDetail:
     """Read one group's tokens, compute their terms in each pass, and find the prompt's history."""
-    recorded = reader.tokens(step.run.key, group.key) if group.has_tokens else None
+    tokens, terms, missing = load_terms(reader, step, group)
     history = reader.history(step.run.key, group.prompt_hash)
+    return GroupDetail(group=group, tokens=tokens, terms=terms, history=history, missing=missing)
+
+
+Terms = tuple[tuple[TokenTerm, ...], ...]
+
+
+def load_terms(
+    reader: StoreReader, step: StepGroups, group: GroupView, *, last: bool = False
+) -> tuple[TokenView | None, tuple[Terms, ...], str]:
+    """A group's tokens, their terms in each pass, or in the last one, and why there are none."""
+    recorded = reader.tokens(step.run.key, group.key) if group.has_tokens else None
     missing = why_no_terms(step, group, recorded)
     tokens = None if recorded is None else _completed(step, group, recorded)
-    terms: list[tuple[tuple[TokenTerm, ...], ...]] = []
+    terms: list[Terms] = []
     if tokens is not None and not missing:
-        passes = max((len(row.passes) for row in tokens.rows), default=0)
+        passes = max(1, max((len(row.passes) for row in tokens.rows), default=0))
         run = step.run
         try:
-            for at in range(max(1, passes)):
+            for at in range(passes - 1 if last else 0, passes):
                 terms.append(group_terms(tokens, run.recipe, at=at, max_length=run.max_length))
         except EngineError as error:
             missing = str(error)
-    return GroupDetail(
-        group=group, tokens=tokens, terms=tuple(terms), history=history, missing=missing
-    )
+    return tokens, tuple(terms), missing
+
+
+def unclipped(group: GroupView) -> bool:
+    """Whether no token of a group was clipped in the last pass, as recorded with its answers."""
+    return all(rollout.clip_fraction == 0 for rollout in group.rollouts)
+
+
+def load_moments(reader: StoreReader, step: StepGroups, measure: Measure) -> tuple[Moment, ...]:
+    """The moments of a step's groups, by the numbers of the last pass."""
+    found: list[Moment] = []
+    for group in step.groups:
+        if measure == "clipped" and step.run.recipe.trust == "clip" and unclipped(group):
+            continue
+        tokens, terms, _ = load_terms(reader, step, group, last=True)
+        if tokens is not None:
+            rows = terms[-1] if terms else ()
+            found += moments_of(measure, group.index, tokens.rows, rows)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

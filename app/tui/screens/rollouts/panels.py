@@ -11,7 +11,8 @@ from app.inspector.groups import balance, largest_by_reward, letter, verdicts
 from app.inspector.heat import HEAT_MODES, HEAT_NAMES, Heat
 from app.inspector.layout import Line as TokenLine
 from app.inspector.layout import lay_out
-from app.text.numbers import BARS
+from app.inspector.moments import MEASURES
+from app.text.numbers import BARS, short
 from app.text.safe_text import safe, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.rollouts.lines import (
@@ -83,7 +84,7 @@ class GroupsPanel(ViewPanel):
     """One row per prompt of the step."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("1", "groups", **kwargs)
+        super().__init__("groups", **kwargs)
         self._top = 0
 
     def topic(self) -> str:
@@ -103,11 +104,11 @@ class GroupsPanel(ViewPanel):
         room = max(1, height - 1 - len(foot))
         self._top = max(min(self._top, view.group), view.group - room + 1)
         rows = [
-            group_line(group, chosen=place == view.group, width=width, palette=palette)
+            group_line(group, view.sort, chosen=place == view.group, width=width, palette=palette)
             for place, group in enumerate(groups)
         ][self._top : self._top + room]
         gap: list[Line] = [[] for _ in range(room - len(rows))]
-        return [groups_head(width, palette), *rows, *gap, *foot]
+        return [groups_head(view.sort, width, palette), *rows, *gap, *foot]
 
     def _found(self, search: Hits, width: int, height: int) -> list[Line]:
         hits, at = search.found, self.view.hit
@@ -142,11 +143,25 @@ class GroupsPanel(ViewPanel):
             self.post_message(GroupPicked(place))
 
 
+def moment_note(view: View) -> str:
+    """Which of the step's moments is shown: `clipped token 3 of 17`, `highest KL .21, 1 of 64`."""
+    moments, moment = view.moments or (), view.moment
+    if moment is None or moment not in moments:
+        return ""
+    if view.here != (moment.group, moment.answer, moment.token):
+        return ""
+    place = f"{moments.index(moment) + 1} of {len(moments)}"
+    name = MEASURES[view.measure][0]
+    if view.measure == "clipped":
+        return f"clipped token {place}"
+    return f"{name} {short(moment.value, 3)}, {place}"
+
+
 class AnswerPanel(ViewPanel):
     """One answer token by token, with the numbers of the token under the cursor."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("2", "answer", **kwargs)
+        super().__init__("answer", **kwargs)
         self._top = 0
         self._lines: tuple[TokenLine, ...] = ()
         self._laid_out_for: tuple[tuple[str, ...], int] | None = None
@@ -158,6 +173,8 @@ class AnswerPanel(ViewPanel):
         place = HEAT_MODES.index(view.mode) + 1
         self.title = "answer"
         self.note = f"heat {place}/{len(HEAT_MODES)}: {HEAT_NAMES[view.mode]}"
+        if moment := moment_note(view):
+            self.note = f"{moment} · {self.note}"
         if rollout is not None:
             self.title += f" {letter(rollout.index)}{', changes' if view.diff else ' by token'}"
         if chosen is None or rollout is None:
@@ -258,7 +275,7 @@ class WhyPanel(ViewPanel):
     """The parts of the reward, and how they compare within the group."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("3", "why this reward", **kwargs)
+        super().__init__("why this reward", **kwargs)
 
     def topic(self) -> str:
         return "panel:why"

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -14,7 +14,9 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from app.feed.snapshot import Snapshot
-from app.inspector.groups import SORT_KEYS
+from app.inspector.groups import SORT_KEYS, sorted_groups
+from app.inspector.moments import MEASURES, Measure, Moment, in_order, next_moment
+from app.tui.dialogs.choices import Choice
 from app.tui.messages import RolloutOpened
 from app.tui.screens.base import WorkbenchScreen
 from app.tui.screens.rollouts.load import (
@@ -25,6 +27,7 @@ from app.tui.screens.rollouts.load import (
     Searcher,
     StepGroups,
     load_group,
+    load_moments,
     load_step,
     run_facts,
 )
@@ -39,10 +42,14 @@ from app.tui.screens.rollouts.panels import (
 )
 from app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown, show_in_pager
 from app.tui.screens.rollouts.view import View
+from app.tui.widgets.key_bar import KeyBar
 from experiments.errors import StoreError
 from experiments.values import GroupView
 from grpo_engine.events import Origin
 
+MEASURE_KEYS: Final[dict[Measure, str]] = {
+    "clipped": "c", "ratio": "r", "kl": "k", "probability": "p", "term": "t",
+}  # fmt: skip
 TYPING_S = 0.25  # without a key before a search begins
 
 
@@ -78,6 +85,13 @@ class RolloutsScreen(WorkbenchScreen):
                 tooltip="Go to the previous step"),
         Binding("m", "heat", "heat", id="rollouts.heat",
                 tooltip="Shade tokens by the next measure"),
+        Binding("f", "moment(1)", "next clipped", id="rollouts.moment", key_display="f F",
+                tooltip="Go to the next clipped token of the run, or whatever M chose"),
+        Binding("F", "moment(-1)", "previous moment", id="rollouts.moment_before", show=False,
+                tooltip="Go to the previous one"),
+        Binding("M", "measure", "what to find", id="rollouts.measure", show=False,
+                tooltip="Choose what f finds: clipped tokens, highest ratio or KL, lowest "
+                        "probability, largest term"),
         Binding("D", "diff", "diff", id="rollouts.diff", show=False,
                 tooltip="Show the words that changed since this prompt was last sampled"),
         Binding("s", "sort", "sort", id="rollouts.sort", show=False,
@@ -120,7 +134,7 @@ class RolloutsScreen(WorkbenchScreen):
     def show(self, snapshot: Snapshot) -> None:
         """Follow the shown run until the user picks a step; follow each newly opened run."""
         session = self.workbench.session
-        if session is None:
+        if session is None or not session.run:  # a run that is not in the store yet
             return
         if session.run != self._shown:
             first = self._shown is None
@@ -156,7 +170,8 @@ class RolloutsScreen(WorkbenchScreen):
             if facts is None or (run is not None and run != facts.key):
                 key = run if run is not None else 0
                 facts = self._run = await ask(lambda reader: run_facts(reader, key), "run")
-                self.view = View(mode=self.view.mode, sort=self.view.sort)
+                self.view = View(mode=self.view.mode, sort=self.view.sort,
+                                 measure=self.view.measure)  # fmt: skip
             known: RunFacts = facts
             found = await ask(lambda reader: load_step(reader, known, step, origin), "step")
         except (StoreError, asyncio.CancelledError) as error:
@@ -247,6 +262,56 @@ class RolloutsScreen(WorkbenchScreen):
     def action_heat(self) -> None:
         """Shade by the next measure."""
         self.view = self.view.next_mode()
+
+    def action_measure(self) -> None:
+        """Choose what to find, and go to the first one."""
+        answers = [(name, key, *MEASURES[name]) for name, key in MEASURE_KEYS.items()]
+        question = "f and F then go to the next and the previous one, also of other steps."
+        self.app.push_screen(Choice[Measure]("find", question, answers), self._measure)
+
+    def _measure(self, measure: Measure | None) -> None:
+        if measure is not None:
+            self.view = replace(self.view, measure=measure, moments=None, moment=None)
+            self.query_one(KeyBar).renamed = {"moment(1)": f"next {MEASURES[measure][0]}"}
+            self.action_moment(1)
+
+    def action_moment(self, by: int) -> None:
+        """Go to the next moment of the step, or to the first one of the next step that has any."""
+        if self.view.step is not None:
+            self._find_moment(self.view.step, by)
+
+    @work(exclusive=True, group="moment")
+    async def _find_moment(self, step: StepGroups, by: int) -> None:
+        measure, ask = self.view.measure, self.workbench.reader.ask
+        place: int | None = None
+        try:
+            found = self.view.moments
+            if found is None:
+                found = await self._moments(step)
+            groups = [group.index for group in self.view.groups]
+            place = next_moment(measure, found, groups, self.view.here, by)
+            ahead = step.steps.index(step.step) + by if step.step in step.steps else -1
+            while place is None and 0 <= ahead < len(step.steps):
+                read = partial(load_step, run=step.run, step=step.steps[ahead], origin=step.origin)
+                step = await ask(read, "step")
+                found = await self._moments(step)
+                place = (0 if by > 0 else len(found) - 1) if found else None
+                ahead += by
+        except (StoreError, asyncio.CancelledError) as error:
+            self._say(error)
+            return
+        if place is None:
+            self.notify(f"{'No later' if by > 0 else 'No earlier'} {measure} token in this run.")
+            return
+        self._following = False
+        view = self.view if self.view.step is step else self.view.with_step(step)
+        self.view = replace(view, moments=found).at_moment(found[place])
+
+    async def _moments(self, step: StepGroups) -> tuple[Moment, ...]:
+        measure = self.view.measure
+        found = await self.workbench.reader.ask(lambda r: load_moments(r, step, measure), "moments")
+        listed = sorted_groups(step.groups, self.view.sort)
+        return in_order(measure, found, [group.index for group in listed])
 
     def action_diff(self) -> None:
         """Toggle between the changes since the previous visit and the tokens."""

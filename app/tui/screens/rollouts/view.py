@@ -6,6 +6,7 @@ from functools import lru_cache
 from app.inspector.groups import Change, SortKey, sorted_groups, visits, word_diff
 from app.inspector.heat import HEAT_MODES, Heat, HeatMode, heat
 from app.inspector.layout import token_texts
+from app.inspector.moments import Measure, Moment
 from app.inspector.values import TokenTerm
 from app.tui.screens.rollouts.load import GroupDetail, Hits, StepGroups
 from experiments.values import GroupView, RolloutView, SearchHit, TokenRow
@@ -25,6 +26,9 @@ class View:
     diff: bool = False
     search: Hits | None = None
     hit: int = 0
+    measure: Measure = "clipped"
+    moments: tuple[Moment, ...] | None = None  # of the shown step, in their order
+    moment: Moment | None = None
 
     @property
     def hits(self) -> tuple[SearchHit, ...]:
@@ -114,7 +118,19 @@ class View:
     def with_step(self, step: StepGroups) -> "View":
         """Show another step, keeping the cursor's position if possible."""
         last = max(0, len(step.groups) - 1)
-        return replace(self, step=step, group=min(self.group, last), token=0)
+        return replace(self, step=step, group=min(self.group, last), token=0, moments=None,
+                       moment=None)  # fmt: skip
+
+    def at_moment(self, moment: Moment) -> "View":
+        """Move to a moment of this step; its answer's numbers need not be loaded yet."""
+        view = self.at_answer(moment.group, moment.answer)
+        return replace(view, token=moment.token, moment=moment)
+
+    @property
+    def here(self) -> tuple[int, int, int]:
+        """The cursor as a moment is placed: group, answer and token."""
+        chosen, rollout = self.chosen, self.rollout
+        return (chosen.index if chosen else 0, rollout.index if rollout else 0, self.token)
 
     def move_group(self, by: int) -> "View":
         """Go to another group."""
@@ -150,7 +166,7 @@ class View:
 
     def sorted_by(self, key: SortKey) -> "View":
         """Sort the groups by another key, keeping the cursor on the same one."""
-        chosen, view = self.chosen, replace(self, sort=key)
+        chosen, view = self.chosen, replace(self, sort=key, moments=None)
         if chosen is None:
             return view
         return replace(view, group=[one.key for one in view.groups].index(chosen.key))

@@ -158,21 +158,26 @@ COLUMNS: tuple[Column, ...] = (
     Column(title="tok/s", width=6, sort="tokens_per_second", draw=_last("tokens_per_second"),
            right=True),
     Column(title="model", width=14, sort="model", draw=_plain(lambda r: r.model)),
-    Column(title="tags", width=16, sort="name",
-           draw=_plain(lambda r: " ".join(r.tags), dim=True)),
 )  # fmt: skip
+TAGS = Column(title="tags", width=14, sort="name", draw=_plain(lambda r: " ".join(r.tags)))
 METRICS = (
     "reward", "kl", "clip_ratio/region_mean", "tokens_per_second", "eval/accuracy",
     "eval/greedy/accuracy",
 )  # fmt: skip
 ORDER = (
-    "name", "recipe", "task", "model", "steps", "best reward", "reward", "held-out", "KL", "clip",
-    "tok/s", "age", "tags",
+    "name", "tags", "recipe", "task", "model", "steps", "best reward", "reward", "held-out", "KL",
+    "clip", "tok/s", "age",
 )  # fmt: skip
 
 
-def fitting(width: int, custom: Sequence[str] = ()) -> tuple[Column, ...]:
-    """The columns that fit, in display order; the user's own before optional ones."""
+def fitting(
+    width: int, custom: Sequence[str] = (), *, tagged: bool = False, sort: str = ""
+) -> tuple[Column, ...]:
+    """The columns that fit, in display order.
+
+    What the runs are sorted by comes first, then tags if there are any, the user's own, the others.
+    """
+    tags, rest = ((TAGS,), COLUMNS[3:]) if tagged else ((), (*COLUMNS[3:], TAGS))
     own = tuple(
         Column(title=text, width=max(8, min(18, len(text))), sort=text, draw=_custom(text),
                right=True)
@@ -180,7 +185,11 @@ def fitting(width: int, custom: Sequence[str] = ()) -> tuple[Column, ...]:
     )  # fmt: skip
     chosen: list[Column] = []
     room = width - 2
-    for column in (*COLUMNS[:3], *own, *COLUMNS[3:]):
+    key = sort.removeprefix("-")
+    order = sorted(
+        (*COLUMNS[:3], *tags, *own, *rest), key=lambda c: c is not NAME and c.sort != key
+    )
+    for column in order:
         if column.width + 1 <= room:
             chosen.append(column)
             room -= column.width + 1
@@ -207,9 +216,9 @@ def head_line(columns: Sequence[Column], sort: str, palette: Palette) -> Line:
 def run_line(
     run: RunSummary, columns: Sequence[Column], cell: Cell, *, marked: bool, pinned: bool
 ) -> Line:
-    """One run as a row: mark, then the cells."""
-    sign = "◆" if pinned else "✓" if marked else " "
-    line: Line = [(sign + " ", style(cell.palette.accent, cell.back, bold=True))]
+    """One run as a row: ◆ baseline and * mark, which are no status glyphs, then the cells."""
+    signs = ("◆" if pinned else " ") + ("*" if marked else " ")
+    line: Line = [(signs, style(cell.palette.accent, cell.back, bold=True))]
     for column in columns:
         line += column.draw(run, cell, column.width)
         line.append((" ", style(cell.palette.text, cell.back)))

@@ -10,7 +10,7 @@ from textual.reactive import reactive
 
 from app.text.safe_text import cell_len, pad, wrap
 from app.tui.looks.colours import style
-from app.tui.screens.runs.columns import Cell, fitting, head_line, run_line
+from app.tui.screens.runs.columns import Cell, Column, fitting, head_line, run_line
 from app.tui.screens.runs.preview import preview_lines
 from app.tui.screens.runs.view import Row, View
 from app.tui.widgets.panel import Line, Panel
@@ -43,7 +43,7 @@ class RunsTable(ViewPanel):
     now: reactive[float] = reactive(0.0, repaint=False)
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("1", "runs", **kwargs)
+        super().__init__("runs", **kwargs)
         self._top = 0
 
     def watch_now(self, old: float, new: float) -> None:
@@ -74,7 +74,11 @@ class RunsTable(ViewPanel):
     @property
     def columns(self) -> frozenset[str]:
         """Titles of the columns that fit."""
-        return frozenset(column.title for column in fitting(self.inner.width, self.view.columns))
+        return frozenset(column.title for column in self._fitting(self.inner.width))
+
+    def _fitting(self, width: int) -> tuple[Column, ...]:
+        tagged = any(run.tags for run in self.view.runs)
+        return fitting(width, self.view.columns, tagged=tagged, sort=self.view.sort)
 
     def in_sight(self) -> tuple[Row, ...]:
         """The visible rows."""
@@ -90,7 +94,7 @@ class RunsTable(ViewPanel):
             return self._card(width, height)
         if not view.loaded:
             return [[("reading the store", style(palette.label))]]
-        columns = fitting(width, view.columns)
+        columns = self._fitting(width)
         rows, room = view.rows, max(1, height - 1)
         self._top = max(0, min(max(min(self._top, view.cursor), view.cursor - room + 1),
                                len(rows) - room))  # fmt: skip
@@ -145,7 +149,7 @@ class PreviewPanel(ViewPanel):
     """The run under the cursor at a glance."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__("2", "preview", **kwargs)
+        super().__init__("preview", **kwargs)
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The run's preview, or a hint if there is no run."""

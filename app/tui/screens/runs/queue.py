@@ -95,7 +95,7 @@ class QueueScreen(Dialog[None]):
         return self.app
 
     def compose(self) -> ComposeResult:
-        yield QueuePanel("1", "queue")
+        yield QueuePanel("queue")
         yield KeyBar()
 
     def on_mount(self) -> None:

@@ -24,6 +24,7 @@ from app.tui.screens.runs.panels import PreviewPanel, RowPicked, RunsTable, View
 from app.tui.screens.runs.texts import as_csv, as_json, as_markdown
 from app.tui.screens.runs.view import GROUPS, View
 from app.tui.store import writes
+from app.tui.widgets.find_bar import FindBar
 from app.tui.widgets.key_bar import KeyBar
 from experiments.errors import NoStoreError, StoreError
 from experiments.reader import StoreReader
@@ -41,6 +42,7 @@ class RunsScreen(ControlScreen):
     """All runs of the store."""
 
     mode = "runs"
+    find_hint = "words of name, tags or note, or reward>.5 status:running"
     CSS_PATH = "runs.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", id="runs.open", tooltip="Watch the run under the cursor"),
@@ -434,8 +436,15 @@ class RunsScreen(ControlScreen):
 
     # -- the list ---------------------------------------------------------------------------
 
+    def action_escape(self) -> None:
+        """Clear the marks once no search is open."""
+        if self.view.marks and not self.query_one(FindBar).display:
+            self.view = replace(self.view, marks=frozenset())
+        else:
+            super().action_escape()
+
     def find(self, text: str) -> None:
-        """Filter by an expression in the filter language."""
+        """Filter by words of name, tags and note, or an expression in the filter language."""
         self.view = replace(self.view, filter=text, problem="")
         self.refresh_runs()
 

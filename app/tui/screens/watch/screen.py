@@ -1,18 +1,23 @@
 """The Watch screen: phase bar, narrator, curves, answers, groups, alerts and log."""
 
+import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.message import Message
 from textual.reactive import reactive
 
 from app.feed.narrator import narrate
+from app.feed.replay import ReplayFeed
 from app.feed.snapshot import Snapshot
+from app.feed.stored import snapshot_of
 from app.tui.dialogs.export import Maker
-from app.tui.messages import PromptFocused
+from app.tui.messages import MetricRequested, PromptFocused
 from app.tui.screens.run_keys import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen
 from app.tui.screens.watch import texts
 from app.tui.widgets.alerts_log import AlertsLog
@@ -22,6 +27,7 @@ from app.tui.widgets.key_bar import KeyBar
 from app.tui.widgets.lanes import Lanes
 from app.tui.widgets.narrator_line import NarratorLine
 from app.tui.widgets.phase_bar import PhaseBar
+from experiments.errors import StoreError
 
 # actions that need a running engine
 CONTROLS = frozenset({"pause", "checkpoint", "stop", "freeze"})
@@ -40,10 +46,29 @@ class WatchScreen(ControlScreen):
                 tooltip="Show the next prompt of the step", key_display="n p"),
         Binding("p", "prompt(-1)", "previous prompt", id="watch.previous", show=False,
                 tooltip="Show the previous prompt of the step"),
+        Binding("less_than_sign", "seek(-1)", "step", id="watch.back", key_display="< >",
+                tooltip="The step before, while the run goes on; in a replay, go there"),
+        Binding("greater_than_sign", "seek(1)", "later step", id="watch.forth", show=False,
+                tooltip="The step after"),
+        Binding("left_curly_bracket", "seek(-10)", "ten steps", id="watch.back_far", show=False,
+                tooltip="Ten steps earlier"),
+        Binding("right_curly_bracket", "seek(10)", "ten steps later", id="watch.forth_far",
+                show=False, tooltip="Ten steps later"),
+        Binding("end", "present", "the present", id="watch.present",
+                tooltip="Back to the step that the run is at; in a replay, to its end"),
+        Binding("right_square_bracket", "pace(2)", "speed", id="watch.faster", key_display="[ ]",
+                tooltip="Replay twice as fast"),
+        Binding("left_square_bracket", "pace(0.5)", "slower", id="watch.slower", show=False,
+                tooltip="Replay half as fast"),
     ]  # fmt: skip
 
     frozen: reactive[bool] = reactive(False, repaint=False)
     place: reactive[int] = reactive(0, repaint=False)
+    past: reactive[Snapshot | None] = reactive(None, repaint=False)  # the earlier step on screen
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown_run = ""
 
     def body(self) -> ComposeResult:
         """Two status lines, three panels side by side, alerts below."""
@@ -59,12 +84,31 @@ class WatchScreen(ControlScreen):
 
     def show(self, snapshot: Snapshot) -> None:
         """Pass the snapshot to the panels, unless the view is frozen."""
+        if self.past is not None and snapshot.head.id != self._shown_run:
+            self.past = None
+        self._shown_run = snapshot.head.id
         self.query_one(PhaseBar).snapshot = snapshot
         bar = self.query_one(KeyBar)
         bar.hidden = frozenset() if snapshot.active else CONTROLS
         bar.renamed = HELD if ControlledRun.of(snapshot).held else {}
         if not self.frozen:
             self._hand_down(snapshot)
+
+    @property
+    def replay(self) -> ReplayFeed | None:
+        """The feed, if it is a recorded run that is played again."""
+        session = self.workbench.session
+        return session.feed if session and isinstance(session.feed, ReplayFeed) else None
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer speed in a replay, what needs an engine elsewhere, and a way back from the past."""
+        if action == "pace":
+            return self.replay is not None
+        if action == "present":
+            return self.replay is not None or self.past is not None
+        if action in ("checkpoint", "stop"):
+            return self.replay is None
+        return super().check_action(action, parameters)
 
     def exports(self) -> Mapping[str, Maker]:
         """The curves as CSV, everything as JSON or Markdown."""
@@ -79,14 +123,22 @@ class WatchScreen(ControlScreen):
         }
 
     def _hand_down(self, snapshot: Snapshot) -> None:
-        place = min(self.place, max(0, len(snapshot.groups) - 1))
-        self.query_one(NarratorLine).sentence = narrate(snapshot, place)
+        place = min(self.place, max(0, len((self.past or snapshot).groups) - 1))
+        shown = snapshot if self.past is None else replace(self.past, signal=snapshot.signal)
+        self.query_one(NarratorLine).sentence = self._sentence(snapshot, place)
         for panel in self.query(Curves):
             panel.snapshot = snapshot
-        self.query_one(Lanes).snapshot = snapshot
+        self.query_one(Lanes).snapshot = shown
         for groups in self.query(Groups):
-            groups.snapshot = snapshot
+            groups.snapshot = shown
         self.query_one(AlertsLog).snapshot = snapshot
+
+    def _sentence(self, snapshot: Snapshot, place: int) -> str:
+        """What happens in the step on screen, or what happened in an earlier one."""
+        if self.past is None:
+            return narrate(snapshot, place)
+        back = f"Step {self.past.step}, seen from step {snapshot.current_step} (end returns)."
+        return f"{back} {narrate(self.past, place)}"
 
     def tick(self, now: float) -> None:
         """Update the elapsed time of the phase."""
@@ -112,7 +164,7 @@ class WatchScreen(ControlScreen):
         for groups in self.query(Groups):
             groups.place = self.place
         if not self.frozen:
-            self.query_one(NarratorLine).sentence = narrate(self.snapshot, self.place)
+            self.query_one(NarratorLine).sentence = self._sentence(self.snapshot, self.place)
 
     def watch_frozen(self, frozen: bool) -> None:
         """Show that the view is frozen, or catch up."""
@@ -129,9 +181,87 @@ class WatchScreen(ControlScreen):
 
     def action_prompt(self, by: int) -> None:
         """Select another prompt, wrapping around at the ends."""
-        count = len(self.snapshot.groups)
+        count = len((self.past or self.snapshot).groups)
         if count:
             self.place = (min(self.place, count - 1) + by) % count
+
+    def action_seek(self, by: int) -> None:
+        """Look at an earlier or later step; a replay plays on from there."""
+        replay = self.replay
+        if replay is None:
+            self._look_back((self.past.step if self.past else self.snapshot.step + 1) + by)
+        else:
+            here = replay.sought if replay.catching_up else self.snapshot.step
+            replay.seek(min(here + by, self.snapshot.head.total_steps or here + by))
+            self.workbench.frame_now()
+
+    def action_present(self) -> None:
+        """Return to the step that the run is at."""
+        if self.replay is not None:
+            self.action_seek(self.snapshot.head.total_steps)
+        self.past = None
+
+    def _look_back(self, step: int) -> None:
+        if step > self.snapshot.step:
+            self.past = None
+        elif self.workbench.session is not None and self.snapshot.step:
+            self._read_step(self.workbench.session.run, max(1, step))
+
+    @work(exclusive=True, group="past")
+    async def _read_step(self, run: int, step: int) -> None:
+        try:
+            found = await self.workbench.reader.ask(lambda r: snapshot_of(r, run, step), "past")
+        except asyncio.CancelledError:
+            return
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+            return
+        if found.groups:
+            self.past = found
+        else:
+            self.notify(f"Step {step} has no recorded groups.")
+
+    def watch_past(self) -> None:
+        """Show the earlier step, or the present again."""
+        if self.is_mounted:
+            self.refresh_bindings()
+            self._hand_down(self.snapshot)
+
+    def action_pace(self, factor: float) -> None:
+        """Replay faster or slower."""
+        if self.replay is not None:
+            self.replay.play_at(self.replay.speed * factor)
+            self.workbench.frame_now()
+
+    def action_zoom(self) -> None:
+        """Show one chart alone, or zoom another panel."""
+        curves = self.query_one(Curves)
+        if self.maximized is None and curves.has_focus and curves.chosen is not None:
+            self.explore(curves.chosen.keys[0])
+        else:
+            super().action_zoom()
+
+    def explore(self, key: str, *, pick: bool = False) -> None:
+        """Show a metric alone, with crosshair, zoom, smoothing and a choice of metrics."""
+        session = self.workbench.session
+        if session is None or not self.snapshot.head.id:
+            self.notify("No run is open.", severity="warning")
+        elif self.is_current:
+            from app.tui.screens.watch.explore import ExploreScreen
+
+            self.app.push_screen(ExploreScreen(self.snapshot.head.id, key, pick=pick))
+
+    @on(MetricRequested)
+    def choose_metrics(self, message: MetricRequested) -> None:
+        """Show all metrics to choose from."""
+        message.stop()
+        chosen = self.query_one(Curves).chosen
+        self.explore(message.key or (chosen.keys[0] if chosen else "reward"), pick=not message.key)
+
+    def receive(self, message: Message) -> None:
+        """Show the metric that the palette found."""
+        if isinstance(message, MetricRequested):
+            self.explore(message.key)
 
     @on(PromptFocused)
     def show_prompt(self, message: PromptFocused) -> None:

@@ -70,14 +70,16 @@ def charts_of(snapshot: Snapshot) -> tuple[Chart, ...]:
 
 def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[float, ...]:
     """The guide lines of a chart, from the run's settings."""
-    name = GUIDES.get(chart.keys[0])
-    if name is None:
-        return ()
+    return (limit_of(chart.keys[0], snapshot),) if chart.keys[0] in GUIDES else ()
+
+
+def limit_of(key: str, snapshot: Snapshot) -> float:
+    """The run's limit of a metric, beyond which an alert is raised."""
     from grpo_engine.config.settings import AlertsConfig  # the first screen does without pydantic
 
-    chosen = snapshot.head.config.get("alerts", {}).get(name)
-    default: float = AlertsConfig.model_fields[name].default
-    return (float(chosen) if chosen is not None else default,)
+    chosen = snapshot.head.config.get("alerts", {}).get(GUIDES[key])
+    default: float = AlertsConfig.model_fields[GUIDES[key]].default
+    return float(chosen) if chosen is not None else default
 
 
 def heights(room: int, count: int) -> list[int]:

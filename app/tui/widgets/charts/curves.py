@@ -9,7 +9,7 @@ from textual.reactive import reactive
 from app.feed.snapshot import Snapshot
 from app.text.safe_text import cell_len
 from app.tui.looks.colours import Palette, style
-from app.tui.messages import ExplainRequested
+from app.tui.messages import ExplainRequested, MetricRequested
 from app.tui.widgets.charts.chart import (
     Chart,
     chart_lines,
@@ -35,13 +35,15 @@ class Curves(Panel):
                 tooltip="Choose the chart below"),
         Binding("enter", "explain_chart", "what is this", id="curves.explain",
                 tooltip="Explain the chosen metric"),
+        Binding("m", "metrics", "metrics", id="curves.metrics",
+                tooltip="Choose any metrics to draw"),
     ]  # fmt: skip
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
     cursor: reactive[int] = reactive(0)
 
-    def __init__(self, number: str = "1", **kwargs: Any) -> None:
-        super().__init__(number, "curves", **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("curves", **kwargs)
         self._top = 0
         self._kept: dict[Chart, tuple[tuple[object, ...], list[Line]]] = {}
         self._starts: list[tuple[int, int, int, int]] = []
@@ -107,6 +109,10 @@ class Curves(Panel):
     def action_step(self, by: int) -> None:
         """Move the cursor by some charts."""
         self.cursor = max(0, min(len(charts_of(self.snapshot)) - 1, self.cursor + by))
+
+    def action_metrics(self) -> None:
+        """Ask for a choice among all metrics."""
+        self.post_message(MetricRequested(""))
 
     def action_explain_chart(self) -> None:
         """Explain the selected metric."""

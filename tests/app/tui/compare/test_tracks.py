@@ -7,10 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.feed.series import Series
 from app.tui.screens.compare.load import CurveLoader, CurveRequest
-from app.tui.screens.compare.tracks import SMOOTHINGS, Work, alike, band, shape, span_of, track
+from app.tui.screens.compare.tracks import (
+    SMOOTHINGS,
+    Track,
+    Work,
+    alike,
+    band,
+    shape,
+    span_of,
+    track,
+)
 from experiments.reader import StoreReader
 from tests.app.stored import record, run_events
 
@@ -251,3 +262,24 @@ def test_the_shaper_reads_a_series_once_and_gives_what_is_stored(
     assert asked == []
     assert again.charts[0].curves[0].shape is curve.shape
     reader.close()
+
+
+@given(
+    st.lists(st.floats(-10, 10), min_size=4, max_size=60),
+    st.integers(0, 50), st.integers(2, 60), st.integers(2, 40),
+)  # fmt: skip
+def test_a_part_of_the_axis_is_drawn_as_a_run_of_only_those_steps_would_be(
+    values: list[float], first: int, length: int, wide: int
+) -> None:
+    """The oracle cuts the steps out by hand; the smoothing still knows the values before."""
+    steps = array("q", range(len(values)))
+    whole = track(steps, values, 0.9)
+    part = shape(whole, steps, length, wide, first=first)
+    inside = [step for step in steps if first <= step <= first + length]
+    cut = Track(
+        array("q", inside), array("d", [whole.values[s] for s in inside]),
+        array("d", [whole.smooth[s] for s in inside]), 0.9, 0.0, 0, 0,
+    )  # fmt: skip
+    wanted = shape(cut, [step - first for step in inside], length, wide)
+    assert (part.columns, part.low, part.high) == (wanted.columns, wanted.low, wanted.high)
+    assert part.smooth == (wanted.smooth if not cut.sparse or not inside else part.smooth)

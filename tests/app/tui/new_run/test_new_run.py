@@ -24,7 +24,7 @@ from tests.app.stored import record, run_events
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE
 
-PAGES = {"recipe": "r", "prompts": "x", "try": "t", "yaml": "v", "cost": "o"}
+PAGES = {"recipe": "r", "prompts": "x", "try": "t", "yaml": "v", "cost": "o", "diff": "d"}
 
 
 pytestmark = pytest.mark.usefixtures("no_trials")

@@ -10,12 +10,21 @@ import pytest
 from textual.pilot import Pilot
 
 from app.feed.snapshot import Snapshot
+from app.inspector.groups import measure_of
 from app.inspector.lab import KNOBS
+from app.text.numbers import short
 from app.tui.app import Workbench
 from app.tui.messages import RolloutOpened
 from app.tui.preferences import Preferences
 from app.tui.screens.rollouts import RolloutsScreen
-from app.tui.screens.rollouts.load import Hits, Searcher, run_facts
+from app.tui.screens.rollouts.load import (
+    Hits,
+    Searcher,
+    load_group,
+    load_moments,
+    load_step,
+    run_facts,
+)
 from app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown
 from app.tui.screens.rollouts.token_lines import probability
 from experiments.reader import StoreReader
@@ -356,3 +365,100 @@ def test_a_run_that_is_opened_is_shown_after_an_answer_of_another_was(
     shown.session.run = 2
     screen.show(Snapshot(step=30))
     assert asked == [7, 2]
+
+
+def clipped_in_store(store: Path) -> list[tuple[int, int, int, int]]:
+    """Step, group, answer and token of every clipped token of the last pass, in reading order."""
+    found = []
+    reader = StoreReader(store)
+    facts = run_facts(reader, 1)
+    for at in reader.group_steps(1, "train"):
+        step = load_step(reader, facts, at)
+        for group in step.groups:
+            detail = load_group(reader, step, group)
+            assert detail.tokens is not None
+            for row, terms in zip(detail.tokens.rows, detail.terms[-1], strict=True):
+                found += [(at, group.index, row.index, token)
+                          for token, term in enumerate(terms) if term.side != "free"]  # fmt: skip
+    reader.close()
+    return found
+
+
+async def test_f_visits_every_clipped_token_of_the_run_and_shift_f_goes_back(store: Path) -> None:
+    wanted = clipped_in_store(store)
+    assert len({step for step, *_ in wanted}) > 1
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=1, group=0, answer=0)
+
+        def here() -> tuple[int, int, int, int]:
+            assert screen.view.step is not None
+            return (screen.view.step.step, *screen.view.here)
+
+        seen = [here()] if here() in wanted else []
+        for _ in range(len(wanted) - len(seen)):
+            await pilot.press("f")
+            await settled(pilot, screen)
+            seen.append(here())
+        assert seen == wanted
+        assert "clipped token" in frames.text(app)
+        assert "CLIPPED" in frames.text(app)
+        await pilot.press("f")
+        assert here() == wanted[-1]
+        assert "No later clipped token" in app.said[-1].text
+        back = [here()]
+        for _ in range(len(wanted) - 1):
+            await pilot.press("F")
+            await settled(pilot, screen)
+            back.append(here())
+        assert back == wanted[::-1]
+
+
+@pytest.mark.parametrize(("key", "words"), [("k", "highest KL"), ("p", "lowest probability")])
+async def test_what_f_finds_is_chosen_and_its_value_shown(
+    key: str, words: str, store: Path
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("M", key)
+        await settled(pilot, screen)
+        moments = screen.view.moments
+        assert moments is not None
+        assert screen.view.moment == moments[0]
+        assert f"{words} {short(moments[0].value, 3)}, 1 of {len(moments)}" in frames.text(app)
+        await pilot.press("f")
+        await settled(pilot, screen)
+        assert screen.view.moment == moments[1]
+        assert abs(moments[1].rank) <= abs(moments[0].rank) or key == "p"
+        frames.check(app)
+
+
+async def test_a_list_of_groups_shows_what_it_is_sorted_by(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        for sort, heading in (("surprise", "surp"), ("reward", "std"), ("length", "len"),
+                              ("kl", "KL"), ("clip", "clip")):  # fmt: skip
+            await pilot.press("s")
+            assert screen.view.sort == sort
+            rows = frames.frame(app)
+            head = next(place for place, row in enumerate(rows) if f"mean {heading:>4}" in row)
+            if sort != "reward":
+                value = short(measure_of(screen.view.groups[0], screen.view.sort))
+                assert value in rows[head + 1].split("││")[0]
+
+
+def test_a_group_without_clipped_tokens_is_passed_over_without_reading_its_tokens(
+    store: Path,
+) -> None:
+    reader = StoreReader(store)
+    step = load_step(reader, run_facts(reader, 1), 2)
+    reader.close()
+    group = step.groups[0]
+    answers = tuple(replace(one, clip_fraction=0.0) for one in group.rollouts)
+    calm = replace(step, groups=(replace(group, rollouts=answers),))
+    closed = StoreReader.__new__(StoreReader)  # cannot read anything
+    assert load_moments(closed, calm, "clipped") == ()
+    with pytest.raises(AttributeError):
+        load_moments(closed, calm, "ratio")

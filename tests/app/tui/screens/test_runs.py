@@ -117,6 +117,56 @@ async def test_marked_runs_go_to_compare_with_the_baseline_first(store: Path) ->
         assert len(asked[0].refs) == 2
 
 
+async def test_escape_clears_the_marks_once_the_search_is_closed(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        await pilot.press("space", "space", "slash", "o", "escape")
+        assert len(screen.view.marks) == 2
+        await pilot.press("escape")
+        assert screen.view.marks == frozenset()
+        assert app.screen is screen
+
+
+async def test_a_marked_run_is_not_drawn_like_a_completed_one(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        name = screen.view.runs[0].name
+
+        def line() -> str:
+            return next(row for row in frames.frame(app) if name in row and row[0] == "│")
+
+        before = line()
+        await pilot.press("space", "up")
+        await ready(app, pilot)
+        assert line().count("✓") == before.count("✓")
+        assert line().count("*") == before.count("*") + 1
+        await pilot.press("b")
+        await ready(app, pilot)
+        assert "◆*" in line()
+
+
+async def test_tags_are_a_column_and_found_by_a_search(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    for name in ("otter", "heron"):
+        record(path, run_events(steps=1), name=name)
+    made = ExperimentStore(path)
+    made.tag(1, add=["keep-this"])
+    made.set_note(2, "slow on battery")
+    made.close()
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        lines = frames.frame(app)
+        assert any("tags" in line and "steps" in line for line in lines)
+        assert any("otter" in line and "keep-this" in line for line in lines)
+        for words, found in (("keep", "otter"), ("battery", "heron"), ("hero", "heron")):
+            screen.find(words)
+            await ready(app, pilot)
+            assert [run.name for run in screen.view.runs] == [found]
+
+
 async def test_archive_hides_and_undo_brings_back(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     record(path, run_events(steps=1))
@@ -172,7 +222,8 @@ async def test_an_empty_store_shows_one_card_that_starts_a_run(
 
 @pytest.mark.parametrize("width", range(30, 220, 7))
 def test_columns_fit_their_room(width: int) -> None:
-    columns = fitting(width, ("last kl",))
+    columns = fitting(width, ("last kl",), tagged=True, sort="-tokens_per_second")
+    assert len(columns) < 2 or "tok/s" in [column.title for column in columns]
     assert 2 + sum(column.width + 1 for column in columns) <= width
 
 

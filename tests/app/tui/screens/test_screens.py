@@ -20,6 +20,8 @@ from app.tui.dialogs.jump import JumpScreen
 from app.tui.preferences import Preferences
 from app.tui.screens.base import WorkbenchScreen
 from app.tui.screens.rollouts.lab.screen import LabScreen
+from app.tui.screens.watch.explore import ExploreScreen
+from app.tui.widgets.charts.curves import Curves
 from tests.app import frames
 from tests.app.frames import SIZES
 from tests.app.rest import until
@@ -82,6 +84,11 @@ class Walk:
         for panel in [p for p in screen.panels() if p.region]:
             panel.focus()
             await self.press("z")
+            if isinstance(panel, Curves):  # one of its charts is shown alone
+                await self.see("by step")
+                assert isinstance(self.app.screen, ExploreScreen)
+                await self.press("z")
+                continue
             assert screen.maximized is panel
             assert panel.region.width == self.app.size.width
             frames.check(self.app)
@@ -163,7 +170,7 @@ async def test_what_opens_over_a_screen_is_whole_and_readable(
         walk = Walk(app, pilot)
         await walk.see("reward")
         await walk.over("question_mark", words=("reward",))
-        await walk.over("ctrl+p", words=("Search for commands",))
+        await walk.over("ctrl+p", words=("Find an action",))
         await walk.over("e", words=("CSV", "JSON", "Markdown", "SVG"))
         await walk.over("ctrl+c", words=("leave the workbench",))
         await walk.press("ctrl+o")

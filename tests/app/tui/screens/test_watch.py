@@ -9,15 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
+from app.feed.replay import ReplayFeed
+from app.feed.stored import StoreFeed
 from app.tui.app import Workbench
 from app.tui.looks.colours import PALETTES
 from app.tui.preferences import Preferences
+from app.tui.screens.watch import WatchScreen
 from app.tui.widgets.charts.curves import Curves
-from app.tui.widgets.groups import why_line
+from app.tui.widgets.groups import Groups, why_line
 from app.tui.widgets.lanes import Lanes
+from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from tests.app import frames
 from tests.app.frames import LOOKS, SIZES
+from tests.app.rest import until
 from tests.app.script import (
     FIRST_WALL_TIME,
     Script,
@@ -26,6 +31,8 @@ from tests.app.script import (
     scored,
     started,
 )
+from tests.app.stored import record, run_events
+from tests.patience import PATIENCE
 
 SHORT = Script(steps=24, total_steps=60)
 
@@ -169,3 +176,92 @@ async def test_zoom_gives_a_panel_the_screen_and_gives_it_back(tmp_path: Path) -
         await pilot.press("escape")
         await pilot.pause()
         assert app.screen.query_one(Lanes).size.width < 80
+
+
+async def test_a_replay_has_keys_for_speed_and_position_and_none_that_do_nothing(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=4), name="otter")
+    feed = ReplayFeed(path, "otter", clock=lambda: 0.0)
+    app = Workbench(path, feed=feed, mode="watch")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+
+        async def at(step: int) -> None:
+            await until(app, lambda: app.screen.snapshot.step == step)  # type: ignore[attr-defined]
+
+        await pilot.press("greater_than_sign", "greater_than_sign")
+        await at(2)
+        await pilot.press("right_curly_bracket")
+        await at(4)
+        await pilot.press("less_than_sign")
+        await at(3)
+        await pilot.press("right_square_bracket", "right_square_bracket")
+        assert feed.speed == 4
+        await settle(pilot, app)
+        assert "×4" in frames.text(app)
+        keys = {active.binding.id for active in app.screen.active_bindings.values()}
+        assert {"watch.back", "watch.faster", "run.pause"} <= keys
+        assert not {"run.stop", "run.checkpoint"} & keys
+
+
+async def test_a_run_that_is_not_replayed_has_no_keys_of_a_replay(tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        keys = {active.binding.id for active in app.screen.active_bindings.values()}
+        assert "watch.faster" not in keys
+        assert {"run.stop", "run.checkpoint"} <= keys
+
+
+async def test_earlier_steps_are_looked_at_while_the_run_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=6), name="otter")
+    reader = StoreReader(path)
+    prompts = {step: reader.groups(1, step, "train")[0].prompt_text for step in range(1, 7)}
+    reader.close()
+    feed = ScriptFeed(run_events(steps=9), name="otter", slice_size=1)
+    app = Workbench(path, feed=feed, mode="watch")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = app.screen
+        assert isinstance(screen, WatchScreen)
+        await until(app, lambda: screen.snapshot.step == 5, app.frame_now)
+        lanes, groups = screen.query_one(Lanes), screen.query_one("#groups", Groups)
+
+        async def back_at(step: int) -> None:
+            await until(app, lambda: screen.past is not None and screen.past.step == step)
+            assert lanes.snapshot.groups[0].prompt_text == prompts[step]
+            assert groups.snapshot.groups_step == step
+            assert f"Step {step}, seen from step" in frames.text(app)
+            frames.check(app)
+
+        await pilot.press("less_than_sign")
+        await back_at(5)
+        await pilot.press("less_than_sign")
+        await back_at(4)
+        await pilot.press("left_curly_bracket")
+        await back_at(1)
+        await until(app, lambda: screen.snapshot.step == 7, app.frame_now)  # it goes on meanwhile
+        assert screen.query_one(Curves).snapshot.step == 7
+        await back_at(1)
+        await pilot.press("greater_than_sign")
+        await back_at(2)
+        await pilot.press("end")
+        assert lanes.snapshot.groups_step >= 7
+        assert "seen from" not in frames.text(app)
+
+
+async def test_an_answer_of_an_earlier_step_opens_on_rollouts(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=6), name="otter")
+    feed = StoreFeed(path, "otter")
+    assert feed.caught_up.wait(PATIENCE)
+    app = Workbench(path, feed=feed, mode="watch")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(app, lambda: app.screen.snapshot.step == 6)  # type: ignore[attr-defined]
+        app.screen.query_one(Lanes).focus()
+        await pilot.press("less_than_sign", "less_than_sign")
+        await until(app, lambda: getattr(app.screen.past, "step", 0) == 5)  # type: ignore[attr-defined]
+        await pilot.press("enter")
+        await until(app, lambda: "step 5 " in frames.text(app) and "4 Rollouts" in frames.text(app))

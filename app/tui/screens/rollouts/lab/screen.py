@@ -38,7 +38,7 @@ class KnobsPanel(Panel):
     chosen: reactive[int] = reactive(0)
 
     def __init__(self, base: Recipe) -> None:
-        super().__init__("1", "what if", id="knobs")
+        super().__init__("what if", id="knobs")
         self.base = base
 
     def topic(self) -> str:
@@ -70,7 +70,7 @@ class EffectPanel(Panel):
     answer: reactive[int] = reactive(0)
 
     def __init__(self, view: View) -> None:
-        super().__init__("2", "this group under both", id="effect")
+        super().__init__("this group under both", id="effect")
         self.view = view
 
     def paint(self, width: int, height: int) -> list[Line]:

@@ -1,0 +1,65 @@
+"""The latest messages: what the toasts said."""
+
+import time
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from app.text.safe_text import safe
+from app.tui.messages import Said
+from app.tui.textual_private.screens import Dialog
+
+MARKS = {"error": ("✗", "$error"), "warning": ("▲", "$warning")}
+
+
+class LatestScreen(Dialog[None]):
+    """Messages, the newest first."""
+
+    DEFAULT_CSS = """
+    LatestScreen { align: center middle; }
+    LatestScreen > VerticalScroll {
+        width: 100; max-width: 96%; height: auto; max-height: 80%; padding: 0 1;
+        border: round $border; background: $background; border-title-color: $headline;
+        border-subtitle-color: $text-muted; scrollbar-size-vertical: 1;
+    }
+    LatestScreen Static { width: 100%; color: $foreground; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,exclamation_mark", "close", "close", id="messages.close",
+                tooltip="Back to the screen"),
+        Binding("j", "scroll(1)", "down", id="messages.down", show=False, tooltip="Older messages"),
+        Binding("k", "scroll(-1)", "up", id="messages.up", show=False, tooltip="Newer messages"),
+    ]  # fmt: skip
+
+    def __init__(self, said: Iterable[Said]) -> None:
+        super().__init__()
+        self._said = tuple(said)[::-1]
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll() as box:
+            box.border_title = "messages"
+            box.border_subtitle = "newest first   ↑↓ browse   esc close"
+            if not self._said:
+                yield Static("Nothing has been said yet.")
+            for one in self._said:
+                mark, colour = MARKS.get(one.severity, ("·", "$text-muted"))
+                at = time.strftime("%H:%M:%S", time.localtime(one.at))
+                yield Static(Content.assemble((f"{at} ", "$text-muted"), (f"{mark} ", colour),
+                                              safe(one.text, "\n")))  # fmt: skip
+
+    def on_mount(self) -> None:
+        """Focus the list, so that the arrow keys work at once."""
+        self.query_one(VerticalScroll).focus()
+
+    def action_scroll(self, by: int) -> None:
+        """Scroll by one line."""
+        self.query_one(VerticalScroll).scroll_relative(y=by, animate=False)
+
+    def action_close(self) -> None:
+        """Close the list."""
+        self.dismiss(None)

@@ -1,0 +1,98 @@
+"""Completes what is typed into a setting: known names, paths, and the functions of a file."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from textual.suggester import Suggester
+
+from grpo_engine.rewards.builtins import BUILT_IN
+
+NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "model.path": ("starter",),
+    "task.name": (
+        "arithmetic", "countdown", "gsm8k", "endings", "guess", "calculator", "countdown-turns",
+        "reasoning-gym:",
+    ),
+    "task.chat_template": ("plain",),
+    "rewards.functions": tuple(BUILT_IN),
+}
+# The endings of the files that a setting reads; folders are always offered.
+ENDINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "model.path": (".gguf",),
+    "task.name": (".jsonl", ".json", ".csv", ".parquet", ".py"),
+    "task.chat_template": (".jinja", ".j2", ".txt"),
+    "rewards.functions": (".py",),
+}
+LISTS: Final = ("rewards.functions",)
+MOST_ENTRIES, MOST_BYTES = 2000, 1_000_000
+
+
+def completions(setting: str, text: str) -> tuple[str, ...]:
+    """The texts that begin with what is typed; in a list, its last item is completed."""
+    head, comma, last = text.rpartition(",") if setting in LISTS else ("", "", text)
+    if not last.strip():
+        return ()
+    file, colon, name = last.rpartition(":")
+    if setting == "rewards.functions" and colon and file.endswith(".py"):
+        found = [f"{file}:{one}" for one in functions_in(file) if one.startswith(name)]
+    else:
+        found = [one for one in NAMES.get(setting, ()) if one.startswith(last)]
+        found += _paths(last, ENDINGS.get(setting, ()))
+    return tuple(f"{head}{comma}{one}" for one in found)
+
+
+def _paths(text: str, endings: tuple[str, ...]) -> Iterator[str]:
+    """Folders and files that continue a path as typed."""
+    folder, slash, start = text.rpartition("/")
+    try:
+        place = Path(f"{folder}{slash}" or ".").expanduser()
+        entries = sorted(islice(place.iterdir(), MOST_ENTRIES), key=lambda entry: entry.name)
+        for entry in entries:
+            if not entry.name.startswith(start) or (entry.name[0] == "." and not start):
+                continue
+            if entry.is_dir():
+                yield f"{folder}{slash}{entry.name}/"
+            elif entry.suffix in endings:
+                yield f"{folder}{slash}{entry.name}"
+    except (OSError, ValueError, RuntimeError):  # no such folder, a null byte, no home
+        return
+
+
+def functions_in(file: str) -> tuple[str, ...]:
+    """The public functions of a Python file, read without running it."""
+    path = Path(file).expanduser()
+    try:
+        facts = path.stat()
+        if facts.st_size > MOST_BYTES:
+            return ()
+        return _functions(path, facts.st_mtime_ns)
+    except (OSError, ValueError, RuntimeError):
+        return ()
+
+
+@lru_cache(maxsize=16)
+def _functions(path: Path, _changed: int) -> tuple[str, ...]:
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError, MemoryError, RecursionError):
+        return ()
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    names = (node.name for node in tree.body if isinstance(node, kinds))
+    return tuple(name for name in names if not name.startswith("_"))
+
+
+class Completer(Suggester):
+    """Offers the first text that continues what is typed; → takes it."""
+
+    def __init__(self, setting: str) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._setting = setting
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """Return the first completion that adds something."""
+        found = completions(self._setting, value)
+        return next((one for one in found if len(one) > len(value)), None)

@@ -1,0 +1,114 @@
+"""The charts of one run, alone on the screen: what Compare can do, while the run trains."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from app.feed.snapshot import Snapshot
+from app.tui.dialogs.export import Maker
+from app.tui.messages import ExplainRequested, MetricRequested
+from app.tui.screens.compare.charts import ChartScreen
+from app.tui.screens.compare.curves import CurvesPanel
+from app.tui.screens.compare.texts import curves_csv
+from app.tui.screens.compare.view import View
+from app.tui.widgets.charts.chart import GUIDES, charts_of, limit_of
+from app.tui.widgets.key_bar import KeyBar
+from app.tui.widgets.phase_bar import PhaseBar
+from grpo_engine.metrics import spec
+
+POLL_S = 0.5
+
+
+class ExploreScreen(ChartScreen):
+    """One chart of the watched run, or several with one crosshair."""
+
+    mode = "watch"
+    find_hint = "a metric"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "explain_metric", "what is this", id="explore.explain",
+                tooltip="Explain the chosen metric"),
+    ]  # fmt: skip
+
+    def __init__(self, run: str, chart: str, *, pick: bool = False) -> None:
+        super().__init__()
+        self._run, self._first, self._pick = run, chart, pick
+
+    def body(self) -> ComposeResult:
+        """Where the step is, and the charts."""
+        yield PhaseBar(id="phase")
+        yield CurvesPanel(id="curves")
+
+    def on_mount(self) -> None:
+        """Draw the chart that was chosen on Watch, with the others behind it."""
+        snapshot = self.workbench.session.state.snapshot() if self.workbench.session else Snapshot()
+        keys = tuple(dict.fromkeys(key for one in charts_of(snapshot) for key in one.keys))
+        limits = {key: (limit_of(key, snapshot),) for key in GUIDES}
+        self.view = replace(View().with_refs((self._run,)), metrics=keys, guides=limits)
+        self.choose(self._first)
+        self.query_one(CurvesPanel).focus()
+        self.query_one(KeyBar).renamed = {"zoom": "all panels"}
+        self.reload()
+        self.set_interval(POLL_S, self._poll)
+
+    def on_screen_resume(self) -> None:
+        """Read what changed meanwhile."""
+        self.reload()
+
+    def choose(self, key: str) -> None:
+        """Show a metric alone, whichever it is."""
+        metrics = self.view.metrics if key in self.view.metrics else (*self.view.metrics, key)
+        self.view = replace(self.view, metrics=metrics, chart=metrics.index(key), solo=True)
+        self.draw()
+
+    def find(self, text: str) -> None:
+        """Show the first metric whose name or key has the text."""
+        needle = text.casefold()
+        known = self.view.known_metrics() if needle else ()
+        fits = [key for key in known if needle in f"{spec(key).label} {key}".casefold()]
+        if fits:
+            self.choose(fits[0])
+
+    def receive(self, message: Message) -> None:
+        """Show the metric that the palette found."""
+        if isinstance(message, MetricRequested):
+            self.choose(message.key)
+
+    def keep(self, refs: Sequence[str]) -> None:
+        """Leave: the run is no longer stored."""
+        if not refs:
+            self.leave()
+
+    def read_more(self) -> None:
+        """Offer the metrics, if Watch asked for that."""
+        if self._pick:
+            self._pick = False
+            self.action_metrics()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show where the step is; the curves follow the store."""
+        self.query_one(PhaseBar).snapshot = snapshot
+
+    def tick(self, now: float) -> None:
+        """Update the elapsed time of the phase."""
+        self.query_one(PhaseBar).now = now
+
+    def exports(self) -> Mapping[str, Maker]:
+        """The curves as CSV."""
+        return {"csv": lambda: curves_csv(self.view)} if self.view.comparison is not None else {}
+
+    def action_explain_metric(self) -> None:
+        """Explain the metric of the chosen chart."""
+        self.post_message(ExplainRequested(self.query_one(CurvesPanel).topic()))
+
+    def action_zoom(self) -> None:
+        """Return to all panels."""
+        self.leave()
+
+    def leave(self, quits: bool = False) -> None:  # noqa: ARG002 - a hook's
+        """Return to Watch."""
+        if self.is_active:
+            self.dismiss()

@@ -1,0 +1,112 @@
+"""The tour: nine sentences on a recorded run, each of which asks for one key."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual.reactive import reactive
+from textual.screen import Screen
+
+from app.text.safe_text import wrap
+from app.tui.key_actions import key_name
+from app.tui.looks.colours import style
+from app.tui.widgets.panel import Line, Panel
+from app.tui.widgets.top_bar import TABS
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """What is to be seen on a screen, and the binding whose key leads on."""
+
+    mode: str
+    binding: str
+    sentence: str
+
+
+STOPS = (
+    Stop("watch", "watch.next",
+         "A model learns arithmetic in this recorded run, and the answers in the middle are to one "
+         "prompt: press {key} for the next prompt."),
+    Stop("watch", "watch.forth_far",
+         "Answers to a prompt are compared with each other, ▲ is pushed up and ▼ down: press {key} "
+         "to go ten steps on."),
+    Stop("watch", "run.pause",
+         "The curves follow every step, and the line above them says in words what it taught: "
+         "press {key} to hold the replay."),
+    Stop("watch", "mode.rollouts",
+         "Every answer is kept down to the token: press {key} to look into one."),
+    Stop("rollouts", "rollouts.moment",
+         "The bar below a token is its push: press {key} to find a token whose push was clipped."),
+    Stop("rollouts", "rollouts.heat",
+         "Below the text it says why, in numbers and words: press {key} to shade by another "
+         "measure."),
+    Stop("rollouts", "mode.runs",
+         "All runs are on the first screen, to search, mark, tag and compare: press {key} to go "
+         "there."),
+    Stop("runs", "mode.new_run",
+         "A run shows its curves and what was set: press {key} for the settings of a new one."),
+    Stop("new_run", "explain",
+         "Each setting is explained beside it, as every panel is everywhere: press {key} to read "
+         "on."),
+)  # fmt: skip
+END = "That was the tour. q goes back and, on Runs, leaves."
+
+
+class Tour:
+    """How far the tour has come."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    @property
+    def stop(self) -> Stop | None:
+        """The current stop; None once the tour is over."""
+        return STOPS[self.place] if self.place < len(STOPS) else None
+
+    def pressed(self, key: str, screen: Screen[Any]) -> bool:
+        """Go on if this is the key that the sentence asks for; say whether it was."""
+        stop = self.stop
+        if stop is None or getattr(screen, "mode", "") != stop.mode:
+            return False
+        active = screen.active_bindings.get(key)
+        if active is None or active.binding.id != stop.binding:
+            return False
+        self.place += 1
+        return True
+
+    def sentence(self, screen: Screen[Any]) -> str:
+        """What to say on a screen; on another one than the tour's, how to get back."""
+        stop = self.stop
+        if stop is None:
+            return END
+        if getattr(screen, "mode", "") != stop.mode:
+            name = next(name for mode, _, name in TABS if mode == stop.mode)
+            return f"The tour continues on {name}: press {key_of(screen, f'mode.{stop.mode}')}."
+        return stop.sentence.format(key=key_of(screen, stop.binding))
+
+
+def key_of(screen: Screen[Any], binding: str) -> str:
+    """The key of a binding on this screen, as shown to people."""
+    found = (a.binding for a in screen.active_bindings.values() if a.binding.id == binding)
+    return next((key_name(one.key) for one in found), "?")
+
+
+class TourLine(Panel, can_focus=False):
+    """The tour's sentence, below the tabs."""
+
+    DEFAULT_CSS = "TourLine { height: 2; }"
+    framed: ClassVar[bool] = False
+    ALLOW_MAXIMIZE = False
+    sentence: reactive[str] = reactive("")
+    place: reactive[int] = reactive(0)
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The sentence after its number, on two lines at most."""
+        palette = self.palette
+        count = f" {min(self.place + 1, len(STOPS))}/{len(STOPS)} "
+        look = style(palette.headline, palette.cursor, bold=True)
+        lines = wrap(self.sentence, max(8, width - len(count) - 1), height)
+        return [
+            [(count if not at else " " * len(count), style(palette.accent, palette.cursor)),
+             (text.ljust(width - len(count)), look)]
+            for at, text in enumerate([*lines, *[""] * (height - len(lines))])
+        ]  # fmt: skip

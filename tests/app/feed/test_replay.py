@@ -1,0 +1,124 @@
+"""A replay: its clock, its speed, and going to another step."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.feed.replay import MARK, ReplayFeed
+from app.feed.session import Session
+from app.feed.snapshot import Snapshot
+from tests.app.stored import record, run_events
+from tests.patience import PATIENCE
+
+STEPS = 6
+
+
+class Clock:
+    """Seconds that pass only when they are told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("replay") / "runs.db"
+    record(path, run_events(steps=STEPS, seed=1), name="otter")
+    return path
+
+
+@pytest.fixture
+def session(store: Path) -> Iterator[Session]:
+    made = Session(ReplayFeed(store, "@last", clock=Clock()))
+    yield made
+    made.close()
+
+
+def feed_of(session: Session) -> ReplayFeed:
+    assert isinstance(session.feed, ReplayFeed)
+    return session.feed
+
+
+def settled(session: Session) -> Snapshot:
+    """The snapshot once everything up to the moment has been read."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if not session.feed.catching_up:
+            return session.pull()
+        session.pull()
+        time.sleep(0.002)
+    raise AssertionError("the replay was not read in time")
+
+
+def played(session: Session, step: int) -> Snapshot:
+    """The snapshot at the end of a step that was reached at the recorded pace."""
+    clock = feed_of(session)._clock
+    assert isinstance(clock, Clock)
+    while settled(session).step < step:
+        clock.now += 0.01
+    return session.pull()
+
+
+def facts_of(snapshot: Snapshot) -> tuple[object, ...]:
+    return (snapshot.step, snapshot.series, snapshot.groups, snapshot.alerts, snapshot.evaluation)
+
+
+def test_seeking_shows_what_playing_to_the_end_of_that_step_shows(
+    session: Session, store: Path
+) -> None:
+    slow = Session(ReplayFeed(store, "@last", clock=Clock()))
+    wanted = facts_of(played(slow, 3))
+    slow.close()
+    feed_of(session).seek(3)
+    assert facts_of(settled(session)) == wanted
+
+
+@pytest.mark.parametrize(("to", "then"), [(4, 2), (2, 5), (5, 0), (3, STEPS)])
+def test_a_replay_goes_back_and_forth(session: Session, to: int, then: int) -> None:
+    for step in (to, then):
+        feed_of(session).seek(step)
+        assert settled(session).step == step
+
+
+def test_the_last_snapshot_stays_until_the_sought_step_is_read(session: Session) -> None:
+    feed_of(session).seek(4)
+    before = settled(session)
+    feed_of(session).seek(2)
+    shown = []
+    while feed_of(session).catching_up:
+        shown.append(session.pull().step)
+    assert set(shown) <= {before.step, 2}
+    assert session.pull().step == 2
+
+
+def test_a_held_replay_stays_held_at_the_step_it_went_to(session: Session) -> None:
+    feed = feed_of(session)
+    clock = feed._clock
+    assert isinstance(clock, Clock)
+    session.ask("pause")
+    feed.seek(3)
+    assert settled(session).status == "paused"
+    clock.now += 1000
+    assert settled(session).step == 3
+    session.ask("continue")
+    clock.now += 1000
+    assert settled(session).step == STEPS
+
+
+def test_twice_the_speed_takes_half_the_time_from_here_on(session: Session) -> None:
+    feed = feed_of(session)
+    clock = feed._clock
+    assert isinstance(clock, Clock)
+    played(session, 1)
+    at = feed._now()
+    feed.play_at(2 * feed.speed)
+    assert feed._now() == pytest.approx(at)
+    clock.now += 3
+    assert feed._now() == pytest.approx(at + 6)
+    assert feed.mark == f"{MARK} ×2"
+    feed.play_at(1)
+    assert feed.mark == MARK

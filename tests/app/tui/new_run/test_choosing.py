@@ -1,0 +1,161 @@
+"""Lists with a line for each value, numbers by + and -, completion, and the diff."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.tui.screens.new_run.choices import choices_of, meaning_of, next_number
+from app.tui.screens.new_run.completion import completions, functions_in
+from app.tui.screens.new_run.panels import SettingsPanel
+from app.tui.screens.new_run.picks import Pick
+from app.tui.screens.new_run.screen import preset_view
+from app.tui.screens.new_run.view import INFO
+from grpo_engine.config.recipes import RECIPES
+from tests.app import frames
+from tests.app.new_run_kit import go_to, opened, workbench, write
+from tests.app.stored import record, run_events
+
+pytestmark = pytest.mark.usefixtures("no_trials")
+
+REWARDS = """
+import nothing_that_is_installed
+
+def accuracy(completions, **_): ...
+async def brevity(completions, **_): ...
+def _helper(): ...
+class Judge: ...
+"""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "runs.db"
+    record(path, run_events(steps=2))
+    return path
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_every_value_of_every_list_has_a_line_of_its_own(name: str) -> None:
+    fields = preset_view("starter").checked.fields
+    for path, field in fields.items():
+        texts = [text for text in choices_of(field) if path != "algorithm.recipe"]
+        lines = [meaning_of(path, text, RECIPES[name]) for text in texts]
+        assert all(line and "{" not in line for line in lines), (path, lines)
+        own = [line for text, line in zip(texts, lines, strict=True) if text]
+        assert len(set(own)) == len(own), (path, own)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "up", "down"),
+    [
+        ("steps", "200", "210", "190"),
+        ("steps", "100", "110", "99"),
+        ("rollout.group_size", "8", "9", "7"),
+        ("rollout.group_size", "1", "2", None),
+        ("optimizer.learning_rate", "1e-05", "2e-05", "9e-06"),
+        ("optimizer.learning_rate", "0.00015", "0.0002", "0.0001"),
+        ("algorithm.beta", "0.04", "0.05", "0.03"),
+        ("algorithm.beta", "0", "0.01", None),
+        ("algorithm.gamma", "1", None, "0.9"),  # a discount is at most 1
+        ("model.path", "starter", None, None),
+        ("algorithm.whiten", "true", None, None),
+    ],
+)  # fmt: skip
+def test_a_number_goes_to_its_neighbour_within_its_range(
+    path: str, text: str, up: str | None, down: str | None
+) -> None:
+    assert next_number(INFO[path], text, 1) == up
+    assert next_number(INFO[path], text, -1) == down
+
+
+@given(path=st.sampled_from(sorted(INFO)), value=st.floats(1e-9, 1e6), by=st.sampled_from([1, -1]))
+def test_the_neighbour_is_a_different_number_on_the_right_side(
+    path: str, value: float, by: int
+) -> None:
+    made = next_number(INFO[path], f"{value:.6g}", by)
+    if made is not None:
+        assert (float(made) - float(f"{value:.6g}")) * by > 0
+
+
+def test_paths_functions_and_names_are_completed(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(REWARDS, encoding="utf-8")
+    (tmp_path / "problems.jsonl").write_text("{}", encoding="utf-8")
+    (tmp_path / "models").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    at = f"{tmp_path}/"
+    assert completions("task.name", at) == (
+        f"{at}mine.py", f"{at}models/", f"{at}problems.jsonl"
+    )  # fmt: skip
+    assert completions("model.path", f"{at}m") == (f"{at}models/",)
+    assert completions("model.path", "sta") == ("starter",)
+    assert completions("model.path", f"{at}none/") == ()
+    assert completions("model.path", "\0") == ()
+    file = f"{at}mine.py"
+    assert functions_in(file) == ("accuracy", "brevity")
+    assert completions("rewards.functions", f"{file}:") == (f"{file}:accuracy", f"{file}:brevity")
+    assert completions("rewards.functions", f"numeric_answer,{file}:b") == (
+        f"numeric_answer,{file}:brevity",
+    )
+
+
+async def test_a_files_functions_are_offered_while_typing_and_taken_with_an_arrow(
+    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(REWARDS, encoding="utf-8")
+    app = workbench(store)
+    async with app.run_test(size=(200, 60)) as pilot:
+        screen = await opened(app, pilot)
+        await go_to(pilot, screen, "rewards.functions")
+        await pilot.press("enter")
+        await write(pilot, "mine.py:")
+        await pilot.pause()
+        assert "mine.py: accuracy, brevity" in frames.text(app)
+        await pilot.press("right")
+        assert screen.query_one(SettingsPanel).input.value == "mine.py:accuracy"
+
+
+async def test_plus_and_minus_step_a_number_and_are_typed_in_a_field(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await go_to(pilot, screen, "rollout.group_size")
+        before = int(screen.view.checked.fields["rollout.group_size"].text)
+        await pilot.press("plus", "plus", "minus")
+        assert screen.view.checked.fields["rollout.group_size"].text == str(before + 1)
+        await pilot.press("ctrl+z")
+        assert screen.view.checked.fields["rollout.group_size"].text == str(before + 2)
+        await pilot.press("enter", "minus")
+        assert screen.query_one(SettingsPanel).input.value == f"{before + 2}-"
+
+
+async def test_a_setting_with_values_opens_a_list_with_a_line_on_each(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(app, pilot)
+        await go_to(pilot, screen, "algorithm.trust")
+        await pilot.press("enter")
+        assert isinstance(app.screen, Pick)
+        frames.check(app)
+        line = next(row for row in frames.frame(app) if "cispo" in row)
+        assert "the push never stops, but no token has" in line
+
+
+async def test_the_diff_names_both_values_to_the_recipe_and_to_the_preset(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await go_to(pilot, screen, "algorithm.clip_high")
+        screen._set("algorithm.clip_high", "0.35")
+        await pilot.press("d")
+        await pilot.pause()
+        frames.check(app)
+        rows = [row for row in frames.frame(app) if "clip_high" in row and "←" in row]
+        text = frames.text(app)
+        assert "other than in recipe grpo" in text
+        assert "other than in preset starter" in text
+        assert sum("0.35 ← " in row for row in rows) >= 2
+        own = RECIPES["grpo"].clip_high
+        assert any(f"0.35 ← {own:g}" in row for row in rows)

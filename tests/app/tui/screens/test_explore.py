@@ -1,0 +1,159 @@
+"""Watch's charts alone: crosshair, zoom, smoothing, log axis and any metric, as on Compare."""
+
+from pathlib import Path
+
+import pytest
+from textual import events
+from textual.pilot import Pilot
+
+from app.feed.stored import StoreFeed
+from app.text.numbers import with_unit
+from app.tui.app import Workbench
+from app.tui.messages import MetricRequested
+from app.tui.preferences import Preferences
+from app.tui.screens.compare.pick import Picker
+from app.tui.screens.compare.view import LEAST_STEPS
+from app.tui.screens.watch import WatchScreen
+from app.tui.screens.watch.explore import ExploreScreen
+from experiments.reader import StoreReader
+from tests.app import frames
+from tests.app.frames import LOOKS
+from tests.app.rest import until
+from tests.app.stored import record, run_events
+from tests.patience import PATIENCE
+
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("explore") / "runs.db"
+    record(path, run_events(steps=STEPS), name="otter")
+    return path
+
+
+async def explored(app: Workbench, pilot: Pilot[int], *keys: str) -> ExploreScreen:
+    await until(app, lambda: app.screen.snapshot.step == STEPS)  # type: ignore[attr-defined]
+    assert isinstance(app.screen, WatchScreen)
+    app.screen.query_one("#curves").focus()
+    await pilot.press(*keys, "z")
+    await until(app, lambda: isinstance(app.screen, ExploreScreen))
+    screen = app.screen
+    assert isinstance(screen, ExploreScreen)
+    await until(app, lambda: screen.view.charts is not None)
+    await pilot.pause()
+    return screen
+
+
+def workbench(store: Path, theme: str = "dark") -> Workbench:
+    preferences = Preferences()
+    preferences.remember(theme=theme)
+    feed = StoreFeed(store, "@last")
+    assert feed.caught_up.wait(PATIENCE)
+    return Workbench(store, feed=feed, mode="watch", preferences=preferences)
+
+
+def values_of(store: Path, key: str) -> dict[int, float]:
+    reader = StoreReader(store)
+    series = reader.metric_series(1, key)
+    reader.close()
+    return dict(zip(series.steps, series.values, strict=True))
+
+
+@pytest.mark.parametrize(("size", "theme"), LOOKS)
+async def test_a_chart_alone_has_its_extremes_and_its_limit_at_every_size(
+    size: tuple[int, int], theme: str, store: Path
+) -> None:
+    app = workbench(store, theme)
+    async with app.run_test(size=size) as pilot:
+        screen = await explored(app, pilot, "down")
+        frames.check(app)
+        assert screen.view.metric == "kl"
+        kl = values_of(store, "kl")
+        text = frames.text(app)
+        assert f"max {with_unit(max(kl.values()), '')} @{max(kl, key=lambda s: kl[s])}" in text
+        assert f"last {with_unit(kl[STEPS], '')} @{STEPS}" in text
+        await pilot.press("o")
+        await pilot.pause()
+        frames.check(app)
+        await pilot.press("z")
+        await until(app, lambda: isinstance(app.screen, WatchScreen))
+
+
+async def test_one_crosshair_reads_all_charts_at_one_step(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(200, 60)) as pilot:
+        screen = await explored(app, pilot)
+        await pilot.press("o", *["minus"] * 6, "home", *["right"] * 9)
+        await until(app, lambda: screen.view.charts is not None)
+        await pilot.pause()
+        assert screen.view.smoothing == 0
+        at = int(screen.view.x)
+        assert 0 < at < STEPS
+        text = frames.text(app)
+        for key in ("kl", "entropy", "loss"):
+            value = values_of(store, key)[at]
+            assert with_unit(value, "") in text, key
+        assert f"step {at}" in text
+
+
+async def test_the_axis_zooms_around_the_crosshair_and_pans(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await explored(app, pilot)
+        await pilot.press("end", "right_square_bracket", "right_square_bracket")
+        assert screen.view.window == (STEPS * 0.75, STEPS)
+        await pilot.press("less_than_sign")
+        assert screen.view.window == (STEPS * 0.75 - 2.5, STEPS - 2.5)
+        await pilot.press("home")
+        assert screen.view.window == (0.0, STEPS * 0.25)
+        await pilot.press(*["right_square_bracket"] * 9)
+        assert screen.view.window == (0.0, LEAST_STEPS)
+        await until(app, lambda: screen.view.charts is not None
+                    and screen.view.charts.span == LEAST_STEPS)  # fmt: skip
+        await pilot.pause()
+        frames.check(app)
+        await pilot.press(*["left_square_bracket"] * 9)
+        assert screen.view.window is None
+
+
+async def test_the_wheel_zooms_around_the_pointer(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await explored(app, pilot)
+        panel = screen.query_one("#curves")
+        await pilot._post_mouse_events(  # the pilot has no wheel of its own
+            [events.MouseScrollUp], panel, offset=(60, 10), button=0
+        )  # fmt: skip
+        await pilot.pause()
+        assert screen.view.window is not None
+        first, last = screen.view.window
+        assert last - first == STEPS / 2
+        assert 0 < first < last < STEPS
+
+
+async def test_every_metric_can_be_searched_for_and_drawn(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(app, lambda: app.screen.snapshot.step == STEPS)  # type: ignore[attr-defined]
+        app.screen.query_one("#curves").focus()
+        await pilot.press("m")
+        await until(app, lambda: isinstance(app.screen, Picker))
+        picker = app.screen
+        assert isinstance(picker, Picker)
+        reader = StoreReader(store)
+        assert {item.value for item in picker._picking.items} == set(reader.metric_keys(1))
+        reader.close()
+        await pilot.press("slash", *"max_len", "enter", "space", "enter")
+        await until(app, lambda: isinstance(app.screen, ExploreScreen))
+        assert app.screen.view.metric == "completions/max_length"  # type: ignore[attr-defined]
+
+
+async def test_a_metric_that_the_palette_found_is_shown_alone(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(app, lambda: app.screen.snapshot.step == STEPS)  # type: ignore[attr-defined]
+        await pilot.press("1")
+        app.post_message(MetricRequested("entropy"))
+        await until(app, lambda: isinstance(app.screen, ExploreScreen))
+        await until(app, lambda: app.screen.view.metric == "entropy")  # type: ignore[attr-defined]
