@@ -47,6 +47,7 @@ mutants: dev ## change the maths line by line; does a test notice? also ARGS=ins
 soak: dev ## hours of faults and load
 	$(PYTEST) -m soak --timeout 3600
 	$(PY) -m benchmarks.soak
+	$(PY) -m tests.tools.kills
 
 bench-quick: dev ## the short benchmarks
 	$(PY) -m benchmarks.quick
