@@ -173,16 +173,53 @@ def _without_replies(rollout: Rollout) -> str:
 
 
 def test_the_template_ends_a_turn_that_ended_otherwise_and_only_then(policy: Policy) -> None:
-    """Stopped by a text, the template's end token comes first, and nothing is doubled."""
-    rollouts = sample(policy, Sampling(max_new_tokens=40, stop=STOPS), dialogues(Scripted(REPLIES)))
+    """A quarter of all tokens end a turn; the template's is the one that ended the first."""
+    often = replace(policy, end_ids=frozenset(range(0, 256, 4)))
+    sampling = Sampling(max_new_tokens=60)
+    first = sample(often, sampling, dialogues(Scripted(REPLIES), end=None))[0]
+    end = first.ids[first.spans[1].start - 1]
     seen = set()
-    for rollout in rollouts:
+    for rollout in sample(often, sampling, dialogues(Scripted(REPLIES), end=end)):
         for span in rollout.spans:
             if span.kind == "environment" and span.length:
                 before, first = rollout.ids[span.start - 1], rollout.ids[span.start]
-                assert first == (259 if before == END else END)
-                seen.add(before == END)
-    assert seen
+                assert first == (259 if before == end else end)
+                seen.add(before == end)
+    assert seen == {True, False}
+
+
+def test_a_slow_environment_holds_up_the_others_once(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wait of at most 2.5 s by a clock that only waits move: 1 + 1 + .5."""
+
+    class Clock:
+        now = 0.0
+
+        @classmethod
+        def monotonic(cls) -> float:
+            return cls.now
+
+    class Slow(Scripted):
+        waited = 0.0
+
+        def replies(self, seconds: float) -> list[tuple[int, EnvironmentReply]]:
+            found = super().replies(seconds)
+            Clock.now += 0 if found else seconds
+            if not found and sum(self.turns[place] for place in self.turns if place) < others:
+                self.waited += seconds
+            return found
+
+    sampling = Sampling(max_new_tokens=60, stop=STOPS)
+    plain = Scripted(REPLIES)
+    sample(policy, sampling, dialogues(plain))
+    others = sum(count for place, count in plain.turns.items() if place)
+    monkeypatch.setattr(decode, "time", Clock)
+    monkeypatch.setattr(decode, "PATIENCE", 2.5)
+    monkeypatch.setattr(decode, "TICK", 1.0)
+    episodes = Slow(REPLIES, delays={(0, 0): 10_000})
+    sample(policy, sampling, dialogues(episodes))
+    assert episodes.waited == 2.5
 
 
 def test_a_slow_environment_does_not_hold_up_the_others(
