@@ -1,6 +1,7 @@
 """Curves in the shell: what `plot`, `report` and `compare` draw, and on which kind of output."""
 
 import math
+import os
 import re
 import shutil
 import sys
@@ -175,7 +176,7 @@ def test_in_a_pipe_a_plot_has_no_colours(cli: Cli) -> None:
 
 def test_a_terminal_gets_colours_unless_it_asks_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: SimpleSize(97))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((97, 24)))
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert terminal() == Canvas(width=97, colour=True, unicode=True)
@@ -189,7 +190,7 @@ def test_a_terminal_gets_colours_unless_it_asks_for_none(monkeypatch: pytest.Mon
     assert (terminal().colour, terminal().unicode) == (False, False)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
     assert terminal().unicode  # a pipe takes what the encoding has
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: SimpleSize(5))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((5, 24)))
     assert terminal().width == 24
 
 
@@ -211,13 +212,6 @@ class SimpleStream:
 
     def isatty(self) -> bool:
         return False
-
-
-class SimpleSize:
-    """A terminal's size."""
-
-    def __init__(self, columns: int) -> None:
-        self.columns = columns
 
 
 def test_json_and_csv_have_the_stored_values(cli: Cli) -> None:

@@ -14,7 +14,13 @@ from grpo_engine.rewards.builtins import BUILT_IN
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "model.path": ("starter",),
     "task.name": (
-        "arithmetic", "countdown", "gsm8k", "endings", "guess", "calculator", "countdown-turns",
+        "arithmetic",
+        "countdown",
+        "gsm8k",
+        "endings",
+        "guess",
+        "calculator",
+        "countdown-turns",
         "reasoning-gym:",
     ),
     "task.chat_template": ("plain",),
