@@ -146,8 +146,8 @@ def test_nothing_to_draw_has_no_label() -> None:
         # steps of 10: 87 / 8 = 10.9
         ([3.0, 87.0], (0.0, 90.0)),
         ([-4.0, 4.0], (-4.0, 4.0)),
-        # 8 / 8: steps of exactly 1
-        ([-3.75, 4.25], (-4.0, 5.0)),
+        # 16 / 8: steps of exactly 2
+        ([-7.5, 8.5], (-8.0, 10.0)),
         # .43 / 8 = .054: steps of .05
         ([0.0, 0.43], (0.0, 0.45)),
         # steps of .01 need seven cells, those of .1 need six
@@ -188,9 +188,9 @@ def test_a_log_axis_has_round_ends_and_a_middle_of_one_digit() -> None:
     assert [label for _, label in axis([0.12, 85.0], log=True, labels=3).labels] == [
         ".1", "3", "100",
     ]  # fmt: skip
-    # the middle may be a multiple of the step: 1.8, 2, …
-    assert [label for _, label in axis([1.8, 3.4], log=True, labels=3).labels] == [
-        "1.8", "2", "3.4",
+    # the middle may be the step after the lowest: 18, 20, …
+    assert [label for _, label in axis([18.0, 34.0], log=True, labels=3).labels] == [
+        "18", "20", "34",
     ]  # fmt: skip
 
 

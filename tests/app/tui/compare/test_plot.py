@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.text.axes import Axis
 from app.text.safe_text import cell_len
-from app.tui.looks.colours import PALETTES
+from app.tui.looks.colours import PALETTES, style
 from app.tui.screens.compare.load import ChartData, CurveLoader
 from app.tui.screens.compare.plot import (
     LABELS,
@@ -293,7 +293,12 @@ def test_a_title_has_the_value_of_each_run_at_the_crosshair(made: Made) -> None:
     before = replace(view, at=10.0)
     after = readings(chart_of(view), view, DARK)[0][1][-1][1]
     there = readings(chart_of(before), before, DARK)[0][1][-1][1]
-    assert after != there
+    assert after == style(DARK.label)
+    assert there == style(view.look("r1", DARK).colour)
+    (mark, _), *_ = readings(chart_of(view), view, DARK)[0][1]
+    assert (mark, readings(chart_of(view), view, DARK)[0][1][0][1]) == (
+        "▲ ", style(view.look("r1", DARK).colour, bold=True)
+    )  # fmt: skip
 
 
 def test_a_run_without_the_metric_says_none_apart_from_its_name(made: Made) -> None:
@@ -324,6 +329,8 @@ def test_a_band_reads_as_the_mean_of_its_seeds(made: Made) -> None:
     found, named = readings(chart_of(view), view, DARK)
     assert [written(one) for one in found] == ["● 2"]
     assert named == ["2 seeds"]
+    hidden = replace(view, hidden=frozenset({"r0", "r1"}))
+    assert readings(chart_of(view), hidden, DARK) == ([], [])
     apart = replace(view, bands=False)
     found, named = readings(chart_of(view), apart, DARK)
     assert [written(one) for one in found] == ["● 1", "▲ 3"]
@@ -360,6 +367,8 @@ def test_the_axis_has_both_ends_and_the_crosshair(made: Made, at: float, expecte
 def test_a_narrow_axis_leaves_out_its_end(made: Made) -> None:
     view = view_of(made, "reward", [rising(40)], at=20.0)
     assert written(axis_line(view, LABELS + 20, 40.0, DARK)).split() == ["0", "▴", "step", "20"]
+    end = replace(view, at=40.0)
+    assert written(axis_line(end, LABELS + 8, 40.0, DARK)) == " " * LABELS + "step 40 ▴"
 
 
 def test_names_are_shown_where_each_of_at_most_three_runs_has_six_cells_for_its_own(
