@@ -25,6 +25,7 @@ from mlx.utils import tree_map
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.distributed.messages import Arrays, ClosedError, receive, send
+from grpo_engine.errors import EngineError
 from grpo_engine.events import NoteWritten, RolloutsAdvanced
 from grpo_engine.platform import blas
 from grpo_engine.policy.batch import TokenBatch, make_batch
@@ -256,8 +257,11 @@ def shared_weights(config: ModelConfig) -> dict[str, mx.array]:
     Another process reads them, changes their format, writes them into memory and ends. Empty if
     the model is small or cannot be read: then each worker reads it.
     """
-    if stored_parameters(find_folder(config.path)) < LEAST_SHARED:
-        return {}
+    try:
+        if stored_parameters(find_folder(config.path)) < LEAST_SHARED:
+            return {}
+    except EngineError:
+        return {}  # each worker will report it
     memory, own = os.memfd_create("grpo-tui-model"), os.getpid()
     listing, written = os.pipe()
     pid = os.fork()

@@ -175,6 +175,19 @@ def test_a_run_waits_and_stops_with_workers(world: Path, tmp_path: Path) -> None
     assert our_processes() == []
 
 
+def test_a_model_that_workers_cannot_load_is_named_as_without_them(
+    world: Path, tmp_path: Path
+) -> None:
+    model = {"path": str(world / "nothing")}
+    alone, many = (
+        events_of(with_workers(world, count, model=model), tmp_path / str(count))[-1]
+        for count in (1, 2)
+    )
+    assert isinstance(alone, RunFailed)
+    assert isinstance(many, RunFailed)
+    assert (many.error, many.message) == (alone.error, alone.message)
+
+
 @pytest.mark.parametrize("which", ["first", "worker"])
 def test_a_killed_worker_ends_the_run_with_its_name_and_the_run_resumes(
     world: Path, tmp_path: Path, which: str
