@@ -176,8 +176,8 @@ def test_the_template_ends_a_turn_that_ended_otherwise_and_only_then(policy: Pol
     """A quarter of all tokens end a turn; the template's is the one that ended the first."""
     often = replace(policy, end_ids=frozenset(range(0, 256, 4)))
     sampling = Sampling(max_new_tokens=60)
-    first = sample(often, sampling, dialogues(Scripted(REPLIES), end=None))[0]
-    end = first.ids[first.spans[1].start - 1]
+    opened = sample(often, sampling, dialogues(Scripted(REPLIES), end=None))[0]
+    end = opened.ids[opened.spans[1].start - 1]
     seen = set()
     for rollout in sample(often, sampling, dialogues(Scripted(REPLIES), end=end)):
         for span in rollout.spans:
