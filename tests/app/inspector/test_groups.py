@@ -203,6 +203,8 @@ def test_a_diff_keeps_words_whole_and_says_what_came_first() -> None:
 def test_words_that_are_often_repeated_still_match() -> None:
     older, newer = "a " * 150 + "b", "a " * 150 + "c"
     assert [c.kind for c in word_diff(older, newer)] == ["same", "gone", "new"]
+    alike = "a " * 150
+    assert [c.kind for c in word_diff(f"x {alike}", alike)] == ["gone", "same"]
 
 
 def test_a_long_text_is_compared_by_lines_and_a_very_long_one_in_part() -> None:

@@ -227,6 +227,12 @@ def test_each_part_of_a_term_is_written_out(
     assert written_out(term(**changes), how, bonus, **SIZES) == text
 
 
+def test_the_weight_for_the_sampler_is_not_written_beside_a_push_that_contains_it() -> None:
+    one, vespo = term(importance=0.9), recipe("vespo", importance_cap=2.0)
+    assert "sampler" in written_out(one, recipe("grpo", importance_cap=2.0), TOTALS, **SIZES)
+    assert "sampler" not in written_out(one, vespo, TOTALS, **SIZES)
+
+
 def test_the_bonus_is_divided_by_the_tokens_that_are_pushed() -> None:
     top = UpdateTotals(rows=8, tokens=200, updated_tokens=40, entropy_bonus=1.5)
     one = term(entropy=1.0, bonus=0.0375, contribution=0.0075625 + 0.0375)
