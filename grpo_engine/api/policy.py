@@ -1,7 +1,7 @@
 """A loaded policy that answers prompts, as in training."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class LoadedPolicy:
         changes: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
         known = {name: value for name, value in changes.items() if value is not None}
         # not through RolloutConfig: temperature 0 is for looking, not for training
-        sampling = Sampling(**{**rollout.model_dump(exclude={"prompts", "group_size"}), **known})
+        sampling = replace(Sampling.of(rollout), **known)
         render = PromptRenderer(
             self.policy.tokenizer, self.task, self.config.task, self.config.model.path,
             self.policy.context_length, sampling.max_new_tokens,

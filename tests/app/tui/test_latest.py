@@ -7,6 +7,7 @@ from textual.widgets._toast import Toast
 from app.tui.app import Workbench
 from app.tui.dialogs.latest import LatestScreen
 from tests.app import frames
+from tests.app.rest import until
 
 
 async def test_a_toast_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
@@ -15,9 +16,8 @@ async def test_a_toast_takes_the_place_of_the_one_before(tmp_path: Path) -> None
         for text in ("first", "second", "third"):
             app.notify(text)
             await pilot.pause()
-        await pilot.pause()
+        await until(app, lambda: "third" in frames.text(app))
         assert len(app.screen.query(Toast)) == 1
-        assert "third" in frames.text(app)
 
 
 async def test_the_latest_messages_are_listed_with_the_newest_first(tmp_path: Path) -> None:

@@ -29,6 +29,14 @@ MEANS: Final[Mapping[str, Mapping[str, str]]] = {
         "keep": "stays quantised: least memory",
         "dequantize": "becomes full weights when it is loaded",
     },
+    "task.bad_rows": {
+        "refuse": "one row that cannot be used ends the run before it begins",
+        "skip": "rows that cannot be used are left out and counted",
+    },
+    "rewards.completions": {
+        "auto": "as in TRL: text, or messages where the prompt is a chat",
+        "text": "always text",
+    },
     "algorithm.std": {"sample": "divided by n − 1", "population": "divided by n"},
     "algorithm.combine": {
         "sum_then_normalize": "weigh and add the rewards, then normalise the total",
