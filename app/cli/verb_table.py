@@ -23,7 +23,12 @@ TRAIN, WATCH, MANAGE, REFERENCE = "Train", "Watch", "Manage", "Reference"
 VERBS: Final = tuple(
     Verb(name, f"app.cli.verbs.{target}", help_, section)
     for section, name, target, help_ in (
-        (TRAIN, "probe", "probe:probe", "Try a model before a run: which prompts give a signal?"),
+        (
+            TRAIN,
+            "probe",
+            "probe:probe",
+            "Try a model before a run: which group size to use.",
+        ),
         (TRAIN, "train", "train:train", "Train with GRPO, without a screen."),
         (TRAIN, "resume", "resume:resume", "Resume a run from its last checkpoint."),
         (TRAIN, "sweep", "sweep:sweep", "Train a grid of settings and seeds, one after another."),

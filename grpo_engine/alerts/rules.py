@@ -577,7 +577,7 @@ def many_masked(facts: Facts) -> Finding | None:
 def reward_slow(facts: Facts) -> Finding | None:
     score, step = facts.last("time/score", 3), facts.last("step_time", 3)
     limit = facts.limits.reward_time
-    if not score or not step or sum(score) < 1.0 or sum(score) < limit * sum(step):
+    if not score or not sum(step) or sum(score) < max(1.0, limit * sum(step)):
         return None
     return Finding(
         severity="warning",

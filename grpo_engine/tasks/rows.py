@@ -49,15 +49,20 @@ class BadRows:
             return ""
         total = good + self.count
         said = "; ".join(dict.fromkeys(map(str, self._shown)))
+        settings = dict.fromkeys(name for error in self._shown for name in error.settings)
         if not good:
-            raise DataError(said if total == 1 else f"none of {total} rows can be used: {said}")
+            said = said if total == 1 else f"none of {total} rows can be used: {said}"
+            raise DataError(said, *settings)
         if more := self.count - len(self._shown):
             said += f"; and {more} more"
         if self.skip:
             return f"{self.count} of {total} rows are skipped: {said}"
         if total > 1:
             said = f"{self.count} of {total} rows cannot be used: {said}"
-        raise DataError(f"{said}. Correct or remove them, or set task.bad_rows to skip")
+        raise DataError(
+            f"{said}. Correct or remove them, or set task.bad_rows to skip",
+            *settings, "task.bad_rows",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

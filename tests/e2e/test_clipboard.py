@@ -27,7 +27,7 @@ def test_a_key_of_the_users_file_sends_the_run_to_the_clipboard_of_the_terminal(
     store = tmp_path / "grpo.db"
     record(store, name="calm-otter")
     with Terminal(["-m", "app", "--db", str(store)]) as terminal:
-        terminal.until("2 calm-otter")
+        terminal.until("calm-otter")
         terminal.press("y")  # on this screen it pins the baseline
         terminal.until("◆")
         assert b"\x1b]52;" not in terminal.raw

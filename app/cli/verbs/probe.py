@@ -113,7 +113,7 @@ def _histogram(rates: list[float]) -> list[str]:
         if 0 < rate < 1:
             counts[min(BINS - 1, int(rate * BINS))] += 1
     rows = [("never", sum(rate == 0 for rate in rates))]
-    rows += [(f"{n * BINS} to {(n + 1) * BINS} %", count) for n, count in enumerate(counts)]
+    rows += [(f"{n * BINS} to {(n + 1) * BINS}%", count) for n, count in enumerate(counts)]
     rows.append(("always", sum(rate == 1 for rate in rates)))
     most = max(count for _, count in rows)
     return [

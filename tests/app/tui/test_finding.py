@@ -70,7 +70,7 @@ async def test_a_setting_is_gone_to_on_new_run(store: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "name", "words"),
     [
-        ("clip fraction high", "Metric:", "stored as"),
+        ("cispo_clip_ratio", "Metric:", "stored as"),
         ("help: alert entropy", "Help: alert entropy_collapse", "entropy collapse"),
         ("help: groups", "Help: groups", "A row for each prompt"),
     ],

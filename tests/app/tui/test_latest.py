@@ -12,7 +12,7 @@ from tests.app.rest import until
 
 async def test_a_toast_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     app = Workbench(tmp_path / "none.db")
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
         for text in ("first", "second", "third"):
             app.notify(text)
             await pilot.pause()

@@ -162,7 +162,7 @@ async def test_search_finds_answers_and_opens_them(store: Path) -> None:
         screen.find("numbers")
         await settled(pilot, screen)
         assert screen.view.hits
-        assert "1 found" in frames.text(app)
+        assert "─ found" in frames.text(app)
         await pilot.press("J")
         await settled(pilot, screen)
         assert screen.view.hit == 1

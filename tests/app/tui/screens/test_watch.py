@@ -64,7 +64,7 @@ async def test_frames_are_whole_at_every_size_and_theme(
         text = frames.text(app)
         assert "Sampling 64 answers to 8 prompts" in text
         assert "step 25/60" in text or "25/60" in text
-        assert "2 answers to prompt 1" in text
+        assert "answers to prompt 1" in text
 
 
 @pytest.mark.parametrize("size", SIZES)
