@@ -60,6 +60,8 @@ class RunsTable(ViewPanel):
         waiting = f"{view.waiting} in the queue (Q)" if view.waiting else ""
         count = len(view.runs)
         runs = f"{count} run" if count == 1 else f"{count} runs"
+        if view.more:
+            runs = f"the first {runs}, / finds others"
         parts = [p for p in (*hidden, marked, waiting, runs) if p]
         return " · ".join(parts)
 

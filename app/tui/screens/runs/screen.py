@@ -30,6 +30,7 @@ from experiments.errors import NoStoreError, StoreError
 from experiments.reader import StoreReader
 from experiments.values import RunSummary
 
+MOST_RUNS = 5000  # in the table; a search finds the others
 POLL_S = 0.5
 PREVIEW_DELAY_S = 0.12
 WORDS: Final = {
@@ -153,7 +154,7 @@ class RunsScreen(ControlScreen):
         def read(reader: StoreReader) -> tuple[tuple[RunSummary, ...], int]:
             runs = reader.runs(
                 view.filter, sort=view.sort, columns=(*view.columns, *extra),
-                archived=view.archived, metrics=METRICS,
+                archived=view.archived, metrics=METRICS, limit=MOST_RUNS + 1,
             )  # fmt: skip
             return runs, sum(item.state == "queued" for item in reader.queue())
 
@@ -166,7 +167,8 @@ class RunsScreen(ControlScreen):
         except StoreError as error:
             self.view = replace(self.view, problem=str(error), loaded=True)
             return
-        self.view = replace(self.view.with_runs(runs), waiting=waiting)
+        more = len(runs) > MOST_RUNS
+        self.view = replace(self.view.with_runs(runs[:MOST_RUNS]), waiting=waiting, more=more)
         await self._read_sight()
 
     async def _read_sight(self) -> None:

@@ -40,6 +40,7 @@ class View:
     preview: Preview | None = None
     problem: str = ""
     waiting: int = 0
+    more: bool = False  # whether the store has runs beyond those of the table
 
     @property
     def rows(self) -> tuple[Row, ...]:

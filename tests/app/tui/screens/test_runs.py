@@ -11,6 +11,7 @@ from app.tui import messages as msg
 from app.tui.app import Workbench
 from app.tui.preferences import Preferences
 from app.tui.screens.runs import RunsScreen
+from app.tui.screens.runs import screen as screen_module
 from app.tui.screens.runs.columns import fitting
 from app.tui.screens.runs.panels import PreviewPanel, RunsTable
 from app.tui.screens.runs.texts import as_csv, records
@@ -90,6 +91,20 @@ async def test_a_filter_is_typed_and_ended(store: Path) -> None:
         await pilot.press("escape")
         await pilot.pause()
         assert len(screen.view.runs) == 3
+
+
+async def test_a_store_of_many_runs_shows_the_first_and_a_search_finds_the_others(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen_module, "MOST_RUNS", 2)
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        assert [run.name for run in screen.view.runs] == ["otter-2", "otter-1"]
+        assert "the first 2 runs, / finds others" in frames.text(app)
+        await pilot.press("slash", *"otter-0", "enter")
+        await until(app, lambda: [run.name for run in screen.view.runs] == ["otter-0"])
+        assert "finds others" not in frames.text(app)
 
 
 async def test_a_filter_that_is_wrong_says_so(store: Path) -> None:
