@@ -149,7 +149,8 @@ _SPECS = (
           "during the step. Where they and the step time grow together, the machine is busy.",
           "none", "s"),
     _spec("time/environment", "time: environment", "Seconds in which sampling waited for "
-          "environments and no row could go on. It is part of the time for sampling.", "down", "s"),
+          "environments and no row could continue. It is part of the time for sampling.", "down",
+          "s"),
     _spec("turns/mean", "turns", "Mean turns of the model in an answer. It tells how much of a "
           "dialogue the model makes use of.", "none", "turns"),
     _spec("turns/max", "most turns", "Turns of the longest dialogue. At task.max_turns it was "

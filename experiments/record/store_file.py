@@ -73,7 +73,7 @@ class StoreFile:
 
 
 def has_pages(log: str, count: int) -> bool:
-    """Whether a write-ahead log has so many pages since it was last started.
+    """Whether a write-ahead log has this many pages since it was last started.
 
     Its file is not cut when it is started again: a page belongs to it if its header has the two
     numbers (salts) that the log's header has.

@@ -148,7 +148,7 @@ def _require_hub_names(base: Path, weights: Mapping[str, mx.array]) -> None:
     packed = (".scales", ".biases")
     there: set[str] = set()
     for file in base.glob("*.safetensors"):
-        arrays: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
+        arrays: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]  # a file of arrays
         there |= {name for name in arrays if not name.endswith(packed)}
     unknown = sorted(weights.keys() - there)
     if unknown:
@@ -225,7 +225,7 @@ def _opened_peft(draft: Path, config: ModelConfig) -> nn.Module:
     """The base model with the written adapter added to its weights: W + alpha / r * B A."""
     model, *_ = load_parts(config.model_copy(update={"adapter": None}))
     settings = json.loads((draft / "adapter_config.json").read_text(encoding="utf-8"))
-    arrays: dict[str, mx.array] = mx.load(str(draft / PEFT_FILE))  # type: ignore[assignment]
+    arrays: dict[str, mx.array] = mx.load(str(draft / PEFT_FILE))  # type: ignore[assignment]  # a file of arrays
     scale = settings["lora_alpha"] / settings["r"]
     weights = flatten(model.parameters())
     changed: dict[str, mx.array] = {}

@@ -17,7 +17,7 @@ from grpo_engine.control import Control
 from grpo_engine.distributed.lifeline import Lifeline
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.distributed.workers import Workers
-from grpo_engine.environments.dialogues import open_environments, specs_of
+from grpo_engine.environments.dialogues import Environments, open_environments, specs_of
 from grpo_engine.errors import CheckpointError
 from grpo_engine.evaluation.pinned import first_pins
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
@@ -147,19 +147,9 @@ def load_run(
     )
     render, notes = _renderer(config, task, policy).usable()
     task = render.task
-    environments = open_environments(
-        config, task, folder, render, policy.end_ids, stack.enter_context, lambda: control.stop_now
-    )
-    for text in (*why, *policy.notes, *notes):
+    for text in filter(None, (*why, *policy.notes, *notes, given.note())):
         yield NoteWritten(step=step, text=text)
-    if note := given.note():
-        yield NoteWritten(step=step, text=note)
-    scorer = stack.enter_context(
-        Scorer(
-            config, task, folder, control, policy.tokenizer, local=given.rewards,
-            environments=None if environments is None else environments.pool.rewards,
-        )
-    )  # fmt: skip
+    environments, scorer = _user_code(config, control, folder, stack, policy, render, given)
     rows = yield from _fitted_rows(config, policy, render, ranks, workers, step)
     sampling = Sampling.of(config.rollout)
     if sampling.truncated:
@@ -187,6 +177,24 @@ def load_run(
     run.progress.entropy_bonus = run.progress.entropy_control = recipe.entropy_bonus
     run.progress.pins = first_pins(run)
     return run
+
+
+def _user_code(
+    config: RunConfig, control: Control, folder: Path, stack: ExitStack, policy: Policy,
+    render: PromptRenderer, given: Given,
+) -> tuple[Environments | None, Scorer]:  # fmt: skip
+    """Start the processes of the run's environments, if it has any, and of its rewards."""
+    task = render.task
+    environments = open_environments(
+        config, task, folder, render, policy.end_ids, stack.enter_context, lambda: control.stop_now
+    )
+    scorer = stack.enter_context(
+        Scorer(
+            config, task, folder, control, policy.tokenizer, local=given.rewards,
+            environments=None if environments is None else environments.pool.rewards,
+        )
+    )  # fmt: skip
+    return environments, scorer
 
 
 def _policy(

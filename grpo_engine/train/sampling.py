@@ -132,10 +132,9 @@ def sample_and_score(
     return [
         SampledGroup(
             index=row.group, example=example, prompt_ids=prompt.ids, prompt_text=prompt.text,
-            prefill=prefill_of(prompt.prompt), attempt=row.attempt,
-            rollouts=group_rollouts, scores=group_scores,
+            prefill=row.prefill, attempt=row.attempt, rollouts=own, scores=scores_of_group,
         )
-        for row, prompt, example, (group_rollouts, group_scores) in zip(
+        for row, prompt, example, (own, scores_of_group) in zip(
             prompt_rows, prompts, examples, scored, strict=True
         )
     ]  # fmt: skip

@@ -47,7 +47,7 @@ class WatchScreen(ControlScreen):
         Binding("p", "prompt(-1)", "previous prompt", id="watch.previous", show=False,
                 tooltip="Show the previous prompt of the step"),
         Binding("less_than_sign", "seek(-1)", "step", id="watch.back", key_display="< >",
-                tooltip="The step before, while the run goes on; in a replay, go there"),
+                tooltip="The step before, while the run continues; in a replay, go there"),
         Binding("greater_than_sign", "seek(1)", "later step", id="watch.forth", show=False,
                 tooltip="The step after"),
         Binding("left_curly_bracket", "seek(-10)", "ten steps", id="watch.back_far", show=False,
