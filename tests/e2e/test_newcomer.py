@@ -161,7 +161,7 @@ def start_the_starter(visit: Visit) -> None:
 
 def see_rollouts_arrive(visit: Visit) -> None:
     """Answers arrive; the reward rises from the first steps to the later ones."""
-    visit.until("2 answers to prompt 1")
+    visit.until("answers to prompt 1")
     visit.until(lambda: rise(visit) > 0)
 
 
