@@ -50,6 +50,7 @@ def test_the_run_ends_at_the_measurement_at_which_the_condition_holds(
 def test_what_was_not_measured_yet_ends_no_run() -> None:
     assert ends_at("!eval/accuracy > .9", {"kl": 1.0}, {"eval/accuracy": 0.5}) == 1
     assert ends_at("kl > .3 eval/accuracy < .5", *kls(1.0, 1.0)) is None
+    assert ends_at("kl > .3 !eval/accuracy > .9", {"kl": 1.0}, {"eval/accuracy": 0.5}) == 1
 
 
 def test_an_evaluation_counts_once_however_many_steps_follow() -> None:

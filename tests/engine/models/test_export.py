@@ -140,10 +140,10 @@ def test_the_biases_and_the_own_head_of_a_qwen2_model_are_written(tmp_path: Path
 
 
 def test_pairing_rotary_halves_is_undone_by_reading() -> None:
-    # two heads of four rows: halves (0 1)(2 3) become pairs (0 2)(1 3)
-    array = np.arange(8, dtype=np.float32)[:, None]
-    paired = architectures.interleaved(array, 2)
-    assert paired.ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    # three heads of four rows: halves (0 1)(2 3) become pairs (0 2)(1 3)
+    array = np.arange(12, dtype=np.float32)[:, None]
+    paired = architectures.interleaved(array, 3)
+    assert paired.ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11]
 
 
 def test_llama_3s_rotary_factors_are_those_that_reading_finds_again() -> None:

@@ -146,3 +146,11 @@ def test_the_best_checkpoint_is_best_by_the_chosen_metric(world: Path, tmp_path:
     assert saved is not None
     assert saved.state["progress"]["best_step"] == best
     assert saved.state["progress"]["best_score"] == scores[best]
+
+
+def test_the_untrained_policy_is_not_among_the_best(world: Path, tmp_path: Path) -> None:
+    config = settings(world, steps=1, evaluation=EVERY, optimizer={"learning_rate": 0.0})
+    events_of(config, tmp_path)  # both evaluations score the same
+    saved, _ = checkpoint.latest(tmp_path)
+    assert saved is not None
+    assert saved.state["progress"]["best_step"] == 1
