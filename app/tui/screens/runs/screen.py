@@ -172,7 +172,9 @@ class RunsScreen(ControlScreen):
         await self._read_sight()
 
     async def _read_sight(self) -> None:
-        rows = self.query_one(RunsTable).in_sight()
+        if not (tables := self.query(RunsTable)):
+            return  # the screen was closed while the store was read
+        rows = tables.first().in_sight()
         runs = [row.run for row in rows if row.run is not None]
         wanted = [run for run in runs if run.active or run.key not in self.view.sparks]
         chosen = self.view.chosen
