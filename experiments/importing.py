@@ -98,7 +98,7 @@ def _other(path: Path) -> StoreReader:
 def _runs(other: StoreReader) -> tuple[RunSummary, ...]:
     try:
         return other.runs(archived=True, sort="created")
-    except Exception as error:
+    except Exception as error:  # the file is from elsewhere
         raise ImportRefusedError(
             f"the runs of {other.path} cannot be read ({type(error).__name__}: {error})"
         ) from error

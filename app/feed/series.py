@@ -21,7 +21,7 @@ RECENT = 2048  # values; a checkpoint to resume from is more recent than that
 class SeriesView:
     """One metric as charts draw it; bucket i holds the steps i*width to (i+1)*width - 1.
 
-    `low` and `high` are NaN where no value came, and inf and -inf where none of them was a number.
+    `low` and `high` are NaN in a bucket without values, inf and -inf in one without finite values.
     """
 
     width: int

@@ -151,7 +151,7 @@ class RunApp(ThemedApp):
     def _launch_elsewhere(self, message: msg.LaunchRequested, where: str | None) -> None:
         if where in ("detached", "queue"):
             self.post_message(
-                msg.LaunchRequested(message.config, where, message.parent)  # type: ignore[arg-type]
+                msg.LaunchRequested(message.config, where, message.parent)  # type: ignore[arg-type]  # one of the two
             )
 
     async def _show_starting(self, message: msg.LaunchRequested) -> None:

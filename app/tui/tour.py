@@ -63,7 +63,7 @@ class Tour:
         return STOPS[self.place] if self.place < len(STOPS) else None
 
     def pressed(self, key: str, screen: Screen[Any]) -> bool:
-        """Go on if this is the key that the sentence asks for; say whether it was."""
+        """Show the next sentence if this is the key asked for; return whether it is."""
         stop = self.stop
         if stop is None or getattr(screen, "mode", "") != stop.mode:
             return False

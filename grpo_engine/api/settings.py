@@ -54,7 +54,7 @@ def tree_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _section(key: str, value: Any) -> Any:
-    """A keyword's value as it is in the tree: an object for a section stands for one setting."""
+    """A keyword's value as the tree of settings has it; an object becomes the setting it names."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
     if isinstance(value, Mapping) and not (key == "task" and not _are_settings(value)):

@@ -91,7 +91,7 @@ class Worker:
             value, found = getattr(self, what)(asked, arrays)
         except ClosedError:
             raise
-        except Exception as error:
+        except Exception as error:  # told to the engine, which ends the run
             trace = traceback.format_exc()
             failed = {"error": type(error).__name__, "message": str(error), "trace": trace}
             send(self.engine, failed)

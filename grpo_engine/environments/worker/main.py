@@ -242,7 +242,7 @@ def schemas(tools: Mapping[str, Callable[..., Any]]) -> list[dict[str, Any]]:
     for name, tool in tools.items():
         try:
             found.append(get_json_schema(tool))
-        except Exception as error:
+        except Exception as error:  # users' code may raise anything
             raise RewardError(
                 f"tool {name} cannot be described to the model ({error}); give it a docstring with "
                 "a line for each parameter under `Args:`, and types"

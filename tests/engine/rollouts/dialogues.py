@@ -4,14 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import mlx.core as mx
-
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import make_rows
 from grpo_engine.rollouts.dialogue import Dialogues, EnvironmentReply
-from grpo_engine.rollouts.noise import token_keys
-from grpo_engine.rollouts.sampler import draw
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
+from tests.engine.rollouts.oracle import take_one
 
 Script = Mapping[tuple[int, int], EnvironmentReply]  # by row and turn; a missing one ends it
 
@@ -76,16 +73,7 @@ def one_by_one(
             row.hear(failure)
             row.finish = "environment_error"
         while row.finish is None:
-            ids = [*row.prompt.ids, *row.ids]
-            logits = policy.model(mx.array([ids]))[:, -1]
-            seen = None
-            if sampling.repetition_penalty != 1:
-                seen = mx.zeros(logits.shape, mx.bool_)
-                seen[0, mx.array(sorted(set(ids)))] = True
-            keys = token_keys([row.key], [len(row.ids)])
-            token, logprob, raw = (x.item() for x in draw(logits, sampling, keys, seen=seen))
-            row.take(int(token), float(logprob), float(raw))  # type: ignore[arg-type]
-            row.settle(sampling, policy.end_ids, [])
+            take_one(policy, row, sampling)
             if row.finish in ("stop", "stop_string"):
                 row.ask(policy.end_ids)
                 reply = script.get((row.place, row.turn), EnvironmentReply(done=True))

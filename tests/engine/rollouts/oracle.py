@@ -7,6 +7,7 @@ import mlx.core as mx
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import make_rows
 from grpo_engine.rollouts.noise import token_keys
+from grpo_engine.rollouts.row import Row
 from grpo_engine.rollouts.sampler import draw
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 
@@ -19,14 +20,19 @@ def sample_one_by_one(
     policy.module.eval()
     for row in rows:
         while row.finish is None:
-            ids = [*row.prompt.ids, *row.ids]
-            logits = policy.model(mx.array([ids]))[:, -1]
-            seen = None
-            if sampling.repetition_penalty != 1:
-                seen = mx.zeros(logits.shape, mx.bool_)
-                seen[0, mx.array(sorted(set(ids)))] = True
-            keys = token_keys([row.key], [len(row.ids)])
-            token, logprob, raw = (x.item() for x in draw(logits, sampling, keys, seen=seen))
-            row.take(int(token), float(logprob), float(raw))  # type: ignore[arg-type]
-            row.settle(sampling, policy.end_ids, [])
+            take_one(policy, row, sampling)
     return [row.rollout(policy.end_ids) for row in rows]
+
+
+def take_one(policy: Policy, row: Row, sampling: Sampling) -> None:
+    """Sample a row's next token from a forward over all before it."""
+    ids = [*row.prompt.ids, *row.ids]
+    logits = policy.model(mx.array([ids]))[:, -1]
+    seen = None
+    if sampling.repetition_penalty != 1:
+        seen = mx.zeros(logits.shape, mx.bool_)
+        seen[0, mx.array(sorted(set(ids)))] = True
+    keys = token_keys([row.key], [len(row.ids)])
+    token, logprob, raw = (x.item() for x in draw(logits, sampling, keys, seen=seen))
+    row.take(int(token), float(logprob), float(raw))  # type: ignore[arg-type]
+    row.settle(sampling, policy.end_ids, [])

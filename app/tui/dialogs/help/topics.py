@@ -30,7 +30,7 @@ PANELS: Mapping[str, Part] = {
         ("limit", "a guide line: beyond it an alert is raised. A distant one is in the title."),
         ("z", "shows the chosen chart alone, with a crosshair, zoom, smoothing and a log axis."),
         ("m", "chooses among all metrics that the run records."),
-        ("< >", "look at earlier steps: groups and answers show that step, the curves go on."),
+        ("< >", "look at earlier steps: groups and answers show that step, curves stay live."),
         ("⏎", "explains the chosen chart."),
     )),
     "answers": Part("answers", (
