@@ -27,8 +27,8 @@ from typing import Any
 from app.feed import demo
 from docs.screens import SEVERAL
 from experiments.reader import StoreReader
-from grpo_engine.alerts.rules import RULES
-from grpo_engine.alerts.state import Alerts, Limits
+from grpo_engine.alerts.rules import RULES, Limits
+from grpo_engine.alerts.state import Alerts
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.events import (

@@ -27,14 +27,15 @@ from grpo_engine.control import Control
 from grpo_engine.events import EvaluationFinished, Event, RunFailed, StepFinished
 from grpo_engine.platform import blas
 from grpo_engine.presets import preset
+from grpo_engine.run.given import NOTHING
 from grpo_engine.run.session import Run
 from grpo_engine.setup.opening import load_run
-from grpo_engine.tasks.base import load_task
-from grpo_engine.train.advantages import rows_to_train, step_advantages
-from grpo_engine.train.samples import as_float, gather
-from grpo_engine.train.sampling import StepGroups, sample_step
-from grpo_engine.train.update import update
+from grpo_engine.setup.parts import load_tasks
 from grpo_engine.trainer import run
+from grpo_engine.training.advantages import rows_to_train, step_advantages
+from grpo_engine.training.samples import as_float, gather
+from grpo_engine.training.sampling import StepGroups, sample_step
+from grpo_engine.training.update import update
 
 TUNINGS = ("lora", "full")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -97,7 +98,7 @@ def first_update(
     """
     with ExitStack() as stack:
         current: Run = drain(
-            load_run(config, Control(), folder, stack, load_task(config.task), 0, threads=1)
+            load_run(config, Control(), folder, stack, load_tasks(config, NOTHING), 0, threads=1)
         )
         given = given or drain(sample_step(current, 1))
         samples = gather(given.groups, current.recipe)

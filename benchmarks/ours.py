@@ -1,5 +1,6 @@
 """One of this project's training steps per turn: python -m benchmarks.ours MODEL WORK [k=v ...].
 
+`shared=false` lets each worker have its own weights.
 It uses the trainer of `grpo-tui train`, without the recorder.
 """
 
@@ -10,11 +11,13 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from benchmarks import gate, work
 from benchmarks.work import Work
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
+from grpo_engine.distributed import workers
 from grpo_engine.events import GroupScored, RunFailed, StepFinished
 from grpo_engine.platform import blas
 
@@ -77,6 +80,10 @@ def main(model: str, name: str, *changes: str) -> None:
     given = dict(change.split("=", 1) for change in changes)
     fast = {n.removeprefix("fast."): json.loads(v) for n, v in given.items() if n[:5] == "fast."}
     settings = {n: json.loads(v) for n, v in given.items() if n[:5] != "fast."}
+    if not settings.pop("shared", True):
+        mock.patch.object(
+            workers, "LEAST_SHARED", sys.maxsize
+        ).start()  # each worker reads and folds its own weights
     if fast:
         settings["run.workers"] = 1  # switches are set in this process only
         _switch(fast)
@@ -115,8 +122,6 @@ def _report(metrics: Any, groups: list[GroupScored]) -> None:
 
 def _switch(changes: dict[str, Any]) -> None:
     """Load every policy with other fast paths."""
-    from unittest.mock import patch
-
     from grpo_engine.policy.load import load_policy
     from grpo_engine.policy.switches import FastPaths
 
@@ -125,7 +130,7 @@ def _switch(changes: dict[str, Any]) -> None:
         policy.fast = replace(FastPaths(), **changes)
         return policy
 
-    patch("grpo_engine.setup.opening.load_policy", load).start()
+    mock.patch("grpo_engine.setup.opening.load_policy", load).start()
 
 
 if __name__ == "__main__":

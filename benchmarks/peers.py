@@ -57,14 +57,16 @@ class Tool:
         self.process.wait(60)
 
 
-def start(name: str, model: Path, work: Work, threads: int, folder: Path) -> Tool:
+def start(
+    name: str, model: Path, work: Work, threads: int, folder: Path, *changes: str
+) -> Tool:  # fmt: skip
     """Start a tool and wait until it has loaded."""
     count = str(threads)
     env = {**os.environ, "BENCH_THREADS": count, "BENCH_FOLDER": str(folder / "out")}
     env |= {"OPENBLAS_NUM_THREADS": count, "OMP_NUM_THREADS": count, "PYTHONUNBUFFERED": "1"}
     if name == "grpo-tui":
         rows = f"optimizer.micro_rows={MICRO_ROWS}"
-        command = [sys.executable, "-m", "benchmarks.ours", str(model), work.name, rows]
+        command = [sys.executable, "-m", "benchmarks.ours", str(model), work.name, rows, *changes]
     else:
         script = "peer_trl.py" if name == "TRL" else "peer_mlx_lm_lora.py"
         python = environments.python_of("trl" if name == "TRL" else "mlx-lm-lora", folder)

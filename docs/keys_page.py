@@ -19,8 +19,9 @@ HEAD = """\
 
 Letters never fire while a field has the focus; `esc` leaves the field and keeps its text. Arrows
 are also `h j k l`. `tab` and `shift+tab` go from panel to panel, `ctrl+o` puts a letter on each
-panel and field, `ctrl+p` finds every action by its name. The last line of each screen shows the
-keys that matter there, `?` explains the focused panel and lists all keys.
+panel and field, `ctrl+p` finds everything by its name. The last line of each screen shows the
+keys that matter there, `?` explains the focused panel and lists all keys. `(` `)` resize the
+focused panel, `X` hides it and `Z` undoes that; it is remembered.
 
 Keys can be changed: `settings.json` in the configuration folder (Linux `~/.config/grpo-tui`, macOS
 `~/Library/Application Support/grpo-tui`) maps the names in the last column to keys, as in
@@ -36,11 +37,14 @@ SECTIONS = {
     "Lab": ("LabScreen",),
     "Charts, on Compare and where z on Watch's curves leads": ("ChartScreen", "ExploreScreen"),
     "Compare": ("CompareScreen",),
+    "Chat": ("ChatScreen", "AnswersPanel"),
+    "Lists": ("Pick", "Picker", "LatestScreen"),
     "Help, questions and fields": ("HelpScreen", "Choice", "Ask", "CrashScreen", "FindBar"),
 }
 PANELS = {"Curves": "curves", "Lanes": "answers", "Groups": "groups", "AlertsLog": "alerts · log",
           "QueueScreen": "queue", "Choice": "questions", "Ask": "fields", "HelpScreen": "help",
-          "CrashScreen": "error", "FindBar": "search"}  # fmt: skip
+          "CrashScreen": "error", "FindBar": "search", "AnswersPanel": "answers",
+          "Picker": "runs, metrics", "LatestScreen": "messages"}  # fmt: skip
 
 
 def classes() -> dict[str, list[Binding]]:

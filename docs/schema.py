@@ -23,6 +23,10 @@ ROOT = Path(__file__).resolve().parent.parent
 IN_PLACE_OF_A_METHOD = "  # type: ignore[assignment]  # a column, not the method of tuple"
 PAGE = ROOT / "docs" / "schema.md"
 ROWS = ROOT / "experiments" / "db" / "stored.py"
+# tables of which no whole row is read or written with plain sqlite3
+BY_NAME = (
+    "run_param", "run_tag", "key_set", "metric_key", "metric_hidden", "control", "migration",
+)  # fmt: skip
 KINDS = {"int": "integer", "float": "real", "str": "text"}
 
 HEAD = """# The store's schema
@@ -127,11 +131,12 @@ def _section(row: type[SQLModel]) -> str:
 
 def row_types() -> str:
     """The text of stored.py."""
-    names = {row.__name__.removesuffix("Row"): str(row.__tablename__) for row in declared()}
+    read = [row for row in declared() if str(row.__tablename__) not in BY_NAME]
+    names = {row.__name__.removesuffix("Row"): str(row.__tablename__) for row in read}
     tables_of = "".join(f'    {name}: "{table}",\n' for name, table in names.items())
-    return "\n\n".join(
-        [ROWS_HEAD, *(_row_type(row) for row in declared()), f"TABLES = {{\n{tables_of}}}\n"]
-    )
+    others = "".join(f'    "{table}",\n' for table in BY_NAME)
+    end = f"TABLES = {{\n{tables_of}}}\nNAMES = (\n    *TABLES.values(),\n{others})\n"
+    return "\n\n".join([ROWS_HEAD, *map(_row_type, read), end])
 
 
 def _row_type(row: type[SQLModel]) -> str:

@@ -5,7 +5,8 @@
 
 One run is the recording that comes with the program; where several are needed, they are those of
 docs/several.tar.xz: starter runs with two settings of `beta` and two seeds each, which `--record`
-trains again. `--store` takes the runs of another store for both.
+trains again. `--store` takes the runs of another store for both; `dialogue` needs one, whose last
+run is of the preset `guess`.
 """
 
 import argparse
@@ -66,9 +67,10 @@ SHOTS = {
     "same-prompt": Shot("rollouts", False, (
         "WAIT:passes", "t", "WAIT:[60", "[", "WAIT:[50", "[", "WAIT:[40", "[", "WAIT:[30", "[",
         "WAIT:[20", "WAIT:prob.", "D"), ("by step", "changes")),
+    "dialogue": Shot("rollouts", False, ("WAIT:turn 1",), ("higher", "lower"), answer=(40, 1, 1)),
     "lab": Shot("rollouts", False,
-                ("WAIT:token 1 of 6", "v", "WAIT:what if", "down", *["right"] * 3),
-                ("clipped in the group", "from the run"), answer=(26, 10, 7)),
+                ("WAIT:token 1 of 6", "v", "WAIT:what if", "right", "a", "down", *["right"] * 2),
+                ("60 steps", "from the run"), answer=(26, 10, 7)),
     "compare": Shot("runs", True, ("home", *["space"] * len(RUNS), "d"),
                     ("5 Compare", "algorithm.beta", "4 runs")),
     "help": Shot("watch", False, ("down", "question_mark"), ("KL", "stored as")),
@@ -252,6 +254,8 @@ def main() -> None:
     unknown = set(args.names) - {*SHOTS, "replay"}
     if unknown:
         parser.error(f"no picture is named {', '.join(sorted(unknown))}")
+    if "dialogue" in args.names and args.store is None:
+        parser.error("dialogue needs --store, with a run of `train --preset guess`")
     if args.record:
         record_several()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -259,7 +263,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         one = args.store or demo.unpack(Path(folder))
         many = args.store or demo.unpacked(SEVERAL, Path(folder) / "several")
-        for name in args.names or [*SHOTS, "replay"]:
+        usual = [name for name in SHOTS if name != "dialogue" or args.store is not None]
+        for name in args.names or [*usual, "replay"]:
             for width, height in sizes:
                 began = time.monotonic()
                 if name == "replay":

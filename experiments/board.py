@@ -18,18 +18,20 @@ Value = TypeVar("Value", bound="DataclassInstance")
 class Growing:
     """A rollout on the board; tokens are appended to a list and joined only when someone reads."""
 
-    __slots__ = ("_finish", "_new", "_rollout", "_tokens")
+    __slots__ = ("_finish", "_new", "_rollout", "_spans", "_tokens", "_waits_since")
 
     def __init__(self, rollout: BoardRollout) -> None:
         self._rollout = rollout
         self._tokens, self._finish = rollout.tokens, rollout.finish
+        self._spans, self._waits_since = list(rollout.spans), rollout.waits_since
         self._new: list[str] = []
 
     def grow(self, delta: ev.RowDelta) -> None:
-        """Append sampled tokens."""
         self._new.append(delta.text)
         self._tokens += delta.tokens
         self._finish = delta.finish or self._finish
+        self._spans += delta.spans
+        self._waits_since = time.time() if delta.waits else None
 
     def look(self) -> BoardRollout:
         """Return the current rollout; the same object while nothing changed."""
@@ -37,8 +39,9 @@ class Growing:
             text = self._rollout.text + "".join(self._new)
             self._new.clear()
             self._rollout = BoardRollout(
-                index=self._rollout.index, text=text, tokens=self._tokens, finish=self._finish
-            )
+                index=self._rollout.index, text=text, tokens=self._tokens, finish=self._finish,
+                spans=tuple(self._spans), waits_since=self._waits_since,
+            )  # fmt: skip
         return self._rollout
 
 
@@ -173,7 +176,7 @@ class Board:
         self._rollouts[group.index] = {
             one.index: Growing(BoardRollout(
                 index=one.index, text=one.text, tokens=ev.model_tokens(one.ids, one.spans),
-                finish=one.finish,
+                finish=one.finish, spans=tuple(map(ev.unscored, one.spans)),
             ))
             for one in group.rollouts
         }  # fmt: skip
@@ -193,10 +196,14 @@ def board_from_json(data: Mapping[str, Any]) -> BoardView:
     Earlier versions put scores on the board.
     """
     groups = tuple(
-        _of(BoardGroup, group, rollouts=tuple(_of(BoardRollout, row) for row in group["rows"]))
+        _of(BoardGroup, group, rollouts=tuple(map(_rollout_from_json, group["rows"])))
         for group in data["groups"]
     )
     return _of(BoardView, data, groups=groups)
+
+
+def _rollout_from_json(row: Mapping[str, Any]) -> BoardRollout:
+    return _of(BoardRollout, row, spans=tuple(_of(ev.Span, span) for span in row.get("spans", ())))
 
 
 def _of(kind: type[Value], data: Mapping[str, Any], **changes: Any) -> Value:

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -119,19 +120,12 @@ def _dropped(store: ExperimentStore, uid: str) -> bool:
 def _whole(store: ExperimentStore, row: RunRow) -> Iterator[int]:
     """Fill a new run completely, or remove it; a killed import leaves it marked."""
     assert row.id is not None
-    _mark(store, row.id, INTERRUPTED)
+    store.set_note(row.id, INTERRUPTED)
     try:
         yield row.id
     except BaseException:
         purge(store, row.id)
         raise
-
-
-def _mark(store: ExperimentStore, run: int, note: str) -> None:
-    with store.session() as session:
-        kept = session.get(RunRow, run)
-        assert kept is not None
-        kept.note = note
 
 
 def _copy_run(store: ExperimentStore, other: StoreReader, run: RunSummary) -> tuple[str, str]:
@@ -152,23 +146,9 @@ def _fill(store: ExperimentStore, other: StoreReader, row: RunRow, detail: RunDe
     run = detail.summary
     with store.session() as session:
         for attempt in detail.attempts:
-            session.add(
-                AttemptRow(
-                    run_id=row.id,
-                    n=attempt.n,
-                    from_step=attempt.from_step,
-                    until_step=attempt.until_step,
-                    host=attempt.host,
-                    boot="",
-                    pid=attempt.pid,
-                    pid_start="",
-                    started_at=attempt.started_at,
-                    heartbeat=attempt.heartbeat,
-                    progress_at=attempt.progress_at,
-                    ended_at=attempt.ended_at or attempt.heartbeat,
-                    cause=escape(attempt.cause),
-                )
-            )
+            ended, cause = attempt.ended_at or attempt.heartbeat, escape(attempt.cause)
+            same = asdict(attempt) | {"ended_at": ended, "cause": cause}
+            session.add(AttemptRow(run_id=row.id, boot="", pid_start="", **same))
     last = detail.attempts[-1].n if detail.attempts else 1
     _write(store, row, last, _pages(other, run.key))
     with store.session() as session:
@@ -246,7 +226,7 @@ def import_completions(store: ExperimentStore, files: Sequence[Path], name: str 
                 )
             )  # fmt: skip
         _write(store, row, 1, _steps(rows))
-        _mark(store, key, "")
+        store.set_note(key, "")
     return [(row.short, title)]
 
 

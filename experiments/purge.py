@@ -10,6 +10,7 @@ from experiments.db.connection import begin, open_writer
 from experiments.db.paths import run_folder
 from experiments.db.spilled import spilled
 from experiments.errors import StoreError
+from experiments.starts import drop_unused
 from experiments.store import ExperimentStore
 
 GROUPS = 50
@@ -37,6 +38,7 @@ def purge(store: ExperimentStore, run: int) -> int:
         begin(conn)
         conn.execute("DELETE FROM run WHERE id = ?", (run,))
         conn.execute("COMMIT")
+        drop_unused(conn, store.path)
         # return free pages to the file system a few at a time
         while conn.execute("PRAGMA freelist_count").fetchone()[0] > 0:
             before = conn.execute("PRAGMA freelist_count").fetchone()[0]

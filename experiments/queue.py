@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlmodel import col, select
+from sqlmodel import Session, col, select
 
 from experiments.db.configs import config_hash, config_tree, json_text, verbatim
 from experiments.db.machine import host_name, is_alive, process_start
@@ -104,7 +104,6 @@ class RunQueue:
         self._change(item, **changes)
 
     def cancel(self, item: int) -> None:
-        """Cancel a waiting run."""
         self.finish(item, "cancelled")
 
     def requeue(self, state: str, sweep: int | None = None, item: int | None = None) -> int:
@@ -154,19 +153,22 @@ class RunQueue:
     def item(self, item: int) -> QueueItemRow:
         """Return an item, detached from any session."""
         with self.store.session() as session:
-            row = session.get(QueueItemRow, item)
-            if row is None:
-                raise QueryError(f"there is no queued run {item}")
+            row = _found(session, item)
             session.expunge(row)
             return row
 
     def _change(self, item: int, **values: Any) -> None:
         with self.store.session() as session:
-            row = session.get(QueueItemRow, item)
-            if row is None:
-                raise QueryError(f"there is no queued run {item}")
+            row = _found(session, item)
             for name, value in values.items():
                 setattr(row, name, value)
+
+
+def _found(session: Session, item: int) -> QueueItemRow:
+    row = session.get(QueueItemRow, item)
+    if row is None:
+        raise QueryError(f"there is no queued run {item}")
+    return row
 
 
 def owner() -> str:

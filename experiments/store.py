@@ -92,7 +92,7 @@ class ExperimentStore:
 
     def create_run(
         self, config: Any, *, name: str = "", status: str = "running", parent: int | None = None,
-        sweep: int | None = None, code_version: str = "", tags: Iterable[str] = (), uid: str = "",
+        code_version: str = "", tags: Iterable[str] = (), uid: str = "",
     ) -> RunRow:  # fmt: skip
         """Store a new run with its settings and create its folder."""
         tree = config_tree(config)
@@ -107,7 +107,7 @@ class ExperimentStore:
                 ),
                 status=status, created_at=now_iso(), config=verbatim(tree),
                 config_hash=config_hash(tree), code_version=escape(code_version), versions="{}",
-                parent_id=parent, sweep_id=sweep, **promoted(tree),
+                parent_id=parent, **promoted(tree),
             )  # fmt: skip
             session.add(row)
             session.flush()
@@ -129,7 +129,6 @@ class ExperimentStore:
             return reader.resolve(run).key
 
     def has_uid(self, uid: str) -> bool:
-        """Return whether the store has a run with this uid."""
         with self.session() as session:
             return _exists(session, RunRow.uid, uid)
 
@@ -145,10 +144,7 @@ class ExperimentStore:
     def last_attempt(self, run: int) -> int:
         """Return the number of the newest attempt; 0 if there is none."""
         with self.session() as session:
-            last = session.exec(
-                select(func.max(AttemptRow.n)).where(AttemptRow.run_id == run)
-            ).one()
-            return last or 0
+            return _last_attempt(session, run)
 
     def start_attempt(self, run: int, from_step: int, config: Any = None) -> int:
         """Begin the next attempt; rows of earlier attempts beyond `from_step` are hidden.
@@ -158,35 +154,24 @@ class ExperimentStore:
         with self.session() as session:
             if config is not None:
                 _replace_settings(session, run, config_tree(config))
-            last = session.exec(
-                select(func.max(AttemptRow.n)).where(AttemptRow.run_id == run)
-            ).one()
-            number = (last or 0) + 1
+            number = _last_attempt(session, run) + 1
+            now = now_iso()
             session.exec(
                 update(AttemptRow)
                 .where(col(AttemptRow.run_id) == run)
                 .values(
                     until_step=func.min(func.coalesce(AttemptRow.until_step, from_step), from_step),
-                    ended_at=func.coalesce(AttemptRow.ended_at, now_iso()),
+                    ended_at=func.coalesce(AttemptRow.ended_at, now),
                 )
             )
-            session.exec(
-                update(ControlRow)
-                .where(col(ControlRow.run_id) == run, col(ControlRow.outcome) == "")
-                .values(outcome="expired")
-            )
-            now = now_iso()
+            _expire_requests(session, run)
             row = AttemptRow(
                 run_id=run, n=number, from_step=from_step, host=host_name(), boot=boot_id(),
                 pid=os.getpid(), pid_start=process_start(os.getpid()), started_at=now,
                 heartbeat=now, progress_at=now,
             )  # fmt: skip
             session.add(row)
-            session.exec(
-                update(RunRow)
-                .where(col(RunRow.id) == run)
-                .values(status="running", ended_at=None, error="")
-            )
+            _set(session, run, status="running", ended_at=None, error="")
             if number > 1:
                 raw = session.connection().connection.dbapi_connection
                 _hide(raw, run, number, from_step)  # type: ignore[arg-type]
@@ -205,11 +190,7 @@ class ExperimentStore:
                 .where(col(RunRow.id) == run, col(RunRow.status).in_(("running", "paused")))
                 .values(status="aborted", ended_at=now_iso(), error=escape(cause))
             )
-            session.exec(
-                update(ControlRow)
-                .where(col(ControlRow.run_id) == run, col(ControlRow.outcome) == "")
-                .values(outcome="expired")
-            )
+            _expire_requests(session, run)
 
     def rename(self, run: int, name: str) -> None:
         """Rename the run; names are unique."""
@@ -229,12 +210,10 @@ class ExperimentStore:
             _set(session, run, note=escape(note))
 
     def set_archived(self, run: int, archived: bool) -> None:
-        """Hide the run from lists, or show it."""
         with self.session() as session:
             _set(session, run, archived=int(archived))
 
     def tag(self, run: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> None:
-        """Add and remove tags of a run."""
         with self.session() as session:
             _set(session, run)
             gone = {escape(tag) for tag in remove}
@@ -247,7 +226,6 @@ class ExperimentStore:
             session.add_all(RunTagRow(run_id=run, tag=tag) for tag in sorted(wanted))
 
     def mute(self, run: int, rule: str, muted: bool = True) -> None:
-        """Mute or unmute an alert rule in a run."""
         with self.session() as session:
             row = session.exec(
                 select(AlertRow).where(
@@ -260,19 +238,17 @@ class ExperimentStore:
 
     # -- viewers and requests -------------------------------------------------------------------
 
-    def request(self, run: int, verb: str, *, by: str = "", argument: str = "") -> int:
+    def request(self, run: int, verb: str, *, argument: str = "") -> int:
         """Send a request to the run's process; return the request's key."""
         if verb not in VERBS:
             raise QueryError(f"unknown request {verb!r}; choose from {', '.join(VERBS)}")
         with self.session() as session:
-            attempt = session.exec(
-                select(func.max(AttemptRow.n)).where(AttemptRow.run_id == run)
-            ).one()
-            if attempt is None:
+            attempt = _last_attempt(session, run)
+            if not attempt:
                 raise StoreError("this run was never started, so it takes no requests")
             row = ControlRow(
                 run_id=run, attempt=attempt, verb=verb, argument=escape(argument),
-                asked_at=now_iso(), asked_by=escape(by or f"pid {os.getpid()}"),
+                asked_at=now_iso(), asked_by=f"pid {os.getpid()}",
             )  # fmt: skip
             session.add(row)
             session.flush()
@@ -300,12 +276,22 @@ def _param_rows(run: int, tree: Mapping[str, Any]) -> list[RunParamRow]:
     ]
 
 
-def _replace_settings(session: Session, run: int, tree: Mapping[str, Any]) -> None:
+def _last_attempt(session: Session, run: int) -> int:
+    last = session.exec(select(func.max(AttemptRow.n)).where(AttemptRow.run_id == run)).one()
+    return last or 0
+
+
+def _expire_requests(session: Session, run: int) -> None:
     session.exec(
-        update(RunRow)
-        .where(col(RunRow.id) == run)
-        .values(config=verbatim(tree), config_hash=config_hash(tree), **promoted(tree))
+        update(ControlRow)
+        .where(col(ControlRow.run_id) == run, col(ControlRow.outcome) == "")
+        .values(outcome="expired")
     )
+
+
+def _replace_settings(session: Session, run: int, tree: Mapping[str, Any]) -> None:
+    settings = promoted(tree)
+    _set(session, run, config=verbatim(tree), config_hash=config_hash(tree), **settings)
     session.exec(delete(RunParamRow).where(col(RunParamRow.run_id) == run))
     session.add_all(_param_rows(run, tree))
 

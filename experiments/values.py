@@ -14,6 +14,7 @@ from grpo_engine.events import (
     Group,
     Origin,
     RewardValue,
+    Span,
     TokenNumbers,
 )
 from grpo_engine.metrics import Direction
@@ -29,8 +30,6 @@ ENDED: frozenset[str] = frozenset({"completed", "stopped", "aborted", "failed", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSummary:
-    """The summary of one metric of one run, with the steps of the extremes."""
-
     key: str
     direction: Direction
     first: float | None
@@ -52,7 +51,6 @@ class MetricSummary:
 
     @property
     def best_step(self) -> int | None:
-        """The step of `best`."""
         return {"up": self.max_step, "down": self.min_step, "none": self.last_step}[self.direction]
 
 
@@ -88,6 +86,7 @@ class RunSummary:
     archived: bool
     parent: str | None
     sweep: str | None
+    sweep_id: int | None
     attempts: int
     bytes: int
     config_hash: str
@@ -102,9 +101,16 @@ class RunSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunDetail:
-    """A run with its settings and attempts."""
+class Ancestor:
+    """A run that another began from: at a checkpoint's step, or with its settings alone (None)."""
 
+    id: str
+    name: str
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDetail:
     summary: RunSummary
     config: Mapping[str, Any]
     settings: Mapping[str, Any]
@@ -112,6 +118,15 @@ class RunDetail:
     versions: Mapping[str, str]
     attempts: tuple["AttemptView", ...]
     folder: str
+    ancestry: tuple[Ancestor, ...] = ()
+
+    @property
+    def descent(self) -> str:
+        """Where the run comes from: "step 20 of base ← settings of first"; empty for a new one."""
+        return " ← ".join(
+            f"settings of {one.name}" if one.step is None else f"step {one.step} of {one.name}"
+            for one in self.ancestry
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +157,6 @@ class MetricSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepView:
-    """A finished step without its metrics."""
-
     step: int
     attempt: int
     at: float
@@ -183,12 +196,28 @@ class GroupView(Group):
 class TokenRow(TokenNumbers):
     """One rollout's tokens with their numbers.
 
-    `sampler` are the log-probabilities under the sampling policy at its temperature.
+    `sampler` are the log-probabilities under the sampling policy at its temperature. `spans` are
+    stored with the rollout and left out where only numbers are read.
     """
 
     ids: tuple[int, ...]
     sampler: tuple[float, ...]
     ends: tuple[int, ...] = ()
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """The places of the model's tokens."""
+        replies = self.replies
+        return tuple(place for place in range(len(self.ids)) if place not in replies)
+
+    @property
+    def replies(self) -> frozenset[int]:
+        """The places of an environment's tokens."""
+        return frozenset(
+            place for span in self.spans if span.kind == "environment"
+            for place in range(span.start, span.start + span.length)
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +269,6 @@ class AlertView(AlertRaised):
 
     @property
     def last_step(self) -> int:
-        """The last step at which the rule held."""
         return self.step
 
 
@@ -254,8 +282,6 @@ class EvaluationView(EvaluationFinished):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointView:
-    """A saved checkpoint, and whether it still exists."""
-
     step: int
     path: str
     best: bool
@@ -291,12 +317,18 @@ class PostMortem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardRollout:
-    """A rollout that is being sampled in the current step; it has no score yet."""
+    """A rollout that is being sampled in the current step; it has no score yet.
+
+    `spans` are the turns and replies of a dialogue so far, `waits_since` when its environment was
+    asked for the reply that has not come yet.
+    """
 
     index: int
     text: str
     tokens: int
     finish: Finish | None = None
+    spans: tuple[Span, ...] = ()
+    waits_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,14 +370,8 @@ ControlState = Literal["asked", "taken", "done", "expired", "no answer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlView:
-    """A request to a run and its outcome, explained in `message`."""
+    """How far a request to a run is, explained in `message`."""
 
-    key: int
-    run: int
-    verb: str
-    asked_at: str
-    taken_at: str | None
-    outcome: Literal["", "done", "expired", "refused"]
     state: ControlState
     message: str
 

@@ -1,7 +1,8 @@
 """GRPO on MLX as a generator of events, independent of any screen or database.
 
 From Python: `train`, `iterate`, `resume` and `evaluate` runs, with `recipe`, `RunConfig`, `Task`,
-`load_policy`, and the maths in `advantages` and `policy_loss`. Names are loaded when first used.
+`Environment`, `Reply`, `load_policy`, and the maths in `advantages` and `policy_loss`. Names are
+loaded when first used.
 """
 
 import sys
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from grpo_engine.api.policy import load_policy as load_policy
     from grpo_engine.config.recipes import recipe as recipe
     from grpo_engine.config.settings import RunConfig as RunConfig
+    from grpo_engine.environments.protocol import Environment as Environment
+    from grpo_engine.environments.protocol import Reply as Reply
     from grpo_engine.maths.advantage import advantages as advantages
     from grpo_engine.maths.loss import policy_loss as policy_loss
     from grpo_engine.tasks.base import Task as Task
@@ -41,6 +44,8 @@ if not any(isinstance(finder, type) and finder is _BeforeMlx for finder in sys.m
     sys.meta_path.insert(0, _BeforeMlx)
 
 PUBLIC = {
+    "Environment": "grpo_engine.environments.protocol",
+    "Reply": "grpo_engine.environments.protocol",
     "RunConfig": "grpo_engine.config.settings",
     "Task": "grpo_engine.tasks.base",
     "advantages": "grpo_engine.maths.advantage",
@@ -53,16 +58,6 @@ PUBLIC = {
     "train": "grpo_engine.api.calls",
 }
 
-
-class _Package(type(sys)):  # type: ignore[misc]  # the class of modules
-    """This module: importing its folder `train` must not replace the function of that name."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in PUBLIC or not isinstance(value, type(sys)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 if not TYPE_CHECKING:  # a misspelt name is an error of type checkers
 

@@ -1,5 +1,8 @@
 """Named errors of the engine; each message names the value, the place and the remedy."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class EngineError(Exception):
     """Base class of the errors that the engine raises; `settings` names those that would fix it."""
@@ -84,3 +87,11 @@ class RankLostError(EngineError):
 
 class WorkerLostError(EngineError):
     """A local worker of the run has ended."""
+
+
+def nearest(word: str, known: Iterable[str], most: int = 3) -> str:
+    """Name the known names closest to `word`, as the end of a sentence; empty if none is close."""
+    names = list(known)
+    by_leaf = [name for name in names if name.rsplit(".", 1)[-1] == word.rsplit(".", 1)[-1]]
+    found = list(dict.fromkeys(by_leaf + difflib.get_close_matches(word, names, n=3, cutoff=0.5)))
+    return f"; did you mean {' or '.join(found[:most])}?" if found else ""

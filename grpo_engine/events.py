@@ -89,6 +89,11 @@ class Span:
     info: Mapping[str, Any] = field(default_factory=dict)
 
 
+def unscored(span: Span) -> Span:
+    """The span as progress shows it: without what the environment gave for the turn."""
+    return dataclasses.replace(span, reward=None, info={})
+
+
 def model_tokens(ids: Sequence[int], spans: Iterable[Span]) -> int:
     """Tokens of an answer without its environment's; an answer without spans is one turn."""
     return len(ids) - sum(span.length for span in spans if span.kind == "environment")
@@ -175,13 +180,19 @@ class TokenNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDelta:
-    """What one row of the decoding batch gained since the last progress event."""
+    """What one row of the decoding batch gained since the last progress event.
+
+    `tokens` are the model's; `spans` those of a dialogue that ended, and `waits` says that its
+    environment has not replied yet.
+    """
 
     group: int
     index: int
     text: str
     tokens: int
     finish: Finish | None = None
+    spans: tuple[Span, ...] = sparse()
+    waits: bool = field(default=False, metadata={"sparse": True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Objects by the names that users write: `file.py:name`, `module:name`, or an installed package's.
 
-A package brings its own by entry points: group `grpo_tui.tasks`, `.rewards`, `.recipes` or
-`.recorders`, name = `module:name`.
+A package brings its own by entry points: group `grpo_tui.tasks`, `.rewards`, `.environments`,
+`.recipes` or `.recorders`, name = `module:name`.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from grpo_engine.errors import EngineError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-Kind = Literal["tasks", "rewards", "recipes", "recorders"]
+Kind = Literal["tasks", "rewards", "environments", "recipes", "recorders"]
 # begins the name of an object that only the Python process which was given it has
 GIVEN = "python:"
 
@@ -126,18 +126,32 @@ def load(point: "EntryPoint", wanted: Wanted) -> Any:
         ) from error
 
 
+def brought(kind: Kind, name: str, wanted: Wanted) -> tuple[Any, str] | None:
+    """What an installed package brings by this name, and its source file; None if none does."""
+    point = installed(kind).get(name)
+    if point is None:
+        return None
+    found = load(point, wanted)
+    return found, str(getattr(sys.modules.get(point.module), "__file__", "") or "")
+
+
 def summaries(kind: Kind) -> Iterator[tuple[str, str]]:
     """Name and words of everything that packages bring, for lists; imports nothing."""
     for name, point in installed(kind).items():
         yield name, f"From the package {package_of(point)} ({point.value})."
 
 
+def keyword_of(what: str) -> str:
+    """How Python objects of this kind are passed to `grpo_engine.resume`."""
+    return f"{what}s=[…]" if what in ("reward", "tool") else f"{what}=…"
+
+
 def refuse_given(name: str, what: str) -> None:
     """Raise if a setting names an object that only another Python process had."""
     if name.startswith(GIVEN):
         own = name.removeprefix(GIVEN)
-        keyword = "rewards=[…]" if what == "reward" else f"{what}=…"
         raise EngineError(
             f"{what} {own!r} is a Python object that was passed to grpo_engine and cannot be "
-            f"imported: pass it again from Python, as in grpo_engine.resume(run, {keyword})"
+            "imported: pass it again from Python, as in "
+            f"grpo_engine.resume(run, {keyword_of(what)})"
         )

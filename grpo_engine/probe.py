@@ -4,23 +4,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.evaluation.statistics import Interval, bootstrap, signal_at_k
 from grpo_engine.events import Event
+from grpo_engine.run.given import NOTHING
 from grpo_engine.run.session import is_stopping
 from grpo_engine.setup.opening import load_run
-from grpo_engine.tasks.base import draw, load_task
-from grpo_engine.train.samples import SampledGroup
-from grpo_engine.train.sampling import sample_and_score
+from grpo_engine.setup.parts import load_tasks
+from grpo_engine.setup.preflight import Work
+from grpo_engine.training.drawing import Drawing, take_rates
+from grpo_engine.training.sampling import sample_and_score
 
 ENOUGH = 0.8  # share of prompts with a signal that a group size should reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptsProbed:
-    """The scores of the answers at one temperature."""
+    """The scores of the answers to some prompts at one temperature."""
 
     temperature: float
     keys: tuple[str, ...]  # of the prompts
@@ -34,33 +37,59 @@ def probe(
     config: RunConfig, control: Control, *, folder: Path, prompts: int, samples: int,
     temperatures: Sequence[float],
 ) -> Iterator[Event | PromptsProbed]:  # fmt: skip
-    """Sample answers to the first training prompts, at each temperature."""
+    """Sample answers to the first training prompts, at each temperature, a few at a time."""
     with ExitStack() as stack:
-        task = load_task(config.task)
-        run = yield from load_run(config, control, folder, stack, task, 0, threads=1)
-        examples = draw(task, config.seed, 0, min(prompts, len(task.train)))
+        tasks = load_tasks(config, NOTHING)
+        most = min(prompts, sum(len(one.task.train) for one in tasks))
         each = max(1, config.rollout.prompts * config.rollout.group_size // samples)
+        work = Work(
+            together=samples * min(each, most), answers=samples * most * len(temperatures),
+            trained=False,
+        )  # fmt: skip
+        run = yield from load_run(config, control, folder, stack, tasks, 0, work=work)
+        yield from take_rates(run)
+        examples = list({one.key: one for one in Drawing(run).take(most)}.values())
         for temperature in temperatures:
             sampling = replace(run.sampling, temperature=temperature)
-            begun = run.clock.now()
-            groups: list[SampledGroup] = []
             for start in range(0, len(examples), each):
                 if is_stopping(run):
                     return
-                groups += yield from sample_and_score(
+                begun = run.clock.now()
+                groups = yield from sample_and_score(
                     run, 0, examples[start : start + each], sampling, rows=samples, first=start,
                     origin="eval",
                 )  # fmt: skip
-            right = run.scorer.right
-            yield PromptsProbed(
-                temperature=temperature,
-                keys=tuple(example.key for example in examples),
-                rewards=tuple(tuple(group.totals) for group in groups),
-                right=tuple(right.count(group.scores) for group in groups)
-                if right.function else None,
-                tokens=sum(len(rollout.ids) for group in groups for rollout in group.rollouts),
-                seconds=run.clock.now() - begun,
-            )  # fmt: skip
+                judged = all(group.right.function for group in groups)
+                yield PromptsProbed(
+                    temperature=temperature,
+                    keys=tuple(group.example.key for group in groups),
+                    rewards=tuple(tuple(group.totals) for group in groups),
+                    right=tuple(group.right.count(group.scores) for group in groups)
+                    if judged else None,
+                    tokens=sum(len(rollout.ids) for group in groups for rollout in group.rollouts),
+                    seconds=run.clock.now() - begun,
+                )  # fmt: skip
+
+
+def merged(found: Sequence[PromptsProbed]) -> list[PromptsProbed]:
+    """One for each temperature, in the order that they were tried."""
+    whole: dict[float, PromptsProbed] = {}
+    for part in found:
+        before = whole.get(part.temperature)
+        whole[part.temperature] = part if before is None else replace(
+            before,
+            keys=before.keys + part.keys,
+            rewards=before.rewards + part.rewards,
+            right=None if before.right is None or part.right is None else before.right + part.right,
+            tokens=before.tokens + part.tokens,
+            seconds=before.seconds + part.seconds,
+        )  # fmt: skip
+    return list(whole.values())
+
+
+def sizes_of(config: RunConfig, samples: int) -> list[int]:
+    """The group sizes to report: powers of 2, and the run's own."""
+    return sorted({2**n for n in range(1, 9) if 2**n <= samples} | {config.rollout.group_size})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,3 +123,34 @@ def recommended(found: Sequence[SignalAt]) -> SignalAt | None:
     """The smallest group size at which enough prompts have a signal; None if none reaches that."""
     reached = [one for one in found if one.share >= ENOUGH]
     return min(reached, key=lambda one: one.group_size) if reached else None
+
+
+def facts(probed: PromptsProbed, found: Sequence[SignalAt]) -> dict[str, Any]:
+    """The findings at one temperature as JSON values."""
+    best, answers = recommended(found), len(probed.rewards[0])
+    rates = None if probed.right is None else [count / answers for count in probed.right]
+    return {
+        "temperature": probed.temperature, "prompts": len(probed.keys), "answers": answers,
+        "tokens": probed.tokens, "seconds": probed.seconds,
+        "pass_rates": None if rates is None else dict(zip(probed.keys, rates, strict=True)),
+        "group_sizes": [
+            {"group_size": one.group_size, "share": one.share, "low": one.interval[0],
+             "high": one.interval[1], "seconds": one.seconds}
+            for one in found
+        ],
+        "recommended": best.group_size if best else None,
+    }  # fmt: skip
+
+
+BINS = 10
+
+
+def histogram(rates: Sequence[float]) -> list[tuple[str, int]]:
+    """How many prompts have which pass rate; those that are always or never right apart."""
+    counts = [0] * BINS
+    for rate in rates:
+        if 0 < rate < 1:
+            counts[min(BINS - 1, int(rate * BINS))] += 1
+    rows = [("never", sum(rate == 0 for rate in rates))]
+    rows += [(f"{n * BINS} to {(n + 1) * BINS}%", count) for n, count in enumerate(counts)]
+    return [*rows, ("always", sum(rate == 1 for rate in rates))]

@@ -2,13 +2,13 @@
 
 `_train` is the algorithm. Each part of a step is one call, implemented in these files:
 
-    sample, score        train/sampling.py    rollouts/decode.py, rewards/
-    advantages           train/advantages.py  maths/advantage.py
-    log-probabilities    train/logprobs.py    policy/forward.py
-    passes, update       train/update.py      train/loss.py, maths/loss.py, policy/optimizer.py
-    report               train/report.py      train/step.py
+    sample, score        training/sampling.py    rollouts/decode.py, rewards/
+    advantages           training/advantages.py  maths/advantage.py
+    log-probabilities    training/logprobs.py    policy/forward.py
+    passes, update       training/update.py      training/loss.py, maths/loss.py, policy/
+    report               training/report.py      training/step.py
 
-The arrays of a step are the fields of `Samples` in train/samples.py. Suffixes name their
+The arrays of a step are the fields of `Samples` in training/samples.py. Suffixes name their
 axes: B all rollouts of the step (P prompts times G completions), T tokens, F reward functions.
 
 Results depend only on the seed, the step and the weights, so that a resumed run equals an
@@ -29,7 +29,7 @@ from pathlib import Path
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control, StopNow
 from grpo_engine.errors import DataError, EngineError, RankLostError
-from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_due
+from grpo_engine.evaluation.held_out import Moment, evaluate, evaluate_if_due, rows_together
 from grpo_engine.evaluation.pinned import sample_pinned, score_pinned_after_update
 from grpo_engine.events import Event, NoteWritten, PhaseStarted, RunFailed, RunFinished, StepSkipped
 from grpo_engine.maths.around import entropy_control
@@ -39,21 +39,22 @@ from grpo_engine.run.persist import save_if_due, save_last
 from grpo_engine.run.requests import answer_requests, wait_until_recorded
 from grpo_engine.run.session import Run, is_stopping
 from grpo_engine.setup.opening import load_run, open_run
+from grpo_engine.setup.parts import Loaded, load_tasks
+from grpo_engine.setup.preflight import Work
 from grpo_engine.setup.self_check import check_itself
-from grpo_engine.tasks.base import Task
-from grpo_engine.train.advantages import (
+from grpo_engine.training.advantages import (
     advantages_read_tokens,
     needs_old_logprobs,
     rows_to_train,
     scalar_advantages,
     step_advantages,
 )
-from grpo_engine.train.logprobs import score_tokens
-from grpo_engine.train.report import groups_scored, tokens_scored
-from grpo_engine.train.samples import Samples, gather
-from grpo_engine.train.sampling import sample_step
-from grpo_engine.train.step import begin_step, finish_step, why_skipped
-from grpo_engine.train.update import UpdateResult, measure_targets, update
+from grpo_engine.training.logprobs import score_tokens
+from grpo_engine.training.report import groups_scored, tokens_scored
+from grpo_engine.training.samples import Samples, gather
+from grpo_engine.training.sampling import sample_step
+from grpo_engine.training.step import begin_step, finish_step, why_skipped
+from grpo_engine.training.update import UpdateResult, measure_targets, update
 
 
 def run(
@@ -234,9 +235,15 @@ def evaluate_only(
     config = config.model_copy(update={"stop_when": ""})
     try:
         with ExitStack() as stack:
-            task = _held_out_task(given.load_task(config.task))
+            tasks = _with_held_out(load_tasks(config, given))
+            asked = config.evaluation
+            problems = sum(min(asked.problems, len(one.task.held_out)) for one in tasks)
+            answers = problems * (asked.greedy + asked.samples)
+            work = Work(
+                together=min(answers, rows_together(config)), answers=answers, trained=False
+            )
             current = yield from load_run(
-                config, control, folder, stack, task, step, threads=1, given=given
+                config, control, folder, stack, tasks, step, given=given, work=work
             )
             yield from evaluate(current, step, moment)
     except StopNow:
@@ -245,13 +252,13 @@ def evaluate_only(
         yield _failed(step, error)
 
 
-def _held_out_task(task: Task) -> Task:
-    if not task.held_out:
+def _with_held_out(tasks: list[Loaded]) -> list[Loaded]:
+    if not any(one.task.held_out for one in tasks):
         raise DataError(
-            f"task {task.name} has no held-out problems; set task.held_out_size or "
+            f"task {tasks[0].task.name} has no held-out problems; set task.held_out_size or "
             "task.held_out_split"
         )
-    return task
+    return tasks
 
 
 def _failed(step: int, error: Exception, lost_rank: str = "") -> RunFailed:

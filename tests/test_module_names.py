@@ -96,7 +96,7 @@ def named() -> Iterator[Named]:
             if path != Path(__file__):
                 yield from in_python(path.read_text(), str(path.relative_to(ROOT)))
     for pattern in TEXTS:
-        for path in sorted(ROOT.glob(pattern)):
+        for path in filter(Path.is_file, sorted(ROOT.glob(pattern))):
             for name in in_text(path.read_text()):
                 yield str(path.relative_to(ROOT)), name
     yield from in_settings(tomllib.loads((ROOT / "pyproject.toml").read_text()))

@@ -30,7 +30,7 @@ import compileall, sys
 from importlib.util import find_spec
 for spec in filter(None, map(find_spec, sys.argv[1:])):
     for folder in spec.submodule_search_locations or ():
-        compileall.compile_dir(folder, quiet=2)
+        compileall.compile_dir(folder, quiet=2, workers=0)
 """
 NO_SPACE = ("no space left", "disk quota exceeded")
 NO_NETWORK = (
@@ -141,12 +141,13 @@ def install(uv: str | None, wanted: list[str]) -> None:
     has_pip = subprocess.run([PYTHON, "-c", "import pip"], capture_output=True, check=False)
     if has_pip.returncode:
         run([str(PYTHON), "-m", "ensurepip"], "pip is missing (Debian: apt install python3-venv)")
-    command = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", *wanted]
+    command = [str(PYTHON), "-m", "pip", "install", "--no-compile", "--disable-pip-version-check"]
+    command += wanted
     run(command, "the packages could not be installed")
 
 
 def compile_ahead() -> None:
-    """Compile what a start imports: uv does not, and some environments forbid it at run time."""
+    """Compile what a start imports, on all cores; some environments forbid it at run time."""
     command = [str(PYTHON), "-P", "-c", COMPILE, *OFTEN_LOADED]
     subprocess.run(command, stdout=subprocess.DEVNULL, env=clean(), check=False)
 

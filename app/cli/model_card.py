@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from app.text.numbers import share
 from experiments.values import EvaluationView
-from grpo_engine.config.parse import flatten
-from grpo_engine.config.settings import RunConfig
+from grpo_engine.config.parse import changed, flatten
 
 if TYPE_CHECKING:
     from grpo_engine.evaluation.target import Target
@@ -16,11 +15,7 @@ BESIDE = ("name", "model.path", "model.adapter")  # said elsewhere, or true of t
 
 def card_of(name: str, target: "Target", held_out: Sequence[str] = ()) -> str:
     """The facts of a run in Markdown, with the front matter that model hubs read."""
-    config, defaults = target.config, flatten(RunConfig())
-    changed = {
-        path: value for path, value in flatten(config).items()
-        if path not in BESIDE and value != defaults[path]
-    }  # fmt: skip
+    config = target.config
     lines = [
         "---", f"base_model: {target.base}", "tags: [grpo, reinforcement-learning]", "---",
         "", f"# {name}", "",
@@ -30,7 +25,8 @@ def card_of(name: str, target: "Target", held_out: Sequence[str] = ()) -> str:
     ]  # fmt: skip
     lines += ["## Settings that differ from the defaults", ""]
     lines += ["| setting | value |", "| --- | --- |"]
-    lines += [f"| {path} | `{value}` |" for path, value in changed.items()]
+    own = changed(flatten(config)).items()
+    lines += [f"| {path} | `{value}` |" for path, value in own if path not in BESIDE]
     return "\n".join(lines) + "\n"
 
 

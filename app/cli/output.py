@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from experiments.db.texts import visible
@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 def print_rows(
     rows: Sequence[Row], *, as_json: bool, as_csv: bool, header: Sequence[str] | None = None,
-    table: Sequence[Row] | None = None, right: Iterable[str] = (), raw: bool = False,
+    table: Sequence[Row] | None = None, raw: bool = False,
 ) -> None:  # fmt: skip
     """Print rows as JSON, CSV, or a table, which may have other columns."""
     if as_json:
@@ -28,11 +28,10 @@ def print_rows(
     elif as_csv:
         write_csv(data_stdout(), header or header_of(rows), rows, raw=raw)
     else:
-        print_table(rows if table is None else table, right=right)
+        print_table(rows if table is None else table)
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON value."""
     sys.stdout.write(json_text(value, indent=2) + "\n")
 
 
@@ -65,14 +64,14 @@ def tell(text: str) -> None:
         print(visible(line))
 
 
-def print_table(rows: Sequence[Row], *, right: Iterable[str] = ()) -> None:
+def print_table(rows: Sequence[Row]) -> None:
     """Print aligned columns, cut to the width of a terminal but whole in a pipe."""
     if not rows:
         return
     names = header_of(rows)
     heads = [visible(name) for name in names]
     cells = [[visible(shown(row.get(name))) for name in names] for row in rows]
-    numeric = {name for name in names if name in set(right) or _all_numbers(rows, name)}
+    numeric = {name for name in names if _all_numbers(rows, name)}
     widths = [
         max(width(head), *(width(line[place]) for line in cells))
         for place, head in enumerate(heads)
@@ -122,7 +121,6 @@ def shown(value: Any) -> str:
 
 
 def width(text: str) -> int:
-    """Return the number of terminal cells of the text."""
     if text.isascii():
         return len(text)
     return sum(

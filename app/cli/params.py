@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from textwrap import shorten
 from typing import Annotated
 
@@ -105,6 +106,18 @@ Sets = Annotated[
 Db = Annotated[
     str | None,
     typer.Option("--db", help="The store; else $GRPO_TUI_DB, else the platform's data folder."),
+]
+Holding = Annotated[Path | None, typer.Option("--db", help="Store that holds the run.")]
+Steps = Annotated[int | None, typer.Option(help="Training steps.")]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Run in the background and print the run's name.")
+]
+OnEnd = Annotated[
+    str, typer.Option(metavar="CMD", help="Run a shell command when the run has ended.")
+]
+ReadyFile = Annotated[Path | None, typer.Option(hidden=True)]
+JsonLines = Annotated[
+    bool, typer.Option("--json", help="Print every event as one JSON object a line.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]

@@ -1,6 +1,7 @@
 """Build a RunConfig from the command line: preset, then file, then single settings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ def assemble(
     steps: int | None = None,
     seed: int | None = None,
     name: str | None = None,
+    start: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """Merge the settings in order; without a file and a preset, start from `starter`.
+
+    `start` are the settings of a run to begin from, which take the preset's place.
 
     The user's own settings come together first, so that a file that names no recipe changes
     whichever is chosen.
@@ -27,7 +31,9 @@ def assemble(
     tree: dict[str, Any] = {}
     own = parse_sets(sets)
     where = "the command line"
-    if preset is not None or file is None:
+    if start is not None:
+        tree, where = dict(start), "the run to begin from"
+    elif preset is not None or file is None:
         from grpo_engine.presets import preset as read_preset
 
         chosen = preset or DEFAULT_PRESET
@@ -39,3 +45,23 @@ def assemble(
         if value is not None:
             tree[key] = value
     return build(tree, where)
+
+
+def checkpoint_start(ref: str, db: Path | None, *, with_optimizer: bool) -> dict[str, Any]:
+    """The settings of `RUN` or `RUN:STEP`, with the model of its checkpoint."""
+    from experiments.db.paths import run_folder, store_path
+    from experiments.reader import StoreReader
+    from grpo_engine.evaluation.target import of_run
+    from grpo_engine.run import checkpoint
+
+    name, colon, digits = ref.rpartition(":")
+    run, step = (name, int(digits)) if colon and digits.isdigit() else (ref, None)
+    path = store_path(db)
+    with closing(StoreReader(path)) as reader:
+        folder = run_folder(path, reader.resolve(run).id)
+    if step is None and (steps := checkpoint.steps(folder)):
+        step = steps[-1]
+    found = of_run(folder, {"name": ""}, step)
+    tree = found.config.model_dump(mode="json")
+    place = str(checkpoint.folder(folder, found.step)) if with_optimizer else None
+    return merge(tree, {"optimizer": {"start": place}})

@@ -5,6 +5,7 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 from app import exit_codes
 
@@ -29,3 +30,11 @@ def open_workbench() -> int:
         return int(import_module("app.tui.app").main() or exit_codes.OK)
     finally:
         gc.enable()
+
+
+def leave_to_background(*, as_json: bool) -> NoReturn:
+    """Run the same command in the background, and end this one."""
+    from app.jobs.detach import start_detached
+
+    words = [word for word in sys.argv[1:] if word != "--detach"]
+    raise SystemExit(start_detached(words, as_json=as_json))

@@ -23,12 +23,7 @@ TRAIN, WATCH, MANAGE, REFERENCE = "Train", "Watch", "Manage", "Reference"
 VERBS: Final = tuple(
     Verb(name, f"app.cli.verbs.{target}", help_, section)
     for section, name, target, help_ in (
-        (
-            TRAIN,
-            "probe",
-            "probe:probe",
-            "Try a model before a run: which group size to use.",
-        ),
+        (TRAIN, "probe", "probe:probe", "Try a model before a run: which group size to use."),
         (TRAIN, "train", "train:train", "Train with GRPO, without a screen."),
         (TRAIN, "resume", "resume:resume", "Resume a run from its last checkpoint."),
         (TRAIN, "sweep", "sweep:sweep", "Train a grid of settings and seeds, one after another."),
@@ -37,6 +32,7 @@ VERBS: Final = tuple(
         (TRAIN, "continue", "continue_:continue_", "Let a paused run continue."),
         (TRAIN, "eval", "evaluate:evaluate", "Score a run or a model on held-out problems."),
         (WATCH, "watch", "watch:watch", "Attach the live screen to a run."),
+        (WATCH, "chat", "chat:chat", "Ask a trained model and its start the same thing."),
         (WATCH, "replay", "replay:replay", "Play back a recorded run."),
         (WATCH, "demo", "demo:demo", "Play the bundled recording; needs no MLX."),
         (WATCH, "tour", "tour:tour", "Learn the workbench in nine sentences; needs no MLX."),

@@ -1,6 +1,7 @@
-"""One plain sentence about the current step, with its real numbers."""
+"""Plain sentences about the current step, with its real numbers."""
 
 import math
+from collections.abc import Sequence
 
 from app.feed.snapshot import Snapshot
 from app.text.numbers import MINUS, share, short, signed
@@ -8,25 +9,56 @@ from app.text.prompt_text import asked
 from grpo_engine.events import Group
 
 LONGEST_PROMPT = 28
+NEAR_ZERO = 0.05  # a loss; advantages are about 1 in size
+CANCELLED = 0.01  # sum of a group's advantages, as a share of their sizes
 
 
-def narrate(snapshot: Snapshot, focus: int = 0) -> str:
-    """Describe what is happening in the step; `focus` is the index of the prompt in focus."""
+def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
+    """Describe what is happening in the step; `focus` is the index of the prompt in focus.
+
+    The most important sentence comes first; a panel leaves out those that do not fit.
+    """
     if snapshot.status == "empty":
-        return "No run is open. Press 1 for the list of runs, or 2 to start one."
+        return ("No run is open. Press 1 for the list of runs, or 2 to start one.",)
     if snapshot.status == "failed" and snapshot.failure is not None:
-        return f"The run failed at step {snapshot.failure.step}: {snapshot.failure.message}"
+        return (f"The run failed at step {snapshot.failure.step}: {snapshot.failure.message}",)
+    last = _last_step(snapshot)
     if snapshot.status in ("completed", "stopped", "aborted", "lost"):
-        return _ended(snapshot)
+        return *_ended(snapshot), *last
     waiting = _waiting(snapshot)
     if waiting:
-        return waiting
+        return waiting, *last
     if not snapshot.groups:
-        return _opening(snapshot)
+        return (_opening(snapshot),)
     group = snapshot.groups[min(focus, len(snapshot.groups) - 1)]
     if not isinstance(group, Group):
-        return _sampling(snapshot)
-    return f"{_group(group)} {_step(snapshot)}".strip()
+        return _sampling(snapshot), *last, "Answers are scored when all are done."
+    return _group(group), *last, *filter(None, [_step(snapshot)])
+
+
+def _last_step(snapshot: Snapshot) -> list[str]:
+    """Whether answers of the last finished step were cut, and why its loss reads near 0."""
+    found = []
+    cut, curve = snapshot.metrics.get("completions/clipped_ratio"), snapshot.series.get("loss")
+    loss = curve.value if curve is not None else snapshot.metrics.get("loss")
+    if cut is not None:
+        most = snapshot.head.config.get("rollout", {}).get("max_new_tokens")
+        where = f"at {most} tokens" if most else "at the length limit"
+        alert = any(one.rule == "most_truncated" for one in snapshot.open_alerts)
+        cuts = f"{share(cut)} of answers cut {where}" if cut else "no answer was cut"
+        found.append(f"{'▲ ' if alert else ''}Step {snapshot.step}: {cuts}.")
+    learns = snapshot.metrics.get("grad_norm") and _cancel(snapshot.trained)
+    if loss is not None and abs(loss) < NEAR_ZERO and learns:
+        found.append(f"Loss {short(loss)} is near 0: advantages cancel, their gradients do not.")
+    return found
+
+
+def _cancel(groups: Sequence[Group]) -> bool:
+    """Whether the pushes of each group add up to nothing, though there are some."""
+    pushes = [[one.advantage for one in group.rollouts if one.advantage] for group in groups]
+    return any(pushes) and all(
+        abs(math.fsum(group)) <= CANCELLED * math.fsum(map(abs, group)) for group in pushes
+    )
 
 
 def _waiting(snapshot: Snapshot) -> str:
@@ -50,25 +82,34 @@ def _waiting(snapshot: Snapshot) -> str:
     return "The run is paused. Press . to continue."
 
 
-def _ended(snapshot: Snapshot) -> str:
+def _ended(snapshot: Snapshot) -> list[str]:
     reward = snapshot.series.get("reward")
     change = ""
     if reward is not None and reward.count > 1:
         first = next((v for v in reward.smooth if v == v), None)
         best = max(filter(math.isfinite, reward.high), default=None)
-        change = f" Average reward: {short(first)} to {short(reward.value)}, best {short(best)}."
+        change = f"Average reward: {short(first)} to {short(reward.value)}, best {short(best)}"
+        moves = snapshot.moves
+        most = max(moves, key=lambda name: abs(moves[name]), default="")
+        if len(moves) > 1 and moves[most]:
+            change += f", moved most by {most} ({signed(moves[most])})"
+        change += "."
     accuracy = snapshot.series.get("eval/accuracy")
     held_out = ""
     if accuracy is not None and accuracy.count > 1:
         first = next((v for v in accuracy.low if math.isfinite(v)), None)
-        held_out = f" Held-out accuracy: {share(first)} to {share(accuracy.last)}."
+        at = f" at step {accuracy.last_step}" if accuracy.last_step < snapshot.step else ""
+        held_out = f"Held-out accuracy: {share(first)} to {share(accuracy.last)}{at}."
     words = {"completed": "The run is complete", "stopped": "The run was stopped",
              "aborted": "The run was stopped in the middle of a step",
              "lost": "The process of this run is gone; r on Runs resumes it"}  # fmt: skip
-    return f"{words[snapshot.status]} after {snapshot.step} steps.{held_out}{change}"
+    head = f"{words[snapshot.status]} after {snapshot.step} steps."
+    return [part for part in (head, held_out, change) if part]
 
 
 def _opening(snapshot: Snapshot) -> str:
+    if snapshot.reading:
+        return "Reading what the run has recorded."
     if snapshot.status == "loading":
         return f"Loading the model {snapshot.head.model}."
     return "Loading the first prompts."
@@ -82,7 +123,10 @@ def _sampling(snapshot: Snapshot) -> str:
     text = f"Sampling {rows} answers to {len(groups)} {kinds[groups[0].origin]}"
     if board.rows_total:
         text += f": {board.finished} of {board.rows_total} are finished"
-    return f"{text}. They are scored when all are done."
+    waiting = sum(one.waits_since is not None for group in board.groups for one in group.rollouts)
+    if waiting:
+        text += f", {waiting} wait{'s' if waiting == 1 else ''} for an environment"
+    return f"{text}."
 
 
 def _group(group: Group) -> str:

@@ -165,8 +165,12 @@ def _delta(group: int, completion: ev.Completion, low: int, high: int) -> ev.Row
         length = len(completion.text)
         start, end = low * length // count, high * length // count
     finish = completion.finish if high == count else None
+    spans = tuple(
+        ev.unscored(span) for span in completion.spans
+        if low < span.start + span.length <= high
+    )  # fmt: skip
     return ev.RowDelta(group=group, index=completion.index, text=completion.text[start:end],
-                       tokens=high - low, finish=finish)  # fmt: skip
+                       tokens=high - low, finish=finish, spans=spans)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ class RunState:
         seconds = self._step_seconds()
         left = max(0, self._head.total_steps - step)
         groups_step, groups = self._shown_groups()
+        trained_step, trained = self._trained
         live = board.tokens_per_second if board.phase in ("generate", "evaluate") else 0.0
         return Snapshot(
             version=self._snapshot.version + 1,
@@ -122,6 +123,8 @@ class RunState:
             series={name: series.view() for name, series in self._series.items()},
             groups=groups,
             groups_step=groups_step,
+            trained=trained,
+            trained_step=trained_step,
             signal=tuple(self._signal),
             passes=tuple(self._passes),
             alerts=self._sorted_alerts(),

@@ -1,5 +1,7 @@
 """Session: the run on screen and its feed, folded into snapshots; uses no Textual."""
 
+from dataclasses import replace
+
 from app.feed.feed import Feed
 from app.feed.run_state import RunState
 from app.feed.snapshot import Asked, Snapshot
@@ -11,8 +13,11 @@ class Session:
         self._head = feed.head()
         self._muted: frozenset[str] = frozenset()
         self.state = RunState(self._head)
+        self.opened = False  # whether everything that was recorded before has been read once
         self._restarts = feed.restarts
-        self._shown: Snapshot | None = None  # while the feed reads towards another moment
+        # while the feed reads towards another moment; what it reads is not what happens
+        reading = replace(self.state.snapshot(), reading=True)
+        self._shown: Snapshot | None = reading if feed.catching_up else None
 
     @property
     def run(self) -> int:
@@ -35,6 +40,7 @@ class Session:
             self.state.mute(muted)
         for at, event in self.feed.facts():
             self.state.apply(event, at)
+        self.opened = self.opened or not self.feed.catching_up
         self.state.look(self.feed.board())
         status = self.feed.status()
         if status is not None:

@@ -1,7 +1,8 @@
 """Snapshot: a run at one moment, in frozen values; the only input of the panels."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from app.feed.series import SeriesView
@@ -69,8 +70,11 @@ class Snapshot:
     memory_limit_gb: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     series: Mapping[str, SeriesView] = field(default_factory=dict)
+    reading: bool = False  # what was recorded is still being read
     groups: tuple[ShownGroup, ...] = ()
     groups_step: int = 0
+    trained: tuple[ev.Group, ...] = ()  # the latest groups with scores and advantages
+    trained_step: int = 0
     signal: tuple[float, ...] = ()
     passes: tuple[ev.PassFinished, ...] = ()
     evaluation: ev.EvaluationFinished | None = None
@@ -85,6 +89,30 @@ class Snapshot:
     def active(self) -> bool:
         """Whether an engine is working on the run."""
         return self.status in ("loading", "running", "paused")
+
+    @property
+    def scored(self) -> "Snapshot":
+        """This moment with the groups scored last, while the present ones have no scores."""
+        if not self.trained or any(isinstance(group, ev.Group) for group in self.groups):
+            return self
+        return replace(self, groups=self.trained, groups_step=self.trained_step)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each reward function, as the answers were scored."""
+        rollouts = self.trained[0].rollouts[:1] if self.trained else ()
+        return {one.name: one.weight for rollout in rollouts for one in rollout.rewards}
+
+    @property
+    def moves(self) -> dict[str, float]:
+        """How far each reward function has moved the reward: weight × change of its mean."""
+        found = {}
+        for key, view in self.series.items():
+            if key.startswith("rewards/") and key.endswith("/mean"):
+                name = key.split("/")[1]
+                start = next((value for value in view.smooth if value == value), math.nan)
+                found[name] = self.weights.get(name, 1.0) * (view.value - start)
+        return found
 
     @property
     def open_alerts(self) -> tuple[AlertView, ...]:

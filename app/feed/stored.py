@@ -33,7 +33,6 @@ class StoreFeed:
     """Reads one run on its own thread; every method returns at once."""
 
     mark = ""
-    catching_up = False
     restarts = 0
 
     def __init__(self, path: Path, ref: str, *, may_control: bool = True) -> None:
@@ -50,6 +49,11 @@ class StoreFeed:
         self.caught_up = threading.Event()
         self._thread = threading.Thread(target=self._work, name="store feed", daemon=True)
         self._thread.start()
+
+    @property
+    def catching_up(self) -> bool:
+        """Return whether the history is still being read, or waits to be taken."""
+        return not self.caught_up.is_set() or not self._facts.empty()
 
     def head(self) -> Head:
         return self._head

@@ -73,9 +73,12 @@ class Verdict:
 
 def verdicts(rollout: RolloutView, group: GroupView) -> tuple[Verdict, ...]:
     """Return the labels of an answer."""
-    chips = [
-        Verdict("cut at the limit", False) if rollout.finish in CUT else Verdict("finished", True)
-    ]
+    ends = {
+        "environment_error": Verdict("environment failed", False),
+        "turns": Verdict("no turn left", None),
+        **dict.fromkeys(CUT, Verdict("cut at the limit", False)),
+    }
+    chips = [ends.get(rollout.finish, Verdict("finished", True))]
     for reward in rollout.rewards:
         if reward.value is None:
             chips.append(Verdict(f"{reward.name} does not apply", None))

@@ -33,8 +33,11 @@ class Heat:
 
 
 def heat(mode: HeatMode, row: TokenRow, terms: Sequence[TokenTerm]) -> Heat:
-    """Shade one answer's tokens, relative to the largest value of the answer."""
-    values = _values(mode, row, terms)
+    """Shade the model's tokens of an answer, relative to the largest value of the answer."""
+    replies = row.replies
+    values = tuple(
+        None if place in replies else value for place, value in enumerate(_values(mode, row, terms))
+    )
     finite = [abs(v) for v in values if v is not None and math.isfinite(v)]
     # ratios are all near 1, so shade them by their distance above the smallest
     floor = min(finite, default=0.0) if mode == "push" else 0.0

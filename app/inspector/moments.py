@@ -39,15 +39,16 @@ def moments_of(
     found: list[Moment] = []
     for place, row in enumerate(rows):
         own = terms[place] if place < len(terms) else ()
+        replies = row.replies
         if measure == "clipped":
             found += [
                 Moment(group, row.index, at, term.ratio, 0.0)
-                for at, term in enumerate(own) if term.side != "free"
+                for at, term in enumerate(own) if term.side != "free" and at not in replies
             ]  # fmt: skip
             continue
         known = [
             (value, at) for at, value in enumerate(_values(measure, row, own))
-            if value is not None and math.isfinite(value)
+            if value is not None and math.isfinite(value) and at not in replies
         ]  # fmt: skip
         if known:
             sign = 1.0 if measure == "probability" else -1.0

@@ -3,20 +3,22 @@
 MLX is imported in the thread that asks first; callers must use one thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from app.inspector.values import Side, TokenTerm
-from experiments.values import GroupView, TokenRow, TokenView
+from experiments.values import TokenRow, TokenView
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.events import UpdateTotals
 from grpo_engine.platform.device import require_mlx
 
 if TYPE_CHECKING:
     import mlx.core as mx
+    import numpy.typing as npt
 
+    from grpo_engine.maths.terms import Terms
     from grpo_engine.maths.weight import Totals
 
 T = TypeVar("T")
@@ -24,55 +26,107 @@ LAST = 1_000_000  # as a pass: each answer's last one
 SIDES: dict[int, Side] = {-1: "low", 0: "free", 1: "high", 2: "ceiling"}
 
 
-def group_terms(
-    tokens: TokenView, recipe: Recipe, *, at: int, max_length: int,
-    advantages: Sequence[Sequence[float]] | None = None,
-) -> tuple[tuple[TokenTerm, ...], ...]:  # fmt: skip
-    """Compute a group's token terms in pass `at` (0-based), or in an answer's last one before it.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Packed:
+    """The recorded numbers of answers in one pass, as [B,T] arrays; `known` by the loss's names."""
 
-    Every row must have `updates`. `advantages` replaces the recorded ones, for the lab.
+    new: "mx.array"
+    old: "mx.array"
+    ids: "mx.array"
+    mask: "mx.array"
+    advantages: "mx.array"
+    known: Mapping[str, "mx.array"]
+    floor_entropy: "mx.array | None"  # what the lowest entropy of a pushed token is taken from
+    group_ids: "mx.array"
+    totals: "Totals"
+    entropy_bonus: float
+    minibatches: tuple[int, ...]  # of each answer
+
+
+OPTIONAL = ("ref", "sampler", "entropy", "values", "old_values", "returns")
+
+
+def packed(rows: Sequence[TokenRow], at: int, groups: Sequence[int] = ()) -> Packed:
+    """Pack answers in pass `at` (0-based), or in an answer's last one before it.
+
+    Every row must have `updates`, and some row tokens. `groups` are the answers' groups, one if
+    not given.
     """
     require_mlx()
     import mlx.core as mx
 
-    from grpo_engine.maths.loss import policy_loss
-
-    rows = tokens.rows
-    width = max((len(row.ids) for row in rows), default=0)
-    if width == 0:
-        return tuple(() for _ in rows)
-    new = [of_pass(row.passes, at) or row.old for row in rows]
-    drawn = [row.sampled or row.sampler for row in rows]
+    width = max(len(row.ids) for row in rows)
+    entropy = [of_pass(row.entropies, at) or row.entropy for row in rows]
     arrays = {
         "ref": [row.reference for row in rows],
-        "sampler": drawn,
-        "entropy": [of_pass(row.entropies, at) or row.entropy for row in rows],
+        "sampler": [row.sampled or row.sampler for row in rows],
+        "entropy": entropy,
         "values": [of_pass(row.values, at) or () for row in rows],
         "old_values": [row.old_values for row in rows],
         "returns": [row.returns for row in rows],
     }
-    known: dict[str, Any] = {
-        name: _pad(given, width) for name, given in arrays.items() if all(given)
-    }
+    known = {name: _pad(given, width) for name, given in arrays.items() if all(given)}
+    first = [row.entropy for row in rows]
     totals = [of_pass(row.updates, at) or UpdateTotals(rows=1, tokens=1) for row in rows]
-    chosen = replace(recipe, entropy_bonus=totals[0].entropy_bonus)
-    recorded_for = _without_missing(chosen, arrays.keys() - known.keys())
-    loss = policy_loss(
-        _pad(new, width),
-        _pad([row.old for row in rows], width),
-        known.pop("ref", None),
-        _pad(list(map(_by_token, rows, advantages or [row.advantages for row in rows])), width),
-        _pad([inside(row) for row in rows], width),
-        recorded_for,
-        group_ids=mx.zeros((len(rows),), dtype=mx.int32),
-        token_ids=_pad([row.ids for row in rows], width),
-        max_length=max_length,
+    return Packed(
+        new=_pad([of_pass(row.passes, at) or row.old for row in rows], width),
+        old=_pad([row.old for row in rows], width),
+        ids=_pad([row.ids for row in rows], width),
+        mask=_pad([inside(row) for row in rows], width),
+        advantages=_pad(list(map(_by_token, rows)), width),
+        known=known,
+        floor_entropy=_pad(first, width) if all(first) else known.get("entropy"),
+        group_ids=mx.array(list(groups) or [0] * len(rows), dtype=mx.int32),
         totals=_together(totals),
-        **known,
+        entropy_bonus=totals[0].entropy_bonus,
+        minibatches=tuple(one.minibatch for one in totals),
     )
-    terms = _lists(loss.terms)
+
+
+def loss_terms(
+    numbers: Packed, recipe: Recipe, *, max_length: int,
+    advantages: "npt.NDArray[Any] | None" = None, totals: "Totals | None" = None,
+) -> "Terms":  # fmt: skip
+    """The engine's loss terms of recorded numbers; others than the recorded ones if given.
+
+    What the recipe reads and the run did not record has no weight.
+    """
+    import mlx.core as mx
+
+    from grpo_engine.maths.loss import policy_loss
+
+    chosen = replace(recipe, entropy_bonus=numbers.entropy_bonus)
+    known: dict[str, Any] = {"ref": None, **numbers.known}
+    return policy_loss(
+        numbers.new,
+        numbers.old,
+        advantages=numbers.advantages if advantages is None else mx.array(advantages),
+        mask=numbers.mask,
+        recipe=_without_missing(chosen, set(OPTIONAL) - numbers.known.keys()),
+        group_ids=numbers.group_ids,
+        token_ids=numbers.ids,
+        max_length=max_length,
+        totals=totals or numbers.totals,
+        **known,
+    ).terms
+
+
+def group_terms(
+    tokens: TokenView, recipe: Recipe, *, at: int, max_length: int
+) -> tuple[tuple[TokenTerm, ...], ...]:
+    """Compute a group's token terms in pass `at` (0-based), or in an answer's last one before it.
+
+    Every row must have `updates`.
+    """
+    rows = tokens.rows
+    if not any(row.ids for row in rows):
+        return tuple(() for _ in rows)
+    terms = _lists(loss_terms(packed(rows, at), recipe, max_length=max_length))
     return tuple(
-        tuple(_term(terms, row, i, t, new[i][t]) for t in range(len(row.ids)))
+        tuple(
+            _term(terms, row, i, t, (of_pass(row.passes, at) or row.old)[t])
+            for t in range(len(row.ids))
+        )
         for i, row in enumerate(rows)
     )
 
@@ -108,31 +162,6 @@ def not_recorded(tokens: TokenView, recipe: Recipe, think_budget: int) -> str:
     return f"its term is not known: this run did not record {' or '.join(missing)}" * bool(missing)
 
 
-def group_advantages(groups: Sequence[GroupView], recipe: Recipe) -> list[list[list[float]]]:
-    """Return the advantages of a step under another recipe: [group][answer][1 value].
-
-    Signals that need more than final rewards (`process`, `gae`) keep the recorded ones.
-    """
-    require_mlx()
-    from grpo_engine.maths.advantage import advantages
-
-    recorded = [[[r.advantage or 0.0] for r in group.rollouts] for group in groups]
-    names = list(dict.fromkeys(w.name for g in groups for r in g.rollouts for w in r.rewards))
-    if recipe.per_token or not names:
-        return recorded
-    weight = {w.name: w.weight for g in groups for r in g.rollouts for w in r.rewards}
-    table, ids = [], []
-    for number, group in enumerate(groups):
-        for rollout in group.rollouts:
-            scores = {w.name: w.value for w in rollout.rewards}
-            table.append([scores.get(name) for name in names])
-            ids.append(number)
-    result = advantages(table, ids, recipe, [weight[name] for name in names])
-    flat: Any = result.values.tolist()
-    values = iter(flat)
-    return [[[next(values)] for _ in group.rollouts] for group in groups]
-
-
 def _without_missing(recipe: Recipe, missing: AbstractSet[str]) -> Recipe:
     # what was not recorded has no weight: those parts of the loss read 0
     changes: dict[str, Any] = {}
@@ -161,14 +190,17 @@ def _together(updates: Sequence[UpdateTotals]) -> "Totals":
 
 def _pad(rows: Sequence[Sequence[float]], width: int) -> "mx.array":
     import mlx.core as mx
+    import numpy as np
 
-    padded = [[*row, *[0] * (width - len(row))] for row in rows]
-    return mx.array(padded, dtype=mx.float32)
+    padded = np.zeros((len(rows), width), np.float32)
+    for place, row in enumerate(rows):
+        padded[place, : len(row)] = row
+    return mx.array(padded)
 
 
-def _by_token(row: TokenRow, advantages: Sequence[float]) -> Sequence[float]:
+def _by_token(row: TokenRow) -> Sequence[float]:
     """One advantage for the answer, or one for each of its tokens, as one for each token."""
-    return tuple(advantages) * len(row.ids) if len(advantages) == 1 else advantages
+    return row.advantages * len(row.ids) if len(row.advantages) == 1 else row.advantages
 
 
 FIELDS = (

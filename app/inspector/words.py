@@ -13,7 +13,9 @@ FAR = 1e6
 def why(term: TokenTerm, recipe: Recipe, *, first_pass: bool) -> str:
     """Explain in one sentence what happens to the token and why."""
     if not term.in_loss:
-        return "left out: it was forced by the think budget, or its answer was cut at the limit"
+        return (
+            "left out: forced by the think budget, or its answer was cut or its environment failed"
+        )
     if term.advantage == 0:
         return "no push: its answer scored like the others of its group"
     if not term.kept:

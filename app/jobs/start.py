@@ -1,5 +1,6 @@
 """Start a run, wherever it trains: its settings, its folder, its record in the store."""
 
+import json
 import tempfile
 import time
 import traceback
@@ -13,7 +14,7 @@ from experiments.db.paths import run_folder, runs_folder, store_path
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
-from grpo_engine.errors import CheckpointError, EngineError
+from grpo_engine.errors import CheckpointError, ConfigError, EngineError
 from grpo_engine.events import Event, PhaseStarted, RunFailed
 from grpo_engine.names import refuse_given
 from grpo_engine.platform.device import require_open_files
@@ -94,20 +95,66 @@ def new_job(
     """Prepare a new run; one that is not stored uses `folder`."""
     if launched_rank():
         return follower(config, resume=False)
+    config = with_pass_rates(config, store_path(db))
     if not store:
         return Job(config=config, folder=folder or loose_folder(config, db), resume=False)
     from experiments.record.recorder import recorded
+    from experiments.starts import keep
     from grpo_engine.versions import versions
 
+    kept, origin = keep(store_path(db), config.model_dump())
+    config = build(merge(config.model_dump(mode="json"), kept)) if kept else config
     control, version = control or Control(), versions().get("grpo-tui", "")
     recorder, handle = recorded(store_path(db), lambda recorder: recorder.start_run(
         config, name=config.name, control=control, code_version=version, tags=tags,
-        parent=parent or None,
+        parent=parent or origin or None,
     ))  # fmt: skip
     return Job(
         config=config, folder=handle.folder, resume=False, recorder=recorder, handle=handle,
         control=control,
     )  # fmt: skip
+
+
+def with_pass_rates(config: RunConfig, store: Path) -> RunConfig:
+    """Write the pass rates of a run that `task.pass_rates` names to a file, and name that."""
+    from experiments.errors import StoreError
+    from experiments.reader import StoreReader
+
+    named = config.task.pass_rates
+    if not named or Path(named).expanduser().exists():
+        return config
+    try:
+        with closing(StoreReader(store)) as reader:
+            run = reader.resolve(named)
+            scores, settings = reader.scores(run.key), reader.run(run.key).config
+    except StoreError as error:
+        raise ConfigError(
+            f"task.pass_rates {named!r} is neither a file nor a run of the store: {error}",
+            "task.pass_rates",
+        ) from error
+    from grpo_engine.rewards.right import Right
+
+    rates: dict[str, float] = {}
+    others = settings["task"].get("others", {})
+    for key, columns in scores.items():
+        further = next((one for label, one in others.items() if key.startswith(f"{label}/")), None)
+        rule = (further or settings["evaluation"]).get("accuracy", "")
+        right = Right.of(rule, "", list(columns))
+        if right.function:
+            values = columns[right.function]
+            rates[key] = sum(map(right.holds, values)) / len(values)
+    if not rates:
+        raise ConfigError(
+            f"task.pass_rates: run {run.name} has no answers to training problems that are known "
+            "to be right or wrong; name another run",
+            "task.pass_rates",
+        )
+    answers = settings.get("rollout", {}).get("group_size", 1)
+    file = run_folder(store, run.id) / "pass-rates.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"answers": answers, "pass_rates": rates}), encoding="utf-8")
+    task = config.task.model_copy(update={"pass_rates": str(file)})
+    return config.model_copy(update={"task": task})
 
 
 def resumed_job(
@@ -168,6 +215,10 @@ def refuse_python_objects(config: RunConfig) -> None:
     refuse_given(config.task.name, "task")
     for name in config.rewards.functions:
         refuse_given(name, "reward")
+    for name in config.task.tools:
+        refuse_given(name, "tool")
+    for name in config.task.environments.values():
+        refuse_given(name, "environment")
 
 
 def follower(config: RunConfig, *, resume: bool) -> Job:

@@ -3,16 +3,28 @@
 import dataclasses
 import json
 from collections.abc import Sequence
+from math import fsum
 from typing import TYPE_CHECKING, Any
 
-from app.text.numbers import MINUS
+from app.text.numbers import MINUS, seconds, short, tokens
 
 if TYPE_CHECKING:
-    from experiments.compare.values import Comparison, Evaluated, PairedTest
+    from experiments.compare.values import (
+        Comparison,
+        Evaluated,
+        PairedTest,
+        RankedSetting,
+        Ranking,
+    )
     from experiments.values import RunSummary
 
 SURE = 0.05
 GREEDY = "eval/greedy/"
+NO_SWEEP = "{} is part of no sweep; space marks runs one by one."
+MAIN_METRICS = (
+    "reward", "eval/accuracy", "eval/greedy/accuracy", "kl", "completions/mean_length", "entropy",
+    "clip_ratio/region_mean",
+)  # fmt: skip
 
 
 def comparison_json(result: "Comparison", all_settings: bool = False) -> dict[str, Any]:
@@ -39,6 +51,8 @@ def comparison_json(result: "Comparison", all_settings: bool = False) -> dict[st
         },
         "seeds": [dataclasses.asdict(group) for group in result.seeds],
         "tests": [_test_json(test) for test in result.tests],
+        **({"rankings": [dataclasses.asdict(ranking) for ranking in result.rankings]}
+           if result.rankings else {}),
         "notes": list(result.notes),
     }  # fmt: skip
 
@@ -83,28 +97,97 @@ def flat_rows(result: "Comparison", all_settings: bool = False) -> list[dict[str
 
 
 def verdict(found: "Comparison", chosen: str = "", metric: str = "") -> str:
-    """Say which setting is better and with what confidence; empty without a test.
+    """Say which setting is better, how sure that is, and what would make it surer.
 
-    It is the test of the chosen run's setting, of the evaluations that `metric` is from.
+    It is about the chosen run's setting, or the best one beside the baseline's, by the evaluations
+    that `metric` is from. Empty without evaluations of the same problems.
     """
-    test = test_of(found, chosen, metric)
-    if test is None:
+    ranking = ranking_of(found, metric)
+    if ranking is None:
         return ""
-    many = sum(other.mode == test.mode for other in found.tests)
-    more = f" One of {many} tests: 1 in 20 is below .05 by chance." if many > 2 else ""
-    return sentence_of(test, found) + more
+    others = [row for row in ranking.settings if row.test]
+    row = next((row for row in others if chosen in row.own.runs), others[0])
+    assert row.test is not None
+    said = [sentence_of(row.test, found)]
+    if ranking.comparisons > 1:
+        said[0] = f"{said[0][:-1]}, corrected for {ranking.comparisons} comparisons."
+    if not ranking.seeds:
+        said.append("One seed each: the interval covers other problems, not other seeds.")
+    said.append(needed(row, ranking))
+    if ranking.comparisons > 1:
+        best = [setting_name(found, one.own.runs, inline=True)
+                for one in ranking.settings if one.may_be_best]  # fmt: skip
+        said.append(f"The best is {best[0]}." if len(best) == 1 else
+                    f"The best may be any of {len(best)}: {'; '.join(best[:4])}"
+                    f"{' …' if len(best) > 4 else ''}.")  # fmt: skip
+    return " ".join(part for part in said if part)
 
 
-def test_of(found: "Comparison", chosen: str, metric: str) -> "PairedTest | None":
-    """Return the test of a run's setting, or of the first one if that is the baseline's.
+def needed(row: "RankedSetting", ranking: "Ranking") -> str:
+    """Say how many more seeds or problems would tell a setting from the baseline's."""
+    if row.test is None or row.test.p_value < SURE:
+        return ""
+    ways = [f"{row.more_seeds} more seeds each"] if row.more_seeds else []
+    ways += [f"{row.more_problems:,} more problems"] if row.more_problems else []
+    if ways:
+        return f"To tell them apart: about {' or '.join(ways)}."
+    if not row.test.difference:
+        return ""
+    most = "100 more seeds or 7,000" if ranking.seeds else "7,000"
+    return f"So small a difference would not show with {most} more problems."
 
-    Greedy answers count where the metric is of greedy evaluations, else sampled ones if known.
-    """
+
+def ranking_of(found: "Comparison", metric: str) -> "Ranking | None":
+    """Return the ranking by greedy answers if the metric is of them, else by sampled ones."""
     first = "greedy" if metric.startswith(GREEDY) else "sampled"
-    tests = sorted(found.tests, key=lambda test: test.mode != first)
-    own = [test for test in tests if chosen in test.own.runs]
-    based = not chosen or any(chosen in test.other.runs for test in tests)
-    return next(iter(own), next(iter(tests), None) if based else None)
+    return next(iter(sorted(found.rankings, key=lambda one: one.mode != first)), None)
+
+
+def ranking_title(ranking: "Ranking") -> str:
+    """Name what a ranking is by, and what its intervals hold for."""
+    answers = "greedy answers" if ranking.mode == "greedy" else "sampled answers"
+    over = "seeds and problems" if ranking.seeds else "problems, not seeds"
+    many = f", all {ranking.comparisons} at once" if ranking.comparisons > 1 else ""
+    ours = ranking.metric in ("eval/accuracy", f"{GREEDY}accuracy")
+    goal = f"{percent(ranking.threshold)}%" if ours else f"{ranking.metric} {ranking.threshold:g}"
+    return (f"{answers} to {ranking.problems} held-out problems; 95% over {over}{many}; "
+            f"race to {goal}")  # fmt: skip
+
+
+def ranking_rows(ranking: "Ranking", found: "Comparison") -> list[dict[str, str]]:
+    """Return the settings from best to worst as text, without columns that are empty."""
+    rows = [_ranking_row(row, ranking, found) for row in ranking.settings]
+    return [{key: row[key] for key in row if any(row[key] for row in rows)} for row in rows]
+
+
+def _ranking_row(row: "RankedSetting", ranking: "Ranking", found: "Comparison") -> dict[str, str]:
+    test, reached, count = row.test, row.reached, len(row.own.runs)
+    unsure = test is not None and test.p_value >= SURE
+    alone = sum(one.may_be_best for one in ranking.settings) == 1
+    more = {
+        "+ seeds": f"{row.more_seeds}" if row.more_seeds else ">100" if ranking.seeds else "?",
+        "+ problems": f"{row.more_problems:,}" if row.more_problems else ">7,000",
+    }
+    return {
+        "setting": setting_name(found, row.own.runs),
+        "right": f"{percent(row.own.share)}%",
+        "best?": ("yes" if alone else "maybe") if row.may_be_best else "no",
+        "points": points(test.difference) if test else "baseline",
+        "95%": f"{points(test.low)} to {points(test.high)}" if test else "",
+        "p": probability(test.p_value).removeprefix("p ").removeprefix("= ") if test else "",
+        "reached": f"{reached.runs} of {count}",
+        "step": "never" if reached.step is None else f"{reached.step:g}",
+        "tokens": "" if reached.tokens is None else tokens(reached.tokens),
+        "time": "" if reached.seconds is None else seconds(reached.seconds),
+        **{name: text if unsure else "" for name, text in more.items()},
+    }
+
+
+def pooled(found: "Comparison") -> list[tuple[str, ...]]:
+    """Return the runs of each setting; single runs if all share one setting."""
+    seeds = {run: group.runs for group in found.seeds for run in group.runs}
+    groups = list(dict.fromkeys(seeds.get(run.id, (run.id,)) for run in found.runs))
+    return groups if len(groups) > 1 else [(run.id,) for run in found.runs]
 
 
 def sentence_of(test: "PairedTest", found: "Comparison") -> str:
@@ -123,22 +206,30 @@ def sentence_of(test: "PairedTest", found: "Comparison") -> str:
         f"{points(abs(test.difference))} points (95%: {points(ends[0])} to {points(ends[1])}), "
         f"{percent(shares[0])} and {percent(shares[1])}%,"
     )
-    spread = _spread(sides)
     if test.p_value < SURE:
-        return f"{better} is better than {worse}: {size} {where}; {how}.{spread}"
-    return f"No significant difference: {size} for {better} over {worse} {where}; {how}.{spread}"
+        return f"{better} is better than {worse}: {size} {where}; {how}."
+    return f"No significant difference: {size} for {better} over {worse} {where}; {how}."
 
 
-def _spread(sides: "Sequence[Evaluated]") -> str:
-    """Say how far the seeds of each setting lie apart, since the interval leaves that out."""
-    if all(len(side.runs) < 2 for side in sides):
-        return ""
-    ranges = [
-        f"{percent(min(side.shares))}–{percent(max(side.shares))}" if len(side.runs) > 1
-        else percent(side.share)
-        for side in sides
-    ]  # fmt: skip
-    return f" By seed: {ranges[0]} and {ranges[1]}%."
+def run_verdict(run: "RunSummary", tests: "Sequence[PairedTest]") -> str:
+    """Say by its last and first evaluations whether a run has learned, or how its reward went."""
+    said = []
+    for test in tests:
+        change = "rose" if test.difference > 0 else "fell"
+        change = change if test.p_value < SURE else "did not change significantly"
+        said.append(
+            f"Held-out accuracy {change}: from {percent(test.other.share)} to "
+            f"{percent(test.own.share)}%, {points(test.difference)} points "
+            f"(95%: {points(test.low)} to {points(test.high)}), on "
+            f"{evaluation_name(test, (test.other, test.own))}; {probability(test.p_value)}, "
+            f"{test.method}."
+        )
+    reward = run.metrics.get("reward")
+    if not said and reward is not None and reward.last is not None:
+        said.append(f"Whether it learned cannot be tested: it has no two evaluations of the same "
+                    f"problems (evaluation.every). Reward went from {short(reward.first)} to "
+                    f"{short(reward.last)}.")  # fmt: skip
+    return " ".join(said) or "Nothing was measured yet."
 
 
 def evaluation_name(test: "PairedTest", sides: "Sequence[Evaluated]") -> str:
@@ -182,6 +273,16 @@ def run_name(run: "RunSummary", runs: "Sequence[RunSummary]") -> str:
     """Return a run's name, followed by its id if another run has the same name or it has none."""
     unique = run.name and sum(other.name == run.name for other in runs) == 1
     return run.name if unique else f"{run.name} {run.id}".strip()
+
+
+def phase_times(runs: "Sequence[RunSummary]") -> dict[str, float]:
+    """Return the mean seconds of a step's phases, over the steps and the runs."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        for key, line in run.metrics.items():
+            if key.startswith("time/") and line.mean:
+                found.setdefault(key.removeprefix("time/"), []).append(line.mean)
+    return {name: fsum(means) / len(means) for name, means in found.items()}
 
 
 def metric_name(key: str) -> str:

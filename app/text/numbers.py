@@ -83,8 +83,8 @@ def seconds(value: float | None) -> str:
 
 
 def tokens(value: float) -> str:
-    """Format a count of tokens: `840`, `12k`, `3.4M`."""
-    return short(float(value))
+    """Format a count of tokens: `840`, `1,200`, `12k`, `3.4M`."""
+    return f"{value:,.0f}" if 999.5 <= value < 9_995 else short(float(value))
 
 
 def change(value: float, delta: float, unit: str = "") -> str:

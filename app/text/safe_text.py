@@ -107,6 +107,14 @@ def clip(text: str, width: int) -> str:
     return text[: _fit(text, width - 1)] + ELLIPSIS
 
 
+def clip_middle(text: str, width: int) -> str:
+    """Make safe and cut to `width` cells; a cut text has `…` in the middle."""
+    text = safe(text)
+    if width < 3 or cell_len(text) <= width:
+        return clip(text, width)
+    return clip(text, width - width // 2) + clip_start(text, width // 2 + 1)[1:]
+
+
 def clip_start(text: str, width: int) -> str:
     """Make safe and keep the last `width` cells; a cut text begins with `…`."""
     if width <= 0:

@@ -1,9 +1,12 @@
 """One episode of an environment with a person in the model's place."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.environments.dialogues import specs_of
@@ -12,9 +15,21 @@ from grpo_engine.errors import ConfigError, DataError
 from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.rollouts.noise import group_seed
 from grpo_engine.rollouts.prompts import reward_prompt
-from grpo_engine.tasks.base import BUILT_IN, Message, Prompt, Task, draw, load_task
+from grpo_engine.tasks.base import BUILT_IN, Prompt, Task, draw, load_task
 
 STEP = 1  # the episode is that of the first answer of a run's first step
+
+
+Line = tuple[Literal["prompt", "hint", "reply", "error"], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an episode tells the person, and whether it is over or has even failed."""
+
+    lines: tuple[Line, ...]
+    over: bool = False
+    failed: bool = False
 
 
 def is_environment(name: str) -> bool:
@@ -46,6 +61,7 @@ class Episode:
                 "task.tools",
             )
         self.row = dict(row or {})
+        self._turns, self._most_turns = 0, config.task.max_turns
         self._prompt = prompt
         self._system = "" if task is None else task.system_prompt
         self._name = str(self.row.get("environment", "")) if "" not in names else ""
@@ -54,38 +70,50 @@ class Episode:
                 f"the row's `environment` is {self._name!r}, not one of {', '.join(names)}"
             )
         self._seed = group_seed(seed=config.seed, step=STEP, prompt=key, attempt=0)
-        self.pool = EnvironmentPool(tools, names, folder, config.task.environment_time_limit)
+        self.pool = EnvironmentPool(
+            tools, names, folder, config.task.environment_time_limit,
+            interpreter=config.task.interpreter, options=config.task.options,
+        )  # fmt: skip
 
-    def begin(self) -> Sequence[Message]:
-        """The prompt's messages, with what the environment adds; call it inside the pool."""
+    def begin(self) -> Told:
+        """The prompt, with what the environment adds, and its tools; call it inside the pool."""
         job = Job(environment=self._name, row=self.row, seed=self._seed, index=0)
         (opening,) = self.pool.begin([job])
         prompt = opening.after(self._prompt)
         system = [{"role": "system", "content": self._system}] if self._system else []
         asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        return [*system, *asked]
-
-    @property
-    def failure(self) -> str:
-        """Why the episode could not begin; empty if it has."""
-        failure = self.pool.failure(0)
-        return "" if failure is None else failure.error
-
-    @property
-    def tools(self) -> list[str]:
-        """The tools by name, with their parameters."""
+        lines: list[Line] = [
+            ("prompt", f"{one.get('role')}: {one.get('content')}") for one in (*system, *asked)
+        ]
         described = (tool["function"] for tool in self.pool.described[self._name].tools)
-        return [
+        tools = [
             f"{one['name']}({', '.join(one.get('parameters', {}).get('properties', {}))})"
             for one in described
         ]
+        if tools:
+            call = '<tool_call>{"name": …, "arguments": {…}}</tool_call>'
+            lines.append(("hint", f"tools: {', '.join(tools)}; call one by {call}"))
+        failure = self.pool.failure(0)
+        if failure is not None:
+            return Told((*lines, ("error", failure.error)), over=True, failed=True)
+        return Told((*lines, self._turn()))
 
-    def answer(self, text: str) -> EnvironmentReply:
+    def answer(self, text: str) -> Told:
         """Give an answer and wait for the reply."""
         self.pool.ask(0, text)
         while not (found := self.pool.replies(0.1)):
             pass
-        return found[0][1]
+        reply = found[0][1]
+        self._turns += 1
+        if reply.error:
+            return Told((("error", f"the environment failed: {reply.error}"),), True, True)
+        lines = tuple(told(reply))
+        if reply.done or self._turns >= self._most_turns:
+            return Told((*lines, *(("reply", text) for text in self.end())), over=True)
+        return Told((*lines, self._turn()))
+
+    def _turn(self) -> Line:
+        return "hint", f"turn {self._turns + 1} of {self._most_turns}, your answer:"
 
     def end(self) -> Iterator[str]:
         """What the environment says at its end."""
@@ -96,14 +124,42 @@ class Episode:
             yield f"attributes: {json.dumps(dict(outcome.state), ensure_ascii=False)}"
 
 
-def told(reply: EnvironmentReply) -> Iterator[str]:
+def told(reply: EnvironmentReply) -> Iterator[Line]:
     """A reply for people: its text, its reward, what it told, and how long it took."""
-    if reply.error:
-        yield f"the environment failed: {reply.error}"
-        return
     if reply.text:
-        yield reply.text
+        yield "reply", reply.text
     facts = [f"reward {reply.reward:g}"] if reply.reward is not None else []
     facts += [f"{name} {value}" for name, value in reply.info.items()]
     facts += ["the episode is over"] if reply.done else []
-    yield f"({', '.join([*facts, f'{reply.ms:.0f} ms'])})"
+    yield "hint", f"({', '.join([*facts, f'{reply.ms:.0f} ms'])})"
+
+
+class Player:
+    """Keeps an episode between a person's answers."""
+
+    def __init__(self) -> None:
+        self._episode: Episode | None = None
+        self._open = ExitStack()
+
+    def close(self) -> None:
+        """End the environment's processes."""
+        self._open.close()
+        self._episode = None
+
+    def tell(self, config: RunConfig, answer: str | None) -> dict[str, Any]:
+        """Begin an episode, or give it an answer."""
+        if answer is None:
+            self.close()
+            with ExitStack() as opening:
+                folder = opening.enter_context(tempfile.TemporaryDirectory())
+                episode = Episode(config, Path(folder))
+                opening.enter_context(episode.pool)
+                found, self._open = episode.begin(), opening.pop_all()
+            self._episode = episode
+        elif self._episode is None:
+            return {"problem": "this episode has ended, for nobody answered for a while"}
+        else:
+            found = self._episode.answer(answer)
+        if found.over:
+            self.close()
+        return asdict(found)

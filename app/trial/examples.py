@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-import grpo_engine
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.embedded import EMBEDDED
 from grpo_engine.errors import EngineError, MissingPackageError, ModelError, NotFetchedError
 from grpo_engine.platform.device import require_mlx
 from grpo_engine.rollouts.prompts import PromptRenderer, RenderedPrompt, conversation
@@ -75,7 +75,10 @@ class Examples:
         try:
             render, found = self.usable(config)
             task, notes = render.task, (*notes, *found)
-            rendered = [render(example) for example in some]
+            pairs = [
+                (one, shown) for one in some if (shown := render.usable_prompt(one)) is not None
+            ]
+            some, rendered = [one for one, _ in pairs], [shown for _, shown in pairs]
         except (ModelError, MissingPackageError) as error:
             # without the tokenizer only the messages can be shown
             lacking = f"{error} Until then they are {NO_TEMPLATE}."
@@ -124,8 +127,8 @@ def is_online() -> bool:
 
 def model_folder(path: str) -> Path:
     """Return the model's folder; offline only a local one."""
-    if path == "starter":
-        return Path(grpo_engine.__file__).parent / "models" / "starter" / "model"
+    if path in EMBEDDED:
+        return EMBEDDED[path]
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder

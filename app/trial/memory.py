@@ -19,19 +19,24 @@ class Estimates:
 
     def estimate(self, config: RunConfig) -> dict[str, Any]:
         """Return bytes by purpose, the limit, and the number of answers per backward pass."""
+        from grpo_engine.environments.dialogues import specs_of
+        from grpo_engine.platform import threads
         from grpo_engine.setup import preflight
 
         policy = self.shapes(config)
         render, _ = self._examples.usable(config)
-        longest = preflight.longest_prompt(config, render)
-        rows = preflight.micro_rows(config, policy, longest)
+        longest = preflight.longest(config, render.task, policy.context_length, render)
+        processes = preflight.Processes.planned(
+            config, threads.share(), dialogues=bool(specs_of(config, render.task)[1])
+        )
+        rows = preflight.micro_rows(config, policy, longest, processes)
         found: dict[str, Any] = {
-            "limit": preflight.memory_limit(), "rows": rows, "prompt_tokens": longest,
+            "limit": preflight.memory_limit(), "rows": rows, "prompt_tokens": longest.prompt,
             "parameters": policy.parameters, "trained": policy.trainable_parameters,
-            "dtype": policy.dtype,
+            "dtype": policy.dtype, "workers": processes.count,
         }  # fmt: skip
         try:
-            made = preflight.check_memory(config, policy, longest, rows)
+            made = preflight.check_memory(config, policy, longest, rows, processes)
         except MemoryLimitError as error:
             return {**found, "peak": None, "refused": str(error)}
         return {

@@ -36,8 +36,10 @@ class Trials:
     """Keeps what it loaded for the next question."""
 
     def __init__(self, stack: ExitStack) -> None:
+        from app.trial.episode import Player
         from app.trial.examples import Examples
         from app.trial.memory import Estimates
+        from app.trial.probing import Probing
         from app.trial.ready import Readiness
         from app.trial.scores import Scores
 
@@ -45,7 +47,10 @@ class Trials:
         self._estimates = Estimates(self._examples)
         self._scores = Scores(self._examples)
         self._ready = Readiness(self._examples, self._estimates, self._scores)
-        stack.callback(self._scores.close)
+        self._probing = Probing()
+        self._player = Player()
+        for kept in (self._scores, self._probing, self._player):
+            stack.callback(kept.close)
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Answer, or give the reason in `problem`."""
@@ -59,8 +64,15 @@ class Trials:
                     return self._examples.describe(config)
                 case "memory":
                     return self._estimates.estimate(config)
+                case "probe":
+                    return self._probing.advance(config, begin=bool(question["begin"]))
+                case "stop":
+                    self._probing.close()
+                    return {}
                 case "ready":
                     return self._ready.of(config)
+                case "play":
+                    return self._player.tell(config, question["answer"])
                 case _:
                     return self._scores.score(
                         config, int(question["example"]), str(question["completion"])

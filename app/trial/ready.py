@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from app.trial.client import MAY_FETCH, PATIENCE_S, TrialError, offline
@@ -56,10 +57,13 @@ class Readiness:
         task, model = self._examples.task_key(config), config.model.model_dump_json()
         has_task = passes("task.name", "", lambda: self._examples.task(config))
         now = _without_mlx()
+        passes("record.trackers", "", lambda: _trackers(config))
         if has_task and not now:
             scored = config.rewards.model_dump_json(), config.algorithm.model_dump_json()
             key = f"{task} {scored} {self._scores.stamps(config)}"
             passes("rewards.functions", key, lambda: self._scores.rehearse(config))
+            if config.task.others:
+                passes("task.others", config.task.model_dump_json(), lambda: _tasks(config))
         # custom code of a model runs only in a run
         if not now and not config.model.trust_remote_code:
             passes("optimizer.name", config.optimizer.model_dump_json(), lambda: _rule(config))
@@ -107,10 +111,25 @@ def _without_mlx() -> str:
     return ""
 
 
+def _tasks(config: RunConfig) -> None:
+    from grpo_engine.run.given import NOTHING
+    from grpo_engine.setup.parts import load_tasks
+
+    load_tasks(config, NOTHING)
+
+
 def _rule(config: RunConfig) -> None:
     from grpo_engine.policy import optimizer
 
     optimizer.build(config.optimizer)
+
+
+def _trackers(config: RunConfig) -> None:
+    for name in config.record.trackers:
+        if name != "tensorboard" and find_spec(name) is None:
+            raise MissingPackageError(
+                f"record.trackers: the package {name} is not installed: pip install {name}"
+            )
 
 
 def refuse(found: Mapping[str, Any], *, later: bool = False) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from app.trial.examples import Examples
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
+from grpo_engine.environments.dialogues import specs_of as environments_of
 from grpo_engine.errors import EngineError
 from grpo_engine.events import total_reward
 from grpo_engine.rewards.worker.client import RewardWorker
@@ -89,6 +90,9 @@ class Scores:
 
         task, example = self._examples.task(config), self._examples.drawn(config)[0]
         specs, own = specs_of(config, task), {s.name: s.options for s in task.default_rewards}
+        has_environment = bool(environments_of(config, task)[1])
+        if not specs and has_environment:
+            return  # whether it gives a reward is known once it is loaded
         if specs and all(spec.name in own and spec.options == own[spec.name] for spec in specs):
             check_functions(config, task, [spec.name for spec in specs])
             return
@@ -102,8 +106,10 @@ class Scores:
             for place, text in enumerate(texts)
         ]  # fmt: skip
         folder, tokenizer = Path(self._folder.name), self._tokenizer(config)
-        with Scorer(config, task, folder, Control(), tokenizer) as scorer:
-            scorer.score([example] * 2, [prompt] * 2, rollouts, step=1)
+        names = () if has_environment else None
+        with Scorer(config, task, folder, Control(), tokenizer, environments=names) as scorer:
+            if not has_environment:  # made-up answers have no environment to look at
+                scorer.score([example] * 2, [prompt] * 2, rollouts, step=1)
 
     def stamps(self, config: RunConfig) -> list[int]:
         """Return the modification times of the functions' files."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from textual import events, on
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.driver import Driver
@@ -44,6 +44,8 @@ SCREENS = {
 }
 FAST, SLOW, KEY_ACTIVE_S = 1 / 12, 1 / 4, 2.0
 MESSAGES_KEPT = 200
+EARLY_S, RETRY_S = 2.0, 0.002  # how long an early key waits at most, and between two looks
+LEAVING = frozenset("12345q") | {"escape", "ctrl+p"}  # keys that need nothing that is being read
 PALETTE_HINT = "Find an action, a metric, a setting, a run or help"
 FRAMES_SHARE = 1 / 8  # of the time; the rest is left for key presses
 
@@ -55,7 +57,7 @@ def load(target: str) -> Screen[Any]:
 
 
 def finding_provider() -> type[Provider]:
-    """What finds metrics, settings, runs and help; loaded when the palette first opens."""
+    """What finds everything by its name; loaded when the palette first opens."""
     from app.tui.finding import Finding
 
     return Finding
@@ -72,7 +74,7 @@ class Workbench(RunApp):
     DEFAULT_MODE = "runs"
     ESCAPE_TO_MINIMIZE = False
     COMMAND_PALETTE_BINDING = "ctrl+p"
-    COMMANDS: ClassVar[set[Any]] = App.COMMANDS | {finding_provider}
+    COMMANDS: ClassVar[set[Any]] = {finding_provider}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("1", "mode('runs')", "Runs", id="mode.runs", show=False, tooltip="All runs"),
         Binding("2", "mode('new_run')", "New run", id="mode.new_run", show=False,
@@ -104,17 +106,20 @@ class Workbench(RunApp):
         self, store: Path | None = None, *, feed: Feed | None = None, mode: str = "runs",
         read_only: bool = False, preferences: Preferences | None = None,
         clock: Callable[[], float] = time.time, tour: bool = False,
+        first: Callable[[], Screen[Any]] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             store or store_path(), feed, preferences or Preferences(), read_only=read_only
         )
         self.clock = clock
         self.tour = Tour() if tour else None
-        self._first_mode = mode
+        self._first_mode, self._first_dialog = mode, first
         self._last_key = 0.0
         self._last_frame = self._frame_cost = 0.0
         self._idle = Snapshot()
         self.said: deque[Said] = deque(maxlen=MESSAGES_KEPT)
+        self._early: deque[events.Key] = deque()
+        self._early_until = 0.0
         self._garbage_collection = IdleGarbageCollection()
         self._preloading = Preloading(self.build_screen, SCREENS, read_only=read_only)
 
@@ -135,6 +140,8 @@ class Workbench(RunApp):
             self.animation_level = "none"
         if self._first_mode != "runs":
             await self.show_mode(self._first_mode)
+        if self._first_dialog is not None:
+            await self.push_screen(self._first_dialog())
         if not self.is_headless:
             self.obey_signals()
             self.begin_capture_print(self)
@@ -151,13 +158,51 @@ class Workbench(RunApp):
         self.reader.close()
 
     async def on_event(self, event: events.Event) -> None:
-        """Note when a key or the mouse was last used: frames are more frequent after input."""
+        """Note when a key or the mouse was last used: frames are more frequent after input.
+
+        A key waits until the keys before it are handled and what they opened is there.
+        """
         if isinstance(event, events.Key | events.MouseDown | events.MouseScrollUp):
             self._last_key = self.clock()
+        if isinstance(event, events.Key) and self._is_early(event):
+            if not self._early:
+                self._early_until = time.monotonic() + EARLY_S
+                self.set_timer(RETRY_S, self._look_at_early)
+            self._early.append(event)
+        else:
+            await self._handle(event)
+
+    async def _handle(self, event: events.Event) -> None:
         screen = self.screen if self.screen_stack else None
         if isinstance(event, events.Key) and self.tour is not None and screen is not None:
             self.tour.pressed(event.key, screen)
         await super().on_event(event)
+
+    def _is_early(self, event: events.Key) -> bool:
+        if event.is_forwarded or event.key == "ctrl+c":
+            return False
+        return bool(self._early) or not self._is_ready(event.key)
+
+    def _is_ready(self, key: str) -> bool:
+        """Whether the keys before this one are handled, and its screen has been read."""
+        if not self.screen_stack or not self.screen.is_mounted:
+            return False
+        screen = self.screen
+        if any(node.message_queue_size for node in (screen.focused or screen).ancestors_with_self):
+            return False
+        return key in LEAVING or not isinstance(screen, WorkbenchScreen) or screen.ready
+
+    def _look_at_early(self) -> None:
+        self.call_later(self._handle_early)  # not on the timer's own task
+
+    async def _handle_early(self) -> None:
+        """Handle the keys that waited, in their order."""
+        while self._early and (
+            self._is_ready(self._early[0].key) or time.monotonic() > self._early_until
+        ):
+            await self._handle(self._early.popleft())
+        if self._early:
+            self.set_timer(RETRY_S, self._look_at_early)
 
     # -- frames -----------------------------------------------------------------------------
 
@@ -284,7 +329,7 @@ class Workbench(RunApp):
 
 def open_workbench(
     store: Path | None = None, *, feed: Callable[[], Feed] | None = None, mode: str = "runs",
-    read_only: bool = False, tour: bool = False,
+    read_only: bool = False, tour: bool = False, first: Callable[[], Screen[Any]] | None = None,
 ) -> int:  # fmt: skip
     """Run the workbench on this terminal, under a parent that restores it after a native crash."""
 
@@ -292,6 +337,7 @@ def open_workbench(
         app = Workbench(
             store, feed=feed() if feed is not None else None, mode=mode, read_only=read_only,
             preferences=Preferences(preferences_path()), tour=tour,
+            first=first,
         )  # fmt: skip
         waits.shorten(over_ssh=app.capabilities.ssh)
         code = app.run()

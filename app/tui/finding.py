@@ -1,86 +1,137 @@
-"""What the command palette finds besides actions: metrics, settings, runs and help."""
+"""What the palette finds, also as `/` on Watch: actions, metrics, settings, runs and help."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
-from textual.command import Hit, Hits, Provider
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.markup import escape
 
+from app.text.numbers import with_unit
 from app.text.safe_text import safe
 from app.tui import messages as msg
 from app.tui.lifecycle import RunApp
-from app.tui.screens.base import WorkbenchScreen
+from app.tui.screens.base import Found, WorkbenchScreen
 from experiments.errors import StoreError
+from experiments.reader import StoreReader
 from experiments.values import RunSummary
 
-MOST_RUNS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Something to go to by its name."""
-
-    name: str
-    help: str
-    go: Callable[[], object]
+MOST_RUNS, MOST_HITS = 1000, 50
+PARTS = re.compile(r"[^\w+-]+")
 
 
 class Finding(Provider):
     """Finds what has a name."""
 
-    _runs: tuple[RunSummary, ...] = ()
+    _actions: tuple[Found, ...] = ()
+    _rest: tuple[Found, ...] = ()
 
     async def startup(self) -> None:
-        """Read the runs once."""
-        app = self.app
-        if isinstance(app, RunApp):
-            try:
-                self._runs = await app.reader.ask(lambda reader: reader.runs(limit=MOST_RUNS))
-            except StoreError:
-                self._runs = ()  # there is no store yet
-
-    async def search(self, query: str) -> Hits:
-        """Yield what matches."""
-        matcher = self.matcher(query)
-        for found in self._named():
-            score = matcher.match(found.name)
-            if score > 0:
-                yield Hit(score, Content(found.name), found.go, found.name,
-                          escape(safe(found.help)))  # fmt: skip
-
-    def _named(self) -> Iterator[Found]:
-        from app.tui.dialogs.help.topics import ALERTS, PANELS
-        from grpo_engine.config.parse import settings
-        from grpo_engine.metrics import spec
-
+        """Read the runs once, and list all names."""
         app, screen = self.app, self.screen
+        self._actions = tuple(
+            Found(name, help, go) for name, help, go, *_ in app.get_system_commands(screen)
+        )
         if not isinstance(app, RunApp) or not isinstance(screen, WorkbenchScreen):
             return
-        for run in self._runs:
-            about = (run.status, f"step {run.step}", run.recipe, run.task, *run.tags, run.note)
-            yield Found(f"Run: {safe(run.name or run.id)}", " · ".join(filter(None, about)),
-                        partial(app.post_message, msg.RunOpened(run.id)))  # fmt: skip
-        for key in metric_names(screen):
-            one = spec(key)
-            label = key if one.label == key else f"{one.label} ({key})"
-            shown = key in screen.snapshot.series
-            go = (partial(app.post_message, msg.MetricRequested(key)) if shown
-                  else partial(screen.explain, f"metric:{key}"))  # fmt: skip
-            yield Found(f"Metric: {label}", one.help, go)
-        for path, info in settings().items():
-            yield Found(f"Setting: {path}", info.help.replace("`", ""),
-                        partial(app.post_message, msg.NewRunRequested(setting=path)))  # fmt: skip
-        for name, part in PANELS.items():
-            yield Found(f"Help: {part.heading}", part.paragraphs[0][1],
-                        partial(screen.explain, f"panel:{name}"))  # fmt: skip
-        for rule, (what, _) in ALERTS.items():
-            yield Found(f"Help: alert {rule}", what, partial(screen.explain, f"alert:{rule}"))
+        runs: tuple[RunSummary, ...] = ()
+        with suppress(StoreError):  # there is no store yet
+            runs = await app.reader.ask(_read)
+        self._rest = (*_metrics(app, screen), *screen.places(), *_runs(app, screen, runs),
+                      *_settings(app), *_helps(screen))  # fmt: skip
+
+    async def discover(self) -> Hits:
+        """Yield the actions by their names."""
+        for found in sorted(self._actions, key=lambda one: one.name):
+            yield DiscoveryHit(found.name, found.go, help=escape(safe(found.help)))
+
+    async def search(self, query: str) -> Hits:
+        """Yield what matches best."""
+        for score, found in best((*self._actions, *self._rest), query):
+            shown = Content.assemble(found.name, ("   " + found.value, "$accent"))
+            yield Hit(score, shown, found.go, found.name, escape(safe(found.help)))
 
 
-def metric_names(screen: WorkbenchScreen) -> tuple[str, ...]:
-    """The metrics of the shown run, then all other known ones."""
-    from grpo_engine.metrics import METRICS
+def _read(reader: StoreReader) -> tuple[RunSummary, ...]:
+    """Read the runs; the reader's thread also imports the settings, which takes long."""
+    from grpo_engine.config.parse import settings
 
-    return tuple(dict.fromkeys((*screen.snapshot.series, *METRICS)))
+    settings()
+    return reader.runs(limit=MOST_RUNS)
+
+
+def best(every: Iterable[Found], query: str) -> list[tuple[float, Found]]:
+    """Return what matches all words of the query with its score, the best first."""
+    words = query.casefold().split()
+    scored = [(min(_score(one, word) for word in words), one) for one in every] if words else []
+    fits = [one for one in scored if one[0]]
+    return sorted(fits, key=lambda one: -one[0])[:MOST_HITS]
+
+
+def _score(found: Found, word: str) -> float:
+    """1 for a whole word of the name or the other words, less for a part, least in the help."""
+    names = f"{found.name} {found.also}".casefold()
+    if word not in names:
+        return 0.25 if word in found.help.casefold() else 0.0
+    parts = PARTS.split(names)
+    return 1.0 if word in parts else 0.75 if any(p.startswith(word) for p in parts) else 0.5
+
+
+def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Found]:
+    from grpo_engine.metrics import METRICS, spec
+
+    series = screen.snapshot.series
+    places = {key: place for place, key in enumerate(METRICS)}
+    recorded = sorted(series, key=lambda key: places.get(key, len(places)))
+    for key in dict.fromkeys((*recorded, *METRICS)):
+        one = spec(key)
+        label = key if one.label == key else f"{one.label} ({key})"
+        if key in series:
+            view = series[key]
+            start = next((value for value in view.smooth if value == value), view.value)
+            value = f"first {with_unit(start, one.unit)}, now {with_unit(view.value, one.unit)}"
+            go = partial(app.post_message, msg.MetricRequested(key))
+            yield Found(f"Metric: {label}", one.help, go, one.also, value)
+        else:
+            go_help = partial(screen.explain, f"metric:{key}")
+            yield Found(f"Metric: {label}", one.help, go_help, one.also, "not in this run")
+
+
+def _runs(app: RunApp, screen: WorkbenchScreen, runs: Sequence[RunSummary]) -> Iterator[Found]:
+    shown, sweeps = screen.snapshot.head, defaultdict(list)
+    for run in runs:
+        name = safe(run.name or run.id)
+        about = (run.status, f"step {run.step}", run.recipe, run.task, *run.tags, run.note)
+        words = " · ".join(filter(None, about))
+        yield Found(f"Run: {name}", words, partial(app.post_message, msg.RunOpened(run.id)))
+        if shown.id and run.id != shown.id:
+            request = msg.CompareRequested((shown.id, run.id))
+            yield Found(f"Compare with: {name}", words, partial(app.post_message, request),
+                        "differs, differences")  # fmt: skip
+        if run.sweep:
+            sweeps[run.sweep_id, run.sweep].append(run.id)
+    for (_, sweep), refs in sweeps.items():
+        request = msg.CompareRequested(tuple(reversed(refs)))
+        yield Found(f"Compare sweep: {safe(sweep)}", f"{len(refs)} runs: which setting is better, "
+                    "and how sure that is", partial(app.post_message, request))  # fmt: skip
+
+
+def _settings(app: RunApp) -> Iterator[Found]:
+    from grpo_engine.config.parse import settings
+
+    for path, info in settings().items():
+        yield Found(f"Setting: {path}", info.help.replace("`", ""),
+                    partial(app.post_message, msg.NewRunRequested(setting=path)))  # fmt: skip
+
+
+def _helps(screen: WorkbenchScreen) -> Iterator[Found]:
+    from app.tui.dialogs.help.topics import ALERTS, PANELS
+
+    for name, part in PANELS.items():
+        yield Found(f"Help: {part.heading}", part.paragraphs[0][1],
+                    partial(screen.explain, f"panel:{name}"))  # fmt: skip
+    for rule, (what, _) in ALERTS.items():
+        yield Found(f"Help: alert {rule}", what, partial(screen.explain, f"alert:{rule}"))

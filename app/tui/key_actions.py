@@ -14,12 +14,13 @@ NAMES = {
     "left_square_bracket": "[", "right_square_bracket": "]", "minus": "-", "equals_sign": "=",
     "exclamation_mark": "!", "plus": "+", "at": "@", "less_than_sign": "<",
     "greater_than_sign": ">", "left_curly_bracket": "{", "right_curly_bracket": "}",
+    "left_parenthesis": "(", "right_parenthesis": ")",
 }  # fmt: skip
 # Textual's own bindings that the help lists, described in our words.
 OWN_WORDS = {
     "app.focus_next": ("next panel", "Go to the next panel or field"),
     "app.focus_previous": ("previous panel", "Go to the previous panel or field"),
-    "command_palette": ("palette", "Find any action by its name"),
+    "command_palette": ("palette", "Find actions, metrics, settings, runs and help by name"),
 }
 
 
@@ -32,6 +33,7 @@ class KeyAction:
     help: str
     action: str
     node: DOMNode
+    everywhere: bool = False
 
     @property
     def written(self) -> str:
@@ -63,4 +65,6 @@ def key_actions(screen: Screen[Any]) -> Iterator[KeyAction]:
     for (action, node), (binding, keys) in found.items():
         words = words_of(binding)
         if words is not None:
-            yield KeyAction(tuple(dict.fromkeys(keys)), words[0], words[1], action, node)
+            section = (binding.id or "").rpartition(".")[0]
+            everywhere = section in ("", "mode", "panel")
+            yield KeyAction(tuple(dict.fromkeys(keys)), *words, action, node, everywhere)

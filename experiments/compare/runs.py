@@ -1,17 +1,23 @@
 """Compare runs: settings, metrics at equal work, statistics over seeds, tests per problem."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf, isfinite
+from statistics import median
 from typing import Any
 
 from experiments.compare import statistics
 from experiments.compare.values import (  # fmt: skip
     Comparison,
+    Effect,
     Evaluated,
     GridView,
     MetricCell,
     MetricComparison,
     PairedTest,
+    RankedSetting,
+    Ranking,
+    Reached,
     SeedGroup,
     SeedStatistics,
     SettingDifference,
@@ -28,15 +34,17 @@ _SEEDLESS = ("seed", "name")
 
 def compare(
     reader: StoreReader, runs: Sequence[RunSummary], *, baseline: RunSummary | None = None,
-    keys: Sequence[str] = (), axis: str = "", at: float | None = None,
+    keys: Sequence[str] = (), axis: str = "", at: float | None = None, reach: str = "",
+    or_last: bool = False,
 ) -> Comparison:  # fmt: skip
     """Compare runs by the settings in force: a setting left to the recipe has the recipe's value.
 
     With `axis` step, tokens or wall, also compare each metric at the same step, tokens or seconds:
-    at `at`, or by default where the shortest run ends. Deltas are relative to `baseline`.
+    at `at`, or by default where the shortest run ends. Deltas are relative to `baseline`. `reach`
+    is the held-out accuracy, or a metric's value as in `reward=.9`, that the settings race to.
+    `or_last` takes the last evaluations of all runs if one was not evaluated up to there.
     """
-    if len({run.key for run in runs}) < 2:
-        raise CompareError("a comparison needs two different runs")
+    goal = threshold(reach)
     if axis not in ("", *AXES):
         raise CompareError(f"runs cannot be compared at equal {axis!r}; choose step, tokens, wall")
     settings = [reader.settings(run.key, in_force=True) for run in runs]
@@ -51,14 +59,20 @@ def compare(
         )
         for given in (True, False)
     )
-    full = reader.runs(
-        archived=True, keys=[run.key for run in runs], metrics=keys or _all_keys(reader, runs)
-    )
+    keys = keys or _all_keys(reader, runs)
+    full = reader.runs(archived=True, keys=[run.key for run in runs], metrics=keys)
     by_key = {run.key: run for run in full}
     runs = [by_key[run.key] for run in runs]
     steps, words = _equal_steps(reader, runs, axis, at)
     alike = _alike(runs, settings)
-    tests, notes = _tests(reader, alike, baseline or runs[0], _limits(runs, steps, axis), words)
+    base, limits = baseline or runs[0], _limits(runs, steps, axis)
+    if or_last and any(
+        not any(_evaluations(reader, run, limits.get(run.key)))
+        and any(_evaluations(reader, run, None))
+        for run in runs
+    ):
+        limits = {}
+    tests, notes = _tests(reader, alike, base, limits, words)
     return Comparison(
         runs=tuple(runs),
         baseline=baseline.id if baseline else None,
@@ -66,9 +80,10 @@ def compare(
         differing=differing,
         by_recipe=by_recipe,
         same={path: value for path, value in settings[0].items() if path not in {*differ, "name"}},
-        metrics=_metrics(reader, runs, baseline, keys or _all_keys(reader, runs), steps),
-        seeds=_seed_groups(alike, keys or _all_keys(reader, runs)),
+        metrics=_metrics(reader, runs, baseline, keys, steps),
+        seeds=_seed_groups(alike, keys),
         tests=tests,
+        rankings=_rankings(reader, _compared(alike, base), limits, goal),
         notes=notes,
     )
 
@@ -209,26 +224,31 @@ def _tests(
     limits: Mapping[int, int], words: str,
 ) -> tuple[tuple[PairedTest, ...], tuple[str, ...]]:  # fmt: skip
     """Test each setting against the baseline's; if all runs share one, each run by itself."""
+    own, *others = _compared(alike, base)
+    tests: list[PairedTest] = []
+    notes: list[str] = []
+    for group in others:
+        try:
+            found = paired_tests(reader, group, own, limits)
+            if not found and limits and paired_tests(reader, group, own):
+                notes.append(
+                    f"no paired test of {_names(group)} and {_names(own)}: not both were "
+                    f"evaluated in training by {words}"
+                )
+            tests += found
+        except CompareError as error:
+            notes.append(str(error))
+    return tuple(tests), tuple(notes)
+
+
+def _compared(alike: Sequence[Sequence[RunSummary]], base: RunSummary) -> list[list[RunSummary]]:
+    """Return the settings' runs, the baseline's first; single runs if all share one setting."""
     groups = [list(group) for group in alike]
     if len(groups) == 1:
         groups = [[run] for run in groups[0]]
     own = next(group for group in groups if base.key in {run.key for run in group})
     own.sort(key=lambda run: run.key != base.key)
-    tests: list[PairedTest] = []
-    notes: list[str] = []
-    for group in groups:
-        if group is not own:
-            try:
-                found = paired_tests(reader, group, own, limits)
-                if not found and limits and paired_tests(reader, group, own):
-                    notes.append(
-                        f"no paired test of {_names(group)} and {_names(own)}: not both were "
-                        f"evaluated by {words}"
-                    )
-                tests += found
-            except CompareError as error:
-                notes.append(str(error))
-    return tuple(tests), tuple(notes)
+    return [own, *(group for group in groups if group is not own)]
 
 
 def paired_tests(
@@ -257,6 +277,17 @@ def paired_tests(
     return found
 
 
+def progress(reader: StoreReader, run: RunSummary) -> list[PairedTest]:
+    """Test a run's last evaluations against its first ones: has it learned?"""
+    whole = reader.evaluations(run.key, rows=True)
+    found = []
+    for mode in ("greedy", "sampled"):
+        own = [item for item in whole if item.mode == mode and item.rows]
+        if len(own) > 1 and (test := _paired_test(mode, [(run, own[-1])], [(run, own[0])])):
+            found.append(test)
+    return found
+
+
 Evaluations = Sequence[tuple[RunSummary, EvaluationView]]
 
 
@@ -271,16 +302,21 @@ def _paired_test(mode: str, runs: Evaluations, base: Evaluations) -> PairedTest 
         for key in shared
     )
     own, other = _evaluated(runs, left, shared), _evaluated(base, right, shared)
-    from experiments.compare.paired import paired  # numpy takes a tenth of a second to load
+    from experiments.compare.effects import paired  # numpy takes a tenth of a second to load
 
     test = paired(differences)
     single = len(runs) == len(base) == own.samples == other.samples == 1
+    method = "McNemar's exact test" if single and test.exact else "paired permutation test"
+    found = Effect(test.mean, test.low, test.high, test.p_value, method)
+    return _pair(found, mode, own, other, len(shared))
+
+
+def _pair(found: Effect, mode: str, own: Evaluated, other: Evaluated, problems: int) -> PairedTest:
     return PairedTest(
         run=own.runs[0], baseline=other.runs[0], mode=mode, step=own.steps[0],
-        baseline_step=other.steps[0], problems=len(shared), difference=test.mean,
-        low=test.low, high=test.high, p_value=test.p_value,
-        method="McNemar's exact test" if single and test.exact else "paired permutation test",
-        own=own, other=other,
+        baseline_step=other.steps[0], problems=problems, difference=found.difference,
+        low=found.low, high=found.high, p_value=found.p_value, method=found.method, own=own,
+        other=other,
     )  # fmt: skip
 
 
@@ -303,15 +339,116 @@ def _last_by_mode(
     reader: StoreReader, run: RunSummary, upto: int | None
 ) -> dict[str, EvaluationView]:
     found: dict[str, EvaluationView] = {}
-    for item in reversed(reader.evaluations(run.key)):
-        late = upto is not None and item.step > upto
-        if item.mode not in found and not late and (whole := reader.evaluation(item.key)).rows:
+    for item in _evaluations(reader, run, upto):
+        if item.mode not in found and (whole := reader.evaluation(item.key)).rows:
             found[item.mode] = whole
     return found
 
 
+def _evaluations(
+    reader: StoreReader, run: RunSummary, upto: int | None
+) -> Iterator[EvaluationView]:
+    """The evaluations of a run up to a step, last first; of a trained one not those before it."""
+    trained = (run.step if upto is None else upto) > 0
+    for item in reversed(reader.evaluations(run.key)):
+        if (upto is None or item.step <= upto) and not (trained and item.moment == "before"):
+            yield item
+
+
 def _shares(evaluation: EvaluationView) -> dict[str, float]:
     return {row.example_key: row.correct / row.samples for row in evaluation.rows if row.samples}
+
+
+# -- the settings of a sweep ----------------------------------------------------------------------
+
+
+def threshold(reach: str) -> tuple[str, float] | None:
+    """Read `0.8`, a held-out accuracy, or `METRIC=VALUE`."""
+    key, _, value = reach.rpartition("=")
+    try:
+        number = float(value) if reach else inf
+    except ValueError:
+        number = inf
+    if reach and not isfinite(number):
+        raise CompareError(f"nothing can reach {reach!r}; give a number, or METRIC=NUMBER")
+    return (key, number) if reach else None
+
+
+def _rankings(
+    reader: StoreReader, settings: Sequence[Sequence[RunSummary]], limits: Mapping[int, int],
+    goal: tuple[str, float] | None,
+) -> tuple[Ranking, ...]:  # fmt: skip
+    """Rank the settings by greedy and by sampled answers; the baseline's runs come first."""
+    prints = {run.dataset_fingerprint for run in settings[0]}
+    last = [
+        [(run, _last_by_mode(reader, run, limits.get(run.key))) for run in group]
+        for group in settings
+        if len(prints) == 1 and prints == {run.dataset_fingerprint for run in group}
+    ]
+    found = []
+    for mode in ("greedy", "sampled"):
+        groups = [[(run, by[mode]) for run, by in group if mode in by] for group in last]
+        if len(groups) > 1 and groups[0]:
+            found.append(_ranking(reader, mode, [group for group in groups if group], goal))
+    return tuple(ranking for ranking in found if ranking is not None)
+
+
+def _ranking(
+    reader: StoreReader, mode: str, groups: Sequence["Evaluations"],
+    goal: tuple[str, float] | None,
+) -> Ranking | None:  # fmt: skip
+    """Rank settings by the problems that all their runs answered."""
+    import numpy as np
+
+    from experiments.compare.effects import effect, spread_of
+
+    shares = [[_shares(item) for _, item in group] for group in groups]
+    problems = sorted(set.intersection(*(set(one) for group in shares for one in group)))
+    if len(groups) < 2 or len(problems) < 2:
+        return None
+    sweep = [np.array([[one[key] for key in problems] for one in group]) for group in shares]
+    spread, count = spread_of(sweep), len(groups) - 1
+    sides = [_evaluated(group, own, problems) for group, own in zip(groups, shares, strict=True)]
+    order = sorted(range(len(groups)), key=lambda place: -sides[place].share)
+    key = "eval/greedy/accuracy" if mode == "greedy" else "eval/accuracy"
+    asked, value = goal or ("", sides[0].share)
+    ranked = []
+    for place in order:
+        own = sides[place]
+        found = effect(sweep[place], sweep[0], spread, count) if place else None
+        leads = place == order[0] or effect(sweep[order[0]], sweep[place], spread, count).low <= 0
+        ranked.append(
+            RankedSetting(
+                own=own, test=_pair(found, mode, own, sides[0], len(problems)) if found else None,
+                may_be_best=leads, more_seeds=found.more_seeds if found else None,
+                more_problems=found.more_problems if found else None,
+                reached=_reached(reader, [run for run, _ in groups[place]], asked or key, value),
+            )
+        )  # fmt: skip
+    return Ranking(
+        mode=mode, problems=len(problems), comparisons=count, seeds=spread.freedom > 0,
+        metric=asked or key, threshold=value, settings=tuple(ranked),
+    )  # fmt: skip
+
+
+def _reached(reader: StoreReader, runs: Sequence[RunSummary], key: str, goal: float) -> Reached:
+    """Return the median step, tokens and seconds of the first value that is good enough."""
+    sign = -1 if spec(key).direction == "down" else 1
+    found: list[tuple[float, float, float]] = []
+    for run in runs:
+        series = reader.metric_series(run.key, key)
+        steps = zip(series.steps, series.values, strict=True)
+        first = next((step for step, value in steps if sign * (value - goal) >= -1e-9), None)
+        if first is not None:
+            done = zip(*reader.work(run.key), strict=True)
+            work = [(tokens, seconds) for step, tokens, seconds in done if step <= first]
+            found.append((first, *(work[-1] if work else (0, 0.0))))
+    never = [(inf, inf, inf)] * (len(runs) - len(found))
+    step, tokens, seconds = (
+        middle if isfinite(middle := median(values)) else None
+        for values in zip(*found, *never, strict=True)
+    )
+    return Reached(runs=len(found), step=step, tokens=tokens, seconds=seconds)
 
 
 def side_by_side(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
@@ -23,12 +24,13 @@ def mean_interval(
     return mean - half, mean + half
 
 
-def t_quantile(level: float, freedom: int) -> float:
+@lru_cache(maxsize=4096)
+def t_quantile(level: float, freedom: float) -> float:
     """Return the t with ``P(|T| <= t) = level``, by bisection."""
     low, high = 0.0, 1.0
     while t_two_sided(high, freedom) > 1 - level:
         high *= 2
-    for _ in range(200):
+    for _ in range(60):
         middle = (low + high) / 2
         if t_two_sided(middle, freedom) > 1 - level:
             low = middle
@@ -37,7 +39,7 @@ def t_quantile(level: float, freedom: int) -> float:
     return (low + high) / 2
 
 
-def t_two_sided(t: float, freedom: int) -> float:
+def t_two_sided(t: float, freedom: float) -> float:
     """``P(|T| > t)`` for Student's t: the incomplete beta function I_x(n/2, 1/2), x = n/(n+t^2)."""
     return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
 

@@ -100,6 +100,65 @@ class PairedTest:
     other: Evaluated
 
 
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A setting's difference to another; how many more seeds or problems would show that it is one.
+
+    None where no number in reach is enough, or where seeds are unknown.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    method: str
+    more_seeds: int | None = None
+    more_problems: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """The work until a metric first reached a threshold: medians over runs, None if never."""
+
+    runs: int
+    step: float | None
+    tokens: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedSetting:
+    """A setting of a sweep, pooled over its seeds; `test` is against the baseline's setting.
+
+    `may_be_best` is False if the leading setting is better for sure. `more_seeds` (of each setting)
+    or `more_problems` would show the measured difference to the baseline in four of five cases.
+    """
+
+    own: Evaluated
+    test: PairedTest | None
+    may_be_best: bool
+    more_seeds: int | None
+    more_problems: int | None
+    reached: Reached
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The settings of a sweep from best to worst, by greedy or by sampled held-out answers.
+
+    The intervals hold for all settings at once in 95 of 100 sweeps; with one seed per setting
+    (`seeds` False) they say nothing about other seeds.
+    """
+
+    mode: str
+    problems: int
+    comparisons: int
+    seeds: bool
+    metric: str
+    threshold: float
+    settings: tuple[RankedSetting, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridView:
     """A metric over two settings, averaged over seeds; an empty cell is None."""
@@ -136,4 +195,5 @@ class Comparison:
     metrics: tuple[MetricComparison, ...]
     seeds: tuple[SeedGroup, ...]
     tests: tuple[PairedTest, ...]
+    rankings: tuple[Ranking, ...] = ()
     notes: tuple[str, ...]

@@ -70,21 +70,10 @@ def memory_now() -> tuple[float, float]:
     return psutil.Process().memory_info().rss / 1e9, left / 1e9
 
 
-_NETWORK = frozenset(
-    {
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "9p",
-        "afs",
-        "ceph",
-        "glusterfs",
-        "lustre",
-        "fuse.sshfs",
-    }
-)
+_NETWORK = frozenset((
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre",
+    "fuse.sshfs",
+))  # fmt: skip
 
 
 def network_file_system(path: Path) -> str:

@@ -28,7 +28,6 @@ def dumps(values: Mapping[str, Any]) -> str:
 
 
 def loads(text: str) -> dict[str, float]:
-    """Parse numbers that `dumps` wrote."""
     return {key: float(value) for key, value in json.loads(text).items()}
 
 

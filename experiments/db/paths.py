@@ -18,8 +18,17 @@ def store_path(given: str | Path | None = None) -> Path:
 
 
 def runs_folder(store: Path) -> Path:
-    """The folder next to the store that contains the runs' folders."""
     return store.parent / "runs"
+
+
+def trackers_folder(store: Path) -> Path:
+    """The folder next to the store in which live trackers keep their files."""
+    return store.parent / "trackers"
+
+
+def starts_folder(store: Path) -> Path:
+    """The folder next to the store with the checkpoints that other runs began from."""
+    return store.parent / "starts"
 
 
 def run_folder(store: Path, run: str) -> Path:
@@ -38,7 +47,6 @@ def fault_file(folder: Path) -> Path:
 
 
 def tokens_file(folder: Path) -> Path:
-    """The file with the run's token numbers."""
     return folder / "tokens.db"
 
 
@@ -48,5 +56,4 @@ def spill_folder(store: Path) -> Path:
 
 
 def spill_file(store: Path, run: str) -> Path:
-    """The spilled events of a run."""
     return spill_folder(store) / f"{run}.jsonl"

@@ -37,7 +37,6 @@ def places(store: Path, run: str) -> tuple[Path, ...]:
 
 
 def runs_waiting(store: Path) -> list[str]:
-    """Return the ids of the runs with spilled events."""
     here = [path.stem for path in spill_folder(store).glob("*.jsonl") if _is_ours(path)]
     there = Path(tempfile.gettempdir()).glob(f"{PREFIX}*.jsonl")
     here += [path.stem.removeprefix(PREFIX) for path in there if _is_ours(path)]

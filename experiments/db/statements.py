@@ -33,7 +33,6 @@ def _literal(value: Any) -> str:
 
 @cache
 def insert_into(row: Any, verb: str = "INSERT") -> str:
-    """Return the INSERT statement for this row type."""
     marks = ",".join("?" * len(row._fields))
     columns = ", ".join(map(column, row._fields))
     return f"{verb} INTO {TABLES[row]} ({columns}) VALUES ({marks})"

@@ -63,31 +63,15 @@ class Attempt(NamedTuple):
     slept_s: float = 0.0
 
 
-class RunParam(NamedTuple):
-    """One setting of a run, flattened: what filters and differences read."""
-
-    run_id: int
-    path: Escaped
-    value: str
-    number: float | None = None
-
-
-class RunTag(NamedTuple):
-    """A tag on a run."""
-
-    run_id: int
-    tag: Escaped
-
-
 class Event(NamedTuple):
     """An event that no other table holds, as JSON."""
 
     id: int
     run_id: int
     attempt: int
+    step: int
     seq: int
     at: float
-    step: int
     kind: str
     payload: str
     hidden: int = 0
@@ -111,13 +95,6 @@ class Alert(NamedTuple):
     muted: int = 0
 
 
-class KeySet(NamedTuple):
-    """The metric keys that a step reported, as JSON."""
-
-    id: int
-    keys: str
-
-
 class Step(NamedTuple):
     """One finished step."""
 
@@ -130,8 +107,8 @@ class Step(NamedTuple):
     tokens: int
     key_set: int
     skipped: Escaped
-    elapsed: float | None = None
     hidden: int = 0
+    elapsed: float | None = None
 
 
 class UpdatePass(NamedTuple):
@@ -145,36 +122,19 @@ class UpdatePass(NamedTuple):
     pass_: int
     minibatch: int
     stop_reason: Escaped
+    hidden: int = 0
     loss: float | None = None
     clip_low: float | None = None
     clip_high: float | None = None
     kl_to_old: float | None = None
     grad_norm: float | None = None
     learning_rate: float | None = None
-    hidden: int = 0
-
-
-class MetricKey(NamedTuple):
-    """The name of a metric."""
-
-    id: int
-    name: Escaped
 
 
 class Metric(NamedTuple):
     """One value of one metric; NaN is NULL."""
 
     run_id: int
-    key_id: int
-    step: int
-    value: float | None = None
-
-
-class MetricHidden(NamedTuple):
-    """Values of steps that a later attempt did again."""
-
-    run_id: int
-    attempt: int
     key_id: int
     step: int
     value: float | None = None
@@ -217,18 +177,18 @@ class RolloutGroup(NamedTuple):
     refill: int
     has_tokens: int
     nonfinite: str
+    hidden: int = 0
     tokens_seq: int | None = None
     reward_mean: float | None = None
     reward_std: float | None = None
-    hidden: int = 0
 
 
 class Rollout(NamedTuple):
     """One completion."""
 
     id: int
-    group_id: int
     run_id: int
+    group_id: int
     idx: int
     text: Escaped
     tokens: int
@@ -267,8 +227,8 @@ class Evaluation(NamedTuple):
     problems: int
     samples: int
     metrics: str
-    seconds: float | None = None
     hidden: int = 0
+    seconds: float | None = None
 
 
 class EvaluationSample(NamedTuple):
@@ -290,20 +250,6 @@ class RunLive(NamedTuple):
     version: int
     updated_at: float
     board: str
-
-
-class Control(NamedTuple):
-    """A request to a run from another process."""
-
-    id: int
-    run_id: int
-    attempt: int
-    verb: str
-    asked_at: str
-    asked_by: Escaped
-    argument: Escaped = ""
-    taken_at: str | None = None
-    outcome: str = ""
 
 
 class Sweep(NamedTuple):
@@ -334,27 +280,14 @@ class QueueItem(NamedTuple):
     note: Escaped = ""
 
 
-class Migration(NamedTuple):
-    """A migration that the file has had."""
-
-    n: int
-    name: str
-    at: str
-
-
 TABLES = {
     Run: "run",
     Attempt: "attempt",
-    RunParam: "run_param",
-    RunTag: "run_tag",
     Event: "event",
     Alert: "alert",
-    KeySet: "key_set",
     Step: "step",
     UpdatePass: "update_pass",
-    MetricKey: "metric_key",
     Metric: "metric",
-    MetricHidden: "metric_hidden",
     MetricSummary: "metric_summary",
     RolloutGroup: "rollout_group",
     Rollout: "rollout",
@@ -362,8 +295,16 @@ TABLES = {
     Evaluation: "evaluation",
     EvaluationSample: "evaluation_sample",
     RunLive: "run_live",
-    Control: "control",
     Sweep: "sweep",
     QueueItem: "queue_item",
-    Migration: "migration",
 }
+NAMES = (
+    *TABLES.values(),
+    "run_param",
+    "run_tag",
+    "key_set",
+    "metric_key",
+    "metric_hidden",
+    "control",
+    "migration",
+)

@@ -43,7 +43,6 @@ class Summary:
         self.mean = (self.mean or 0.0) + (value - (self.mean or 0.0)) / finite
 
     def row(self, run: int, key: int) -> MetricSummary:
-        """Return the row to store."""
         return MetricSummary(
             run_id=run, key_id=key, first=self.first, first_step=self.first_step, last=self.last,
             last_step=self.last_step, min=self.min, min_step=self.min_step, max=self.max,
@@ -52,7 +51,6 @@ class Summary:
 
 
 def load(conn: sqlite3.Connection, run: int) -> dict[int, Summary]:
-    """Load the stored summaries of a run."""
     rows = conn.execute(
         f"SELECT {select(MetricSummary)} FROM metric_summary WHERE run_id = ?", (run,)
     )

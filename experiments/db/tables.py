@@ -33,7 +33,36 @@ FULL_TEXT = {
 }
 
 
-class RunRow(SQLModel, table=True):
+class Numbered(SQLModel):
+    """A row with a number of its own."""
+
+    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
+
+
+class OfRun(Numbered):
+    """One of many rows of a run."""
+
+    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
+
+
+class InRun(SQLModel):
+    """A row whose key begins with the run."""
+
+    run_id: int = Field(
+        primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
+    )
+
+
+class Recorded(OfRun):
+    """What an attempt recorded, in its order."""
+
+    attempt: int = Field(description="The attempt it belongs to.")
+    step: int = Field(description="The training step.")
+    seq: int = Field(description="Position in the run's record, counted from 1.")
+    hidden: int = Field(default=0, description="1 if a later attempt repeated the step.")
+
+
+class RunRow(Numbered, table=True):
     """One run; the configuration is kept as it was given."""
 
     __tablename__: ClassVar[str] = "run"
@@ -46,7 +75,6 @@ class RunRow(SQLModel, table=True):
         Index("run_list", *RUN_LIST),
     )
 
-    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
     uid: str = Field(
         unique=True, description="UUIDv7; the same in every store that the row is copied to."
     )
@@ -93,14 +121,12 @@ class RunRow(SQLModel, table=True):
     )
 
 
-class AttemptRow(SQLModel, table=True):
+class AttemptRow(OfRun, table=True):
     """One process's work on a run."""
 
     __tablename__: ClassVar[str] = "attempt"
     __table_args__: ClassVar[tuple[Any, ...]] = (UniqueConstraint("run_id", "n"),)
 
-    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
     n: int = Field(description="Its number in the run, counted from 1.")
     from_step: int = Field(description="The last step it kept; 0 for a new run.")
     until_step: int | None = Field(
@@ -120,7 +146,7 @@ class AttemptRow(SQLModel, table=True):
     slept_s: float = Field(default=0.0, description="Seconds the machine was suspended.")
 
 
-class RunParamRow(SQLModel, table=True):
+class RunParamRow(InRun, table=True):
     """One setting of a run, flattened: what filters and differences read."""
 
     __tablename__: ClassVar[str] = "run_param"
@@ -129,9 +155,6 @@ class RunParamRow(SQLModel, table=True):
         WITHOUT_ROWID,
     )
 
-    run_id: int = Field(
-        primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
-    )
     path: Escaped = Field(primary_key=True, description="section.name")
     value: str = Field(description="JSON.")
     number: float | None = Field(
@@ -139,7 +162,7 @@ class RunParamRow(SQLModel, table=True):
     )
 
 
-class RunTagRow(SQLModel, table=True):
+class RunTagRow(InRun, table=True):
     """A tag on a run."""
 
     __tablename__: ClassVar[str] = "run_tag"
@@ -148,13 +171,10 @@ class RunTagRow(SQLModel, table=True):
         WITHOUT_ROWID,
     )
 
-    run_id: int = Field(
-        primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
-    )
     tag: Escaped = Field(primary_key=True, description="The tag.")
 
 
-class EventRow(SQLModel, table=True):
+class EventRow(Recorded, table=True):
     """An event that no other table holds, as JSON."""
 
     __tablename__: ClassVar[str] = "event"
@@ -163,25 +183,17 @@ class EventRow(SQLModel, table=True):
         Index("event_kind", "run_id", "kind", "seq"),
     )
 
-    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
-    attempt: int = Field(description="The attempt it belongs to.")
-    seq: int = Field(description="Position in the run's record, counted from 1.")
     at: float = Field(description="Seconds since 1970.")
-    step: int = Field(description="The training step.")
     kind: str = Field(description="Its class.")
     payload: str = Field(description="The event, JSON.")
-    hidden: int = Field(default=0, description="1 if a later attempt repeated the step.")
 
 
-class AlertRow(SQLModel, table=True):
+class AlertRow(OfRun, table=True):
     """A rule that held, once or for a while."""
 
     __tablename__: ClassVar[str] = "alert"
     __table_args__: ClassVar[tuple[Any, ...]] = (UniqueConstraint("run_id", "rule"),)
 
-    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
     rule: Escaped = Field(description="The rule.")
     severity: str = Field(description="info, warning or error.")
     first_step: int = Field(description="First step where it held.")
@@ -195,16 +207,15 @@ class AlertRow(SQLModel, table=True):
     muted: int = Field(default=0, description="1 if the user muted it.")
 
 
-class KeySetRow(SQLModel, table=True):
+class KeySetRow(Numbered, table=True):
     """The metric keys that a step reported, as JSON."""
 
     __tablename__: ClassVar[str] = "key_set"
 
-    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
     keys: str = Field(unique=True, description="Metric keys, JSON.")
 
 
-class StepRow(SQLModel, table=True):
+class StepRow(Recorded, table=True):
     """One finished step."""
 
     __tablename__: ClassVar[str] = "step"
@@ -213,20 +224,14 @@ class StepRow(SQLModel, table=True):
         Index("step_seq", "run_id", "seq"),
     )
 
-    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
-    attempt: int = Field(description="The attempt it belongs to.")
-    step: int = Field(description="The training step.")
-    seq: int = Field(description="Position in the run's record, counted from 1.")
     at: float = Field(description="Seconds since 1970.")
     elapsed: float | None = Field(default=None, description="Seconds without pauses.")
     tokens: int = Field(description="Tokens.")
     key_set: int = Field(foreign_key="key_set.id", description="Which metrics it reported.")
     skipped: Escaped = Field(description="Why no update was made.")
-    hidden: int = Field(default=0, description="1 if a later attempt repeated the step.")
 
 
-class UpdatePassRow(SQLModel, table=True):
+class UpdatePassRow(Recorded, table=True):
     """One optimiser update of a step."""
 
     __tablename__: ClassVar[str] = "update_pass"
@@ -235,11 +240,6 @@ class UpdatePassRow(SQLModel, table=True):
         Index("update_pass_seq", "run_id", "seq"),
     )
 
-    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
-    attempt: int = Field(description="The attempt it belongs to.")
-    step: int = Field(description="The training step.")
-    seq: int = Field(description="Position in the run's record, counted from 1.")
     pass_: int = Field(sa_column_kwargs={"name": "pass"}, description="Counted from 1.")
     minibatch: int = Field(description="Counted from 0.")
     loss: float | None = Field(default=None, description="The objective.")
@@ -249,48 +249,40 @@ class UpdatePassRow(SQLModel, table=True):
     grad_norm: float | None = Field(default=None, description="Before clipping.")
     learning_rate: float | None = Field(default=None, description="In this update.")
     stop_reason: Escaped = Field(description="Why passes ended here.")
-    hidden: int = Field(default=0, description="1 if a later attempt repeated the step.")
 
 
-class MetricKeyRow(SQLModel, table=True):
+class MetricKeyRow(Numbered, table=True):
     """The name of a metric."""
 
     __tablename__: ClassVar[str] = "metric_key"
 
-    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
     name: Escaped = Field(unique=True, description="As the trainer reports it.")
 
 
-class MetricRow(SQLModel, table=True):
+class MetricRow(InRun, table=True):
     """One value of one metric; NaN is NULL."""
 
     __tablename__: ClassVar[str] = "metric"
     __table_args__: ClassVar[tuple[Any, ...]] = (WITHOUT_ROWID,)
 
-    run_id: int = Field(
-        primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
-    )
     key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
     step: int = Field(primary_key=True, description="The training step.")
     value: float | None = Field(default=None, description="The value.")
 
 
-class MetricHiddenRow(SQLModel, table=True):
+class MetricHiddenRow(InRun, table=True):
     """Values of steps that a later attempt did again."""
 
     __tablename__: ClassVar[str] = "metric_hidden"
     __table_args__: ClassVar[tuple[Any, ...]] = (WITHOUT_ROWID,)
 
-    run_id: int = Field(
-        primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
-    )
     attempt: int = Field(primary_key=True, description="The attempt it belongs to.")
     key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
     step: int = Field(primary_key=True, description="The training step.")
     value: float | None = Field(default=None, description="The value.")
 
 
-class MetricSummaryRow(SQLModel, table=True):
+class MetricSummaryRow(InRun, table=True):
     """One metric of one run in a line."""
 
     __tablename__: ClassVar[str] = "metric_summary"
@@ -299,9 +291,6 @@ class MetricSummaryRow(SQLModel, table=True):
         WITHOUT_ROWID,
     )
 
-    run_id: int = Field(
-        primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
-    )
     key_id: int = Field(primary_key=True, foreign_key="metric_key.id", description="The metric.")
     first: float | None = Field(default=None, description="First finite value.")
     first_step: int | None = Field(default=None, description="Its step.")
@@ -316,7 +305,7 @@ class MetricSummaryRow(SQLModel, table=True):
     nonfinite: int = Field(description="How many are NaN or infinite.")
 
 
-class RolloutGroupRow(SQLModel, table=True):
+class RolloutGroupRow(Recorded, table=True):
     """The completions of one prompt in one step."""
 
     __tablename__: ClassVar[str] = "rollout_group"
@@ -327,11 +316,6 @@ class RolloutGroupRow(SQLModel, table=True):
         Index("rollout_group_tokens", "run_id", "tokens_seq"),
     )
 
-    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
-    attempt: int = Field(description="The attempt it belongs to.")
-    step: int = Field(description="The training step.")
-    seq: int = Field(description="Position in the run's record, counted from 1.")
     tokens_seq: int | None = Field(default=None, description="`seq` of the token numbers.")
     idx: int = Field(description="Place in the step.")
     origin: str = Field(description="train, eval or pinned.")
@@ -346,10 +330,9 @@ class RolloutGroupRow(SQLModel, table=True):
     refill: int = Field(description="Refill round.")
     has_tokens: int = Field(description="1 if tokens.db has its numbers.")
     nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
-    hidden: int = Field(default=0, description="1 if a later attempt repeated the step.")
 
 
-class RolloutRow(SQLModel, table=True):
+class RolloutRow(OfRun, table=True):
     """One completion."""
 
     __tablename__: ClassVar[str] = "rollout"
@@ -360,11 +343,9 @@ class RolloutRow(SQLModel, table=True):
         Index("rollout_reward_order", "run_id", "reward"),
     )
 
-    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
     group_id: int = Field(
         foreign_key="rollout_group.id", ondelete="CASCADE", description="The group."
     )
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
     idx: int = Field(description="Place in the group.")
     text: Escaped = Field(description="The completion.")
     reward: float | None = Field(default=None, description="Weighted sum of the reward functions.")
@@ -402,17 +383,12 @@ class RolloutRewardRow(SQLModel, table=True):
     nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
 
 
-class EvaluationRow(SQLModel, table=True):
+class EvaluationRow(Recorded, table=True):
     """One held-out evaluation."""
 
     __tablename__: ClassVar[str] = "evaluation"
     __table_args__: ClassVar[tuple[Any, ...]] = (Index("evaluation_run", "run_id", "seq"),)
 
-    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
-    attempt: int = Field(description="The attempt it belongs to.")
-    step: int = Field(description="The training step.")
-    seq: int = Field(description="Position in the run's record, counted from 1.")
     at: float = Field(description="Seconds since 1970.")
     moment: str = Field(description="before, during or after.")
     mode: str = Field(description="sampled or greedy.")
@@ -420,7 +396,6 @@ class EvaluationRow(SQLModel, table=True):
     samples: int = Field(description="Samples per problem.")
     metrics: str = Field(description="JSON.")
     seconds: float | None = Field(default=None, description="How long it took.")
-    hidden: int = Field(default=0, description="1 if a later attempt repeated the step.")
 
 
 class EvaluationSampleRow(SQLModel, table=True):
@@ -442,21 +417,18 @@ class EvaluationSampleRow(SQLModel, table=True):
     rewards: str = Field(description="Means by function, JSON.")
 
 
-class RunLiveRow(SQLModel, table=True):
+class RunLiveRow(InRun, table=True):
     """The board of a run while a viewer's lease is fresh."""
 
     __tablename__: ClassVar[str] = "run_live"
 
-    run_id: int = Field(
-        primary_key=True, foreign_key="run.id", ondelete="CASCADE", description="The run."
-    )
     lease_until: float = Field(description="Seconds since 1970; no viewer is watching after that.")
     version: int = Field(description="Grows with each change.")
     updated_at: float = Field(description="Seconds since 1970.")
     board: str = Field(description="JSON.")
 
 
-class ControlRow(SQLModel, table=True):
+class ControlRow(OfRun, table=True):
     """A request to a run from another process."""
 
     __tablename__: ClassVar[str] = "control"
@@ -464,8 +436,6 @@ class ControlRow(SQLModel, table=True):
         Index("control_open", "run_id", "attempt", sqlite_where=text("outcome = ''")),
     )
 
-    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
-    run_id: int = Field(foreign_key="run.id", ondelete="CASCADE", description="The run.")
     attempt: int = Field(description="The attempt it belongs to.")
     verb: str = Field(description="What is asked.")
     argument: Escaped = Field(default="", description="What the verb applies to.")
@@ -475,13 +445,12 @@ class ControlRow(SQLModel, table=True):
     outcome: str = Field(default="", description="Empty while it is open.")
 
 
-class SweepRow(SQLModel, table=True):
+class SweepRow(Numbered, table=True):
     """A grid of settings and seeds."""
 
     __tablename__: ClassVar[str] = "sweep"
     __table_args__: ClassVar[tuple[Any, ...]] = (Index("sweep_spec", "spec_hash"),)
 
-    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
     uid: str = Field(
         unique=True, description="UUIDv7; the same in every store that the row is copied to."
     )
@@ -491,7 +460,7 @@ class SweepRow(SQLModel, table=True):
     axes: str = Field(description="Paths and values, JSON.")
 
 
-class QueueItemRow(SQLModel, table=True):
+class QueueItemRow(Numbered, table=True):
     """A queued run: waiting, active or ended."""
 
     __tablename__: ClassVar[str] = "queue_item"
@@ -500,7 +469,6 @@ class QueueItemRow(SQLModel, table=True):
         Index("queue_item_sweep", "sweep_id"),
     )
 
-    id: int | None = Field(default=None, primary_key=True, description="Key of the row.")
     sweep_id: int | None = Field(
         default=None,
         foreign_key="sweep.id",

@@ -40,7 +40,6 @@ SHOWN = ("after",)  # read by no loss
 
 
 def encode(prompt_ids: Sequence[int], rows: Sequence[TokenRow]) -> bytes:
-    """Encode a group."""
     lengths = [len(row.ids) for row in rows]
     has_old = [bool(row.old) for row in rows]
     header: dict[str, Any] = {
@@ -269,11 +268,6 @@ class TokenFile:
         if self._conn is not None:
             self._conn.close()
             self._conn = None
-
-
-def read_blob(path: Path, seq: int) -> tuple[tuple[int, ...], tuple[TokenRow, ...]] | None:
-    """Return the token numbers of one group; None if there are none."""
-    return read_blobs(path, [seq]).get(seq)
 
 
 def read_blobs(

@@ -3,21 +3,21 @@
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
-from experiments.db.texts import Escapes, escape, unescape
+from experiments.db.texts import Escapes, escape
 from experiments.export.json import number_text, plain
 
 Rows = Iterable[Mapping[str, Any]]
-# characters that make spreadsheets read a cell as a formula
 # characters that act on a terminal or reorder text: controls except tab and line ends, and
 # bidirectional marks; and what the store escapes
-_CONTROLS = Escapes(
+CONTROLS = Escapes(
     "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff",
     "x0[0-8bcef]|x1[0-9a-f]|x7f|x[89][0-9a-f]|u061c|u200[ef]|u202[a-e]|u206[6-9]"
     "|ud[89a-f][0-9a-f]{2}",
 )
+# characters that make spreadsheets read a cell as a formula
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "'")
 
 
@@ -41,7 +41,6 @@ def write_csv(out: IO[str], header: Sequence[str], rows: Rows, *, raw: bool = Fa
 
 
 def csv_string(header: Sequence[str], rows: Rows) -> str:
-    """Return rows as CSV text."""
     out = io.StringIO(newline="")
     write_csv(out, header, rows)
     return out.getvalue()
@@ -52,7 +51,7 @@ def cell(value: Any, *, raw: bool = False) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return escape(value) if raw else guard(_CONTROLS.escape(value))
+        return escape(value) if raw else guard(CONTROLS.escape(value))
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -62,24 +61,6 @@ def cell(value: Any, *, raw: bool = False) -> str:
     return str(value)
 
 
-def read_csv(source: IO[str], *, raw: bool = False) -> Iterator[dict[str, str]]:
-    """Read what `write_csv` wrote: strip one guard from each cell and undo escapes."""
-    csv.field_size_limit(2**31 - 1)
-    reader = csv.reader(source)
-    header = [_text(name, raw) for name in next(reader, [])]
-    for row in reader:
-        yield {name: _text(value, raw) for name, value in zip(header, row, strict=True)}
-
-
-def _text(value: str, raw: bool) -> str:
-    return unescape(value) if raw else _CONTROLS.unescape(unguard(value))
-
-
 def guard(text: str) -> str:
     """Prefix `'` to a cell that a spreadsheet could read as a formula."""
     return "'" + text if text.startswith(FORMULA_STARTS) else text
-
-
-def unguard(cell: str) -> str:
-    """Strip exactly the `'` that `guard` added."""
-    return cell[1:] if cell.startswith("'") else cell

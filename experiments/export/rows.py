@@ -53,12 +53,14 @@ def run_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
         yield run_row(detail.summary) | settings
 
 
-def metric_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
-    """One row per trained or evaluated step, one column per metric."""
+def metric_rows(
+    reader: StoreReader, runs: Sequence[RunSummary], *, after: int = -1
+) -> Iterator[Row]:
+    """One row per trained or evaluated step beyond `after`, one column per metric."""
     for run in runs:
         keys = reader.metric_keys(run.key)
         last = max((reader.last_metric_step(run.key), run.step))
-        for before in range(-1, last, WINDOW):
+        for before in range(after, last, WINDOW):
             yield from _window(reader, run, keys, before, before + WINDOW)
 
 
@@ -101,15 +103,13 @@ def _window(
         }  # fmt: skip
 
 
-def groups_of(
-    reader: StoreReader, run: RunSummary, step: int | None = None, origin: str | None = None
-) -> Iterator[GroupView]:
+def groups_of(reader: StoreReader, run: RunSummary) -> Iterator[GroupView]:
     """Yield the groups of a run with their rollouts, read in pages."""
     after = 0
     while True:
-        page = reader.groups(run.key, step, origin, after=after, limit=None if step else PAGE)
+        page = reader.groups(run.key, None, after=after, limit=PAGE)
         yield from page
-        if step is not None or len(page) < PAGE:
+        if len(page) < PAGE:
             return
         after = page[-1].key
 
@@ -129,7 +129,6 @@ def rollout_row(run: RunSummary, group: GroupView, rollout: RolloutView) -> Row:
 
 
 def rollout_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
-    """One row per completion."""
     for run in runs:
         for group in groups_of(reader, run):
             for rollout in group.rollouts:
@@ -158,7 +157,6 @@ def turn_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
 
 
 def token_rows(reader: StoreReader, runs: Sequence[RunSummary]) -> Iterator[Row]:
-    """One row per token."""
     for run in runs:
         for group in groups_of(reader, run):
             view = reader.tokens(run.key, group.key) if group.has_tokens else None

@@ -62,8 +62,6 @@ def scalar(tag: str, value: float, step: int, wall_time: float) -> bytes:
 
 
 class EventFile:
-    """The event file of one run."""
-
     def __init__(self, folder: Path, started: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{int(started)}.grpo-tui"
@@ -77,6 +75,9 @@ class EventFile:
     def _record(self, message: bytes) -> None:
         length = struct.pack("<Q", len(message))
         self._out.write(length + masked(length) + message + masked(message))
+
+    def flush(self) -> None:
+        self._out.flush()
 
     def close(self) -> None:
         self._out.close()

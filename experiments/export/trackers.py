@@ -1,12 +1,13 @@
-"""Export to other trackers: TensorBoard, and trackio or W&B if installed."""
+"""Other trackers, live and as an export: TensorBoard, and trackio or W&B if installed."""
 
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from experiments.db.texts import seconds
 from experiments.errors import ExportError, StoreError
@@ -25,72 +26,107 @@ def export_to(format: str, reader: StoreReader, runs: Sequence[RunSummary], out:
     # keep what the packages print out of stdout
     with redirect_stdout(sys.stderr):
         try:
-            return sum(TRACKERS[format](reader, run, out) for run in runs)
+            return sum(_export(TRACKERS[format], reader, run, out) for run in runs)
         except OSError as error:
             if isinstance(error, StoreError):
                 raise
             raise ExportError(f"cannot write to {out}: {error.strerror or error}") from error
 
 
-def _steps(
-    reader: StoreReader, run: RunSummary
-) -> Iterator[tuple[int, float | None, dict[str, float]]]:
-    """Yield step, time and finite values of each step."""
-    for row in metric_rows(reader, [run]):
+def _export(make: "Maker", reader: StoreReader, run: RunSummary, out: Path) -> int:
+    count, log = 0, make(reader, run, out, live=False)
+    for step, at, values in logged_steps(reader, run):
+        log.add(step, at, values)
+        count += len(values)
+    log.close()
+    return count
+
+
+def logged_steps(
+    reader: StoreReader, run: RunSummary, after: int = -1
+) -> Iterator[tuple[int, float, dict[str, float]]]:
+    """Yield step, time and finite values of each step beyond `after`."""
+    start = seconds(run.started_at or run.created_at)
+    for row in metric_rows(reader, [run], after=after):
         values = {
             name: float(value)
             for name, value in row.items()
             if name not in NOT_METRICS and value is not None and math.isfinite(value)
         }
-        yield row["step"], seconds(row["at"]) if row["at"] else None, values
+        yield row["step"], seconds(row["at"]) if row["at"] else start, values
 
 
-def to_tensorboard(reader: StoreReader, run: RunSummary, out: Path) -> int:
-    """Write one event file into a folder with the run's name."""
-    start = seconds(run.started_at or run.created_at)
-    file = EventFile(out / f"{_safe(run.name)}-{run.id}", start)
-    count = 0
-    for step, at, values in _steps(reader, run):
+class Log(Protocol):
+    def add(self, step: int, at: float, values: Mapping[str, float]) -> None:
+        """Log a step's values."""
+
+    def close(self) -> None:
+        """Write what waits."""
+
+
+class Maker(Protocol):
+    """Begins the log of a run under `out`; a live one is where the tracker's own programs look."""
+
+    def __call__(self, reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> Log: ...
+
+
+class TensorBoard:
+    """An event file in a folder with the run's name; an attempt that resumes a run adds a file."""
+
+    def __init__(self, reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> None:  # noqa: ARG002  # as the others
+        start = time.time() if live else seconds(run.started_at or run.created_at)
+        self._file = EventFile(out / f"{_safe(run.name)}-{run.id}", start)
+
+    def add(self, step: int, at: float, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            file.add(name, value, step, at or start)
-            count += 1
-    file.close()
-    return count
+            self._file.add(name, value, step, at)
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
 
 
-def to_wandb(reader: StoreReader, run: RunSummary, out: Path) -> int:
-    """Write an offline run for `wandb sync`."""
-    wandb = _package("wandb")
-    out.mkdir(parents=True, exist_ok=True)
-    settings = wandb.Settings(mode="offline", silent=True, console="off")
-    logged = wandb.init(
-        project="grpo-tui", name=run.name, id=run.id, dir=str(out), settings=settings,
-        config=dict(reader.settings(run.key)), tags=list(run.tags), notes=run.note,
-    )  # fmt: skip
-    count = 0
-    for step, _, values in _steps(reader, run):
-        logged.log(values, step=step)
-        count += len(values)
-    logged.finish()
-    return count
+class WandB:
+    """A run of Weights & Biases, with the run's id; an export is offline, for `wandb sync`."""
+
+    def __init__(self, reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> None:
+        wandb = package("wandb")
+        out.mkdir(parents=True, exist_ok=True)
+        # a live run is online unless the user's WANDB_MODE says otherwise
+        mode: Mapping[str, Any] = {} if live else {"mode": "offline"}
+        self._run = wandb.init(
+            project="grpo-tui", name=run.name, id=run.id, dir=str(out), resume="allow",
+            settings=wandb.Settings(silent=True, console="off", **mode),
+            config=dict(reader.settings(run.key)), tags=list(run.tags), notes=run.note,
+        )  # fmt: skip
+
+    def add(self, step: int, at: float, values: Mapping[str, float]) -> None:  # noqa: ARG002  # W&B has its own clock
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
 
 
-def to_trackio(reader: StoreReader, run: RunSummary, out: Path) -> int:
-    """Write a local trackio project, with the folder as trackio's cache."""
-    out.mkdir(parents=True, exist_ok=True)
-    os.environ["TRACKIO_DIR"] = str(out)
-    trackio = _package("trackio")
-    trackio.init(project="grpo-tui", name=f"{run.name}-{run.id}",
-                 config=dict(reader.settings(run.key)), embed=False)  # fmt: skip
-    count = 0
-    for step, _, values in _steps(reader, run):
-        trackio.log(values, step=step)
-        count += len(values)
-    trackio.finish()
-    return count
+class Trackio:
+    """A run of a local trackio project; an export has a folder of its own, live runs the user's."""
+
+    def __init__(self, reader: StoreReader, run: RunSummary, out: Path, *, live: bool) -> None:
+        if not live:
+            out.mkdir(parents=True, exist_ok=True)
+            os.environ["TRACKIO_DIR"] = str(out)
+        self._trackio = package("trackio")
+        self._trackio.init(project="grpo-tui", name=f"{run.name}-{run.id}", resume="allow",
+                           config=dict(reader.settings(run.key)), embed=False,
+                           auto_log_gpu=False, auto_log_cpu=False)  # fmt: skip
+
+    def add(self, step: int, at: float, values: Mapping[str, float]) -> None:  # noqa: ARG002  # trackio has its own clock
+        self._trackio.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._trackio.finish()
 
 
-def _package(name: str) -> Any:
+def package(name: str) -> Any:
     from importlib import import_module
 
     try:
@@ -107,8 +143,4 @@ def _safe(name: str) -> str:
     return kept.strip(". ") or "run"
 
 
-TRACKERS: dict[str, Callable[[StoreReader, RunSummary, Path], int]] = {
-    "tensorboard": to_tensorboard,
-    "wandb": to_wandb,
-    "trackio": to_trackio,
-}
+TRACKERS: dict[str, Maker] = {"tensorboard": TensorBoard, "wandb": WandB, "trackio": Trackio}

@@ -4,14 +4,14 @@
 lr` gives a label.
 """
 
-import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from experiments.db.texts import escape
 from experiments.errors import QueryError
+from grpo_engine.errors import nearest
 from grpo_engine.metrics import METRICS, spec
 
 STATS = ("best", "last", "first", "min", "max", "mean", "count")
@@ -105,11 +105,3 @@ class Known:
 
     settings: frozenset[str]
     metrics: frozenset[str]
-
-
-def nearest(word: str, names: Iterable[str]) -> str:
-    """Return `; did you mean …?` with the names closest to `word`; empty if none is close."""
-    pool = list(dict.fromkeys(names))
-    leaf = [name for name in pool if name.rsplit(".", 1)[-1] == word.rsplit(".", 1)[-1]]
-    close = list(dict.fromkeys(leaf + difflib.get_close_matches(word, pool, n=3, cutoff=0.5)))[:3]
-    return f"; did you mean {' or '.join(close)}?" if close else ""

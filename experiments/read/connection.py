@@ -12,7 +12,7 @@ from experiments.db.connection import open_reader
 from experiments.db.migration_sql import CURRENT
 from experiments.db.migrations import too_new, version
 from experiments.db.statements import select
-from experiments.db.stored import TABLES
+from experiments.db.stored import NAMES, TABLES
 from experiments.db.texts import unescape
 from experiments.errors import NoStoreError, NothingStoredError, QueryError, StoreUnusableError
 from experiments.read.shapes import Columns, Shape, V
@@ -59,13 +59,13 @@ class Reading:
 
     def odd_tables(self) -> list[str]:
         """Return the tables that are views, virtual or computed: they may never end."""
-        names = marks(tuple(TABLES.values()))
+        names = marks(NAMES)
         return self._column(
             f"SELECT name FROM sqlite_master WHERE name IN ({names}) "
             "AND (type <> 'table' OR sql LIKE 'CREATE VIRTUAL%' OR EXISTS "
             "(SELECT 1 FROM pragma_table_xinfo(sqlite_master.name) WHERE hidden > 1)) "
             "ORDER BY name",
-            tuple(TABLES.values()),
+            NAMES,
         )
 
     def changed(self) -> bool:
@@ -99,7 +99,6 @@ class Reading:
         return rows[0] if rows else None
 
     def _column(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Return the first column of each row."""
         return [value for value, *_ in self._all(sql, values)]
 
     def _value(self, sql: str, values: Sequence[Any] = ()) -> Any:
@@ -115,7 +114,6 @@ class Reading:
         return shape.read(self._all(f"SELECT {columns} FROM {table} {rest}", values), *more)
 
     def _views(self, shape: Shape[V], rest: str, values: Sequence[Any] = ()) -> tuple[V, ...]:
-        """Return the values of the rows that the rest of the statement selects."""
         return tuple(shape.make(self._columns(shape, rest, values)))
 
     def _select(self, shape: Shape[Any], of: str = "") -> str:
@@ -124,7 +122,6 @@ class Reading:
         return select(row, shape.columns.values(), of=of, present=self._present(row))
 
     def _rows(self, row: type[R], rest: str, values: Sequence[Any] = ()) -> list[R]:
-        """Return the rows that the rest of the statement selects."""
         columns = select(row, present=self._present(row))
         found = self._all(f"SELECT {columns} FROM {TABLES[row]} {rest}", values)
         return [row(*values) for values in found]
@@ -143,7 +140,6 @@ class Reading:
 
 
 def text(value: str | None) -> str:
-    """Unescape a stored text."""
     return unescape(value) if value and "\\" in value else value or ""
 
 

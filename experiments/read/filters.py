@@ -10,9 +10,10 @@ from typing import get_args
 
 from experiments.db.texts import escape
 from experiments.errors import QueryError
-from experiments.read.columns import Known, nearest, parse_column
+from experiments.read.columns import Known, parse_column
 from experiments.values import Status
 from grpo_engine.config.conditions import Either, Every, Node, Not, Term, Word, parse
+from grpo_engine.errors import nearest
 
 _CONTAINS = ("name", "note", "model", "task", "error", "device", "code")
 
@@ -20,7 +21,6 @@ Sql = tuple[str, list[object]]
 
 
 def compile_filter(text: str, known: Known) -> Sql:
-    """Compile a filter to a condition and its parameters."""
     if not text.strip():
         return "1", []
     try:

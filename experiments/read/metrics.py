@@ -34,7 +34,6 @@ class MetricQuestions(Reading):
     def metric_series(
         self, run: int, key: str, *, after: int = -1, upto: int | None = None
     ) -> v.MetricSeries:
-        """Return one metric over the steps beyond `after`."""
         with no_collection():
             rows = self._all(
                 "SELECT step, value FROM metric WHERE run_id = ? AND step > ? AND step <= ? "
@@ -89,7 +88,6 @@ class MetricQuestions(Reading):
         return last
 
     def metrics_at(self, run: int, step: int) -> dict[str, float]:
-        """Return all metrics of one step."""
         rows = self._all(
             "SELECT metric_key.name, value FROM metric_summary s "
             "JOIN metric_key ON metric_key.id = s.key_id "
@@ -132,7 +130,6 @@ class MetricQuestions(Reading):
         return steps, tokens, elapsed
 
     def passes(self, run: int, step: int) -> tuple[ev.PassFinished, ...]:
-        """Return the optimiser updates of a step."""
         return self._views(
             PASS, "WHERE run_id = ? AND step = ? AND hidden = 0 ORDER BY seq", (run, step)
         )
@@ -142,7 +139,6 @@ class MetricQuestions(Reading):
         return self._views(ALERT, "WHERE run_id = ? ORDER BY last_step DESC, id DESC", (run,))
 
     def muted_alerts(self, run: int) -> frozenset[str]:
-        """Return the rules whose alerts are muted in a run."""
         rules = self._column("SELECT rule FROM alert WHERE run_id = ? AND muted", (run,))
         return frozenset(map(text, rules))
 
@@ -151,7 +147,6 @@ class MetricQuestions(Reading):
         return self._evaluations("WHERE run_id = ? AND hidden = 0 ORDER BY seq", run, rows)
 
     def evaluation(self, evaluation: int) -> v.EvaluationView:
-        """Return one held-out evaluation with its problems."""
         found = self._evaluations("WHERE id = ?", evaluation, True)
         if not found:
             raise NothingStoredError(f"evaluation {evaluation} is not in the store")

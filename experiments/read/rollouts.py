@@ -20,7 +20,6 @@ CHUNK = 400
 
 class RolloutQuestions(Reading):
     def group_steps(self, run: int, origin: str = "train") -> tuple[int, ...]:
-        """Return the steps that have groups of this origin."""
         steps = self._column(
             "SELECT DISTINCT step FROM rollout_group WHERE run_id = ? AND origin = ? "
             "AND hidden = 0 ORDER BY step",
@@ -29,10 +28,10 @@ class RolloutQuestions(Reading):
         return tuple(steps)
 
     def groups(
-        self, run: int, step: int | None, origin: str | None = None, *, rollouts: bool = True,
-        after: int = 0, limit: int | None = None,
+        self, run: int, step: int | None, origin: str | None = None, *, after: int = 0,
+        limit: int | None = None,
     ) -> tuple[v.GroupView, ...]:  # fmt: skip
-        """Return the groups of a step, or of all, with or without their rollouts.
+        """Return the groups of a step, or of all, with their rollouts.
 
         To page, pass the last group's key as `after`.
         """
@@ -45,11 +44,10 @@ class RolloutQuestions(Reading):
         order = "id" if step is None else "origin DESC, idx, seq"
         return self._groups(
             f"WHERE {condition} ORDER BY {order} LIMIT ?",
-            [*values, -1 if limit is None else limit], rollouts,
-        )  # fmt: skip
+            [*values, -1 if limit is None else limit],
+        )
 
     def group(self, group: int) -> v.GroupView:
-        """Return one group with its rollouts."""
         found = self.groups_by_key([group])
         if not found:
             raise NothingStoredError(f"group {group} is not in the store")
@@ -72,6 +70,22 @@ class RolloutQuestions(Reading):
             "WHERE run_id = ? AND example_key = ? AND hidden = 0 ORDER BY step, seq",
             (run, escape(example_key)), False,
         )  # fmt: skip
+
+    def scores(self, run: int) -> dict[str, dict[str, tuple[float | None, ...]]]:
+        """Return each function's scores of the newest answers to each training problem."""
+        found: dict[str, dict[str, tuple[float | None, ...]]] = {}
+        rows = self._all(
+            "SELECT g.example_key, w.function, w.value, max(g.step) OVER (PARTITION BY "
+            "g.example_key) AS newest, g.step FROM rollout_group g "
+            "JOIN rollout r ON r.group_id = g.id JOIN rollout_reward w ON w.rollout_id = r.id "
+            "WHERE g.run_id = ? AND g.origin = 'train' AND g.hidden = 0 ORDER BY g.id, r.idx",
+            (run,),
+        )
+        for key, function, value, newest, step in rows:
+            if step == newest:
+                one = found.setdefault(text(key), {})
+                one[text(function)] = (*one.get(text(function), ()), value)
+        return found
 
     def examples(self, run: int, origin: str, *, since: int = 0) -> dict[str, tuple[str, str]]:
         """Return prompt and target of each example with groups of this origin, oldest first."""
@@ -103,19 +117,25 @@ class RolloutQuestions(Reading):
 
     def tokens(self, run: int, group: int) -> v.TokenView | None:
         """Return the token numbers of a group; None if they were not recorded."""
-        from experiments.db.tokens import read_blob
+        return self.tokens_of(run, [group]).get(group)
 
-        row = self._one(
-            "SELECT seq, has_tokens FROM rollout_group WHERE id = ? AND run_id = ?", (group, run)
+    def tokens_of(self, run: int, groups: Sequence[int]) -> dict[int, v.TokenView]:
+        """Return the token numbers of groups by their keys; those not recorded are omitted."""
+        from experiments.db.tokens import read_blobs
+
+        rows = self._all(
+            "SELECT id, seq FROM rollout_group "
+            f"WHERE id IN ({marks(groups)}) AND run_id = ? AND has_tokens",
+            (*groups, run),
         )
-        seq, has_tokens = row or (0, False)
-        if not has_tokens:
-            return None
-        found = read_blob(tokens_file(run_folder(self.path, self._short(run))), seq)
-        if found is None:
-            return None
-        prompt_ids, rows = found
-        return v.TokenView(group=group, prompt_ids=prompt_ids, rows=rows)
+        found = read_blobs(
+            tokens_file(run_folder(self.path, self._short(run))), [seq for _, seq in rows]
+        )
+        return {
+            key: v.TokenView(group=key, prompt_ids=found[seq][0], rows=found[seq][1])
+            for key, seq in rows
+            if seq in found
+        }
 
     # -- rows to values -------------------------------------------------------------------------
 

@@ -12,11 +12,13 @@ from experiments.db.paths import run_folder
 from experiments.db.spilled import Spilled, runs_waiting, spilled
 from experiments.db.texts import escape
 from experiments.errors import RunActiveError, RunNotFoundError
-from experiments.read.columns import FIELDS, Column, Known, nearest, parse_column, parse_columns
+from experiments.read.columns import FIELDS, Column, Known, parse_column, parse_columns
 from experiments.read.connection import Reading, marks, no_collection, text
 from experiments.read.filters import compile_filter
 from experiments.read.shapes import Shape
 from experiments.read.status import Derived, LifeSigns, derive
+from experiments.starts import begun_from
+from grpo_engine.errors import nearest
 from grpo_engine.metrics import spec
 
 DEFAULT_METRICS = (
@@ -34,6 +36,7 @@ _LAST_ATTEMPT = (
 )
 _COUNT = list(LINE.columns).index("count")
 _JOINS = 50
+MOST_ANCESTORS = 100
 
 
 class LazyMetrics(Mapping[str, v.MetricSummary]):
@@ -117,7 +120,6 @@ class RunQuestions(Reading):
         return Known(frozenset(map(text, paths)), frozenset(map(text, keys)))
 
     def run(self, run: int) -> v.RunDetail:
-        """Return a run with its settings and attempts."""
         found = self.runs(archived=True, keys=[run], metrics=self._keys_of(run))
         if not found:
             raise RunNotFoundError(f"run {run} is no longer in the store")
@@ -131,6 +133,7 @@ class RunQuestions(Reading):
             versions=json.loads(versions or "{}"),
             attempts=self.attempts(run),
             folder=str(run_folder(self.path, found[0].id)),
+            ancestry=self.ancestry(run),
         )
 
     def _settled(self, run: int) -> dict[str, Any]:
@@ -139,6 +142,21 @@ class RunQuestions(Reading):
             "ORDER BY seq DESC LIMIT 1", (run,),
         )  # fmt: skip
         return dict(json.loads(payload).get("settled", {})) if payload else {}
+
+    def ancestry(self, run: int) -> tuple[v.Ancestor, ...]:
+        """Return the runs that a run began from, its parent first."""
+        found: dict[int, v.Ancestor] = {}
+        while len(found) < MOST_ANCESTORS:
+            row = self._one(
+                "SELECT p.id, p.short, p.name FROM run c JOIN run p ON p.id = c.parent_id "
+                "WHERE c.id = ?", (run,),
+            )  # fmt: skip
+            if row is None or row[0] in found:  # only a damaged store has a circle
+                break
+            step = begun_from(self.settings(run))
+            run = row[0]
+            found[run] = v.Ancestor(id=row[1], name=text(row[2]), step=step)
+        return tuple(found.values())
 
     def settings(self, run: int, *, in_force: bool = False) -> dict[str, Any]:
         """Return a run's settings by path, on request with the values that the recipe sets."""

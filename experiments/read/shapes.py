@@ -77,7 +77,6 @@ class Shape(Generic[V]):
 
 
 def spans(text: str) -> tuple[Span, ...]:
-    """The spans of a completion from their JSON."""
     return tuple(Span(**one) for one in json.loads(text)) if text else ()
 
 

@@ -14,8 +14,6 @@ Derived = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class LifeSigns:
-    """The last signs of life of the newest attempt."""
-
     host: str
     boot: str
     pid: int

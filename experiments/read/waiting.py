@@ -30,7 +30,7 @@ class WaitingQuestions(Reading):
     def control(self, request: int) -> ControlView:
         """Return a request and its outcome: asked, taken, done, expired, or no answer."""
         row = self._one(
-            "SELECT c.id, c.run_id, c.verb, c.asked_at, c.taken_at, c.outcome, a.heartbeat "
+            "SELECT c.verb, c.asked_at, c.taken_at, c.outcome, a.heartbeat "
             "FROM control c LEFT JOIN attempt a ON a.run_id = c.run_id AND a.n = c.attempt "
             "WHERE c.id = ?",
             (request,),
@@ -63,7 +63,6 @@ class WaitingQuestions(Reading):
         return tuple(map(self.sweep, self._column("SELECT id FROM sweep ORDER BY id DESC")))
 
     def sweep(self, key: int) -> SweepView:
-        """Return one sweep with its items."""
         items = self._queued("WHERE queue_item.sweep_id = ? ORDER BY queue_item.id", key)
         columns = self._columns(SWEEP, "WHERE id = ?", (key,))
         columns["axes"] = [
@@ -75,7 +74,7 @@ class WaitingQuestions(Reading):
 
 
 def _control(row: Any) -> ControlView:
-    key, run, verb, asked, taken, outcome, heartbeat = row
+    verb, asked, taken, outcome, heartbeat = row
     waited = time.time() - seconds(asked)
     sign = last_sign(heartbeat, time.time()) if heartbeat else "it never gave a sign of life"
     word = verb.replace("_", " ")
@@ -90,7 +89,4 @@ def _control(row: Any) -> ControlView:
         state, message = "no answer", f"{word}: no answer, {sign}"
     else:
         state, message = "asked", f"{word}: asked"
-    return ControlView(
-        key=key, run=run, verb=verb, asked_at=asked, taken_at=taken, outcome=outcome,
-        state=state, message=message,
-    )  # fmt: skip
+    return ControlView(state=state, message=message)

@@ -23,7 +23,6 @@ class PythonStore:
         self.path = store_path(path)
 
     def begin(self, config: RunConfig, control: Control, tags: tuple[str, ...]) -> "PythonRecord":
-        """Begin to record a run."""
         return PythonRecord(*recorded(self.path, lambda recorder: recorder.start_run(
             config, name=config.name, control=control, tags=tags, code_version=_version()
         )))  # fmt: skip
@@ -34,7 +33,6 @@ class PythonStore:
             return reader.resumable(run).config
 
     def resume(self, run: str, from_step: int, control: Control) -> "PythonRecord":
-        """Begin to record the next attempt of a run."""
         with closing(StoreReader(self.path)) as reader:
             found = reader.resumable(run).summary
         return PythonRecord(*recorded(self.path, lambda recorder: recorder.resume_run(
@@ -42,7 +40,6 @@ class PythonStore:
         )))  # fmt: skip
 
     def folder(self, run: str) -> Path:
-        """The folder of a run."""
         with closing(StoreReader(self.path)) as reader:
             return run_folder(self.path, reader.resolve(run).id)
 
@@ -58,7 +55,6 @@ class PythonRecord:
             warnings.warn(recorder.warning, stacklevel=4)  # the line that called train
 
     def put(self, event: ev.Event) -> None:
-        """Record an event."""
         self._handle.put(event)
 
     def close(self, cause: str = "") -> str:
@@ -71,13 +67,11 @@ class PythonRecord:
         return self._handle.left
 
     def metrics(self) -> dict[str, dict[int, float]]:
-        """The recorded metrics by name and step."""
         with closing(self._reader()) as reader:
             found = (reader.metric_series(self._key, key) for key in reader.metric_keys(self._key))
             return {one.key: dict(zip(one.steps, one.values, strict=True)) for one in found}
 
     def rollouts(self, step: int) -> tuple[ev.Group, ...]:
-        """The recorded training groups of a step."""
         with closing(self._reader()) as reader:
             return reader.groups(self._key, step, "train")
 

@@ -48,6 +48,5 @@ class Heartbeat(threading.Thread):
             conn.execute("COMMIT")
 
     def stop(self) -> None:
-        """Stop the thread."""
         self._done.set()
         self.join()

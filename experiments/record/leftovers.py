@@ -111,11 +111,11 @@ def _take_in(store: ExperimentStore, run: int, spill: Spill) -> int:
 
 
 def recorded_parts(config: str) -> RecordedParts:
-    """Return which parts of the rollouts a configuration records."""
     tree: Any = json.loads(config)
     record = tree.get("record") or {}
     return RecordedParts(
         tokens=str(record.get("tokens", "all")),
         every=int(record.get("tokens_every", 10)),
         rollouts=bool(record.get("rollouts", True)),
+        trackers=tuple(map(str, record.get("trackers") or ())),
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 from experiments.db.machine import network_file_system
 from experiments.errors import StoreError, StoreReadOnlyError
+from experiments.record import tracking
 from experiments.record.leftovers import take_in_leftovers
 from experiments.record.recording import Recording, RunHandle
 from experiments.record.store_file import StoreFile
@@ -51,15 +52,13 @@ class Recorder:
 
     def start_run(
         self, config: Any, *, name: str = "", control: Control | None = None,
-        parent: str | None = None, sweep: int | None = None, code_version: str = "",
-        tags: tuple[str, ...] = (),
+        parent: str | None = None, code_version: str = "", tags: tuple[str, ...] = (),
     ) -> RunHandle:  # fmt: skip
         """Begin a new run; `config` is a RunConfig or its tree; requests go to `control`."""
         row = self.store.create_run(
             config,
             name=name,
             parent=self._parent(parent),
-            sweep=sweep,
             code_version=code_version,
             tags=tags,
         )
@@ -98,10 +97,17 @@ class Recorder:
         handle = RunHandle(recording, self._queue)
         if self.warning:
             handle.put(ev.NoteWritten(step=from_step, text=self.warning, severity="warning"))
+
+        def warn(text: str) -> None:
+            if not recording.ended:
+                step = recording.board.snapshot().step
+                handle.put(ev.NoteWritten(step=step, text=text, severity="warning"))
+
+        for tracker in recording.parts.trackers:
+            tracking.start(tracker, self.store.path, recording.short, from_step or -1, warn)
         return handle
 
     def close(self) -> None:
-        """Flush and close the file."""
         if not self._stop.is_set():
             self._stop.set()
             with suppress(Full):

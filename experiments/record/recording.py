@@ -84,7 +84,6 @@ class RunHandle:
 
     @property
     def lock_waits(self) -> "deque[float]":
-        """Seconds that each transaction waited for the lock."""
         return self._recording.lock_waits
 
     def flush(self, timeout: float | None = None) -> bool:
@@ -136,7 +135,6 @@ class Recording:
         self._control = control
 
     def begin(self, attempt: int) -> None:
-        """Open the files of the attempt."""
         self.attempt = attempt
         self.seq = self.store.run_row(self.run).last_seq
         self.writer = RunWriter(self.file.connection, self.run, attempt, self.folder, self.parts)

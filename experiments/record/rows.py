@@ -28,14 +28,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class RecordedParts:
-    """Which parts of the rollouts are recorded."""
+    """Which parts of the rollouts are recorded, and by which trackers besides."""
 
     tokens: str = "all"
     every: int = 10
     rollouts: bool = True
+    trackers: tuple[str, ...] = ()
 
     def tokens_of(self, step: int, origin: str) -> bool:
-        """Return whether the token numbers of a group are recorded."""
         if self.tokens == "none" or not self.rollouts:
             return False
         return (
@@ -57,8 +57,6 @@ class Scored:
 
 @dataclass(slots=True)
 class Rows:
-    """The rows of one transaction, by table."""
-
     groups: list[stored.RolloutGroup] = field(default_factory=list)
     rollouts: list[stored.Rollout] = field(default_factory=list)
     rewards: list[stored.RolloutReward] = field(default_factory=list)
@@ -89,8 +87,6 @@ def _many(sql: str, rows: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GroupRows:
-    """Converts the groups of one attempt to rows."""
-
     run: int
     attempt: int
     parts: RecordedParts

@@ -376,7 +376,6 @@ class RunWriter:
 
 
 def token_blob(pair: Scored) -> bytes:
-    """Encode the token numbers of a group as a blob."""
     numbers = {row.index: row for row in pair.numbers.numbers} if pair.numbers else {}
     rows = []
     for rollout in pair.group.rollouts:

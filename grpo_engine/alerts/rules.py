@@ -1,12 +1,13 @@
 """Alert rules: each reads the metrics of recent steps and returns a finding or None."""
 
 import math
+import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import permutations
 
-from grpo_engine.config.mismatch import Gap
+from grpo_engine.config.mismatch import ROUNDING, Gap
 from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import Severity
 
@@ -70,27 +71,36 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Limits:
+    """What the rules need to know about the run besides its metrics; None where not applicable.
+
+    `weights` are those of the reward functions. `whole_answers` says that a ratio is of an answer:
+    then whole answers are clipped, by design.
+    """
+
+    updates_per_step: int = 1
+    has_bounds: bool = True
+    whole_answers: bool = False
+    accuracy: str | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
+    sampler_gap: Gap = ROUNDING["float32"]
+    corrected: bool = False
+    memory_gb: float | None = None
+    processors: int = os.cpu_count() or 1
+    thresholds: AlertsConfig = field(default_factory=AlertsConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts(Limits):
     """Input of the rules; `history` ends with the current step, `start` holds the first ten.
 
-    `weights` are those of the reward functions. `evaluations` are of one mode, oldest first.
-    `whole_answers` says that a ratio is of an answer: then whole answers are clipped, by design.
+    `evaluations` are of one mode, oldest first.
     """
 
     step: int
     history: Sequence[Mapping[str, float]]
     start: Sequence[Mapping[str, float]]
     evaluations: Sequence[Evaluation]
-    updates_per_step: int
-    has_bounds: bool
-    whole_answers: bool
-    accuracy: str | None
-    weights: Mapping[str, float]
-    sampler_gap: Gap
-    corrected: bool
-    memory_gb: float | None
-    processors: int
-    limits: AlertsConfig
 
     def last(self, key: str, count: int, skip: int = 0) -> list[float]:
         """Return `count` values of a metric before the last `skip`; empty if there are fewer."""
@@ -240,7 +250,7 @@ def _change(early: Sequence[float], late: Sequence[float]) -> Change:
 def no_signal(facts: Facts) -> Finding | None:
     """Too many groups teach nothing; where answers became right, that is how it should be."""
     share = _mean(facts.last("frac_reward_zero_std", 5))
-    limit = facts.limits.no_signal
+    limit = facts.thresholds.no_signal
     if share <= limit or facts.solves:
         return None
     return Finding(
@@ -257,7 +267,7 @@ def no_signal(facts: Facts) -> Finding | None:
 def task_solved(facts: Facts) -> Finding | None:
     share = _mean(facts.last("frac_reward_zero_std", SPAN))
     right = _mean(facts.last(mean_of(facts.accuracy), SPAN)) if facts.accuracy else 0.0
-    if share <= facts.limits.no_signal or right < SOLVED:
+    if share <= facts.thresholds.no_signal or right < SOLVED:
         return None
     return Finding(
         severity="info",
@@ -385,7 +395,7 @@ def reward_saturated(facts: Facts) -> Finding | None:
 def kl_above_limit(facts: Facts) -> Finding | None:
     """The median of a few steps: some odd tokens can raise the mean of one step tenfold."""
     kl = statistics.median(facts.last("kl", 5) or [0.0])
-    limit = facts.excused(facts.limits.kl)
+    limit = facts.excused(facts.thresholds.kl)
     if kl <= limit:
         return None
     return Finding(
@@ -400,8 +410,8 @@ def kl_above_limit(facts: Facts) -> Finding | None:
 
 def kl_exploding(facts: Facts) -> Finding | None:
     """KL far above the usual: in two steps, or so far that it cannot be a few odd tokens."""
-    now, jump = facts.last("kl", 2), facts.limits.kl_jump
-    for values, floor in (now, 0.05), (now[1:], jump * facts.limits.kl):
+    now, jump = facts.last("kl", 2), facts.thresholds.kl_jump
+    for values, floor in (now, 0.05), (now[1:], jump * facts.thresholds.kl):
         usual = statistics.median(facts.last("kl", 5, skip=len(values)) or [math.inf])
         limit = max(floor, jump * usual)
         if values and min(values) > limit:
@@ -419,7 +429,7 @@ def kl_exploding(facts: Facts) -> Finding | None:
 
 def entropy_collapse(facts: Facts) -> Finding | None:
     first, now = _mean(facts.first("entropy")[:EARLY]), facts.last("entropy", 5)
-    limit = facts.limits.entropy * first
+    limit = facts.thresholds.entropy * first
     if not now or _mean(now) >= limit or facts.learns or facts.is_early:
         return None
     return Finding(
@@ -436,7 +446,7 @@ def entropy_collapse(facts: Facts) -> Finding | None:
 def length_collapse(facts: Facts) -> Finding | None:
     first = _mean(facts.first("completions/mean_length")[:EARLY])
     now = facts.last("completions/mean_length", 5)
-    limit = facts.limits.length_least * first
+    limit = facts.thresholds.length_least * first
     if not now or _mean(now) >= limit or facts.learns or facts.is_early:
         return None
     return Finding(
@@ -455,7 +465,7 @@ def length_growth(facts: Facts) -> Finding | None:
     reward = next(facts.changes("reward"), None)
     if length is None or reward is None or reward.rose(LIKELY) or facts.learns:
         return None
-    limit = facts.limits.length * length.before
+    limit = facts.thresholds.length * length.before
     if length.after <= limit:
         return None
     return Finding(
@@ -471,7 +481,7 @@ def length_growth(facts: Facts) -> Finding | None:
 
 def most_truncated(facts: Facts) -> Finding | None:
     share = _mean(facts.last("completions/clipped_ratio", 3))
-    limit = facts.limits.cut
+    limit = facts.thresholds.cut
     if share <= limit:
         return None
     return Finding(
@@ -486,7 +496,7 @@ def most_truncated(facts: Facts) -> Finding | None:
 
 def clip_too_much(facts: Facts) -> Finding | None:
     share = _mean(facts.last("clip_ratio/region_mean", 5))
-    limit = facts.limits.clip
+    limit = facts.thresholds.clip
     if facts.updates_per_step < 2 or facts.whole_answers or share <= limit:
         return None
     return Finding(
@@ -501,7 +511,7 @@ def clip_too_much(facts: Facts) -> Finding | None:
 
 def clip_never(facts: Facts) -> Finding | None:
     shares = facts.last("clip_ratio/region_mean", 10)
-    limit = facts.limits.clip_least
+    limit = facts.thresholds.clip_least
     if facts.updates_per_step < 2 or not facts.has_bounds or not shares or max(shares) > limit:
         return None
     return Finding(
@@ -517,7 +527,7 @@ def clip_never(facts: Facts) -> Finding | None:
 def gradient_spike(facts: Facts) -> Finding | None:
     now, before = facts.last("grad_norm", 1), facts.last("grad_norm", 20, skip=1)
     usual = statistics.median(before) if before else 0.0
-    times = facts.excused(facts.limits.grad_norm)
+    times = facts.excused(facts.thresholds.grad_norm)
     if not now or not before or now[0] <= times * usual:
         return None
     return Finding(
@@ -576,7 +586,7 @@ def many_masked(facts: Facts) -> Finding | None:
 
 def reward_slow(facts: Facts) -> Finding | None:
     score, step = facts.last("time/score", 3), facts.last("step_time", 3)
-    limit = facts.limits.reward_time
+    limit = facts.thresholds.reward_time
     if not score or not sum(step) or sum(score) < max(1.0, limit * sum(step)):
         return None
     return Finding(
@@ -609,7 +619,7 @@ def reward_constant(facts: Facts) -> Finding | None:
 def duplicates(facts: Facts) -> Finding | None:
     """Many answers are copies, and no more of them are right than at the start."""
     share = _mean(facts.last("completions/duplicates", 3))
-    if share <= facts.limits.duplicates or facts.learns or facts.is_early:
+    if share <= facts.thresholds.duplicates or facts.learns or facts.is_early:
         return None
     return Finding(
         severity="warning",
@@ -617,13 +627,13 @@ def duplicates(facts: Facts) -> Finding | None:
         f"token{facts.no_gain}: there is little exploration.",
         remedy="Raise rollout.temperature or use harder tasks.",
         value=share,
-        limit=facts.limits.duplicates,
+        limit=facts.thresholds.duplicates,
     )
 
 
 def memory_near_limit(facts: Facts) -> Finding | None:
     peak = facts.last("memory/peak_gb", 1)
-    if not peak or facts.memory_gb is None or peak[0] <= facts.limits.memory * facts.memory_gb:
+    if not peak or facts.memory_gb is None or peak[0] <= facts.thresholds.memory * facts.memory_gb:
         return None
     return Finding(
         severity="error",
@@ -631,18 +641,18 @@ def memory_near_limit(facts: Facts) -> Finding | None:
         remedy="Lower optimizer.micro_rows or rollout.max_new_tokens, or set "
         "model.grad_checkpoint.",
         value=peak[0],
-        limit=facts.limits.memory * facts.memory_gb,
+        limit=facts.thresholds.memory * facts.memory_gb,
     )
 
 
 def step_time_doubled(facts: Facts) -> Finding | None:
     """A step takes much longer, and not because other programs use the processors."""
     now, before = (_usual(facts.last("step_time", *span)) for span in STEP_TIMES)
-    limit = max(facts.limits.step_time * before, 0.5)
+    limit = max(facts.thresholds.step_time * before, 0.5)
     if not before or now <= limit or not _is_own(facts):
         return None
     length, was = (_usual(facts.last("completions/mean_length", *span)) for span in STEP_TIMES)
-    if length > facts.limits.length * was:
+    if length > facts.thresholds.length * was:
         why = f"answers went from {was:.0f} to {length:.0f} tokens"
         remedy = "Lower rollout.max_new_tokens if answers need not be so long."
     else:
@@ -674,7 +684,7 @@ def _is_own(facts: Facts) -> bool:
     take longer in processor time that they left to it.
     """
     (now, left), (before, left_before) = (_others(facts, *span) for span in STEP_TIMES)
-    return now - before <= BUSIER and left > facts.limits.step_time * left_before
+    return now - before <= BUSIER and left > facts.thresholds.step_time * left_before
 
 
 def _others(facts: Facts, count: int, skip: int) -> tuple[float, float]:
@@ -721,31 +731,11 @@ def held_out_fell(facts: Facts) -> Finding | None:
     )
 
 
-# The names are in users' files; they stay when a function is renamed.
-RULES: Mapping[str, Callable[[Facts], Finding | None]] = {
-    "no_signal": no_signal,
-    "task_solved": task_solved,
-    "format_hacking": format_hacking,
-    "reward_conflict": reward_conflict,
-    "reward_fell": reward_fell,
-    "nothing_learned": nothing_learned,
-    "reward_saturated": reward_saturated,
-    "kl_above_limit": kl_above_limit,
-    "kl_exploding": kl_exploding,
-    "entropy_collapse": entropy_collapse,
-    "length_collapse": length_collapse,
-    "length_growth": length_growth,
-    "most_truncated": most_truncated,
-    "clip_too_much": clip_too_much,
-    "clip_never": clip_never,
-    "gradient_spike": gradient_spike,
-    "sampler_disagrees": sampler_disagrees,
-    "many_masked": many_masked,
-    "reward_slow": reward_slow,
-    "reward_constant": reward_constant,
-    "duplicates": duplicates,
-    "memory_near_limit": memory_near_limit,
-    "step_time_doubled": step_time_doubled,
-    "held_out_flat": held_out_flat,
-    "held_out_fell": held_out_fell,
-}
+# The functions' names are in users' files: none is renamed.
+RULES: Mapping[str, Callable[[Facts], Finding | None]] = {rule.__name__: rule for rule in (
+    no_signal, task_solved, format_hacking, reward_conflict, reward_fell, nothing_learned,
+    reward_saturated, kl_above_limit, kl_exploding, entropy_collapse, length_collapse,
+    length_growth, most_truncated, clip_too_much, clip_never, gradient_spike, sampler_disagrees,
+    many_masked, reward_slow, reward_constant, duplicates, memory_near_limit, step_time_doubled,
+    held_out_flat, held_out_fell,
+)}  # fmt: skip

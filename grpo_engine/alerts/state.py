@@ -5,34 +5,15 @@ still holds is raised again every `REPEAT` steps. Evaluations are kept by mode: 
 accuracy differ, so they are never compared with each other.
 """
 
-import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, fields
 from typing import Any
 
-from grpo_engine.alerts.rules import RULES, SPAN, Evaluation, Facts, Finding
-from grpo_engine.config.mismatch import ROUNDING, Gap
-from grpo_engine.config.settings import AlertsConfig
+from grpo_engine.alerts.rules import RULES, SPAN, Evaluation, Facts, Finding, Limits
 from grpo_engine.events import AlertRaised, EvaluationFinished, Event, StepFinished
 
 WINDOW, REPEAT = 40, 10
 SAMPLED = "sampled/"  # means over all answers, where those of the kept groups are a selection
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What the rules need to know about the run besides its metrics; None where not applicable."""
-
-    updates_per_step: int = 1
-    has_bounds: bool = True
-    whole_answers: bool = False
-    accuracy: str | None = None
-    weights: Mapping[str, float] = field(default_factory=dict)
-    sampler_gap: Gap = ROUNDING["float32"]
-    corrected: bool = False
-    memory_gb: float | None = None
-    processors: int = os.cpu_count() or 1
-    thresholds: AlertsConfig = field(default_factory=AlertsConfig)
 
 
 class Alerts:
@@ -46,7 +27,6 @@ class Alerts:
         self._raised: dict[str, int] = {}
 
     def observe(self, event: Event) -> Iterator[AlertRaised]:
-        """Process an event and yield the alerts that it raises."""
         match event:
             case StepFinished():
                 numbers = {key: float(value) for key, value in event.metrics.items()}
@@ -75,16 +55,7 @@ class Alerts:
             history=self._history,
             start=self._start,
             evaluations=tried.get("sampled") or tried.get("greedy") or (),
-            updates_per_step=self._limits.updates_per_step,
-            has_bounds=self._limits.has_bounds,
-            whole_answers=self._limits.whole_answers,
-            accuracy=self._limits.accuracy,
-            weights=self._limits.weights,
-            sampler_gap=self._limits.sampler_gap,
-            corrected=self._limits.corrected,
-            memory_gb=self._limits.memory_gb,
-            processors=self._limits.processors,
-            limits=self._limits.thresholds,
+            **{one.name: getattr(self._limits, one.name) for one in fields(Limits)},
         )
 
     def _raise(self, step: int) -> Iterator[AlertRaised]:
@@ -98,7 +69,6 @@ class Alerts:
                 yield raised(step, name, finding)
 
     def state(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
         return {
             "history": self._history,
             "start": self._start,
@@ -109,7 +79,6 @@ class Alerts:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned."""
         self._history = [dict(row) for row in state["history"]]
         self._start = [dict(row) for row in state["start"]]
         tried = state["evaluations"]
@@ -122,5 +91,4 @@ class Alerts:
 
 
 def raised(step: int, rule: str, finding: Finding, group: int | None = None) -> AlertRaised:
-    """Return the event for a finding."""
     return AlertRaised(step=step, rule=rule, group=group, **asdict(finding))

@@ -10,7 +10,7 @@ from grpo_engine.api.evaluation import evaluate_target
 from grpo_engine.api.progress import Bar
 from grpo_engine.api.records import open_store
 from grpo_engine.api.run import Callbacks, Run
-from grpo_engine.api.settings import Settings, name_function, settings_of, tree_of
+from grpo_engine.api.settings import Settings, name_object, settings_of, tree_of
 from grpo_engine.config.parse import build
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
@@ -33,6 +33,8 @@ def train(
     `{"rollout.group_size": 4}`; a keyword is a section: `rollout={"group_size": 4}`.
     Four sections have a short form: `rewards=[…]` takes functions and names, `task=` a name, a
     `Task`, a function or rows, `model=` a name or a folder, `algorithm=` a name or a recipe.
+    `tools=[…]` takes functions, `environment=` a class, an instance, or classes by the name in a
+    row's `environment`; both take names as well.
 
     `callbacks` get the events of the type that their parameter has. `record` is the store's file,
     True for the usual one, or False; what is not recorded goes to `folder`, by default one that is
@@ -72,21 +74,19 @@ def iterate(
 
 def resume(
     run: Run | str | Path, /, *, rewards: Iterable[Any] = (), task: Any = None,
-    callbacks: Callbacks = (), record: bool | str | Path = True, progress: bool | None = None,
+    tools: Iterable[Any] = (), environment: Any = None, callbacks: Callbacks = (),
+    record: bool | str | Path = True, progress: bool | None = None,
 ) -> Run:  # fmt: skip
     """Resume a run from its last checkpoint, and train to the end.
 
     `run` is a run, the name or id of a recorded one (`@last` for the newest), or the folder of one
-    that was not recorded. Functions and rows that it was given as Python objects are given again
-    in `rewards` and `task`; a run of this process still has them, and its store.
+    that was not recorded. What it was given as Python objects is given again in `rewards`, `task`,
+    `tools` and `environment`; a run of this process still has them, and its store.
     """
     control = Control()
+    more = Given(task=task, rewards=_by_name(rewards), environments=_by_name(tools, environment))
     if launched_rank():  # settings and checkpoints are rank 0's
-        own: dict[str, Any] = {}
-        for function in filter(callable, rewards):
-            name_function(function, own, again=True)
-        given = Given(task=task, rewards=own)
-        follower = Run(RunConfig(), given, record=None, control=control, resume=True)
+        follower = Run(RunConfig(), more, record=None, control=control, resume=True)
         follower.finish()
         return follower
     stored = run.record is not None if isinstance(run, Run) else not Path(run).is_dir()
@@ -99,7 +99,7 @@ def resume(
             raise EngineError(f"run {name} is recorded and resumes there: leave out record=False")
         tree = store.config(name)
         chosen = build(tree, f"run {name}")
-        given = _given_again(chosen, given, rewards, task)
+        given = _given_again(chosen, given, more)
         step = checkpoint.newest_step(store.folder(name))
         continued = Run(
             chosen, given, record=store.resume(name, step, control), control=control, resume=True,
@@ -111,7 +111,7 @@ def resume(
         if saved is None:
             raise CheckpointError(f"{folder} holds no checkpoint to resume from; train again")
         chosen = build(saved.state["config"], str(folder))
-        given = _given_again(chosen, given, rewards, task)
+        given = _given_again(chosen, given, more)
         continued = Run(
             chosen, given, record=None, control=control, folder=folder, resume=True,
             callbacks=callbacks,
@@ -120,22 +120,36 @@ def resume(
     return continued
 
 
-def _given_again(config: RunConfig, before: Given, rewards: Iterable[Any], task: Any) -> Given:
+def _by_name(objects: Iterable[Any], environment: Any = None) -> dict[str, Any]:
+    """Objects that are given again, by their names in the settings."""
+    found: dict[str, Any] = {}
+    several = environment.values() if isinstance(environment, Mapping) else [environment]
+    for one in (*objects, *several):
+        if one is not None and not isinstance(one, str):
+            name_object(one, found, again=True)
+    return found
+
+
+def _given_again(config: RunConfig, before: Given, again: Given) -> Given:
     """The Python objects that a resumed run needs; raise if one is missing."""
-    functions = dict(before.rewards)
-    for function in rewards:
-        if callable(function):
-            name_function(function, functions, again=True)
-    needed = [name for name in config.rewards.functions if name.startswith(names.GIVEN)]
-    for name in needed:
-        if name not in functions:
-            names.refuse_given(name, "reward")
-    source = before.task if task is None else task
+
+    def needed(what: str, wanted: Iterable[str], have: Mapping[str, Any]) -> dict[str, Any]:
+        own = [name for name in wanted if name.startswith(names.GIVEN)]
+        for name in own:
+            if name not in have:
+                names.refuse_given(name, what)
+        return {name: have[name] for name in own}
+
+    rewards = needed("reward", config.rewards.functions, {**before.rewards, **again.rewards})
+    have = {**before.environments, **again.environments}
+    environments = needed("tool", config.task.tools, have)
+    environments |= needed("environment", config.task.environments.values(), have)
+    source = before.task if again.task is None else again.task
     if source is None:
         names.refuse_given(config.task.name, "task")
     elif not config.task.name.startswith(names.GIVEN):
         source = None
-    return Given(task=source, rewards={name: functions[name] for name in needed})
+    return Given(task=source, rewards=rewards, environments=environments)
 
 
 def evaluate(
@@ -168,7 +182,9 @@ def evaluate(
 def _plain(settings: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
     """The keywords as a tree, with names for objects as `config` has them."""
     tree = tree_of(settings)
-    for section, name in (("rewards", "functions"), ("task", "name")):
+    for section, name in (
+        ("rewards", "functions"), ("task", "name"), ("task", "tools"), ("task", "environment"),
+    ):  # fmt: skip
         if isinstance(tree.get(section), dict) and name in tree[section]:
             tree[section][name] = getattr(getattr(config, section), name)
     return tree
@@ -178,7 +194,7 @@ def _finish(run: Run, progress: bool | None) -> None:
     """Train to the end with a bar."""
     bar = Bar(run.config.steps, False if launched_rank() else progress)
     run.say = bar.say
-    if note := run.given.note():
+    if note := run.given.note(run.config.task):
         bar.say(note)
     try:
         run.finish(bar.show)

@@ -1,17 +1,21 @@
 """A loaded policy that answers prompts, as in training."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from grpo_engine.api.thread import enter
 from grpo_engine.config.settings import ModelConfig, RunConfig
+from grpo_engine.control import Control
+from grpo_engine.events import RolloutsAdvanced
 from grpo_engine.policy import load
+from grpo_engine.policy.batch import make_batch
+from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.prompts import PromptRenderer
-from grpo_engine.rollouts.types import PromptRows, Sampling
+from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from grpo_engine.tasks.base import Example, Task, user_message
 
 
@@ -39,6 +43,21 @@ class LoadedPolicy:
         max_new_tokens: int | None = None, temperature: float | None = None, seed: int = 0,
     ) -> list[str]:  # fmt: skip
         """Answer a prompt several times, at the run's temperature."""
+        answers = self.answers(
+            prompt, count, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
+        )
+        while True:
+            try:
+                next(answers)
+            except StopIteration as end:
+                return [one.text for one in end.value]
+
+    def answers(
+        self, prompt: str | Iterable[Mapping[str, Any]], count: int = 1, *,
+        max_new_tokens: int | None = None, temperature: float | None = None, seed: int = 0,
+        control: Control | None = None,
+    ) -> Generator[str, None, list[Rollout]]:  # fmt: skip
+        """Answer a prompt, yield the text as it grows, and return the answers with their tokens."""
         enter()
         if not isinstance(prompt, str):
             prompt = tuple(dict(message) for message in prompt)
@@ -55,12 +74,21 @@ class LoadedPolicy:
         )  # fmt: skip
         ids = render(Example(key="prompt", prompt=prompt)).ids
         rows = [PromptRows(key="prompt", group=0, ids=ids, rows=count)]
-        events = sample_groups(self.policy, rows, sampling, seed=seed, step=0)
+        events = sample_groups(self.policy, rows, sampling, seed=seed, step=0, control=control)
         while True:
             try:
-                next(events)
+                event = next(events)
             except StopIteration as end:
-                return [one.text for one in end.value]
+                return list(end.value)
+            if isinstance(event, RolloutsAdvanced):
+                yield "".join(row.text for row in event.rows)
+
+    def logprobs(self, answer: Rollout, temperature: float = 1.0) -> tuple[float, ...]:
+        """The log-probabilities that this model gives to the tokens of an answer."""
+        enter()
+        batch = make_batch([answer], [0], pad_id=self.policy.pad_id)
+        scores = token_scores(self.policy, batch, temperature=temperature, gradient=False)
+        return tuple(scores.logprobs[0].tolist()[: len(answer.ids)])  # type: ignore[arg-type, index]  # one row
 
 
 def load_policy(model: str | Path = "starter", **settings: Any) -> LoadedPolicy:

@@ -20,6 +20,7 @@ from grpo_engine.run.given import Given
 from grpo_engine.tasks.base import BUILT_IN, Task
 
 Settings = RunConfig | Mapping[str, Any] | str | Path
+SHORT = {"tools": "task.tools", "environment": "task.environment"}  # keywords of their own
 
 
 def settings_of(
@@ -44,11 +45,12 @@ def settings_of(
 def tree_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords as a tree of sections; a dotted path is one setting."""
     tree: dict[str, Any] = {}
+    keywords = {SHORT.get(key, key): value for key, value in keywords.items()}
     for key, value in keywords.items():
         if "." not in key and value is not None:
             tree[key] = _section(key, value)
     for key, value in keywords.items():
-        if "." in key:
+        if "." in key and not (key in SHORT.values() and value is None):
             put(tree, key, value)
     return tree
 
@@ -122,12 +124,32 @@ def _name_objects(tree: dict[str, Any], task: Any) -> Given:
     if isinstance(section, dict) and isinstance(section.get("functions"), list | tuple):
         objects = [one for one in section["functions"] if callable(one)]
         section["functions"] = [
-            name_function(one, functions) if callable(one) else one for one in section["functions"]
+            name_object(one, functions) if callable(one) else one for one in section["functions"]
         ]
         # the user knows the form of their own rows, but not that a built-in task is a chat
         if objects and isinstance(task, str) and task.partition(":")[0] in BUILT_IN:
             section.setdefault("completions", "text")
-    return Given(task=_name_task(tree), rewards=functions)
+    return Given(task=_name_task(tree), rewards=functions, environments=_name_environments(tree))
+
+
+def _name_environments(tree: dict[str, Any]) -> dict[str, Any]:
+    """Replace tools and environments in the tree by names, as rewards."""
+    section, given = tree.get("task"), dict[str, Any]()
+    if not isinstance(section, dict):
+        return given
+
+    def named(one: Any) -> Any:
+        return one if isinstance(one, str) or one is None else name_object(one, given)
+
+    if (tools := section.get("tools")) is not None:
+        alone = isinstance(tools, str) or callable(tools)
+        section["tools"] = [named(one) for one in ([tools] if alone else tools)]
+    own = section.get("environment")
+    if isinstance(own, Mapping):
+        section["environment"] = {name: named(one) for name, one in own.items()}
+    elif own is not None:
+        section["environment"] = named(own)
+    return given
 
 
 def _name_task(tree: dict[str, Any]) -> Any:
@@ -148,10 +170,8 @@ def _name_task(tree: dict[str, Any]) -> Any:
     return source if callable(source) or isinstance(source, Task | Mapping) else list(source)
 
 
-def name_function(
-    function: Callable[..., Any], given: dict[str, Callable[..., Any]], *, again: bool = False
-) -> str:
-    """A reward function's name in the settings; one that cannot be imported is put into `given`.
+def name_object(function: Any, given: dict[str, Any], *, again: bool = False) -> str:
+    """The name in the settings; an object that cannot be imported is put into `given`.
 
     `again` replaces what has its name, wherever the function is now.
     """
@@ -170,13 +190,17 @@ def name_function(
 
 
 def importable(found: Any) -> str:
-    """The name by which a new interpreter finds this function; empty if it cannot.
+    """The name by which a new interpreter finds this function or class; empty if it cannot.
 
-    A function of a script is not imported from there: that would run the script again.
+    What is defined in a script is not imported from there: that would run the script again.
     """
     module, path = getattr(found, "__module__", None) or "", getattr(found, "__qualname__", "")
     loaded = sys.modules.get(module)
-    if loaded is None or module == "__main__" or not inspect.isroutine(found):
+    if (
+        loaded is None
+        or module == "__main__"
+        or not (inspect.isroutine(found) or inspect.isclass(found))
+    ):
         return ""
     here: Any = loaded
     for part in path.split("."):

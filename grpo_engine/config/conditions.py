@@ -25,16 +25,12 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word without an operator."""
-
     text: str
     at: int
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A comparison of a name with a value."""
-
     key: str
     op: str
     value: str
@@ -43,22 +39,16 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The opposite of a condition."""
-
     part: "Node"
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """Conditions that must all hold."""
-
     parts: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """Conditions of which one must hold."""
-
     parts: tuple["Node", ...]
 
 
@@ -103,7 +93,6 @@ class _Parser:
         return found
 
     def whole(self) -> Node:
-        """Read to the end."""
         found = self.either()
         if self.tokens:
             raise ValueError(f"{self.name} has an extra {self.tokens[0]!r}")

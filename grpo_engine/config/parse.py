@@ -1,6 +1,5 @@
 """The settings as data: list them, read them from YAML and `--set`, report what is wrong."""
 
-import difflib
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -15,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from grpo_engine.config.recipe_settings import ANY, Setting
 from grpo_engine.config.safe_yaml import parse_yaml, read_text
 from grpo_engine.config.settings import RunConfig, Section
-from grpo_engine.errors import ConfigError, RecipeError
+from grpo_engine.errors import ConfigError, RecipeError, nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +94,15 @@ def flatten(config: RunConfig) -> dict[str, Any]:
     return flat
 
 
+def changed(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by dotted path that are not the defaults."""
+    usual = flatten(RunConfig())
+    return {
+        path: value for path, value in flat.items() if path not in usual or value != usual[path]
+    }
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML config as a plain tree."""
     text = read_text(path)
     try:
         tree = parse_yaml(text)
@@ -219,14 +225,6 @@ def _setting_of(path: str, known: Mapping[str, SettingInfo]) -> str:
     raise ConfigError(f"there is no setting {path!r}{near}")
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Name the known names closest to `word`, as the end of a sentence; empty if none is close."""
-    names = list(known)
-    by_leaf = [name for name in names if name.rsplit(".", 1)[-1] == word.rsplit(".", 1)[-1]]
-    found = list(dict.fromkeys(by_leaf + difflib.get_close_matches(word, names, n=3, cutoff=0.5)))
-    return f"; did you mean {' or '.join(found[:3])}?" if found else ""
-
-
 def _parse_value(info: SettingInfo, text: str) -> Any:
     if info.annotation is str or text in info.choices:
         return text
@@ -269,7 +267,6 @@ def build(tree: Mapping[str, Any], where: str = "the configuration") -> RunConfi
 
 
 def problems(tree: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Every problem in a tree of settings."""
     try:
         RunConfig.model_validate(dict(tree))
     except ValidationError as error:

@@ -108,7 +108,6 @@ class Setting:
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
     def read(self, recipe: Any) -> bool:
-        """Whether the recipe reads the setting."""
         return self.when.holds(recipe)
 
     def active(self, recipe: Any) -> bool:
@@ -117,7 +116,6 @@ class Setting:
 
     @property
     def allowed(self) -> str:
-        """The legal values in words."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         if self.kind is bool:
@@ -157,7 +155,6 @@ class Setting:
 
 
 def setting(default: Any, help: str, **facts: Any) -> Any:
-    """Declare a field of the recipe with the facts of its setting."""
     return field(default=default, metadata={"setting": Setting(help=help, **facts)})
 
 

@@ -78,7 +78,6 @@ def formula(recipe: Recipe) -> tuple[str, ...]:
 
 
 def meaning(recipe: Recipe, choice: str) -> Meaning:
-    """What the recipe's value of a choice means."""
     return SETTINGS[choice].meanings[getattr(recipe, choice)]
 
 

@@ -53,7 +53,9 @@ class Section(BaseModel):
 class ModelConfig(Section):
     """Which model is trained, and which of its weights."""
 
-    path: str = setting("starter", "`starter`, a model folder, or a hub id.", main=True)
+    path: str = setting(
+        "starter", "`starter`, `starter-guess`, a model folder, or a hub id.", main=True
+    )
     adapter: str | None = setting(None, "Adapter folder to start from.")
     tuning: Literal["lora", "dora", "full"] = setting("lora", "Which weights are trained.")
     lora_rank: int = setting(8, "Rank of the LoRA or DoRA matrices.", ge=1, le=1024)
@@ -76,8 +78,8 @@ class TaskConfig(Section):
 
     name: str = setting(
         "arithmetic",
-        "`arithmetic`, `countdown`, `gsm8k`, `reasoning-gym:<name>`, a file, a folder, a hub id, "
-        "or `file.py:function`.",
+        "`arithmetic`, `countdown`, `gsm8k`, `reasoning-gym:<name>`, `verifiers:<package>`, a "
+        "file, a folder, a hub id, or `file.py:function`.",
         main=True,
     )
     system_prompt: str | None = setting(None, "System message; None for the task's own.")
@@ -105,10 +107,87 @@ class TaskConfig(Section):
         "", "What replies to answers: `file.py:Class`, or several by the name in a row's "
         "`environment`; empty for one turn.",
     )  # fmt: skip
+    interpreter: str = setting(
+        "", "Python that runs tools and environments, such as one with a `verifiers` package; "
+        "empty for this one.",
+    )  # fmt: skip
     environment_time_limit: float = setting(
         30.0, "Longest reply of an environment or a tool.", gt=0, unit="s", le=86400
     )
     max_turns: int = setting(8, "Most turns of the model with tools or an environment.", ge=1)
+
+    @property
+    def environments(self) -> Mapping[str, str]:
+        """The environments by the name that a row chooses; `""` if there is no choice."""
+        named = self.environment
+        return {"": named} if isinstance(named, str) else named
+
+
+class OtherTask(TaskConfig):
+    """A further task of a run, with the settings of a task and its share of the prompts."""
+
+    weight: float = setting(1.0, "Prompts for each one of `task.name`; 0 leaves it out.", ge=0)
+    rewards: Mapping[str, float] = setting({}, "Weights by function; empty for the task's own.")
+    accuracy: str = setting("", "Which answers are right; empty for the task's own.")
+
+
+def _others(value: Any) -> Any:
+    """Complete `{NAME: 0.5}` and `{LABEL: {name: NAME, …}}` to whole tasks."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        label: {"name": label, "weight": each} if isinstance(each, int | float)
+        else {"name": label, **each} if isinstance(each, Mapping) else each
+        for label, each in value.items()
+    }  # fmt: skip
+
+
+class TasksConfig(TaskConfig):
+    """The run's task, others beside it, and which of their problems are drawn."""
+
+    others: Annotated[Mapping[str, OtherTask], BeforeValidator(_others)] = setting(
+        {}, "Further tasks with their share of the prompts: `{countdown: 0.5}` draws one prompt of "
+        "it for two of `name`; or `{LABEL: {name: …, weight: …, rewards: {FUNCTION: WEIGHT}, …}}`.",
+    )  # fmt: skip
+    curriculum: Literal["off", "hardest", "half"] = setting(
+        "off", "Which problems are preferred: each is drawn with probability 1 - p (hardest) or "
+        "4p(1 - p) (half), where p = (right + 1)/(answers + 2) when it was last tried.",
+    )  # fmt: skip
+    pass_rates: str = setting(
+        "", "Pass rates of problems before the run: a run of the store, or a JSON file such as "
+        "`grpo-tui probe --json` writes.",
+    )  # fmt: skip
+    lowest_pass_rate: float = setting(
+        0.0, "Problems with a lower rate in `pass_rates` are left out.", ge=0, le=1
+    )
+    highest_pass_rate: float = setting(
+        1.0, "Problems with a higher rate in `pass_rates` are left out.", ge=0, le=1
+    )
+
+    @model_validator(mode="after")
+    def _check_drawing(self) -> "TasksConfig":
+        low, high = self.lowest_pass_rate, self.highest_pass_rate
+        if low > high:
+            raise ConfigError(
+                f"task.lowest_pass_rate {low:g} is above task.highest_pass_rate {high:g}",
+                "task.lowest_pass_rate",
+                "task.highest_pass_rate",
+            )
+        if (low, high) != (0, 1) and not self.pass_rates:
+            raise ConfigError(
+                "problems can be left out by pass rate only if task.pass_rates names a file or a "
+                "run that has the rates",
+                "task.pass_rates",
+                "task.lowest_pass_rate",
+                "task.highest_pass_rate",
+            )
+        if self.name in self.others:
+            raise ConfigError(
+                f"task.others has the label {self.name!r} of task.name; give it another label: "
+                f"{{more: {{name: {self.name}, …}}}}",
+                "task.others",
+            )
+        return self
 
 
 class RewardsConfig(Section):
@@ -179,7 +258,6 @@ class AlgorithmConfig(
     """The recipe, and the settings that differ from it."""
 
     def resolved(self) -> Recipe:
-        """Return the recipe with this run's changes."""
         return recipe(self.recipe, **self._set())
 
     def differences(self) -> dict[str, tuple[Any, Any]]:
@@ -218,6 +296,9 @@ class OptimizerConfig(Section):
         0, "Answers per forward and backward; 0 chooses by memory.", ge=0, unit="answers"
     )
     critic_learning_rate: float = setting(1e-4, "Learning rate of the value head.", ge=0, le=10)
+    start: str | None = setting(
+        None, "Checkpoint of another run whose optimiser's state this run begins with."
+    )
 
 
 class EvaluationConfig(Section):
@@ -264,6 +345,9 @@ class RecordConfig(Section):
     )
     after_groups: int = setting(
         1, "Training groups per step that are scored again after the update.", ge=0, le=1024
+    )
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = setting(
+        (), "Log live to these as well, each in a process of its own."
     )
 
 
@@ -312,7 +396,7 @@ class RunConfig(Section):
         "", "End earlier when this holds, such as `kl > .3 | eval/accuracy flat for 3`."
     )
     model: ModelConfig = ModelConfig()
-    task: TaskConfig = TaskConfig()
+    task: TasksConfig = TasksConfig()
     rewards: RewardsConfig = RewardsConfig()
     rollout: RolloutConfig = RolloutConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()

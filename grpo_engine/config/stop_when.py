@@ -18,8 +18,6 @@ FORMS = "write it as `kl > .3`, `reward >= .9 for 5` or `eval/accuracy flat for 
 
 @dataclass(slots=True)
 class Seen:
-    """What a check has seen of its metric."""
-
     times: int = 0  # measurements in a row that count
     last: float = math.nan
     best: float | None = None  # for `flat`
@@ -40,7 +38,6 @@ class Check:
         return f"{self.metric} {self.op} {self.limit:g}" + f" for {self.times}" * (self.times > 1)
 
     def observe(self, value: float, seen: Seen) -> None:
-        """Take in one measurement."""
         seen.last = value
         if self.op != "flat":
             seen.times = seen.times + 1 if OPERATORS[self.op](value, self.limit) else 0
@@ -69,7 +66,6 @@ class StopRule:
 
     @property
     def metrics(self) -> set[str]:
-        """The metrics that it reads."""
         return {check.metric for check in self._checks.values()}
 
     def observe(self, metrics: Mapping[str, float], seen: dict[str, Seen]) -> str:

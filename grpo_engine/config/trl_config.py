@@ -5,7 +5,6 @@ executed. Settings missing from the file get TRL's defaults, not ours, so that t
 """
 
 import ast
-import difflib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ import yaml
 from grpo_engine.config.recipes import SETTINGS
 from grpo_engine.config.safe_yaml import parse_yaml, read_text
 from grpo_engine.config.trl_names import ALIASES, DEFAULTS, MACHINE, NO_CAP, PLAIN, REWARDS, UNLIKE
-from grpo_engine.errors import ConfigError
+from grpo_engine.errors import ConfigError, nearest
 
 Tree = dict[str, Any]
 
@@ -34,8 +33,7 @@ def translate(given: Mapping[str, Any]) -> tuple[Tree, list[str]]:
     values: Tree = {**DEFAULTS}
     for name, value in given.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = nearest(name, known, 1)
             notes.append(f"{name}: not a known setting of TRL's GRPOConfig{hint}")
         is_text = isinstance(DEFAULTS.get(name, ""), str)
         values[name] = value if is_text else _number(value)
@@ -322,3 +320,10 @@ def _task(values: Tree, put: Put, notes: list[str]) -> None:
         put("task.name", f"{name}:{subset}" if subset else name)
     else:
         notes.append("the data set is an argument in TRL: set task.name to a file or hub id")
+    notes.append(
+        f"max_completion_length {values['max_completion_length']}: with tools TRL counts their "
+        "results too, rollout.max_new_tokens the model's tokens alone; rollout.max_context limits "
+        "all, the prompt's included"
+    )
+    if (calls := values.get("max_tool_calling_iterations")) is not None:
+        put("task.max_turns", int(calls) + 1)  # the answer after the last call is a turn as well

@@ -104,7 +104,7 @@ PLAIN: Final[Mapping[str, str]] = {
 # Names that are read together with others, from TRL's command line and from earlier versions.
 ALIASES: Final = (
     "warmup_ratio", "use_peft", "lora_r", "lora_alpha", "lora_target_modules", "dataset_name",
-    "dataset_config", "reward_funcs",
+    "dataset_config", "reward_funcs", "max_tool_calling_iterations",
 )  # fmt: skip
 
 # TRL's own reward functions and ours.
@@ -125,7 +125,6 @@ UNLIKE: Final[Mapping[str, str]] = {
     "entropy_coef_max": "no equivalent; the controller of algorithm.entropy_target has no bounds",
     "entropy_coef_delta": "no equivalent; the controller has its own step",
     "generation_kwargs": "no equivalent; set rollout.* one by one",
-    "max_tool_calling_iterations": "no equivalent; tools are not called",
     "router_aux_loss_coef": "no equivalent; MoE routers get no extra loss",
     "neftune_noise_alpha": "no equivalent",
     "label_smoothing_factor": "no equivalent",

@@ -17,7 +17,6 @@ class ClosedError(Exception):
 
 
 def send(to: socket.socket, value: Mapping[str, Any], arrays: Arrays | None = None) -> None:
-    """Send a JSON object with arrays."""
     plain = dict(arrays or {})
     listed = [[name, array.dtype.str, array.shape] for name, array in plain.items()]
     text = json.dumps([value, listed]).encode()
@@ -29,7 +28,6 @@ def send(to: socket.socket, value: Mapping[str, Any], arrays: Arrays | None = No
 
 
 def receive(source: socket.socket) -> tuple[dict[str, Any], dict[str, "np.ndarray[Any, Any]"]]:
-    """Wait for a message."""
     text_size, data_size = SIZES.unpack(_exactly(source, SIZES.size))
     value, listed = json.loads(_exactly(source, text_size))
     data = _exactly(source, data_size)

@@ -92,7 +92,6 @@ class Ranks:
         return nest(summed)
 
     def sum_array(self, value: mx.array) -> mx.array:
-        """Sum one array over all ranks."""
         if not self.group:
             return value
         total = self._all_sum(value)
@@ -100,7 +99,6 @@ class Ranks:
         return total
 
     def broadcast_arrays(self, arrays: Mapping[str, mx.array] | None) -> dict[str, mx.array]:
-        """Rank 0's arrays on every rank."""
         if not self.group:
             return dict(arrays or {})
         local = arrays or {}

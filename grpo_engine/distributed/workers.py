@@ -4,7 +4,7 @@ On a CPU, MLX computes all but matrix products on one core of a process. The eng
 where it is: it decides what is computed, sends it, sums the gradients and steps the optimiser. It
 waits on sockets; nothing spins. Weights and gradients are in shared memory that has no name.
 
-`train/worker.py` is the other end. Its first process loads what workers have in common and forks
+`training/worker.py` is the other end. Its first process loads what workers have in common and forks
 them, so that they share the memory of frozen weights. Each process is killed when its parent ends.
 """
 
@@ -14,7 +14,6 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -28,15 +27,16 @@ from grpo_engine import errors
 from grpo_engine.control import Control, StopNow
 from grpo_engine.distributed.messages import Arrays, ClosedError, receive, send
 from grpo_engine.errors import EngineError, WorkerLostError
+from grpo_engine.platform.interpreter import command
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 BOOT: Final = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from grpo_engine.train.worker import main; main()"
+    "from grpo_engine.distributed.parent import die_with; die_with(int(sys.argv[1])); "
+    "from grpo_engine.training.worker import main; main()"
 )
 LOG: Final = "workers.log"
 LEAST_SAMPLED: Final = 8  # rows that repay one more reading of the weights for every token
 LEAST_SCORED: Final = 2
+LEAST_SHARED: Final = 10_000_000  # parameters; smaller models are read by each worker
 TICK: Final = 0.05
 GRACE: Final = 2.0  # seconds to leave before a kill
 
@@ -54,7 +54,7 @@ class Workers:
         self._maps: list[mmap.mmap] = []
         self._sent: dict[str, dict[str, mx.array]] = {}  # weights that the workers have, by slot
         self._tokens: object = None  # the rollouts whose tokens the workers have
-        self.share_weights = False  # whether frozen weights are in memory once for all workers
+        self.shared = 0  # bytes of weights that are in memory once for all workers
         self._threads = [0] * count
         self._peaks = [0] * count
         self._stale = set(range(count))  # workers whose peak memory is of an earlier step
@@ -62,10 +62,10 @@ class Workers:
         self._parent, *self._sockets = [own for own, _ in pairs]
         theirs = [other.fileno() for _, other in pairs]
         folder.mkdir(parents=True, exist_ok=True)
-        arguments = [str(ROOT), str(os.getpid()), *map(str, (*theirs, *self._memory))]
+        arguments = [str(os.getpid()), *map(str, (*theirs, *self._memory))]
         with (folder / LOG).open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", BOOT, *arguments], stdin=subprocess.DEVNULL,
+                command(BOOT, *arguments), stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, pass_fds=(*theirs, *self._memory), process_group=0,
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
             )  # fmt: skip
@@ -99,9 +99,11 @@ class Workers:
     def load(self, **settings: Any) -> dict[str, Any]:
         """Fork the workers and load the model in each; return what was found out about it."""
         with self._named_loss():
-            send(self._parent, {"workers": self.count, **settings})
+            send(self._parent, {
+                "workers": self.count, "least_shared": LEAST_SHARED, **settings
+            })  # fmt: skip
         answers = [value for _, value, _ in self._answers(set(range(self.count)))]
-        self.share_weights = bool(answers[0]["shared"])
+        self.shared = int(answers[0]["shared"])
         return dict(answers[0]["probes"])
 
     def share(self, trained: Mapping[str, mx.array]) -> None:
@@ -242,7 +244,7 @@ class Workers:
     @property
     def peak_memory(self) -> int:
         """Bytes that MLX held at most in this step, in all workers together."""
-        return sum(self._peaks)
+        return self.shared + sum(self._peaks)
 
     def forget_peak_memory(self) -> None:
         """Begin a step: the next request to each worker resets its peak."""
@@ -291,7 +293,6 @@ class Workers:
 
 
 def _how(status: int) -> str:
-    """How a process ended, from its wait status."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"exited with status {code}"

@@ -18,7 +18,6 @@ class CountdownTurns:
         self.numbers, self.target, self.tries = row["numbers"], row["target"], 0
 
     def step(self, answer: str) -> Reply:
-        """Judge the expression."""
         self.tries += 1
         is_right, why = judged(final_answer(answer), self.numbers, self.target)
         told = {"tries": self.tries, "right": int(is_right)}

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.environments.pool import EnvironmentPool, Job
@@ -19,9 +20,11 @@ from grpo_engine.rollouts.prompts import (
     place,
     reward_prompt,
 )
-from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens
+from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens, with_calls
 from grpo_engine.rollouts.types import Rollout
 from grpo_engine.tasks.base import Example, Task
+
+CHOOSES = "environment"  # the column that names a row's environment, where there are several
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,14 +37,13 @@ class Environments:
     config: RunConfig
 
     def render(self, example: Example, opening: Opening = NO_OPENING) -> RenderedPrompt:
-        """The prompt of an example, with its environment's tools and opening."""
         return self.renderers[self.environment_of(example)](example, opening)
 
     def environment_of(self, example: Example) -> str:
         """The name of the environment that a row chooses; empty if there is only one."""
         if "" in self.renderers:
             return ""
-        name = str(example.columns.get("environment", ""))
+        name = str(example.columns.get(CHOOSES, ""))
         if name not in self.renderers:
             raise DataError(
                 f"{place(example)}: its `environment` is {name!r}; task.environment has "
@@ -66,8 +68,9 @@ class Environments:
                 seed=self.config.seed, step=step, prompt=example.key, attempt=attempt,
                 occurrence=again[at],
             )  # fmt: skip
-            row = {"prompt": reward_prompt(example.prompt), **example.columns}
             name = self.environment_of(example)
+            columns = {key: v for key, v in example.columns.items() if not name or key != CHOOSES}
+            row = {"prompt": reward_prompt(example.prompt), **columns}
             jobs += [Job(environment=name, row=row, seed=seed, index=i) for i in range(rows)]
         openings = self.pool.begin(jobs)
         found = []
@@ -89,7 +92,14 @@ class Environments:
         return Dialogues(
             episodes=self.pool, tokens=self.tokens, end_token=self.tokens.end_token,
             max_turns=self.config.task.max_turns, max_context=self.config.rollout.max_context,
+            read=self.read if self.tokens.reads_calls else None,
         )  # fmt: skip
+
+    def read(self, place: int, before: Sequence[int], ids: Sequence[int], answer: str) -> str:
+        """An answer whose tool calls are rewritten from the model's own form."""
+        tools = self.pool.tools(place)
+        tokenizer = self.tokens.render.tokenizer
+        return with_calls(tokenizer, before, ids, answer, tools) if tools else answer
 
     def finish(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """The rollouts with what their environments say at the end."""
@@ -114,9 +124,7 @@ def specs_of(config: RunConfig, task: Task) -> tuple[tuple[str, ...], dict[str, 
     if not own.tools and not own.environment:
         tools, environment = task.tools, task.environment
         return tools, {"": environment} if tools or environment else {}
-    if isinstance(own.environment, str):
-        return own.tools, {"": own.environment}
-    return own.tools, dict(own.environment)
+    return own.tools, dict(own.environments)
 
 
 def open_environments(
@@ -127,13 +135,22 @@ def open_environments(
     ends: frozenset[int],
     enter: Callable[[EnvironmentPool], EnvironmentPool],
     interrupted: Callable[[], bool],
+    objects: Mapping[str, Any] | None = None,
 ) -> Environments | None:
-    """Start the environments of a run, if it has any; `enter` sees to it that they end."""
+    """Start the environments of a run, if it has any; `enter` sees to it that they end.
+
+    `objects` are those that only this process has.
+    """
     tools, names = specs_of(config, task)
     if not names:
         return None
     limit = config.task.environment_time_limit
-    pool = enter(EnvironmentPool(tools, names, folder, limit, interrupted))
+    pool = enter(
+        EnvironmentPool(
+            tools, names, folder, limit, interrupted, objects,
+            interpreter=config.task.interpreter, options=config.task.options,
+        )
+    )  # fmt: skip
     every = {
         tool["function"]["name"]: tool for one in pool.described.values() for tool in one.tools
     }

@@ -22,7 +22,6 @@ class Guess:
         self.guesses = 0
 
     def step(self, answer: str) -> Reply:
-        """Compare the guess with the number."""
         guess = last_number(final_answer(answer))
         self.guesses += 1
         told = {"guesses": self.guesses, "found": int(guess == self.number)}

@@ -11,10 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
 from grpo_engine.control import StopNow
+from grpo_engine.environments.local import LocalProcess
 from grpo_engine.errors import BrokenEnvironmentError
 from grpo_engine.rewards.worker.process import (
     DiedError,
@@ -31,6 +33,7 @@ CODE = "from grpo_engine.environments.worker.main import main; main()"
 PROCESSES = 2
 AT_A_TIME = 64  # calls that a process makes side by side
 LEAST_LOAD_S = 30.0  # for a new interpreter and its imports, on a busy machine
+LOAD_ELSEWHERE_S = 300.0  # for those of a package in its own interpreter
 SLACK = 3.0  # seconds after the limit in which a process reports a late call itself
 TICK = 0.05
 
@@ -61,7 +64,7 @@ class _Episode:
 
     slot: int
     job: Job
-    home: UserProcess | None = None
+    home: UserProcess | LocalProcess | None = None
     past: list[tuple[str, Any]] = field(default_factory=list)  # answers and replies' messages
     opening: Opening = field(default_factory=Opening)
     calls: int = 0
@@ -86,7 +89,7 @@ class _Seat:
     """The place of a process: the process, if it runs, and its calls."""
 
     name: str
-    process: UserProcess | None = None
+    process: UserProcess | LocalProcess | None = None
     queue: deque[_Request] = field(default_factory=deque)
     sent: dict[int, _Request] = field(default_factory=dict)
     suspects: set[int] = field(default_factory=set)  # calls of which one ended the process
@@ -95,7 +98,9 @@ class _Seat:
 class EnvironmentPool:
     """The processes of a run's environments; a context manager.
 
-    `interrupted` is polled while episodes begin and end; if it returns true, `StopNow` is raised.
+    With `objects`, which are tools and environments that only this process has, by name, all run in
+    this process without a time limit. `interrupted` is polled while episodes begin and end; if it
+    returns true, `StopNow` is raised.
     """
 
     def __init__(
@@ -105,14 +110,23 @@ class EnvironmentPool:
         folder: Path,
         time_limit: float,
         interrupted: Callable[[], bool] = lambda: False,
+        objects: Mapping[str, Any] | None = None,
+        *,
+        interpreter: str = "",
+        options: Mapping[str, Any] | None = None,
     ) -> None:
+        self._objects = objects
         self._time_limit = time_limit
+        self._interpreter = interpreter
         self._folder = folder
         self._interrupted = interrupted
         self._load = {
             "do": "load", "id": 0, "tools": list(tools), "environments": dict(environments),
+            "options": dict(options or {}),
         }  # fmt: skip
-        self._seats = [_Seat(f"environments-{place + 1}") for place in range(PROCESSES)]
+        self._seats = [
+            _Seat(f"environments-{place + 1}") for place in range(1 if objects else PROCESSES)
+        ]
         self._numbers = 0
         self._episodes: list[_Episode] = []
         self._done: dict[int, EnvironmentReply] = {}  # replies by slot
@@ -121,7 +135,7 @@ class EnvironmentPool:
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
         seat = self._seats[0]
-        seat.process = UserProcess(self._folder, self._interrupted, CODE, seat.name)
+        seat.process = self._start(seat)
         try:
             found = seat.process.ask({**self._load, "describes": True}, self._load_limit)
         except ScoringInterruptedError:
@@ -154,11 +168,11 @@ class EnvironmentPool:
 
     @property
     def _load_limit(self) -> float:
-        return max(LEAST_LOAD_S, self._time_limit)
+        least = LOAD_ELSEWHERE_S if self._interpreter else LEAST_LOAD_S
+        return max(least, self._time_limit)
 
     @property
     def rewards(self) -> tuple[str, ...]:
-        """The names of environments that give rewards."""
         found = (one.name for one in self.described.values() if one.has_reward)
         return tuple(dict.fromkeys(found))
 
@@ -183,7 +197,6 @@ class EnvironmentPool:
         return [episode.opening for episode in self._episodes]
 
     def ask(self, place: int, answer: str) -> None:
-        """Give a row's answer to its environment."""
         self._request(self._episodes[place], "step", answer=answer)
         self._pump(0)
 
@@ -198,6 +211,9 @@ class EnvironmentPool:
     def failure(self, place: int) -> EnvironmentReply | None:
         """Why an environment could not begin; None if it has begun."""
         return self._episodes[place].failure
+
+    def tools(self, place: int) -> Sequence[Mapping[str, Any]]:
+        return self.described[self._episodes[place].job.environment].tools
 
     def fail(self, place: int, error: str) -> None:
         """End a row's episode before its first answer."""
@@ -220,7 +236,6 @@ class EnvironmentPool:
         return self.described[episode.job.environment].name
 
     def _finish_calls(self, what: str) -> None:
-        """Wait for all calls."""
         while any(seat.sent or seat.queue for seat in self._seats):
             if self._interrupted():
                 raise StopNow(f"stopped while {what}")
@@ -262,7 +277,7 @@ class EnvironmentPool:
             else:
                 frame = {**frame, "begin": None}
             episode.home = seat.process
-            request.limit = self._time_limit * (1 + past) + SLACK
+            request.limit = inf if self._objects else self._time_limit * (1 + past) + SLACK
             request.deadline = time.monotonic() + request.limit + extra
             seat.sent[request.number] = request
             try:
@@ -275,9 +290,15 @@ class EnvironmentPool:
         """Start the seat's process if it has none; return how much longer its calls may take."""
         if seat.process is not None:
             return 0.0
-        seat.process = UserProcess(self._folder, self._interrupted, CODE, seat.name)
+        seat.process = self._start(seat)
         seat.process.post({**self._load, "describes": False})
         return self._load_limit
+
+    def _start(self, seat: _Seat) -> UserProcess | LocalProcess:
+        if self._objects:
+            return LocalProcess(self._objects)
+        folder, interpreter = self._folder, self._interpreter
+        return UserProcess(folder, self._interrupted, CODE, seat.name, interpreter)
 
     def _take(self, seat: _Seat) -> None:
         if seat.process is None:
@@ -368,7 +389,7 @@ class EnvironmentPool:
             calls = tuple(
                 ToolCall(
                     name=one["name"], arguments=one["arguments"], result=one["result"],
-                    failed=one["failed"],
+                    failed=one["failed"], given=one["given"],
                 )
                 for one in frame["calls"]
             )  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.stop_when import is_better
 from grpo_engine.errors import ConfigError
 from grpo_engine.evaluation.statistics import (
@@ -19,14 +20,13 @@ from grpo_engine.evaluation.statistics import (
 )
 from grpo_engine.events import CUT, EvaluationFinished, EvaluationSample, Event, PhaseStarted
 from grpo_engine.metrics import spec
-from grpo_engine.rewards.scorer import Right
 from grpo_engine.rewards.shape import well_formed
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run.session import Run, is_stopping
-from grpo_engine.train.report import groups_scored
-from grpo_engine.train.samples import SampledGroup
-from grpo_engine.train.sampling import sample_and_score
-from grpo_engine.train.step import end_if_met
+from grpo_engine.training.report import groups_scored
+from grpo_engine.training.samples import SampledGroup
+from grpo_engine.training.sampling import sample_and_score
+from grpo_engine.training.step import end_if_met
 
 Moment = Literal["before", "during", "after"]
 Mode = Literal["greedy", "sampled"]
@@ -49,7 +49,7 @@ def evaluate(run: Run, step: int, moment: Moment) -> Generator[Event, None, bool
 
     Return False if the user stopped it; a stop takes effect at the next group of rows.
     """
-    if not run.task.held_out:
+    if not any(part.task.held_out for part in run.parts):
         return True
     config = run.config.evaluation
     modes: list[tuple[Mode, int]] = [("greedy", 1)] if config.greedy else []
@@ -94,10 +94,9 @@ def _evaluate_mode(
     run: Run, step: int, moment: Moment, mode: Mode, samples: int
 ) -> Generator[Event, None, EvaluationFinished | None]:
     sampling = sampling_of(run, mode)
-    problems = list(run.task.held_out[: run.config.evaluation.problems])
+    problems = [e for part in run.parts for e in part.held_out(run.config.evaluation.problems)]
     begun = run.clock.now()
-    at_a_time = max(AT_A_TIME, run.config.rollout.prompts * run.config.rollout.group_size)
-    each = max(1, at_a_time // samples)
+    each = max(1, rows_together(run.config) // samples)
     # greedy groups are numbered from 0, sampled ones follow
     first = len(problems) if mode == "sampled" and run.config.evaluation.greedy else 0
     groups: list[SampledGroup] = []
@@ -119,10 +118,14 @@ def _evaluate_mode(
         mode=mode,
         problems=len(problems),
         samples=samples,
-        metrics=summarise(groups, run.scorer.right, run.scorer.format),
-        rows=tuple(_row(group, run.scorer.right) for group in groups),
+        metrics=summarise(groups) | _by_task(run, groups),
+        rows=tuple(_row(group) for group in groups),
         seconds=run.clock.now() - begun,
     )
+
+
+def rows_together(config: RunConfig) -> int:
+    return max(AT_A_TIME, config.rollout.prompts * config.rollout.group_size)
 
 
 def sampling_of(run: Run, mode: Mode) -> Sampling:
@@ -134,46 +137,74 @@ def sampling_of(run: Run, mode: Mode) -> Sampling:
     return replace(plain, temperature=config.temperature, top_p=config.top_p, top_k=config.top_k)
 
 
-def summarise(groups: Sequence[SampledGroup], right: Right, format_: str) -> dict[str, float]:
+def _by_task(run: Run, groups: Sequence[SampledGroup]) -> dict[str, float]:
+    """The metrics of each of several tasks, as `eval/task/LABEL/…`."""
+    metrics: dict[str, float] = {}
+    for part in run.parts if len(run.parts) > 1 else ():
+        own = [group for group in groups if run.part_of(group.example) is part]
+        if own:
+            named = summarise(own).items()
+            head = f"eval/task/{part.label}"
+            metrics |= {name.replace("eval", head, 1): value for name, value in named}
+    return metrics
+
+
+def summarise(groups: Sequence[SampledGroup]) -> dict[str, float]:
     """Metrics over all problems; the ends of 95 % intervals are named `_low` and `_high`."""
     totals = [[v for v in group.totals if v is not None] for group in groups]
     means = [statistics.fmean(values) for values in totals if values]
     metrics = {"eval/reward": statistics.fmean(means) if means else float("nan")}
     metrics["eval/reward_low"], metrics["eval/reward_high"] = bootstrap(means)
-    for name in groups[0].scores.names if groups else ():
-        known = [v for group in groups for v in group.scores.column(name) if v is not None]
+    for name in dict.fromkeys(name for group in groups for name in group.scores.names):
+        own = [group.scores.column(name) for group in groups if name in group.scores.names]
+        known = [v for column in own for v in column if v is not None]
         if known:
             metrics[f"eval/rewards/{name}"] = statistics.fmean(known)
     lengths = [rollout.length for group in groups for rollout in group.rollouts]
     truncated = [rollout.finish in CUT for group in groups for rollout in group.rollouts]
     metrics["eval/mean_length"] = statistics.fmean(lengths) if lengths else 0.0
     metrics["eval/truncated"] = statistics.fmean(truncated) if truncated else 0.0
-    if groups and right.function in groups[0].scores.names:
-        metrics |= _accuracy(groups, right)
-        if format_ in groups[0].scores.names:
-            metrics |= _by_format(groups, right, format_)
+    metrics |= _turns(groups)
+    judged = [group for group in groups if group.right.function in group.scores.names]
+    if judged:
+        metrics |= _accuracy(judged)
+    if formatted := [group for group in judged if group.format in group.scores.names]:
+        metrics |= _by_format(formatted)
     return metrics
 
 
-def _accuracy(groups: Sequence[SampledGroup], right: Right) -> dict[str, float]:
+def _accuracy(groups: Sequence[SampledGroup]) -> dict[str, float]:
     samples = len(groups[0].rollouts)
-    counts = [right.count(group.scores) for group in groups]
+    counts = [group.right.count(group.scores) for group in groups]
     share, (low, high) = share_with_interval(counts, samples)
     metrics = {"eval/accuracy": share, "eval/accuracy_low": low, "eval/accuracy_high": high}
     return metrics | dict(pass_at_ks(counts, samples))
 
 
-def _by_format(groups: Sequence[SampledGroup], right: Right, format_: str) -> dict[str, float]:
+def _turns(groups: Sequence[SampledGroup]) -> dict[str, float]:
+    """Mean turns of the model; empty without environments."""
+    turns = [
+        statistics.fmean(sum(span.kind == "model" for span in one.spans) for one in group.rollouts)
+        for group in groups
+        if any(one.spans for one in group.rollouts)
+    ]
+    if not turns:
+        return {}
+    low, high = bootstrap(turns)
+    return {"eval/turns": statistics.fmean(turns), "eval/turns_low": low, "eval/turns_high": high}
+
+
+def _by_format(groups: Sequence[SampledGroup]) -> dict[str, float]:
     """Share of well-formed answers, and accuracy among them."""
     samples = len(groups[0].rollouts)
-    formed = [_well_formed(group, format_) for group in groups]
+    formed = [_well_formed(group) for group in groups]
     counts = [sum(row) for row in formed]
     share, (low, high) = share_with_interval(counts, samples)
     metrics = {"eval/format": share, "eval/format_low": low, "eval/format_high": high}
     both = [
         sum(
-            ok and right.holds(value)
-            for ok, value in zip(row, group.scores.column(right.function), strict=True)
+            ok and group.right.holds(value)
+            for ok, value in zip(row, group.scores.column(group.right.function), strict=True)
         )
         for row, group in zip(formed, groups, strict=True)
     ]
@@ -186,11 +217,11 @@ def _by_format(groups: Sequence[SampledGroup], right: Right, format_: str) -> di
     return metrics
 
 
-def _well_formed(group: SampledGroup, format_: str) -> list[bool]:
+def _well_formed(group: SampledGroup) -> list[bool]:
     """Which answers are well formed: by a built-in format's rule, else by a positive score."""
-    if format_ in TAGGED:
+    if group.format in TAGGED:
         return [well_formed(group.prefill + rollout.text) for rollout in group.rollouts]
-    return [value is not None and value > 0 for value in group.scores.column(format_)]
+    return [value is not None and value > 0 for value in group.scores.column(group.format)]
 
 
 def _interval_of_ratio(right: Sequence[int], counts: Sequence[int]) -> tuple[float, float]:
@@ -199,8 +230,8 @@ def _interval_of_ratio(right: Sequence[int], counts: Sequence[int]) -> tuple[flo
     return bootstrap_ratio(right, counts)
 
 
-def _row(group: SampledGroup, right: Right) -> EvaluationSample:
-    names = group.scores.names
+def _row(group: SampledGroup) -> EvaluationSample:
+    names, right = group.scores.names, group.right
     means: Mapping[str, float] = {
         name: statistics.fmean(known)
         for name in names

@@ -10,11 +10,11 @@ from grpo_engine.events import Event, TokenNumbers, TokensScored
 from grpo_engine.rollouts.types import Rollout
 from grpo_engine.run.session import Run
 from grpo_engine.tasks.base import Example
-from grpo_engine.train.advantages import pinned_advantages
-from grpo_engine.train.logprobs import ScoredTokens, score_tokens
-from grpo_engine.train.report import groups_scored
-from grpo_engine.train.samples import SampledGroup
-from grpo_engine.train.sampling import sample_and_score
+from grpo_engine.training.advantages import pinned_advantages
+from grpo_engine.training.logprobs import ScoredTokens, score_tokens
+from grpo_engine.training.report import groups_scored
+from grpo_engine.training.samples import SampledGroup
+from grpo_engine.training.sampling import sample_and_score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +33,15 @@ class PinnedGroups:
 def take_pins(run: Run) -> None:
     """Pin the prompts requested since the last call; unknown keys are ignored."""
     for key in run.ranks.broadcast(run.control.take_pins()):
-        known = {example.key: example for example in run.task.held_out} | run.drawn_examples
+        held_out = [e for part in run.parts for e in part.held_out(len(part.task.held_out))]
+        known = {example.key: example for example in held_out} | run.drawn_examples
         if key in known and all(pin.key != key for pin in run.progress.pins):
             run.progress.pins.append(known[key])
 
 
 def first_pins(run: Run) -> list[Example]:
     """The held-out problems that every run of this task pins."""
-    return list(run.task.held_out[: run.config.evaluation.pinned])
+    return run.parts[0].held_out(run.config.evaluation.pinned)
 
 
 def sample_pinned(run: Run, step: int) -> Generator[Event, None, PinnedGroups | None]:

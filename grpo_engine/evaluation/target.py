@@ -8,6 +8,7 @@ from typing import Any
 
 from grpo_engine.config.parse import build, merge
 from grpo_engine.config.settings import RunConfig
+from grpo_engine.embedded import EMBEDDED
 from grpo_engine.errors import CheckpointError, ModelError
 from grpo_engine.run import checkpoint
 
@@ -35,7 +36,7 @@ def find_target(
         return of_run(place, over, step)
     if (place / "adapter_config.json").is_file():
         return of_adapter(place, base, over, own_model=own_model)
-    if place.is_dir() or "/" in target or target == "starter":
+    if place.is_dir() or "/" in target or target in EMBEDDED:
         return of_model(target, base, over)
     return of_run(folder(target), over, step)
 

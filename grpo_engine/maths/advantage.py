@@ -169,11 +169,14 @@ def reward_metrics(
 ) -> dict[str, tuple[float, float]]:
     """TRL's reward metrics as (sum, count); standard deviations over the batch as (std, 1).
 
-    `reward`, `reward_std`, `frac_reward_zero_std`, `rewards/<name>/mean` and `/std`.
+    `reward`, `reward_std`, `frac_reward_zero_std`, `rewards/<name>/mean` and `/std`. Columns of one
+    name, of tasks that weigh a function differently, apply to different completions.
     """
     columns = {"reward": computed.rewards}
     for f, name in enumerate(names):
-        columns[f"rewards/{name}"] = as_rewards(rewards)[:, f]
+        key, column = f"rewards/{name}", as_rewards(rewards)[:, f]
+        before = columns.get(key, column)
+        columns[key] = mx.where(mx.isnan(before), column, before)
     found: dict[str, tuple[float, float]] = {}
     for name, column in columns.items():
         batch = of_group(column, mx.zeros(column.shape))

@@ -19,8 +19,6 @@ from grpo_engine.models.gguf.reader import open_gguf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """Result of an import."""
-
     folder: Path
     architecture: str
     parameters: int

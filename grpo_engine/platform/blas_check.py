@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grpo_engine.platform import device, openblas, processor, threads
+from grpo_engine.platform.interpreter import command
 
 VERSION: Final = 1
 """Version of the check; a new number invalidates cached verdicts."""
@@ -27,11 +28,7 @@ LIMIT_S = 60.0  # without output from the child
 CRASHES: Final = frozenset(
     {signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT}
 )
-ROOT: Final = Path(__file__).resolve().parents[2]
-BOOT: Final = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from grpo_engine.platform.blas_check import main; main()"
-)
+BOOT: Final = "from grpo_engine.platform.blas_check import main; main()"
 SMALL: Final = ((1, 1, 1), (3, 7, 5), (1, 576, 130), (65, 129, 33))
 SHAPES: Final = (*SMALL, (8, 576, 1536), (384, 256, 320))
 SIZES: Final = (1, 6, 40, 130)
@@ -39,8 +36,6 @@ SIZES: Final = (1, 6, 40, 130)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The result of testing a library."""
-
     works: bool
     kernel: str = ""
     """The core type to request; empty for the library's own choice."""
@@ -77,9 +72,9 @@ def _try_kernels(path: str) -> Verdict:
 def _try(path: str, kernel: str) -> tuple[Verdict, bool]:
     """Run the child; return the verdict, and whether another kernel may do better."""
     environment = {**os.environ, "GRPO_TUI_BLAS": "none", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-P", "-c", BOOT, str(ROOT), path, kernel, str(threads.share())]
+    check = command(BOOT, path, kernel, str(threads.share()))
     try:
-        status, lines = _watched(command, environment)
+        status, lines = _watched(check, environment)
     except TimeoutError:
         return Verdict(works=False, reason=f"hangs in its check, for {LIMIT_S:g} s"), False
     except OSError as error:

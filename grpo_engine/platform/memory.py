@@ -72,7 +72,6 @@ def require_room(threads: int) -> None:
 
 
 def memory(root: Path = Path("/")) -> Memory:
-    """The memory available to this process."""
     import psutil
 
     machine = psutil.virtual_memory()

@@ -66,7 +66,6 @@ class OpenBlas:
         return int(self._function("openblas_get_num_threads")())
 
     def address(self, name: str) -> int | None:
-        """Address of a BLAS or LAPACK function."""
         name = f"{self._prefix}{name}"
         if not self._has(name):
             return None

@@ -18,7 +18,6 @@ class OtherPrograms:
         self._begun = self._busy = 0.0
 
     def start(self) -> None:
-        """Begin to measure."""
         if monotonic() - self._searched >= EVERY:
             self._searched = monotonic()
             self._own = dict.fromkeys(self._search(), 0.0)

@@ -131,7 +131,6 @@ def _write(addresses: Mapping[int, int]) -> None:
 
 
 def _protection(pages: Iterable[int]) -> dict[int, int]:
-    """The protection flags of pages."""
     found = {}
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, flags, *_ = line.split()

@@ -19,6 +19,7 @@ from mlx_lm.utils import save_model
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
+from grpo_engine.policy.switches import FastPaths
 from grpo_engine.policy.trees import flatten, nest
 
 ADAPTED = (LoRALinear, DoRALinear, LoRASwitchLinear, LoRAEmbedding, DoRAEmbedding)
@@ -179,26 +180,59 @@ def can_fold(module: nn.Module) -> bool:
     return bool(module.linear.weight.dtype == mx.float32)
 
 
+def copied_to_sample(model: nn.Module, fast: FastPaths) -> list[nn.Module]:
+    """The layers that sample with a copy of their weights: with the adapter added, or transposed.
+
+    For every product OpenBLAS copies the weights into the order of its kernels. With few rows that
+    is most of the time, and from [in, out] it is faster than from [out, in].
+    """
+    turns = transposes(fast)
+    head = nn.Embedding if getattr(getattr(model, "args", None), "tie_word_embeddings", 0) else None
+    found: list[nn.Module] = []
+    inside = set()
+    for module in model.modules():  # a layer comes before those that it consists of
+        if fast.merge_adapter and can_fold(module):
+            found.append(module)
+            inside.add(id(module.linear))
+        elif turns and type(module) in (nn.Linear, head) and id(module) not in inside:
+            found += [module] if module.weight.dtype == mx.float32 else []
+    return found
+
+
+def transposes(fast: FastPaths) -> bool:
+    """Whether weights are transposed while sampling."""
+    return fast.transposed_weights and bool(mx.default_device() == mx.cpu)
+
+
+@cache
+def _multiplying(kind: type) -> type:
+    """Subclass of a layer that multiplies by its `_whole`, [in, out]."""
+
+    def call(self: Any, x: mx.array) -> mx.array:
+        bias = self.get("linear", self).get("bias")
+        out: mx.array = x @ self._whole
+        return out if bias is None else out + bias
+
+    name = "as_linear" if kind is nn.Embedding else "__call__"
+    return type(f"{kind.__name__}Multiplying", (kind,), {name: call})
+
+
 @contextmanager
-def folded_in(model: nn.Module) -> Iterator[None]:
+def as_sampler(model: nn.Module, fast: FastPaths) -> Iterator[None]:
     """Run with adapters added to the weights, where that equals what training computes."""
-    swapped: dict[str, nn.Module] = {}
-    merged: dict[str, nn.Module] = {}
-    for name, module in model.named_modules():
-        if can_fold(module):
-            swapped[name] = module
-            merged[name] = module.fuse()
-    if not swapped:
-        yield
-        return
+    layers = copied_to_sample(model, fast)
+    for layer in layers:
+        whole = (layer.fuse() if isinstance(layer, ADAPTED) else layer).weight.T
+        layer._whole = mx.contiguous(whole) if transposes(fast) else whole
+        layer.__class__ = _multiplying(type(layer))
     # `fuse` draws weights that nobody reads: unevaluated, MLX's own key would grow with every call
-    mx.eval([module.parameters() for module in merged.values()], mx.random.state)
-    model.update_modules(nest(merged))
-    del merged
+    mx.eval([layer._whole for layer in layers], mx.random.state)
     try:
         yield
     finally:
-        model.update_modules(nest(swapped))
+        for layer in layers:
+            layer.__class__ = type(layer).__mro__[1]
+            del layer._whole
 
 
 def fuse(model: nn.Module) -> None:
@@ -229,6 +263,7 @@ def save(
 
 
 def belongs(name: str) -> bool:
-    """Whether a file of a model folder is copied unchanged: all but the weights and their index."""
-    is_weights = name.endswith((".safetensors", ".safetensors.index.json", ".bin", ".gguf"))
-    return not is_weights and name.endswith((".json", ".jinja", ".txt", ".model", ".tiktoken"))
+    """Whether a file of a model folder is copied unchanged: neither weights nor a run's state."""
+    is_own = name.endswith((".safetensors", ".safetensors.index.json", ".bin", ".gguf"))
+    is_own = is_own or name == "state.json"  # the folder is a checkpoint of another run
+    return not is_own and name.endswith((".json", ".jinja", ".txt", ".model", ".tiktoken"))

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from grpo_engine.policy.batch import TokenBatch
-from grpo_engine.policy.fast.caches import Layout, PrefixCache
+from grpo_engine.policy.fast.attention import reads_prompts_once
+from grpo_engine.policy.fast.caches import Layout, PackedCache, PrefixCache
 from grpo_engine.policy.head import (
     HeadScores,
     constant_scores,
@@ -75,6 +76,8 @@ def _hidden(policy: Policy, batch: TokenBatch) -> mx.array:
     """Hidden states at the sampled tokens, [N, D]."""
     assert policy.parts is not None
     if policy.fast.shared_prefix and policy.windows is not None:
+        if policy.fast.packed and reads_prompts_once(policy) and max(map(len, batch.prompts)) > 1:
+            return _packed(policy, batch)
         states = _shared(policy, batch)
         return states.reshape(-1, states.shape[-1])[batch.flat]
     ids, places = batch.joined(policy.pad_id)
@@ -95,6 +98,20 @@ def _shared(policy: Policy, batch: TokenBatch) -> mx.array:
     lengths = tuple(len(batch.prompts[p]) - 1 for p in batch.prompt_of)
     layout = Layout(lengths, prefixes.shape[1], batch.prompt_of)
     return policy.parts.hidden(inputs, [cache.spread(layout) for cache in caches])
+
+
+def _packed(policy: Policy, batch: TokenBatch) -> mx.array:
+    """Run prompts and completions as one sequence without padding, [N, D]."""
+    assert policy.parts is not None
+    prompts = [len(prompt) - 1 for prompt in batch.prompts]
+    layout = Layout(tuple(prompts[p] for p in batch.prompt_of), max(prompts), batch.prompt_of)
+    rows = [len(ids) for ids in batch.completions]
+    packed = PackedCache(prompts, rows, batch.width, layout)
+    states = policy.parts.hidden(batch.packed(), [packed] * len(policy.model.layers))
+    states = states.squeeze(0)
+    if batch.flat.size == sum(rows):  # no forced tokens between the sampled ones
+        return mx.split(states, [packed.start])[1]
+    return states[packed.rows.reshape(-1)[batch.flat]]
 
 
 def _full_logits(policy: Policy, batch: TokenBatch) -> mx.array:
@@ -121,13 +138,17 @@ def _head_scores(
     parts = policy.parts
     assert parts is not None
     size = policy.fast.head_chunk or states.shape[0]
+    starts = list(range(size, states.shape[0], size))
     found: list[HeadScores] = []
-    for start in range(0, states.shape[0], size):
-        hidden, wanted = states[start : start + size], tokens[start : start + size]
+    # split: the gradient of a slice is as wide as all positions
+    for hidden, wanted in zip(mx.split(states, starts), mx.split(tokens, starts), strict=True):
         if found:  # sequentially, so that only one chunk's logits are in memory
             hidden = mx.depends(hidden, found[-1].logprobs)
         if not gradient:
-            score = constant_scores(parts.logits, hidden, wanted, temperature, entropy=entropy)
+            score = constant_scores(
+                parts.logits, hidden, wanted, temperature,
+                entropy=entropy, fast=policy.fast.fast_scores,
+            )  # fmt: skip
         elif policy.head_is_trained or not policy.fast.fused_head:
             score = recomputed_scores(parts, hidden, wanted, temperature, entropy=entropy)
         else:

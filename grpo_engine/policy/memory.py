@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_engine.policy.adapters import ADAPTED, can_fold
+from grpo_engine.policy.adapters import ADAPTED, copied_to_sample
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
 
@@ -22,6 +22,7 @@ GRADIENTS = 2.0  # copies of the trained weights: the accumulated gradient and t
 LOGITS = 6.0  # arrays of a head chunk: logits, shifted, exponentials, probabilities, slope, product
 # while sampling: layers of the prefill, caches of prompts and of rows, logits of all rows
 PREFILL, PROMPT_CACHES, ROW_CACHES, DRAWN = 0.5, 11.0, 1.4, 4.0
+WORKER = 90_000_000  # bytes of a local worker without its model: Python and libraries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class MemoryEstimate:
     optimizer: int  # gradients, moments, and float32 copies of 16-bit weights
     sampling: int  # caches and logits of all rows, and weights with the adapter folded in
     update: int  # activations of one micro-batch
+    trained: int = 0  # of the weights: those that are trained
 
     @property
     def peak(self) -> int:
@@ -40,11 +42,13 @@ class MemoryEstimate:
 
     def in_workers(self, count: int, *, share_weights: bool) -> "MemoryEstimate":
         """For `count` processes that each do such a part of the step."""
+        copies = 1 if share_weights else count
         return MemoryEstimate(
-            weights=self.weights * (1 if share_weights else count),
+            weights=copies * (self.weights - self.trained) + count * (self.trained + WORKER),
             optimizer=count * self.optimizer,
             sampling=count * self.sampling,
             update=count * self.update,
+            trained=count * self.trained,
         )
 
 
@@ -123,6 +127,7 @@ def estimate_memory(
         optimizer=int(own * (GRADIENTS + moments)) + copies,
         sampling=_sampling(policy, sizes, rows, prompts, prompt_tokens, new_tokens),
         update=_update(policy, sizes, micro_rows, together, prompt_tokens, new_tokens),
+        trained=sum(int(array.nbytes) for array in trained),
     )
 
 
@@ -143,10 +148,9 @@ def _sampling(
 
 
 def _folded(policy: Policy) -> int:
-    """Bytes of the copies of weights with the adapter folded in."""
-    if not policy.fast.merge_adapter:
-        return 0
-    return sum(int(m.linear.weight.nbytes) for m in policy.model.modules() if can_fold(m))
+    """Bytes of the copies of weights that rows are sampled with."""
+    layers = copied_to_sample(policy.model, policy.fast)
+    return sum(int(layer.get("linear", layer).weight.nbytes) for layer in layers)
 
 
 def _update(

@@ -144,6 +144,8 @@ def _filled(tree: Any, arrays: Mapping[str, mx.array], name: str) -> Any:
         return {key: _filled(value, arrays, f"{prefix}{key}") for key, value in tree.items()}
     if name not in arrays:
         raise CheckpointError(f"the optimiser's state has no {name}; resume an older checkpoint")
+    if arrays[name].shape != tree.shape:
+        raise CheckpointError(f"the optimiser's {name} is {arrays[name].shape}, not {tree.shape}")
     return arrays[name].astype(tree.dtype)
 
 

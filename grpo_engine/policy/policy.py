@@ -104,10 +104,7 @@ class Policy:
         """Run as the sampler, with `weights` or the policy's; adapters folded in where exact."""
         with self.using(weights):
             self.module.eval()
-            if not self.fast.merge_adapter:
-                yield
-                return
-            with adapters.folded_in(self.model):
+            with adapters.as_sampler(self.model, self.fast):
                 yield
 
     def refresh_reference(self, mix: float = 1.0) -> None:

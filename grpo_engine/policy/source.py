@@ -15,6 +15,7 @@ from mlx_lm.utils import load_model, load_tokenizer
 
 from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import ModelConfig
+from grpo_engine.embedded import EMBEDDED
 from grpo_engine.errors import ConfigError, ModelError
 from grpo_engine.platform.formats import STORED, auto_format
 from grpo_engine.policy.trees import flatten, nest
@@ -25,7 +26,7 @@ MOST = {
     "num_attention_heads": 100_000, "num_key_value_heads": 100_000, "vocab_size": 10_000_000,
     "num_experts": 10_000, "num_local_experts": 10_000, "n_routed_experts": 10_000,
 }  # fmt: skip
-STARTER = Path(__file__).parents[1] / "models" / "starter" / "model"
+STARTER = EMBEDDED["starter"]
 FILES = (
     "*.json", "*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja",
 )  # fmt: skip
@@ -51,9 +52,9 @@ def fingerprint(folder: Path) -> str:
 
 
 def find_folder(path: str) -> Path:
-    """The folder of `starter`, of a path, or of a hub id, downloaded if not cached."""
-    if path == "starter":
-        return STARTER
+    """The folder of an embedded model, of a path, or of a hub id, downloaded if not cached."""
+    if path in EMBEDDED:
+        return EMBEDDED[path]
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder
@@ -64,8 +65,8 @@ def find_folder(path: str) -> Path:
         )
     if folder.is_absolute() or path.startswith((".", "~")) or path.count("/") != 1:
         raise ModelError(
-            f"model.path {path} is no folder; give `starter`, a model folder, or a hub id "
-            "such as mlx-community/Qwen3-0.6B-4bit"
+            f"model.path {path} is no folder; give {', '.join(EMBEDDED)}, a model folder, "
+            "or a hub id such as mlx-community/Qwen3-0.6B-4bit"
         )
     return _fetch(path)
 

@@ -6,25 +6,22 @@ from typing import Any
 
 import yaml
 
-from grpo_engine.config.parse import build, nearest
+from grpo_engine.config.parse import build
 from grpo_engine.config.settings import RunConfig
-from grpo_engine.errors import PresetNotFoundError
+from grpo_engine.errors import PresetNotFoundError, nearest
 
 # the order in which they are listed
-ORDER = ("starter", "smollm2-gsm", "countdown", "gsm8k-tutorial", "mlx-article")
+ORDER = ("starter", "guess", "smollm2-gsm", "countdown", "gsm8k-tutorial", "mlx-article")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A preset as it is in its file."""
-
     name: str
     about: str
     text: str
 
     @property
     def tree(self) -> dict[str, Any]:
-        """Return the settings it changes, by section."""
         return dict(yaml.safe_load(self.text) or {})
 
     @property
@@ -34,7 +31,6 @@ class Preset:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all presets in listing order."""
     found = {
         item.name.removesuffix(".yaml")
         for item in files(__package__).iterdir()
@@ -45,7 +41,6 @@ def names() -> tuple[str, ...]:
 
 
 def preset(name: str) -> Preset:
-    """Load a preset by name."""
     if name not in names():
         raise PresetNotFoundError(
             f"there is no preset {name!r}{nearest(name, names())}; choose one of "

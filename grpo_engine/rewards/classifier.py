@@ -30,7 +30,6 @@ class Classifier:
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], batch: int = 8, **_: Any
     ) -> list[float]:
-        """Score each prompt with its completion."""
         trunk, head, tokenizer = self._loaded = self._loaded or self._load()
         rows = [
             self._ids(tokenizer, prompt, completion)

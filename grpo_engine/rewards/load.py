@@ -6,14 +6,13 @@ A name is a built-in one, that of an installed package, `path/to/file.py:functio
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_engine import names
-from grpo_engine.errors import RewardError
-from grpo_engine.rewards.builtins import BUILT_IN, nearest
+from grpo_engine.errors import RewardError, nearest
+from grpo_engine.rewards.builtins import BUILT_IN
 
 # The arguments that TRL passes to every reward function, besides the data set's columns.
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
@@ -106,10 +105,9 @@ def find(name: str) -> tuple[Any, str]:
     if name in BUILT_IN:
         return names.find(BUILT_IN[name].target, wanted)
     if ":" not in name and not name.endswith(".py"):
-        if point := names.installed("rewards").get(name):
-            found = names.load(point, wanted)
-            return found, str(getattr(sys.modules.get(point.module), "__file__", "") or "")
-        raise RewardError(f"unknown reward {name!r}{nearest(name)}; give {FORMS}")
+        if found := names.brought("rewards", name, wanted):
+            return found
+        raise RewardError(f"unknown reward {name!r}{nearest(name, BUILT_IN, 1)}; give {FORMS}")
     return names.find(name, wanted)
 
 

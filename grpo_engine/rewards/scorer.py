@@ -1,13 +1,12 @@
 """Scores answers with the run's reward functions, and knows which one decides accuracy."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from grpo_engine.alerts.rules import Finding
 from grpo_engine.alerts.state import raised
-from grpo_engine.config.conditions import OPERATORS, Term, Word, parse
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.config.stop_when import StopRule
 from grpo_engine.control import Control, StopNow
@@ -16,6 +15,7 @@ from grpo_engine.events import AlertRaised, RewardValue
 from grpo_engine.metrics import function_of
 from grpo_engine.rewards.combine import process_steps
 from grpo_engine.rewards.load import ENVIRONMENTS
+from grpo_engine.rewards.right import Right
 from grpo_engine.rewards.scoring import OVERLONG, Scores, Steps
 from grpo_engine.rewards.worker.client import RewardWorker
 from grpo_engine.rewards.worker.local import Functions
@@ -35,10 +35,6 @@ REMEDIES = {
     "timeout": "Make the function faster, or raise rewards.time_limit.",
     "crash": "See rewards.log in the run's folder; try it with `grpo-tui rewards test`.",
 }
-# built-in functions whose score of 1 means right, if the run does not use the task's own
-RIGHT_OR_WRONG = (
-    "numeric_answer", "exact_answer", "math_equal", "gym_score", "countdown", "contains",
-)  # fmt: skip
 REMEDY = "Try it on this answer with `grpo-tui rewards test`, fix it, and resume."
 
 
@@ -62,52 +58,6 @@ def specs_of(config: RunConfig, task: Task) -> tuple[RewardSpec, ...]:
         )
         for spec in chosen
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Right:
-    """The rule for right answers: the function that says so, and from which score on."""
-
-    function: str
-    op: str = ">="
-    limit: float = 1.0
-
-    @classmethod
-    def of(cls, text: str, accuracy: str, names: Sequence[str]) -> "Right":
-        """The rule in the settings, else the task's, else that of a function that scores 0 or 1."""
-        if not text:
-            known = [accuracy, *(name for name in names if "accuracy" in name), *RIGHT_OR_WRONG]
-            return cls(next((name for name in known if name in names), ""))
-        rule = _rule(text)
-        if rule is None or rule.function not in names:
-            raise ConfigError(
-                f"evaluation.accuracy must be a reward function of the run or `NAME >= NUMBER`, "
-                f"got {text!r}; its functions are {', '.join(names)}",
-                "evaluation.accuracy",
-                "rewards.functions",
-            )
-        return rule
-
-    def holds(self, score: float | None) -> bool:
-        """Whether a score counts as right."""
-        return score is not None and OPERATORS[self.op](score, self.limit)
-
-    def count(self, scores: Scores) -> int:
-        """How many answers of a group are right."""
-        return sum(map(self.holds, scores.column(self.function)))
-
-
-def _rule(text: str) -> Right | None:
-    """The rule that a text describes; None if it is no comparison of a name with a number."""
-    try:
-        match parse(text, "evaluation.accuracy"):
-            case Word(name):
-                return Right(name)
-            case Term(name, op, value) if op in OPERATORS:
-                return Right(name, op, float(value))
-    except ValueError:
-        pass
-    return None
 
 
 def check_functions(config: RunConfig, task: Task, names: Sequence[str]) -> Right:
@@ -192,7 +142,6 @@ class Scorer:
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weight of each source."""
         functions = dict(zip(self._worker.names, self._worker.weights, strict=True))
         return functions | dict.fromkeys(self._environments, 1.0)
 
@@ -336,7 +285,6 @@ def completion_of(
 
 
 def last_model_token(rollout: Rollout) -> int:
-    """The place of the model's last token."""
     ends = [span.start + span.length for span in rollout.spans if span.kind == "model"]
     return (ends[-1] if ends else len(rollout.ids)) - 1
 

@@ -47,12 +47,10 @@ class Scores:
         return rewards_differ(self.totals()) or rewards_differ(steps)
 
     def column(self, name: str) -> list[float | None]:
-        """The values of one function."""
         place = self.names.index(name)
         return [row[place].value for row in self.rewards]
 
     def part(self, start: int, end: int) -> "Scores":
-        """The scores of rollouts `start` to `end`."""
         return replace(
             self,
             rewards=self.rewards[start:end],
@@ -61,7 +59,6 @@ class Scores:
 
 
 def without_overlong(scores: Scores) -> Scores:
-    """The scores without the length penalty."""
     rewards = tuple(tuple(one for one in row if one.name != OVERLONG) for row in scores.rewards)
     return replace(scores, rewards=rewards)
 

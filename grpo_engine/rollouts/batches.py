@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
+from grpo_engine.policy.fast.attention import reads_prompts_once
 from grpo_engine.policy.fast.caches import BiasedCache, Layout, PrefixCache
 from grpo_engine.policy.load import TOLERANCE
 from grpo_engine.policy.policy import Policy
@@ -20,6 +21,7 @@ from grpo_engine.policy.structure import agrees
 
 PREFILL_TOKENS = 2048  # tokens of one prefill forward
 GROWTH = 64  # positions by which storage grows
+SHARED_FROM = 128  # prompt tokens from which rows of one prompt read the same keys and values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,11 +88,15 @@ def _serves(kind: str, policy: Policy) -> bool:
 
 
 class _RowsLayout:
-    """Position of the rows in the storage of every layer: row i has positions pads[i]:end."""
+    """Position of the rows in the storage of every layer: row i has positions pads[i]:end.
+
+    Rows of one prompt may share its tokens, stored once; they have no pads then.
+    """
 
     def __init__(self) -> None:
         self.pads: list[int] = []
         self.end = 0
+        self.shared = 0  # tokens
         self.offset: int | mx.array = 0
         self._masks: dict[int | None, mx.array | None] = {}
         self._bias: mx.array | None = None
@@ -102,7 +108,7 @@ class _RowsLayout:
     def settle(self) -> None:
         """Compute what all layers of the next step share."""
         even = len(set(self.pads)) <= 1
-        lengths = [self.end - pad for pad in self.pads]
+        lengths = [self.shared + self.end - pad for pad in self.pads]
         self.offset = lengths[0] if even and lengths else mx.array(lengths, dtype=mx.int32)
         self._masks = {}
         mask = self.mask(None)
@@ -139,6 +145,7 @@ class _RowsCache(BiasedCache):
         del self.offset
         self.layout = layout
         self.window = window
+        self.prompt = None
 
     def __getattr__(self, name: str) -> Any:
         if name == "offset":
@@ -146,6 +153,18 @@ class _RowsCache(BiasedCache):
         raise AttributeError(name)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        return self.with_prompt(*self.append(keys, values))
+
+    def with_prompt(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Rows' own keys and values after a copy of the shared prompt's."""
+        if self.prompt is None:
+            return keys, values
+        before = [mx.repeat(array, keys.shape[0], axis=0) for array in self.prompt]
+        return mx.concatenate([before[0], keys], axis=2), mx.concatenate(
+            [before[1], values], axis=2
+        )
+
+    def append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         rows, start, end = len(self.layout.pads), self.layout.start, self.layout.end
         self.keys[:rows, :, end : end + 1] = keys
         self.values[:rows, :, end : end + 1] = values
@@ -223,12 +242,15 @@ class RowsBatch:
         taken = []
         for place in places:
             pad, end = self.layout.pads[place], self.layout.end
-            caches = [
-                _one_row(mx.contiguous(cache.keys[place : place + 1, :, pad:end]),
-                         mx.contiguous(cache.values[place : place + 1, :, pad:end]), cache.window)
-                for cache in self.caches
-            ]  # fmt: skip
-            taken.append(Cached(end - pad, [(cache, 0) for cache in caches]))
+            caches = []
+            for cache in self.caches:
+                keys, values = cache.with_prompt(
+                    cache.keys[place : place + 1, :, pad:end],
+                    cache.values[place : place + 1, :, pad:end],
+                )
+                kept = mx.contiguous(keys), mx.contiguous(values)
+                caches.append(_one_row(*kept, cache.window))
+            taken.append(Cached(self.layout.shared + end - pad, [(cache, 0) for cache in caches]))
         # copied at once: a step writes into the storage
         mx.eval([(one.keys, one.values) for row in taken for one, _ in row.caches])
         return taken
@@ -277,6 +299,11 @@ class RowsBatch:
         if not self.layout.pads:
             self.layout.end = 0
             self._made = False
+            self._share(prompts)
+            if self.layout.shared:
+                return
+        elif self.layout.shared:
+            self._stop_sharing()
         longest = max(prompt.length for prompt in prompts)
         rows, left = len(self.layout.pads), max(0, longest - self.layout.end)
         pieces = [self._piece(prompts, layer, longest) for layer in range(len(self.caches))]
@@ -297,6 +324,43 @@ class RowsBatch:
                 cache.values[rows:total, :, end - longest : end] = values
         self.layout.pads += [self.layout.end - prompt.length for prompt in prompts]
         mx.eval([cache.keys for cache in self.caches], [cache.values for cache in self.caches])
+
+    def _share(self, prompts: Sequence[Prefilled]) -> None:
+        """Begin with rows that read the keys of their prompt once, if it is one and long."""
+        first = prompts[0]
+        shares = (
+            self.policy.fast.shared_decode
+            and first.length >= SHARED_FROM
+            and len(prompts) > 1
+            and all(prompt.caches[0] == first.caches[0] for prompt in prompts)
+            and reads_prompts_once(self.policy)
+        )
+        self.layout.shared = first.length if shares else 0
+        for cache, (found, row) in zip(self.caches, first.caches, strict=True):
+            cache.prompt = None
+            if shares:
+                whole = [
+                    mx.contiguous(array[row : row + 1]) for array in (found.keys, found.values)
+                ]
+                shape = (len(prompts), whole[0].shape[1], GROWTH, whole[0].shape[3])
+                cache.keys, cache.values = (mx.zeros(shape, array.dtype) for array in whole)
+                cache.prompt = (whole[0][:, :, : first.length], whole[1][:, :, : first.length])
+        if shares:
+            self._made = True
+            self.layout.pads = [0] * len(prompts)
+            mx.eval([(cache.prompt, cache.keys, cache.values) for cache in self.caches])
+
+    def _stop_sharing(self) -> None:
+        """Copy the shared prompt for each row, since others join."""
+        rows, end = len(self.layout.pads), self.layout.end
+        for cache in self.caches:
+            cache.keys, cache.values = cache.with_prompt(
+                cache.keys[:rows, :, :end], cache.values[:rows, :, :end]
+            )
+            cache.prompt = None
+            cache.make_room(0, 0, GROWTH)
+        self.layout.end += self.layout.shared
+        self.layout.shared = 0
 
     def _piece(
         self, prompts: Sequence[Prefilled], layer: int, longest: int

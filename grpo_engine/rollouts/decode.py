@@ -249,16 +249,22 @@ class _Decoding:
             return
         places = [i for i, row in enumerate(rows) if row.finish in ("stop", "stop_string")]
         for i, kept in zip(places, cached(places), strict=True):
-            answer = rows[i].ask(self.policy.end_ids)
-            self.asked[rows[i].place] = _Asked(rows[i], kept, self.steps)
-            self.dialogues.episodes.ask(rows[i].place, answer)
+            row = rows[i]
+            answer = row.ask(self.policy.end_ids)
+            if self.dialogues.read is not None:
+                before = [*row.prompt.ids, *row.ids[: row.begin]]
+                answer = self.dialogues.read(row.place, before, row.ids[row.begin :], answer)
+            self.asked[row.place] = _Asked(row, kept, self.steps)
+            self.dialogues.episodes.ask(row.place, answer)
 
     def _draw(self, rows: list[Row], logits: mx.array, seen: mx.array | None) -> None:
         keys = token_keys([row.key for row in rows], [len(row.ids) for row in rows])
         forced = None
         if any(row.to_force for row in rows):
             forced = mx.array([row.next_forced for row in rows], dtype=mx.int32)
-        drawn = draw(logits, self.sampling, keys, seen=seen, forced=forced)
+        drawn = draw(
+            logits, self.sampling, keys, seen=seen, forced=forced, fast=self.policy.fast.fast_draw
+        )
         mx.eval(drawn, seen if seen is not None else [])  # the only synchronisation of a step
         tokens, logprobs, raws = (np.array(column) for column in drawn)
         for place, row in enumerate(rows):
@@ -287,13 +293,19 @@ class _Decoding:
 
 def _decode(state: _Decoding, *, step: int, control: Control | None) -> Iterator[Event]:
     started = reported = time.monotonic()
+
+    def report() -> Iterator[Event]:
+        nonlocal reported
+        reported = time.monotonic()
+        yield _progress(state.rows, state.policy, step, reported - started)
+
     while not state.is_done:
         if control is not None:
             paused = time.monotonic()
             yield from pause_or_stop(control, step)
             started += time.monotonic() - paused
         if state.asked:
-            yield from _wait_for_environments(state, step, control)
+            yield from _wait_for_environments(state, step, control, report)
         if len(state.active) < state.max_rows:
             state.admit()
         if state.active:
@@ -301,14 +313,16 @@ def _decode(state: _Decoding, *, step: int, control: Control | None) -> Iterator
         # the receiver of the event writes a requested checkpoint
         requested = control is not None and control.wants_checkpoint
         if state.is_done or requested or time.monotonic() - reported >= REPORT_EVERY:
-            reported = time.monotonic()
-            yield _progress(state.rows, state.policy, step, reported - started)
+            yield from report()
 
 
-def _wait_for_environments(state: _Decoding, step: int, control: Control | None) -> Iterator[Event]:
+def _wait_for_environments(
+    state: _Decoding, step: int, control: Control | None, report: Callable[[], Iterator[Event]]
+) -> Iterator[Event]:
     """Before a token: wait for the rows that may join, and let them join.
 
-    While other rows can go on, a slow environment holds them up for `PATIENCE` once.
+    While other rows can be decoded, a slow environment holds them up for `PATIENCE` once. A wait of
+    `REPORT_EVERY` is reported, since no token will tell who waits.
     """
     expected = state.expected()
     others = bool(state.active or state.back or state.waiting)
@@ -319,6 +333,8 @@ def _wait_for_environments(state: _Decoding, step: int, control: Control | None)
         if some and (left <= 0 or all(one.is_late for one in missing)):
             break
         state.receive(min(max(left, 0), TICK) if some else TICK)
+        if time.monotonic() - begun >= REPORT_EVERY and any(row.has_grown for row in state.rows):
+            yield from report()
         if control is not None:
             yield from pause_or_stop(control, step)
     if expected:

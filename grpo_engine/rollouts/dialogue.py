@@ -19,6 +19,7 @@ class ToolCall:
     arguments: str  # as a person would write them
     result: str
     failed: bool = False
+    given: Mapping[str, Any] = field(default_factory=dict)  # the arguments by name
 
     def __str__(self) -> str:
         return f"⚙ {self.name}({self.arguments}) → {self.result}"
@@ -71,4 +72,6 @@ class Dialogues:
     end_token: int | None  # the one with which the chat template ends an answer
     max_turns: int
     max_context: int = 0  # tokens of prompt and answer; 0 for the model's context
+    # the answer in a row's place, of its ids after those before, in the form that environments read
+    read: Callable[[int, Sequence[int], Sequence[int], str], str] | None = None
     waited: float = 0.0

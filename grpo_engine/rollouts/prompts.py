@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from grpo_engine.config.safe_yaml import read_text
 from grpo_engine.config.settings import TaskConfig
+from grpo_engine.embedded import EMBEDDED
 from grpo_engine.errors import ConfigError, DataError, MissingPackageError, ModelError
 from grpo_engine.rollouts.template_trial import TemplateLimitError, try_template
 from grpo_engine.tasks.base import Example, Generated, Message, Prompt, Task
@@ -218,6 +219,15 @@ class PromptRenderer:
             raise self._too_long(example, len(ids))
         return RenderedPrompt(ids=tuple(ids), text=text, prompt=prompt, folded_system=folded)
 
+    def usable_prompt(self, example: Example) -> RenderedPrompt | None:
+        """Render one example; None if it cannot be used and such are skipped."""
+        try:
+            return self(example)
+        except DataError:
+            if self.config.bad_rows == "skip":
+                return None
+            raise
+
     def usable(self) -> tuple["PromptRenderer", tuple[str, ...]]:
         """Check the problems before training; return the renderer of those to use, and notes.
 
@@ -236,15 +246,22 @@ class PromptRenderer:
                 folded.append(shown.folded_system)
             return example
 
+        notes: list[str] = []
         folded: list[bool] = []
         parts: list[Sequence[Example]] = []
         for part in (self.task.train, self.task.held_out):
             if isinstance(part, Generated):
-                folded += [self(example).folded_system for example in part[:PROBES]]
+                probes = [self.usable_prompt(example) for example in part[:PROBES]]
+                folded += [shown.folded_system for shown in probes if shown is not None]
+                if skipped := probes.count(None):
+                    notes.append(
+                        f"{skipped} of the first {len(probes)} generated prompts cannot be used; "
+                        "such are passed over when their turn comes"
+                    )
                 parts.append(part)
             else:
                 parts.append(tuple(bad.good(part, tried)))
-        notes = [bad.note(sum(map(len, parts)))]
+        notes.append(bad.note(sum(map(len, parts))))
         if any(folded):
             notes.append(
                 f"the chat template of {self.model} takes no system message; "
@@ -378,7 +395,7 @@ class PromptRenderer:
             ) from error
 
     def _apply(self, messages: Sequence[Message], **options: Any) -> str:
-        if self.model != "starter" or "chat_template" in options:  # the starter's is our own
+        if self.model not in EMBEDDED or "chat_template" in options:  # theirs is our own
             self._try_template(messages, options)
         try:
             return str(

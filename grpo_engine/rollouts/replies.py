@@ -5,8 +5,10 @@ its answer. So what the model sampled is never rendered, which could change it. 
 imitates the template's control tokens is encoded as plain text.
 """
 
+import inspect
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from grpo_engine.rollouts.prompts import PromptRenderer, plain_text
 from grpo_engine.tasks.base import Message
 
 ANSWER = "a made-up answer"
+REPLY: Message = {"role": "user", "content": "a reply"}
 _MARKED = re.compile("\ue000(\\d+)\ue001")  # characters for private use
 _MARKS = str.maketrans({"\ue000": "\ufffd", "\ue001": "\ufffd"})
 
@@ -28,6 +31,20 @@ class ReplyTokens:
     controls: re.Pattern[str] | None
     head: tuple[int, ...]  # the made-up dialogue up to the end token of its answer
     end_token: int | None
+
+    @property
+    def reads_calls(self) -> bool:
+        """Whether the tokenizer can read the tool calls of the model's own chat template."""
+        tokenizer = self.render.tokenizer
+        if (
+            self.is_plain
+            or not self.render.template_knows_tools
+            or self.render.config.chat_template
+        ):
+            return False
+        if getattr(tokenizer, "response_template", None) is None:
+            return False
+        return {"prefix", "tools"} <= set(inspect.signature(tokenizer.parse_response).parameters)
 
     def __call__(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The tokens after an answer's end token; an error if the template cannot do it."""
@@ -99,12 +116,34 @@ def reply_tokens(
         end, head = head[closed[-1]], head[: closed[-1] + 1]
     while end is None and ANSWER in render.tokenizer.decode(head[:-1]):
         head = head[:-1]  # what the template puts after every answer
+    if end is None:  # a template may leave the last answer open and end it before a message
+        followed = made._encode(render.dialogue_text((REPLY,), after_answer=ANSWER))
+        count = len(head)
+        if followed[:count] == head and followed[count : count + 1] and followed[count] in ends:
+            end, head = followed[count], followed[: count + 1]
     found = ReplyTokens(
         render=render, is_plain=False, controls=made.controls, head=tuple(head), end_token=end
     )
     for role in ("user", "tool") if uses_tools else ("user",):
-        found([{"role": role, "content": "a reply"}])
+        found([{**REPLY, "role": role}])
     return found
+
+
+def with_calls(
+    tokenizer: Any, before: Sequence[int], ids: Sequence[int], answer: str,
+    tools: Sequence[Mapping[str, Any]],
+) -> str:  # fmt: skip
+    """The answer with the calls of the model's own form in the one that environments read.
+
+    A call that cannot be read stays one, so that it is answered with an error.
+    """
+    try:
+        read = tokenizer.parse_response(list(ids), prefix=list(before), tools=list(tools))
+        calls = [json.dumps(call["function"]) for call in read.get("tool_calls") or ()]
+    except Exception:  # the parser raises many, and what a model writes may be anything
+        return answer if "<tool_call>" in answer else f"<tool_call>{answer}</tool_call>"
+    said = str(read.get("content") or "")
+    return said + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
 
 
 def _controls(tokenizer: Any) -> re.Pattern[str] | None:

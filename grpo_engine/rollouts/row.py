@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from grpo_engine.events import Finish, RowDelta, Span, model_tokens
+from grpo_engine.events import Finish, RowDelta, Span, model_tokens, unscored
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.dialogue import EnvironmentReply, ToolCall
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
@@ -59,7 +59,10 @@ class Row:
     forced: list[int] = field(default_factory=list)
     finish: Finish | None = None
     to_force: list[int] = field(default_factory=list)
-    reported: int = 0  # tokens already reported in progress events
+    # already reported in progress events
+    reported: int = 0  # tokens
+    reported_length: int = 0  # tokens of the model
+    reported_spans: int = 0
     # the dialogue
     turn: int = 0
     begin: int = 0  # where the model's turn begins
@@ -150,6 +153,12 @@ class Row:
                 info=reply.info,
             )
         )  # fmt: skip
+        if called := [call for call in reply.calls if call.name]:  # the form that TRL's rewards get
+            told = [
+                {"type": "function", "function": {"name": call.name, "arguments": call.given}}
+                for call in called
+            ]
+            self.messages[-1] = {**self.messages[-1], "tool_calls": told}
         self.messages += reply.messages
         self.calls += reply.calls
         self.ids += tokens
@@ -194,11 +203,12 @@ class Row:
         if not self.asks:
             gained += self._growing.advance(self._shown(ends), last=self.finish is not None)
         self._pending = ""
-        new, self.reported = len(self.ids) - self.reported, len(self.ids)
-        self._ended = self.finish is not None
+        new, self.reported_length = self.length - self.reported_length, self.length
+        spans, self.reported_spans = self.spans[self.reported_spans :], len(self.spans)
+        self.reported, self._ended = len(self.ids), self.finish is not None
         return RowDelta(
             group=self.prompt.group, index=self.index, text=gained, tokens=new,
-            finish=self.finish,
+            finish=self.finish, spans=tuple(map(unscored, spans)), waits=self.asks,
         )  # fmt: skip
 
     def rollout(self, ends: frozenset[int], *, has_environment: bool = False) -> Rollout:

@@ -5,13 +5,17 @@ min_p at temperature 1, so the values are not comparable.
 Axes: n rows, V vocabulary.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import mlx.core as mx
+import numpy as np
 
-from grpo_engine.policy.head import Normalised, normalise
-from grpo_engine.rollouts.noise import uniforms
+from grpo_engine.policy.head import Normalised, normalise, numpy_pays
+from grpo_engine.rollouts.noise import NOISE, events, own_times, own_times_of, uniforms
 from grpo_engine.rollouts.types import Sampling
+
+LEAST = 2.0**-10  # weights, beside a largest of 1, down to which own times are tried first
 
 
 class Drawn(NamedTuple):
@@ -29,13 +33,17 @@ def draw(
     *,
     seen: mx.array | None = None,
     forced: mx.array | None = None,
+    fast: bool = True,
 ) -> Drawn:
-    """Sample by an exponential race: argmin_i E_i / p_i with E_i = -log u_i has distribution p.
+    """Sample by an exponential race: argmin_i E_i / p_i has distribution p; see `noise`.
 
     `seen` [n, V] marks tokens for the repetition penalty; `forced` [n] overrides the token where it
-    is not negative.
+    is not negative. `fast` allows the draw that looks only at tokens that may win.
     """
     greedy = sampling.temperature == 0
+    whole = seen is None and forced is None and not sampling.truncated
+    if fast and whole and not greedy and sampling.noise == NOISE and numpy_pays(logits):
+        return _draw_few(logits.astype(mx.float32), sampling.temperature, keys)
     raw = normalise(logits, 1.0 if greedy else sampling.temperature)
     chances = raw
     if seen is not None:
@@ -45,8 +53,7 @@ def draw(
         tokens = mx.argmax(chances.shifted, axis=1)
     else:
         chances = truncated(chances, sampling)
-        race = -mx.log2(uniforms(keys, logits.shape[1]))
-        tokens = mx.argmax(chances.exponentials / race, axis=1)
+        tokens = _winners(chances.exponentials, keys, sampling.noise)
     if forced is not None:
         tokens = mx.where(forced >= 0, forced, tokens.astype(mx.int32))
     logprobs = raw_logprobs = raw.logprob(tokens)
@@ -55,6 +62,63 @@ def draw(
     if forced is not None:
         logprobs = mx.where(forced >= 0, 0.0, logprobs)  # a forced token has probability 1
     return Drawn(tokens, logprobs, raw_logprobs)
+
+
+def _winners(weights: mx.array, keys: mx.array, version: int) -> mx.array:
+    """The token of each row that wins the race, [n, V] -> [n]."""
+    width = weights.shape[1]
+    if version < 3:  # of a run that was begun by an earlier version
+        return mx.argmax(weights / -mx.log2(uniforms(keys, width)), axis=1)
+    times, at = events(keys, width)
+    early = mx.take_along_axis(weights, at, axis=1) / times
+    late = weights / (times[:, -1:] + own_times(keys, width))
+    first = mx.take_along_axis(at, mx.argmax(early, axis=1, keepdims=True), axis=1)[:, 0]
+    return mx.where(early.max(axis=1) >= late.max(axis=1), first, mx.argmax(late, axis=1))
+
+
+def _draw_few(logits: mx.array, temperature: float, keys: mx.array) -> Drawn:
+    """The same draw in NumPy, with own times only for tokens that may win."""
+    times, at = events(keys, logits.shape[1])
+    mx.eval(logits, times, at)
+    shifted, weights = [], []
+    for row in np.asarray(logits):  # a row at a time stays in the cache
+        scaled = row if temperature == 1 else row / np.float32(temperature)
+        shifted.append(scaled - scaled.max())
+        weights.append(np.exp(shifted[-1]))
+    tokens = _winners_of(weights, np.array(keys), np.array(times), np.array(at))
+    chosen = [
+        row[token] - np.log(own.sum())
+        for row, own, token in zip(shifted, weights, tokens, strict=True)
+    ]
+    logprobs = mx.array(np.array(chosen))
+    return Drawn(mx.array(tokens), logprobs, logprobs)
+
+
+def _winners_of(
+    weights: Sequence[np.ndarray], keys: np.ndarray, times: np.ndarray, at: np.ndarray
+) -> np.ndarray:
+    """What `_winners` returns, for weights of which the largest is 1.
+
+    A token without an event cannot win if its weight is at most the best score so far times the
+    time of the last event.
+    """
+    last = times[:, -1]
+    early = [row[places] / time for row, places, time in zip(weights, at, times, strict=True)]
+    tokens = np.array([places[score.argmax()] for places, score in zip(at, early, strict=True)])
+    best = np.array([score.max() for score in early])
+    bound = np.maximum(best * last, LEAST)
+    rows = list(range(len(weights)))
+    while rows:
+        few = [np.flatnonzero(weights[row] >= bound[row]) for row in rows]
+        counts = [len(places) for places in few]
+        own = own_times_of(keys[np.repeat(rows, counts)], np.concatenate(few), len(weights[0]))
+        for row, places, time in zip(rows, few, np.split(own, np.cumsum(counts)), strict=False):
+            score = weights[row][places] / (last[row] + time)
+            if len(places) and score.max() > best[row]:
+                best[row], tokens[row] = score.max(), places[score.argmax()]
+        rows = [row for row in rows if best[row] * last[row] < bound[row]]
+        bound = best * last
+    return tokens
 
 
 def penalised(logits: mx.array, seen: mx.array, penalty: float) -> mx.array:

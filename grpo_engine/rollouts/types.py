@@ -6,6 +6,7 @@ from typing import Any
 
 from grpo_engine.config.settings import RolloutConfig
 from grpo_engine.events import Finish, Span, model_tokens
+from grpo_engine.rollouts.noise import NOISE
 from grpo_engine.tasks.base import Message
 
 
@@ -23,6 +24,7 @@ class Sampling:
     think_budget: int = 0
     max_rows: int = 0
     ignore_end: bool = False
+    noise: int = NOISE
 
     @classmethod
     def of(cls, config: RolloutConfig) -> "Sampling":

@@ -32,8 +32,6 @@ _PREFIX, _PARTIAL, _DOOMED = "step-", ".partial-", ".doomed-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A complete checkpoint on disk."""
-
     step: int
     path: Path
     state: Mapping[str, Any]
@@ -50,7 +48,6 @@ class Checkpoint:
         return arrays
 
     def has(self, name: str) -> bool:
-        """Whether `<name>.safetensors` is part of the checkpoint."""
         return (self.path / f"{name}.safetensors").exists()
 
 
@@ -164,7 +161,7 @@ def clear_leftovers(run_folder: Path) -> None:
 
 def _is_whole(path: Path) -> bool:
     try:
-        _open(path)
+        open_folder(path)
     except CheckpointError:
         return False
     return True
@@ -185,10 +182,11 @@ def folder(run_folder: Path, step: int) -> Path:
 
 def load(run_folder: Path, step: int) -> Checkpoint:
     """Open the checkpoint of a step and verify its files."""
-    return _open(folder(run_folder, step))
+    return open_folder(folder(run_folder, step))
 
 
-def _open(path: Path) -> Checkpoint:
+def open_folder(path: Path) -> Checkpoint:
+    """Open a checkpoint by its folder and verify its files."""
     try:
         state = json.loads((path / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -28,7 +28,6 @@ class Clock:
 
     @property
     def step_seconds(self) -> float:
-        """Seconds since `start_step`."""
         return self.now() - self._started
 
     @property
@@ -40,13 +39,11 @@ class Clock:
         self._paused_at = time.perf_counter()
 
     def resume(self) -> None:
-        """Resume counting after a pause."""
         if self._paused_at is not None:
             self._paused_for += time.perf_counter() - self._paused_at
             self._paused_at = None
 
     def add(self, name: str, seconds: float) -> None:
-        """Add seconds to a phase."""
         self.phases[name] = self.phases.get(name, 0.0) + seconds
 
     @contextmanager

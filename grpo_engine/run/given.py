@@ -5,18 +5,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_engine.config.settings import TaskConfig
+from grpo_engine.names import GIVEN, keyword_of
 from grpo_engine.tasks.base import Task, load_task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A task and reward functions that no other process can import.
+    """A task, rewards, tools and environments that no other process can import.
 
-    `rewards` has them by their name in `rewards.functions`; `task` is a `Task`, a function or rows.
+    `rewards` has functions by their name in `rewards.functions`, `environments` tools and
+    environments by theirs in `task`; `task` is a `Task`, a function or rows.
     """
 
     task: Any = None
     rewards: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    environments: Mapping[str, Any] = field(default_factory=dict)
 
     def load_task(self, config: TaskConfig) -> Task:
         """The task that was given, else the one that the settings name."""
@@ -26,18 +29,30 @@ class Given:
 
         return task_of(config, self.task)
 
-    def note(self) -> str:
-        """Which rewards run in this process, and what that means; empty if none does."""
-        if not self.rewards:
+    def note(self, config: TaskConfig) -> str:
+        """What of users' code runs in this process, and what that means; empty if nothing does."""
+        runs = {"reward": list(self.rewards)}
+        if self.environments:  # one of them here, all here
+            runs |= {
+                "tool": list(config.tools),
+                "environment": list(filter(None, config.environments.values())),
+            }
+        told = [
+            f"{what}{'s' if len(own) > 1 else ''} {', '.join(n.removeprefix(GIVEN) for n in own)}"
+            for what, own in runs.items()
+            if own
+        ]
+        if not told:
             return ""
-        from grpo_engine.names import GIVEN
-
-        own = ", ".join(name.removeprefix(GIVEN) for name in self.rewards)
-        one = len(self.rewards) == 1
+        again = ", ".join(
+            keyword_of(what) for what, own in runs.items() if any(n.startswith(GIVEN) for n in own)
+        )
+        one = sum(map(len, runs.values())) == 1
         return (
-            f"{'reward' if one else 'rewards'} {own} {'runs' if one else 'run'} in this Python "
-            f"process, because {'it' if one else 'they'} cannot be imported in the reward process: "
-            "there is no time limit, and only grpo_engine.resume(run, rewards=[…]) resumes the run"
+            f"{' and '.join(told)} {'runs' if one else 'run'} in this Python process, because "
+            f"{'it' if one else 'they'} cannot be imported in a process of "
+            f"{'its' if one else 'their'} own: there is no time limit, and only "
+            f"grpo_engine.resume(run, {again}) resumes the run"
         )
 
 

@@ -1,7 +1,7 @@
 """Saves a run to a checkpoint and restores it, with everything that affects later steps."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from grpo_engine.events import (
     RunPaused,
     RunResumed,
 )
-from grpo_engine.rollouts.noise import NOISE
+from grpo_engine.policy.optimizer import Learner
+from grpo_engine.policy.policy import Policy
 from grpo_engine.run import checkpoint
 from grpo_engine.run.checkpoint import Checkpoint
 from grpo_engine.run.session import Arrays, Progress, Run
@@ -137,11 +138,9 @@ class SharedCheckpoint:
     arrays: Mapping[str, Mapping[str, mx.array]]
 
     def tensors(self, name: str) -> dict[str, mx.array]:
-        """The arrays of `<name>.safetensors`."""
         return dict(self.arrays[name])
 
     def has(self, name: str) -> bool:
-        """Whether the checkpoint has `<name>.safetensors`."""
         return name in self.arrays
 
 
@@ -193,9 +192,9 @@ def _state(run: Run) -> dict[str, Any]:
         "threads": run.threads,
         "workers": run.workers.count if run.workers else 1,
         "versions": dict(versions()),
-        "fingerprint": run.task.fingerprint,
+        "fingerprint": run.fingerprint,
         "model": run.policy.fingerprint,
-        "noise": NOISE,
+        "noise": run.sampling.noise,
     }
 
 
@@ -221,10 +220,28 @@ def restore(run: Run, saved: Checkpoint | SharedCheckpoint) -> Iterator[Event]:
             severity="warning",
             text=f"{what} was {then} and is {here}: {effect}",
         )
-    if state.get("noise", 1) != NOISE:
+    noise = state.get("noise", 1)
+    run.sampling = replace(run.sampling, noise=max(noise, 2))  # the answers of the unbroken run
+    if noise < 2:
         yield NoteWritten(step=run.step, severity="warning", text=OTHER_NOISE)
         if run.recipe.refill_rounds:
             yield NoteWritten(step=run.step, severity="warning", text=OTHER_REFILLS)
+
+
+def begin_with(policy: Policy, learner: Learner, critic: Learner | None, place: Path) -> None:
+    """Begin a new run with the optimiser's state, and the critic, of another run's checkpoint."""
+    saved = checkpoint.open_folder(place)
+    try:
+        learner.restore(saved.tensors("optimizer"), policy.snapshot())
+        if critic is not None and saved.has("critic"):
+            policy.load_critic(saved.tensors("critic"))
+            critic.restore(saved.tensors("critic_optimizer"), policy.critic_weights())
+    except (CheckpointError, ValueError) as error:
+        raise CheckpointError(
+            f"optimizer.start {place}: {error}; it must be a checkpoint of a run with the same "
+            "optimiser, and the same model.adapter or model.path",
+            "optimizer.start",
+        ) from error
 
 
 def _note_other_steps(run: Run, before: int) -> Iterator[Event]:
@@ -244,7 +261,8 @@ def _note_other_steps(run: Run, before: int) -> Iterator[Event]:
 def _progress(state: Mapping[str, Any]) -> Progress:
     pins = [_example(pin) for pin in state["pins"]]
     watched = {check: Seen(**seen) for check, seen in state.get("watched", {}).items()}
-    return Progress(**{**state, "pins": pins, "watched": watched})
+    rates = {key: (right, tried) for key, (right, tried) in state.get("rates", {}).items()}
+    return Progress(**{**state, "pins": pins, "watched": watched, "rates": rates})
 
 
 def _example(data: Mapping[str, Any]) -> Example:
@@ -262,15 +280,14 @@ def _changes(run: Run, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any
     for name, then in state["versions"].items():
         if here.get(name) != then:
             yield f"the version of {name}", then, here.get(name, "not installed"), MAY_DIFFER
-    if state["fingerprint"] != run.task.fingerprint:
-        yield "the data set", state["fingerprint"][:12], run.task.fingerprint[:12], MAY_DIFFER
+    if state["fingerprint"] != run.fingerprint:
+        yield "the data set", state["fingerprint"][:12], run.fingerprint[:12], MAY_DIFFER
     model = run.policy.fingerprint
     if state.get("model", model) != model:  # earlier checkpoints lack it
         yield f"the content of {run.policy.folder}", state["model"][:12], model[:12], MAY_DIFFER
 
 
 def check_same_settings(config: RunConfig, saved: Checkpoint | SharedCheckpoint) -> None:
-    """Refuse to resume with different settings."""
     then = flatten(RunConfig.model_validate(saved.state["config"]))
     here = flatten(config)
     changed = [name for name in here if name not in FREE and here[name] != then.get(name)]

@@ -1,7 +1,7 @@
 """The state of a run."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -21,7 +21,7 @@ from grpo_engine.rewards.scorer import Scorer
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run.clock import Clock
-from grpo_engine.tasks.base import Example, Task
+from grpo_engine.tasks.base import Example, Task, fingerprint_of
 
 Arrays = Mapping[str, Mapping[str, mx.array]]  # by checkpoint file, then by name
 
@@ -31,7 +31,11 @@ class Progress:
     """Progress of a run; stored in checkpoints as it is."""
 
     step: int = 0
-    cursor: int = 0  # number of training problems drawn
+    cursor: int = 0  # place in the order of the training problems
+    cursors: dict[str, int] = field(default_factory=dict)  # the same of further tasks
+    drawn: dict[str, int] = field(default_factory=dict)  # prompts of each of several tasks
+    rates: dict[str, tuple[int, int]] = field(default_factory=dict)  # right and tried, by key
+    left_out: list[str] = field(default_factory=list)  # keys of problems that are not drawn
     tokens: int = 0
     elapsed: float = 0.0
     entropy_bonus: float = 0.0  # its weight in the loss
@@ -45,18 +49,35 @@ class Progress:
     ended_by: str = ""  # the condition of stop_when that ended the run
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One of a run's tasks, with its own prompts and rewards."""
+
+    label: str
+    task: Task
+    render: PromptRenderer
+    scorer: Scorer
+    weight: float = 1.0
+    further: bool = False  # beside the run's first task
+
+    def held_out(self, count: int) -> list[Example]:
+        return [self.own(example) for example in self.task.held_out[:count]]
+
+    def own(self, example: Example) -> Example:
+        """The problem with the task's label, which keeps apart the keys of several tasks."""
+        if not self.further:
+            return example
+        return replace(example, key=f"{self.label}/{example.key}", task=self.label)
+
+
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """A run with everything loaded."""
-
     config: RunConfig
     recipe: Recipe
     control: Control
     folder: Path
     policy: Policy
-    task: Task
-    render: PromptRenderer
-    scorer: Scorer
+    parts: Sequence[Part]  # the run's task, then further ones
     optimizer: Learner
     critic_optimizer: Learner | None
     alerts: Alerts
@@ -77,8 +98,15 @@ class Run:
     last_metrics: dict[str, float] = field(default_factory=dict)  # for the summary
 
     @property
+    def fingerprint(self) -> str:
+        """Of the problems of all tasks."""
+        return fingerprint_of([part.task for part in self.parts])
+
+    def part_of(self, example: Example) -> Part:
+        return next((p for p in self.parts if p.further and p.label == example.task), self.parts[0])
+
+    @property
     def step(self) -> int:
-        """The last finished step."""
         return self.progress.step
 
     @property
@@ -93,7 +121,6 @@ class Run:
 
     @property
     def has_critic(self) -> bool:
-        """Whether the recipe trains a critic."""
         return self.recipe.signal == "gae"
 
 

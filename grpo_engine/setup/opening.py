@@ -1,15 +1,15 @@
 """Opens a run from settings or a checkpoint: loads task, model, rewards, optimiser."""
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from grpo_engine.alerts.rules import Finding
-from grpo_engine.alerts.state import Alerts, Limits, raised
+from grpo_engine.alerts.rules import Finding, Limits
+from grpo_engine.alerts.state import Alerts, raised
 from grpo_engine.config import mismatch
 from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RunConfig
@@ -17,7 +17,7 @@ from grpo_engine.control import Control
 from grpo_engine.distributed.lifeline import Lifeline
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.distributed.workers import Workers
-from grpo_engine.environments.dialogues import Environments, open_environments, specs_of
+from grpo_engine.environments.dialogues import open_environments, specs_of
 from grpo_engine.errors import CheckpointError
 from grpo_engine.evaluation.pinned import first_pins
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
@@ -27,14 +27,16 @@ from grpo_engine.policy.load import Probes, load_policy
 from grpo_engine.policy.optimizer import Learner
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.trees import flatten
-from grpo_engine.rewards.scorer import Scorer
 from grpo_engine.rollouts.prompts import PromptRenderer
 from grpo_engine.rollouts.types import Sampling
 from grpo_engine.run import checkpoint, persist
 from grpo_engine.run.given import NOTHING, Given
-from grpo_engine.run.session import Run
+from grpo_engine.run.session import Part, Run
 from grpo_engine.setup import preflight
-from grpo_engine.tasks.base import Task
+from grpo_engine.setup.parts import Loaded, load_tasks, open_parts
+from grpo_engine.setup.preflight import Processes, Work
+from grpo_engine.tasks.base import Task, fingerprint_of
+from grpo_engine.training.drawing import take_rates
 from grpo_engine.versions import versions
 
 TRUNCATED = (
@@ -72,7 +74,7 @@ def open_run(
         persist.check_same_settings(config, saved)
     step = saved.step if saved is not None else 0
     optimizer.build(config.optimizer)  # validates settings before anything slow
-    task = given.load_task(config.task)
+    tasks = load_tasks(config, given)
     threads = _threads(saved.state["threads"] if saved is not None else None)
     yield RunStarted(
         step=step,
@@ -82,7 +84,7 @@ def open_run(
         versions=dict(versions()),
         device=str(mx.default_device()),
         threads=threads,
-        dataset_fingerprint=task.fingerprint,
+        dataset_fingerprint=fingerprint_of([one.task for one in tasks]),
         recipe=config.algorithm.recipe,
     )
     multiplies = blas.state()
@@ -90,7 +92,7 @@ def open_run(
         yield raised(step, "slow_products", Finding(
             severity="warning", explanation=multiplies.problem, remedy=multiplies.remedy,
         ))  # fmt: skip
-    for text in (*task.notes, *problems):
+    for text in (*(text for one in tasks for text in one.task.notes), *problems):
         yield NoteWritten(step=step, text=text, severity="warning" if text in problems else "info")
     if ranks.size > 1:
         yield NoteWritten(
@@ -98,13 +100,15 @@ def open_run(
             text=f"{ranks.size} ranks split the prompts; progress shows rank 0's prompts",
         )
     run = yield from load_run(
-        config, control, folder, stack, task, step, threads=threads, ranks=ranks,
+        config, control, folder, stack, tasks, step, threads=threads, ranks=ranks,
         saved=None if saved is None else saved.state, given=given,
     )  # fmt: skip
     if run.recipe != config.algorithm.resolved():
         yield NoteWritten(step=step, text=CORRECTED)
     if saved is not None:
         yield from persist.restore(run, saved)
+    else:
+        yield from take_rates(run)
     return run
 
 
@@ -117,84 +121,93 @@ def _threads(before: int | None) -> int:
 
 
 def load_run(
-    config: RunConfig, control: Control, folder: Path, stack: ExitStack, task: Task, step: int,
-    *, threads: int, ranks: Ranks | None = None, saved: Mapping[str, Any] | None = None,
-    given: Given = NOTHING,
+    config: RunConfig, control: Control, folder: Path, stack: ExitStack, tasks: Sequence[Loaded],
+    step: int, *, threads: int = 0, ranks: Ranks | None = None,
+    saved: Mapping[str, Any] | None = None, given: Given = NOTHING, work: Work | None = None,
 ) -> Generator[Event, None, Run]:  # fmt: skip
     """Load the model and start the reward worker, for a run at step 0.
 
-    `saved` is a checkpoint's state; its recipe is kept.
+    `saved` is a checkpoint's state; its recipe is kept. `work` says how much will be computed, if
+    not the whole run; without `threads`, products use as many as they may.
     """
-    chosen = config.algorithm.resolved()
-    begun = time.perf_counter()
-    yield PhaseStarted(step=step, phase="load", detail=config.model.path)
-    ranks = ranks or Ranks()
-    before = None if saved is None else int(saved.get("workers", 1))
-    count, why = preflight.worker_count(
-        config, threads, ranks, before, dialogues=bool(specs_of(config, task)[1])
+    ranks, threads = ranks or Ranks(), threads or _threads(None)
+    policy, workers, recipe = yield from _model(
+        config,
+        control,
+        folder,
+        stack,
+        tasks,
+        step,
+        threads=threads,
+        ranks=ranks,
+        saved=saved,
+        work=work,
     )
-    policy, workers = _policy(config, control, folder, stack, count=count, threads=threads)
-    recipe = _recipe(config, policy, ranks, saved)
-    yield ModelLoaded(
-        step=step,
-        path=config.model.path,
-        parameters=policy.parameters,
-        trainable=policy.trainable_parameters,
-        dtype=policy.dtype,
-        notes=policy.notes,
-        seconds=time.perf_counter() - begun,
-        settled=mismatch.correction(chosen, recipe),
-    )
-    render, notes = _renderer(config, task, policy).usable()
-    task = render.task
-    for text in filter(None, (*why, *policy.notes, *notes, given.note())):
+    usable = [_renderer(one.config, one.task, policy).usable() for one in tasks]
+    renders = [render for render, _ in usable]
+    noted = [text for _, notes in usable for text in notes]
+    for text in filter(None, (*policy.notes, *noted, given.note(config.task))):
         yield NoteWritten(step=step, text=text)
-    environments, scorer = _user_code(config, control, folder, stack, policy, render, given)
-    rows = yield from _fitted_rows(config, policy, render, ranks, workers, step)
+    environments = open_environments(
+        config, renders[0].task, folder, renders[0], policy.end_ids, stack.enter_context,
+        lambda: control.stop_now, given.environments,
+    )  # fmt: skip
+    parts = open_parts(
+        tasks, renders, folder, control, given, stack.enter_context,
+        None if environments is None else environments.pool.rewards,
+    )  # fmt: skip
+    lengths = preflight.longest_of([
+        preflight.longest(
+            one.config, render.task, policy.context_length,
+            render if environments is None else environments.render,
+        )
+        for one, render in zip(tasks, renders, strict=True)
+    ])  # fmt: skip
+    rows = yield from _fitted_rows(config, policy, lengths, ranks, workers, step)
     sampling = Sampling.of(config.rollout)
     if sampling.truncated:
         yield NoteWritten(step=step, severity="warning", text=TRUNCATED)
     learner, critic = _optimizers(config, policy, recipe)
+    if saved is None and config.optimizer.start is not None:
+        persist.begin_with(policy, learner, critic, Path(config.optimizer.start))
     run = Run(
-        config=config,
-        recipe=recipe,
-        control=control,
-        folder=folder,
-        policy=policy,
-        task=task,
-        render=render,
-        scorer=scorer,
-        environments=environments,
-        optimizer=learner,
-        critic_optimizer=critic,
-        alerts=Alerts(_limits(config, recipe, policy, scorer)),
-        sampling=sampling,
-        micro_rows=rows,
-        threads=threads,
-        ranks=ranks,
-        workers=workers,
-    )
+        config=config, recipe=recipe, control=control, folder=folder, policy=policy, parts=parts,
+        environments=environments, optimizer=learner, critic_optimizer=critic,
+        alerts=Alerts(_limits(config, recipe, policy, parts)),
+        sampling=sampling, micro_rows=rows, threads=threads, ranks=ranks, workers=workers,
+    )  # fmt: skip
     run.progress.entropy_bonus = run.progress.entropy_control = recipe.entropy_bonus
     run.progress.pins = first_pins(run)
     return run
 
 
-def _user_code(
-    config: RunConfig, control: Control, folder: Path, stack: ExitStack, policy: Policy,
-    render: PromptRenderer, given: Given,
-) -> tuple[Environments | None, Scorer]:  # fmt: skip
-    """Start the processes of the run's environments, if it has any, and of its rewards."""
-    task = render.task
-    environments = open_environments(
-        config, task, folder, render, policy.end_ids, stack.enter_context, lambda: control.stop_now
+def _model(
+    config: RunConfig, control: Control, folder: Path, stack: ExitStack, tasks: Sequence[Loaded],
+    step: int, *, threads: int, ranks: Ranks, saved: Mapping[str, Any] | None, work: Work | None,
+) -> Generator[Event, None, tuple[Policy, Workers | None, Recipe]]:  # fmt: skip
+    """Load the model, with as many workers as repay their start."""
+    begun = time.perf_counter()
+    yield PhaseStarted(step=step, phase="load", detail=config.model.path)
+    before = None if saved is None else int(saved.get("workers", 1))
+    count, why = preflight.worker_count(
+        config,
+        threads,
+        ranks,
+        before,
+        dialogues=bool(specs_of(config, tasks[0].task)[1]),
+        work=work,
     )
-    scorer = stack.enter_context(
-        Scorer(
-            config, task, folder, control, policy.tokenizer, local=given.rewards,
-            environments=None if environments is None else environments.pool.rewards,
-        )
+    policy, workers = _policy(config, control, folder, stack, count=count, threads=threads)
+    recipe = _recipe(config, policy, ranks, saved)
+    yield ModelLoaded(
+        step=step, path=config.model.path, parameters=policy.parameters,
+        trainable=policy.trainable_parameters, dtype=policy.dtype, notes=policy.notes,
+        seconds=time.perf_counter() - begun,
+        settled=mismatch.correction(config.algorithm.resolved(), recipe),
     )  # fmt: skip
-    return environments, scorer
+    for text in why:
+        yield NoteWritten(step=step, text=text)
+    return policy, workers, recipe
 
 
 def _policy(
@@ -243,21 +256,22 @@ def _recipe(
 
 
 def _fitted_rows(
-    config: RunConfig, policy: Policy, render: PromptRenderer, ranks: Ranks,
+    config: RunConfig, policy: Policy, lengths: preflight.Lengths, ranks: Ranks,
     workers: Workers | None, step: int,
 ) -> Generator[Event, None, int]:  # fmt: skip
     """The rows that fit in a backward pass on every rank; refuse a step that is too large."""
-    prompt_tokens = preflight.longest_prompt(config, render)
     # all ranks split the rollouts equally, so that each gets some of the batches
+    processes = Processes.of(workers)
     rank_rows = -(-config.rollout.prompts * config.rollout.group_size // ranks.size)
     rows: int = min(
-        rank_rows, *ranks.gather(preflight.micro_rows(config, policy, prompt_tokens, workers))
+        rank_rows, *ranks.gather(preflight.micro_rows(config, policy, lengths, processes))
     )
-    estimate = preflight.check_memory(config, policy, prompt_tokens, rows, workers)
+    estimate = preflight.check_memory(config, policy, lengths, rows, processes)
+    replies = lengths.answer > config.rollout.max_new_tokens
     yield NoteWritten(
         step=step,
         text=f"a step needs about {estimate.peak / preflight.GIGABYTE:.2f} GB; {rows} answers per "
-        "backward pass",
+        f"backward pass{f', each of up to {lengths.answer} tokens with its replies' * replies}",
     )
     return rows
 
@@ -275,14 +289,15 @@ def _optimizers(
     return learner, Learner(optimizer.build_critic(config.optimizer), policy.critic_weights())
 
 
-def _limits(config: RunConfig, recipe: Recipe, policy: Policy, scorer: Scorer) -> Limits:
-    """The limits for the alert rules."""
+def _limits(config: RunConfig, recipe: Recipe, policy: Policy, parts: Sequence[Part]) -> Limits:
     return Limits(
         updates_per_step=recipe.passes * recipe.minibatches,
         has_bounds=recipe.trust == "clip",
         whole_answers=recipe.ratio.startswith("sequence"),
-        accuracy=scorer.accuracy or None,
-        weights=scorer.weights,
+        accuracy=parts[0].scorer.accuracy or None,
+        weights={
+            name: weight for part in reversed(parts) for name, weight in part.scorer.weights.items()
+        },
         sampler_gap=mismatch.ROUNDING[policy.dtype],
         corrected=recipe.importance_cap > 0,
         memory_gb=preflight.memory_limit() / preflight.GIGABYTE,

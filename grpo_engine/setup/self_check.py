@@ -19,11 +19,11 @@ from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.types import PromptRows
 from grpo_engine.run.requests import relay
 from grpo_engine.run.session import Run
-from grpo_engine.tasks.base import draw
-from grpo_engine.train.compute import sample
-from grpo_engine.train.logprobs import score_tokens
-from grpo_engine.train.samples import as_float, gather_rollouts
-from grpo_engine.train.sampling import FIXED_STEP
+from grpo_engine.training.compute import sample
+from grpo_engine.training.drawing import Drawing
+from grpo_engine.training.logprobs import score_tokens
+from grpo_engine.training.samples import as_float, gather_rollouts
+from grpo_engine.training.sampling import FIXED_STEP
 
 PROMPTS, ROWS, TOKENS = 2, 2, 16
 MOVED = 0.05  # standard deviation of the noise added to scale * B
@@ -47,8 +47,10 @@ def check_itself(run: Run) -> Iterator[Event]:
         think_budget=0, max_new_tokens=min(TOKENS, run.config.rollout.max_new_tokens),
     )  # fmt: skip
     prompt_rows = [
-        PromptRows(key=example.key, group=group, ids=run.render(example).ids, rows=ROWS)
-        for group, example in enumerate(draw(run.task, run.config.seed, 0, PROMPTS))
+        PromptRows(
+            key=example.key, group=group, ids=run.part_of(example).render(example).ids, rows=ROWS
+        )
+        for group, example in enumerate(Drawing(run).take(PROMPTS))
     ]
     policy, moved = run.policy, moved_adapter(run.policy)
     rollouts = yield from relay(

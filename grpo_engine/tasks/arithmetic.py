@@ -32,8 +32,6 @@ DEFAULTS: Final = {"kinds": list(SYMBOLS)}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Two operands and an operation."""
-
     kind: str
     a: int
     b: int
@@ -57,7 +55,6 @@ class Problem:
 
     @property
     def wording(self) -> int:
-        """Index of the wording used for this problem."""
         return _digest(self.text) % len(WORDINGS)
 
 

@@ -21,6 +21,7 @@ Prompt = str | tuple[Message, ...]
 
 # Maximum redraws of a generated training problem that is also held out.
 REDRAWS = 64
+SIZE: Final = 1_000_000  # problems of a generator that has no end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,8 @@ class Example:
     """One problem; `columns` are JSON values that reward functions get by keyword.
 
     A text `prompt` is passed to the model unchanged; chat messages go through its chat template.
-    `where` is the file and line that it came from, for error messages.
+    `where` is the file and line that it came from, for error messages. `task` is the label of the
+    run's further task that it belongs to.
     """
 
     key: str
@@ -36,6 +38,7 @@ class Example:
     target: str = ""
     columns: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
+    task: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +123,25 @@ def generated(
         example = make(index)
         held_out.setdefault(prompt_hash(example.prompt), example)
     return Generated(make, size, held_out), tuple(held_out.values())
+
+
+def generated_task(
+    config: TaskConfig, name: str, make: Callable[[int], Example], options: Mapping[str, Any],
+    *, system_prompt: str, **more: Any,
+) -> Task:  # fmt: skip
+    train, held_out = generated(
+        make, size=config.train_size or SIZE, held_out_size=config.held_out_size
+    )
+    return Task(
+        name=name,
+        train=train,
+        held_out=held_out,
+        fingerprint=digest_of([f"{name} 1", str(sorted(options.items())), str(len(held_out))]),
+        system_prompt=system_prompt if config.system_prompt is None else config.system_prompt,
+        prefill=config.prefill,
+        shuffle=config.shuffle,
+        **more,
+    )
 
 
 def set_aside(
@@ -215,8 +237,12 @@ def digest_of_examples(examples: Iterable[Example]) -> str:
     return digest_of(parts())
 
 
+def fingerprint_of(tasks: Sequence[Task]) -> str:
+    marks = [task.fingerprint for task in tasks]
+    return marks[0] if len(marks) == 1 else digest_of(marks)
+
+
 def user_message(text: str) -> tuple[Message, ...]:
-    """A chat prompt with one user message."""
     return ({"role": "user", "content": text},)
 
 
@@ -224,39 +250,27 @@ Builder = Callable[[TaskConfig], Task]
 
 # The module and description of each built-in task; imported on demand.
 BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
-    "arithmetic": (
-        "grpo_engine.tasks.arithmetic:build",
-        "Two-number sums, differences and small products; the embedded starter's task.",
-    ),
-    "countdown": (
-        "grpo_engine.tasks.countdown:build",
-        "Reach a target number from given numbers with + - * /.",
-    ),
-    "gsm8k": (
-        "grpo_engine.tasks.gsm8k:build",
-        "Grade-school word problems; from the hub, a cache or a local file.",
-    ),
-    "endings": (
-        "grpo_engine.tasks.endings:build",
-        "Choose the ending that fits out of four; the answer's start is prefilled.",
-    ),
-    "guess": (
-        "grpo_engine.tasks.guess:build",
-        "Find a number in several guesses; the environment says higher or lower.",
-    ),
-    "calculator": (
-        "grpo_engine.tasks.calculator:build",
-        "Arithmetic with large numbers and a calculator as a tool.",
-    ),
-    "countdown-turns": (
-        "grpo_engine.tasks.countdown:build_with_turns",
-        "Countdown with several tries; the environment says what each gives.",
-    ),
-    "reasoning-gym": (
-        "grpo_engine.tasks.gym:build",
-        "`reasoning-gym:<name>`: any of its hundred generators, with its own scorer.",
-    ),
-}
+    name: (f"grpo_engine.tasks.{target}", words)
+    for name, target, words in (
+        ("arithmetic", "arithmetic:build",
+         "Two-number sums, differences and small products; the embedded starter's task."),
+        ("countdown", "countdown:build", "Reach a target number from given numbers with + - * /."),
+        ("gsm8k", "gsm8k:build",
+         "Grade-school word problems; from the hub, a cache or a local file."),
+        ("endings", "endings:build",
+         "Choose the ending that fits out of four; the answer's start is prefilled."),
+        ("guess", "guess:build",
+         "Find a number in several guesses; the environment says higher or lower."),
+        ("calculator", "calculator:build",
+         "Arithmetic with large numbers and a calculator as a tool."),
+        ("countdown-turns", "countdown:build_with_turns",
+         "Countdown with several tries; the environment says what each gives."),
+        ("verifiers", "verifiers:build",
+         "`verifiers:<package>`: an environment for verifiers 0.1, with its data and its rubric."),
+        ("reasoning-gym", "gym:build",
+         "`reasoning-gym:<name>`: any of its hundred generators, with its own scorer."),
+    )
+}  # fmt: skip
 
 
 def load_task(config: TaskConfig) -> Task:

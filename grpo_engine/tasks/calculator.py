@@ -4,7 +4,7 @@ import random
 from typing import Final
 
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of, generated, user_message
+from grpo_engine.tasks.base import Example, RewardSpec, Task, generated_task, user_message
 from grpo_engine.tasks.options import at_least, read_options
 
 SYSTEM: Final = (
@@ -13,7 +13,6 @@ SYSTEM: Final = (
     "nothing else. When you have its result, answer with that number."
 )
 DEFAULTS: Final = {"digits": 4, "seed": 0}
-SIZE: Final = 1_000_000
 
 
 def build(config: TaskConfig) -> Task:
@@ -33,19 +32,9 @@ def build(config: TaskConfig) -> Task:
             columns={"answer": str(value)},
         )
 
-    train, held_out = generated(
-        problem, size=config.train_size or SIZE, held_out_size=config.held_out_size
-    )
-    return Task(
-        name="calculator",
+    return generated_task(
+        config, "calculator", problem, options, system_prompt=SYSTEM,
         description="Arithmetic with large numbers and a calculator as a tool.",
-        train=train,
-        held_out=held_out,
-        fingerprint=digest_of(["calculator 1", str(sorted(options.items())), str(len(held_out))]),
-        default_rewards=(RewardSpec(name="numeric_answer"),),
-        accuracy="numeric_answer",
-        system_prompt=SYSTEM if config.system_prompt is None else config.system_prompt,
-        prefill=config.prefill,
-        shuffle=config.shuffle,
+        default_rewards=(RewardSpec(name="numeric_answer"),), accuracy="numeric_answer",
         tools=("grpo_engine.environments.calculator:calculator",),
-    )
+    )  # fmt: skip

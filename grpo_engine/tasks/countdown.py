@@ -14,7 +14,14 @@ from typing import Any, Final
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.tasks.answers import final_answer, texts_of
-from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of, generated, user_message
+from grpo_engine.tasks.base import (
+    Example,
+    RewardSpec,
+    Task,
+    digest_of,
+    generated_task,
+    user_message,
+)
 from grpo_engine.tasks.options import at_least, read_options
 
 SYSTEM: Final = (
@@ -25,7 +32,6 @@ DEFAULTS: Final = {
     "numbers": 3, "smallest": 1, "largest": 25, "largest_target": 100, "operators": "+-*/",
     "seed": 0,
 }  # fmt: skip
-SIZE: Final = 1_000_000
 REWARDS: Final = (RewardSpec(name="countdown"), RewardSpec(name="format_all", weight=0.2))
 _TOKEN = re.compile(r"\s*(?:(\d+)|([-+*/()×÷]))")
 LONGEST_EXPRESSION = 500
@@ -46,22 +52,11 @@ def build(config: TaskConfig) -> Task:
         raise DataError(
             f"task.options.numbers must be at most 8, got {options['numbers']}", "task.options"
         )
-    size = config.train_size or SIZE
-    train, held_out = generated(
-        lambda index: problem(index, options), size=size, held_out_size=config.held_out_size
-    )
-    return Task(
-        name="countdown",
+    return generated_task(
+        config, "countdown", lambda index: problem(index, options), options, system_prompt=SYSTEM,
         description="Reach a target number from given numbers.",
-        train=train,
-        held_out=held_out,
-        fingerprint=digest_of(["countdown 1", str(sorted(options.items())), str(len(held_out))]),
-        default_rewards=REWARDS,
-        accuracy="countdown",
-        system_prompt=SYSTEM if config.system_prompt is None else config.system_prompt,
-        prefill=config.prefill,
-        shuffle=config.shuffle,
-    )
+        default_rewards=REWARDS, accuracy="countdown",
+    )  # fmt: skip
 
 
 def build_with_turns(config: TaskConfig) -> Task:

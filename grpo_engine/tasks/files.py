@@ -5,14 +5,13 @@ mlx-lm: `messages`, whose last answer is the target, or `prompt` and `completion
 messages; a folder holds `train.jsonl`, `valid.jsonl` and `test.jsonl`.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.errors import DataError
+from grpo_engine.errors import DataError, nearest
 from grpo_engine.names import installed
 from grpo_engine.tasks.base import (
     BUILT_IN,
@@ -49,7 +48,6 @@ def task_of_splits(
     config: TaskConfig, splits: Mapping[str, Sequence[Row]], name: str, bad: BadRows,
     *, chat: bool | None = None, seed: int = 0,
 ) -> Task:  # fmt: skip
-    """Make a task of rows by split."""
     notes: list[str] = []
     train, held_out = (
         examples_of(config, splits[split], split, chat, notes, bad) if split else []
@@ -164,11 +162,10 @@ def load_splits(config: TaskConfig, name: str, bad: BadRows) -> dict[str, list[R
         raise DataError(f"there is no file or folder {path.absolute()}; check task.name")
     if "/" not in name:
         every = (*BUILT_IN, *installed("tasks"))
-        near = difflib.get_close_matches(name, every, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
         raise DataError(
-            f"there is no task {name!r}{hint}; give one of {', '.join(every)}, a data file, a "
-            "folder, file.py:function, or a hub id like org/name"
+            f"there is no task {name!r}{nearest(name, every, 1)}; give one of "
+            f"{', '.join(every)}, a data file, a folder, file.py:function, or a hub id like "
+            "org/name"
         )
     from grpo_engine.tasks.hub import hub_splits
 
@@ -214,8 +211,6 @@ def pick_splits(config: TaskConfig, splits: Mapping[str, Any]) -> tuple[str, str
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Names of the columns by purpose."""
-
     names: tuple[str, ...]
     dropped: frozenset[str]
     target: str
@@ -271,7 +266,6 @@ def _columns(config: TaskConfig, rows: Sequence[Row], notes: list[str]) -> _Colu
 
 
 def _read(config: TaskConfig, row: Row, columns: _Columns, chat: bool | None) -> tuple[Prompt, str]:
-    """The prompt and the target of one row."""
     data, where = row.columns, row.where
     prompt: Prompt
     answer = ""

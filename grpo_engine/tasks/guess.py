@@ -7,12 +7,11 @@ import random
 from typing import Final
 
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.tasks.base import Example, Task, digest_of, generated, user_message
+from grpo_engine.tasks.base import Example, Task, generated_task, user_message
 from grpo_engine.tasks.options import at_least, read_options
 
 SYSTEM: Final = "Guess the number. Answer with one number and nothing else."
 DEFAULTS: Final = {"smallest": 1, "largest": 100, "width": 50, "seed": 0}
-SIZE: Final = 1_000_000
 
 
 def build(config: TaskConfig) -> Task:
@@ -31,17 +30,8 @@ def build(config: TaskConfig) -> Task:
             columns={"low": low, "high": low + width},
         )
 
-    train, held_out = generated(
-        problem, size=config.train_size or SIZE, held_out_size=config.held_out_size
-    )
-    return Task(
-        name="guess",
+    return generated_task(
+        config, "guess", problem, options, system_prompt=SYSTEM,
         description="Find a number by guesses that are told to be too low or too high.",
-        train=train,
-        held_out=held_out,
-        fingerprint=digest_of(["guess 1", str(sorted(options.items())), str(len(held_out))]),
-        system_prompt=SYSTEM if config.system_prompt is None else config.system_prompt,
-        prefill=config.prefill,
-        shuffle=config.shuffle,
         environment="grpo_engine.environments.guess:Guess",
-    )
+    )  # fmt: skip

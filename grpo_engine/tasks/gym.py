@@ -5,7 +5,6 @@
 """
 
 import builtins
-import difflib
 import inspect
 import json
 import os
@@ -19,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.errors import DataError, MissingPackageError
+from grpo_engine.errors import DataError, MissingPackageError, nearest
 from grpo_engine.tasks.answers import final_answer, texts_of
 from grpo_engine.tasks.base import Example, RewardSpec, Task, digest_of, generated, user_message
 
@@ -46,14 +45,12 @@ def names() -> list[str]:
 
 
 def build(config: TaskConfig) -> Task:
-    """Build the task of one generator."""
     _, _, name = config.name.partition(":")
     known = _registry()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "give reasoning-gym:<name>"
         raise DataError(
-            f"reasoning-gym has no generator {name!r}; {hint} `grpo-tui tasks list --gym` shows all"
+            f"reasoning-gym has no generator {name!r}{nearest(name, known)}; "
+            "`grpo-tui tasks list --gym` shows all"
         )
     options = _options(config, name)
     size = config.train_size or SIZES.get(name, SIZE)

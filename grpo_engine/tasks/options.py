@@ -1,11 +1,10 @@
 """Reads `task.options`: checks names and types, and suggests close names."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from grpo_engine.config.settings import TaskConfig
-from grpo_engine.errors import DataError
+from grpo_engine.errors import DataError, nearest
 
 
 def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -13,11 +12,10 @@ def read_options(config: TaskConfig, defaults: Mapping[str, Any]) -> dict[str, A
     chosen = dict(defaults)
     for name, value in config.options.items():
         if name not in defaults:
-            near = difflib.get_close_matches(name, defaults, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
             known = ", ".join(sorted(defaults)) or "no options"
             raise DataError(
-                f"task.options: {config.name} has no option {name!r}{hint}; it takes {known}",
+                f"task.options: {config.name} has no option {name!r}{nearest(name, defaults, 1)}; "
+                f"it takes {known}",
                 "task.options",
             )
         default = defaults[name]

@@ -1,6 +1,11 @@
 """Stores with runs to compare, and helpers for the Compare screen."""
 
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import Literal
 
 import pytest
 from textual.pilot import Pilot
@@ -10,7 +15,10 @@ from app.tui.app import Workbench
 from app.tui.messages import CompareRequested
 from app.tui.preferences import Preferences
 from app.tui.screens.compare import CompareScreen
+from experiments.queue import RunQueue
 from experiments.reader import StoreReader
+from experiments.store import ExperimentStore
+from grpo_engine import events as ev
 from tests.app.script import algorithm
 from tests.app.stored import record, run_events
 
@@ -36,6 +44,66 @@ def grid_of_runs(folder: Path) -> Path:
                        seed=seed, algorithm=algorithm(beta=beta),
                        optimizer={"learning_rate": rate})  # fmt: skip
     return path
+
+
+def sweep_of_settings(folder: Path, betas: tuple[float, ...] = (0.04, 0.0, 0.1, 0.4),
+                      seeds: int = 3, steps: int = 6) -> Path:  # fmt: skip
+    """Runs of several betas and seeds, with greedy and sampled evaluations that favour the last."""
+    path = folder / "runs.db"
+    random = Random(0)
+    for place, beta in enumerate(betas):
+        for seed in range(seeds):
+            luck = random.gauss(0, 0.03)
+            events = (
+                made
+                for event in run_events(steps=steps, seed=1 + place * seeds + seed, prompts=2)
+                for made in (evaluations(event, random, 0.3 + 0.12 * place + luck, steps)
+                             if isinstance(event, ev.EvaluationFinished) else (event,))
+            )  # fmt: skip
+            record(path, events, name=f"b{beta:g}-s{seed}", seed=seed,
+                   algorithm=algorithm(beta=beta))  # fmt: skip
+    return path
+
+
+def sweep_of_rates(folder: Path) -> Path:
+    """A sweep of two learning rates and three seeds, another sweep of its name, and a lone run."""
+    path = folder / "runs.db"
+    random = Random(0)
+    with closing(ExperimentStore(path)) as made_in:
+        for name, rates, seeds in (("other", (1e-6,), 2), ("rates", (1e-5, 1e-4), 3)):
+            points = [({"optimizer": {"learning_rate": rate}, "seed": seed}, place)
+                      for place, rate in enumerate(rates) for seed in range(seeds)]  # fmt: skip
+            sweep, _ = RunQueue(made_in).sweep("rates", {"seed": [name]}, [])
+            for number, (changes, place) in enumerate(points, 1):
+                events = (
+                    made
+                    for event in run_events(steps=6, seed=number, prompts=2)
+                    for made in (evaluations(event, random, 0.35 + 0.3 * place, 6)
+                                 if isinstance(event, ev.EvaluationFinished) else (event,))
+                )  # fmt: skip
+                record(path, events, sweep=sweep, name=f"{name}-{number}", **changes)
+    record(path, run_events(steps=3), name="lone-wolf")
+    return path
+
+
+def evaluations(
+    event: ev.EvaluationFinished, random: Random, end: float, steps: int
+) -> Iterator[ev.EvaluationFinished]:
+    """Both kinds of evaluation of 60 problems; the share of right answers grows to `end`."""
+    share = 0.1 + (end - 0.1) * event.step / steps
+    modes: tuple[tuple[Literal["greedy", "sampled"], int], ...] = (("greedy", 1), ("sampled", 4))
+    for mode, samples in modes:
+        right = [
+            sum(random.random() < min(1.0, share * (0.4 + 1.2 * at / 59)) for _ in range(samples))
+            for at in range(60)
+        ]
+        rows = tuple(
+            ev.EvaluationSample(example_key=f"held-{at}", correct=count, samples=samples,
+                                rewards={"accuracy": count / samples})
+            for at, count in enumerate(right)
+        )  # fmt: skip
+        yield replace(event, mode=mode, problems=60, samples=samples, rows=rows,
+                      metrics={"eval/accuracy": sum(right) / (60 * samples)})  # fmt: skip
 
 
 def workbench(store: Path, theme: str = "dark") -> Workbench:

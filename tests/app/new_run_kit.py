@@ -1,6 +1,7 @@
 """Helpers that use the New run screen as a person would."""
 
 from pathlib import Path
+from typing import Any
 
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
@@ -12,7 +13,7 @@ from app.tui.screens.new_run import NewRunScreen
 from tests.app import frames
 
 
-async def opened(app: Workbench, pilot: Pilot[int], **request: str) -> NewRunScreen:
+async def opened(app: Workbench, pilot: Pilot[int], **request: Any) -> NewRunScreen:
     await app.forward("new_run", NewRunRequested(**request))
     screen = app.screen
     assert isinstance(screen, NewRunScreen)

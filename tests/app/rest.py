@@ -57,13 +57,18 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere.install(monkeypatch)
 
     async def after_key(*_times: float) -> None:
-        await _rest(active_app.get(), lambda _: elsewhere.open)
+        await _rest(active_app.get(), lambda app: elsewhere.open or _early(app))
 
     async def in_pause(*_times: float) -> None:
-        await _rest(active_app.get(), lambda app: elsewhere.open or _workers(app))
+        await _rest(active_app.get(), lambda app: elsewhere.open or _early(app) or _workers(app))
 
     monkeypatch.setattr("textual.app.wait_for_idle", after_key)
     monkeypatch.setattr("textual.pilot.wait_for_idle", in_pause)
+
+
+def _early(app: App[Any]) -> object:
+    """Keys that wait for their screen."""
+    return getattr(app, "_early", ())
 
 
 def _workers(app: App[Any]) -> list[str]:

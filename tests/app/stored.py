@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from experiments.db.tables import RunRow
 from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
@@ -83,7 +84,9 @@ def run_events(steps: int = STEPS, seed: int = 3, prompts: int = 4) -> Iterator[
         yield event
 
 
-def record(path: Path, events: Iterator[ev.Event] | None = None, **changes: Any) -> int:
+def record(
+    path: Path, events: Iterator[ev.Event] | None = None, sweep: int | None = None, **changes: Any
+) -> int:
     """Write a run to the store and return its key; `changes` are sections of its config."""
     tree = {**CONFIG, **changes}
     recorder = Recorder(path)
@@ -91,5 +94,8 @@ def record(path: Path, events: Iterator[ev.Event] | None = None, **changes: Any)
     for event in events if events is not None else run_events():
         handle.put(event)
     handle.close()
+    if sweep is not None:
+        with recorder.store.session() as session:
+            session.get_one(RunRow, handle.key).sweep_id = sweep
     recorder.close()
     return handle.key

@@ -17,7 +17,7 @@ from tests.e2e.training import (
     grpo_tui,
     write_config,
 )
-from tests.engine.runs import write_world
+from tests.engine.runs import mixture, write_world
 
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {"recipe": "grpo", "passes": 2, "minibatches": 2},
@@ -25,6 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     "grpo-iterative": {"recipe": "grpo-iterative", "ref_refresh_every": 4},
     "grpo-sequence": {"recipe": "grpo-sequence", "sampler_sync_every": 4},
     "ppo": {"recipe": "ppo", "passes": 2},
+    "several tasks": {"recipe": "dapo", "refill_rounds": 2},
 }
 
 # `python -m app` that kills itself shortly after a given number of phases has started.
@@ -59,6 +60,8 @@ def write_case(world: Path, tmp_path: Path, name: str, steps: int) -> Path:
     changes: dict[str, Any] = {"steps": steps, "algorithm": CASES[name], "checkpoint": {"every": 3}}
     if name == "dapo":
         changes["rewards"] = {"functions": [f"{world}/rewards.py:accuracy"]}
+    if name == "several tasks":
+        changes = {**mixture(world), "steps": steps}
     return write_config(world, tmp_path / f"{name}.yaml", **changes)
 
 

@@ -184,7 +184,7 @@ def pause_and_go_on(visit: Visit) -> None:
     visit.until("paused")
     visit.until(lambda: visit.run().status == "paused")
     step, values = visit.run().step, rewards(visit)
-    visit.found(rf"reward +{re.escape(short(smoothed(values)))} ")
+    visit.found(rf"reward +{re.escape(short(smoothed(values)))}(?![\d.])")
     visit.rest(0.5)
     assert visit.run().step == step
     visit.press(".")

@@ -1,4 +1,4 @@
-"""Installed packages bring tasks, rewards and recipes; one that is broken breaks only itself."""
+"""Installed packages bring tasks, rewards, environments and recipes; a broken one breaks itself."""
 
 import json
 import os
@@ -19,12 +19,22 @@ def brief(completions, **_):
     return [-float(len(text)) for text in completions]
 
 GENTLE = recipe("grpo", clip_high=0.4)
+
+class Twice:
+    def reset(self, row, seed):
+        self.turns = 0
+    def step(self, answer):
+        from grpo_engine import Reply
+        self.turns += 1
+        return Reply([{"role": "user", "content": "again"}], done=self.turns == 2, reward=0.5)
 """
 POINTS = """
 [grpo_tui.tasks]
 {name}-sums = {name}.code:sums
 [grpo_tui.rewards]
 {name}-brief = {name}.code:brief
+[grpo_tui.environments]
+{name}-twice = {name}.code:Twice
 [grpo_tui.recipes]
 {name}-grpo = {name}.code:GENTLE
 """
@@ -78,24 +88,29 @@ def test_a_recipe_that_cannot_be_imported_is_left_out_with_the_reason(home: Path
     assert "0.4" in shown.stdout, shown.stderr
 
 
-def test_a_run_uses_a_packages_task_reward_and_recipe(home: Path) -> None:
+def test_a_run_uses_a_packages_task_reward_environment_and_recipe(home: Path) -> None:
     done = grpo_tui(
         home, "train", "--no-store", "--folder", str(home / "run"), "--json",
         "--set", "task.name=shop-sums", "--set", "task.options.count=9",
         "--set", "rewards.functions=shop-brief", "--set", "algorithm.recipe=shop-grpo",
+        "--set", "task.environment=shop-twice",
         "--set", "task.held_out_size=0", "--set", "rollout.prompts=2", "--set",
-        "rollout.group_size=2", "--set", "rollout.max_new_tokens=4", "--set", "steps=1",
+        "rollout.group_size=2", "--set", "rollout.max_new_tokens=16", "--set", "steps=1",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     (step,) = [event for event in events if event["event"] == "StepFinished"]
     assert step["metrics"]["rewards/shop-brief/mean"] <= 0
+    assert step["metrics"]["rewards/Twice/mean"] >= 0
+    assert step["metrics"]["turns/max"] == 2
 
 
 @pytest.mark.parametrize("broken", ["lost", "leaves"])
 @pytest.mark.parametrize(
-    "setting", ["task.name={}-sums", "rewards.functions={}-brief", "algorithm.recipe={}-grpo"]
-)
+    "setting",
+    ["task.name={}-sums", "rewards.functions={}-brief", "task.environment={}-twice",
+     "algorithm.recipe={}-grpo"],
+)  # fmt: skip
 def test_a_broken_package_fails_only_who_uses_it_and_is_named(
     home: Path, broken: str, setting: str
 ) -> None:

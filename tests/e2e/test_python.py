@@ -203,7 +203,7 @@ def test_a_notebook_trains_while_watch_is_attached_from_a_terminal(
         terminal.until_step(1)
         (seen,) = runs(tmp_path)
         terminal.until_step(seen["step"] + 2)  # it follows the run
-        assert "letters" in terminal.text()
+        terminal.until("letters")
         said = told(process)
         terminal.until("completed")
     table, rollouts, evaluation, answer = said[2:]
@@ -213,3 +213,54 @@ def test_a_notebook_trains_while_watch_is_attached_from_a_terminal(
     assert answer.strip()
     (run,) = runs(tmp_path)
     assert (run["status"], run["step"]) == ("completed", 30)
+
+
+WITH_AN_ENVIRONMENT = (
+    """
+import grpo_engine as grpo
+
+class Longer:
+    def reset(self, row, seed):
+        self.turns, self.longest = 0, 0
+
+    def step(self, answer):
+        self.turns += 1
+        grown = len(answer) > self.longest
+        self.longest = max(self.longest, len(answer))
+        if self.turns == 3:
+            return grpo.Reply(done=True, reward=float(grown))
+        hint = [{"role": "user", "content": "Longer."}]
+        return grpo.Reply(hint, reward=float(grown), info={"length": len(answer)})
+
+rows = [{"prompt": [{"role": "user", "content": f"Say {n}."}]} for n in range(60)]
+""",
+    """
+run = grpo.train(
+    preset="starter", name="longer", steps=12, task=rows, environment=Longer, rewards=[],
+    rollout={"prompts": 4, "group_size": 4, "max_new_tokens": 48},
+    evaluation={"problems": 8, "before_and_after": False},
+)
+""",
+    'sorted(name for name in run.metrics if name.startswith(("env/", "turns/")))',
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_notebooks_own_environment_is_watched_from_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRPO_TUI_DB", str(tmp_path / "store.db"))
+    process = execute(notebook(tmp_path, *WITH_AN_ENVIRONMENT), tmp_path, tmp_path)
+    until(lambda: any(run["step"] >= 1 for run in runs(tmp_path)))
+    with Terminal(["-P", "-m", "app", "watch", "longer"]) as terminal:
+        terminal.until_step(1)
+        terminal.until("Longer")
+        said = told(process)
+        terminal.until("completed")
+    assert "environment Longer runs in this Python process" in "".join(said)
+    assert "turns/max" in said[-1]
+    assert "env/length" in said[-1]
+    done = grpo_tui(tmp_path, "resume", "longer", "--steps", "13")
+    assert done.returncode == 1
+    assert "grpo_engine.resume(run, task=…)" in done.stderr

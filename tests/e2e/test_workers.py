@@ -2,8 +2,10 @@
 
 import math
 import shutil
+import signal
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,10 +14,12 @@ import numpy as np
 import psutil
 import pytest
 
+from experiments.reader import StoreReader
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.distributed import workers
 from grpo_engine.events import (
+    EvaluationFinished,
     Event,
     GroupScored,
     NoteWritten,
@@ -27,9 +31,10 @@ from grpo_engine.events import (
     StepFinished,
     TokensScored,
 )
-from grpo_engine.trainer import run
+from grpo_engine.probe import PromptsProbed, probe
+from grpo_engine.trainer import evaluate_only, run
 from tests.e2e.training import Gate, grpo_tui, start, write_config
-from tests.engine.runs import events_of, settings, write_world
+from tests.engine.runs import events_of, mixture, settings, write_world
 from tests.patience import until
 
 pytestmark = [
@@ -48,6 +53,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dora": {"model": {"tuning": "dora"}, "algorithm": {"beta": 0.04}},
     "target": {"algorithm": {"signal": "group_sign", "trust": "target", "passes": 2}},
     "bnpo": {"algorithm": {"weight": "per_batch_token"}},
+    "several tasks": {},  # see mixture()
 }
 Fact = TypeVar("Fact")
 NOT_EQUAL = ("time/", "memory/", "step_time", "tokens_per_second")
@@ -102,7 +108,7 @@ def distance(found: dict[str, mx.array], expected: dict[str, mx.array]) -> float
 
 @pytest.mark.parametrize("case", CASES)
 def test_workers_train_what_one_process_trains(world: Path, tmp_path: Path, case: str) -> None:
-    changes = CASES[case]
+    changes = mixture(world) if case == "several tasks" else CASES[case]
     alone = events_of(with_workers(world, 1, **changes), tmp_path / "1")
     assert isinstance(alone[-1], RunFinished), alone[-1]
     for count in (2, 3) if case == "uneven" else (2,):
@@ -115,6 +121,47 @@ def test_workers_train_what_one_process_trains(world: Path, tmp_path: Path, case
         ):
             assert many == pytest.approx(one, rel=2e-3, abs=2e-4), f"step {step}"
         assert distance(weights_of(folder), weights_of(tmp_path / "1")) < 1e-3
+
+
+@pytest.mark.parametrize("case", ["uneven", "lagged", "full", "dora"])
+def test_weights_that_workers_share_train_the_same_to_the_bit(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    own = events_of(with_workers(world, 2, **CASES[case]), tmp_path / "own")
+    monkeypatch.setattr(workers, "LEAST_SHARED", 1)
+    shared = events_of(with_workers(world, 2, **CASES[case]), tmp_path / "shared")
+    assert isinstance(shared[-1], RunFinished), shared[-1]
+    assert facts_of(shared, 0) == facts_of(own, 0)
+    left, right = weights_of(tmp_path / "own"), weights_of(tmp_path / "shared")
+    assert all(mx.array_equal(left[name], right[name]) for name in left)
+
+
+def test_held_out_answers_do_not_depend_on_the_number_of_workers(
+    world: Path, tmp_path: Path
+) -> None:
+    evaluation = {"problems": 6, "samples": 3, "greedy": True}
+    found = {}
+    for count in (1, 2, 3):
+        config = with_workers(world, count, evaluation=evaluation)
+        events = list(evaluate_only(config, Control(), folder=tmp_path / str(count)))
+        said = [note.text for note in of(NoteWritten, events) if "worker processes" in note.text]
+        assert len(said) == (count > 1)
+        done = [replace(one, seconds=0.0) for one in of(EvaluationFinished, events)]
+        assert [one.mode for one in done] == ["greedy", "sampled"]
+        found[count] = tokens_of(events), done
+    assert found[2] == found[1]
+    assert found[3] == found[1]
+
+
+def test_a_probe_finds_the_same_with_workers(world: Path, tmp_path: Path) -> None:
+    def probed(count: int) -> list[PromptsProbed]:
+        events = probe(
+            with_workers(world, count), Control(), folder=tmp_path / str(count), prompts=4,
+            samples=4, temperatures=[1.0],
+        )  # fmt: skip
+        return [replace(one, seconds=0.0) for one in events if isinstance(one, PromptsProbed)]
+
+    assert probed(2) == probed(1) != []
 
 
 def facts_of(events: Sequence[Event], first: int) -> list[Any]:
@@ -133,12 +180,17 @@ def broken_off(config: RunConfig, folder: Path) -> None:
     events.close()  # type: ignore[attr-defined]
 
 
-def our_processes() -> list[psutil.Process]:
-    """This process's workers, and the process that forked them."""
-    return [
-        child for child in psutil.Process().children(recursive=True)
-        if any("train.worker" in word for word in child.cmdline())
+def of_workers(app: psutil.Process) -> list[psutil.Process]:
+    """A process's workers, and before them the process that forked them."""
+    found = [
+        child for child in app.children(recursive=True)
+        if any("training.worker" in word for word in child.cmdline())
     ]  # fmt: skip
+    return sorted(found, key=lambda process: process.pid)
+
+
+def our_processes() -> list[psutil.Process]:
+    return of_workers(psutil.Process())
 
 
 def test_a_resumed_run_keeps_its_number_of_workers_and_equals_an_unbroken_one(
@@ -196,7 +248,7 @@ def test_a_killed_worker_ends_the_run_with_its_name_and_the_run_resumes(
     for event in run(with_workers(world, 2), Control(), folder=tmp_path):
         seen.append(event)
         if isinstance(event, PhaseStarted) and (event.phase, event.step) == ("update", 3):
-            first, *others = sorted(our_processes(), key=lambda process: process.pid)
+            first, *others = our_processes()
             assert len(others) == 2
             (first if which == "first" else others[1]).kill()
     failed = seen[-1]
@@ -219,7 +271,7 @@ def test_nothing_is_left_of_workers_whose_app_is_killed(world: Path, tmp_path: P
     app = start(tmp_path, "train", config, "--name", "r", out=tmp_path / "out.txt")
     gate.wait()
     left = psutil.Process(app.pid).children(recursive=True)
-    assert sum(any("train.worker" in word for word in one.cmdline()) for one in left) == 3
+    assert len(of_workers(psutil.Process(app.pid))) == 3
     app.kill()
     app.wait()
     until(lambda: not any(lives(process) for process in left))
@@ -227,6 +279,22 @@ def test_nothing_is_left_of_workers_whose_app_is_killed(world: Path, tmp_path: P
     gate.open()
     done = grpo_tui(tmp_path, "resume", "r")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_run_without_a_screen_and_its_workers_outlive_a_hangup(
+    world: Path, tmp_path: Path
+) -> None:
+    gate = Gate(tmp_path / "gate", first=1)
+    changes = {**gate.changes, "run": {"workers": 2}}
+    config = write_config(world, tmp_path / "c.yaml", steps=4, **changes)
+    app = start(tmp_path, "train", config, "--name", "r", out=tmp_path / "out.txt")
+    gate.wait()
+    for process in (psutil.Process(app.pid), *of_workers(psutil.Process(app.pid))):
+        process.send_signal(signal.SIGHUP)
+    gate.open()
+    assert app.wait(240) == 0, (tmp_path / "out.txt").read_text()
+    with closing(StoreReader(tmp_path / "store.db")) as reader:
+        assert (reader.resolve("r").status, reader.resolve("r").step) == ("completed", 4)
 
 
 def lives(process: psutil.Process) -> bool:

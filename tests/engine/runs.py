@@ -51,6 +51,30 @@ def settings(world: Path, **changes: Mapping[str, Any] | Any) -> RunConfig:
     return build(merge(base, changes))
 
 
+def mixture(world: Path) -> dict[str, Any]:
+    """Changes for a run of two tasks, with a filter, a curriculum and refills; writes its data."""
+    rows = [{"prompt": f"write {n}: ", "answer": str(n)} for n in range(12)]
+    (world / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rates = {f"train-{n}": n % 4 / 3 for n in range(20)} | {f"other/train-{n}": 1 for n in range(4)}
+    (world / "rates.json").write_text(json.dumps({"answers": 8, "pass_rates": rates}))
+    other = {
+        "name": f"{world}/other.jsonl",
+        "weight": 0.7,
+        "held_out_size": 3,
+        "rewards": {f"{world}/rewards.py:letters": 0.25},
+        "accuracy": "letters >= 0.5",
+    }
+    return {
+        "task": {"others": {"other": other}, "curriculum": "half", "highest_pass_rate": 0.9,
+                 "pass_rates": f"{world}/rates.json"},
+        "rewards": {"functions": [f"{world}/rewards.py:accuracy"]},
+        "algorithm": {"recipe": "dapo", "refill_rounds": 2},
+        # of three answers all are right or all wrong in a third of the groups: refills
+        "rollout": {"prompts": 4, "group_size": 3},
+        "checkpoint": {"every": 2},
+    }  # fmt: skip
+
+
 def events_of(config: RunConfig, folder: Path, *, resume: bool = False) -> list[Event]:
     """Run to the end and return all events."""
     return list(run(config, Control(), folder=folder, resume=resume))

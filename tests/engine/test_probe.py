@@ -11,7 +11,7 @@ from grpo_engine.config.parse import build
 from grpo_engine.control import Control
 from grpo_engine.evaluation.statistics import signal_at_k
 from grpo_engine.events import GroupScored, rewards_differ
-from grpo_engine.probe import PromptsProbed, probe, recommended, signals
+from grpo_engine.probe import PromptsProbed, merged, probe, recommended, signals
 from tests.engine.runs import events_of, settings, write_world
 
 
@@ -62,7 +62,7 @@ def test_the_training_prompts_are_tried_in_the_order_of_the_run(tmp_path: Path) 
         config, Control(), folder=tmp_path / "probe", prompts=3, samples=4,
         temperatures=[0.5, 1.0],
     )  # fmt: skip
-    found = [event for event in events if isinstance(event, PromptsProbed)]
+    found = merged([event for event in events if isinstance(event, PromptsProbed)])
     assert [one.temperature for one in found] == [0.5, 1.0]
     trained = [
         e.group.example_key for e in events_of(config, tmp_path / "run")
@@ -85,14 +85,10 @@ def test_training_shows_the_share_that_the_probe_foretold(tmp_path: Path, size: 
     tree["rollout"] = {**tree["rollout"], "prompts": 16, "group_size": size}
     tree["optimizer"] = {**tree["optimizer"], "learning_rate": 0.0}
     config = build(tree)
-    (found,) = [
-        event
-        for event in probe(
-            config, Control(), folder=tmp_path / "probe", prompts=64, samples=16,
-            temperatures=[1.0],
-        )
-        if isinstance(event, PromptsProbed)
-    ]  # fmt: skip
+    events = probe(
+        config, Control(), folder=tmp_path / "probe", prompts=64, samples=16, temperatures=[1.0]
+    )
+    (found,) = merged([event for event in events if isinstance(event, PromptsProbed)])
     (expected,) = signals(found, [size], prompts=16)
     groups = [
         e.group for e in events_of(config, tmp_path / "run")

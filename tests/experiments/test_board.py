@@ -1,6 +1,7 @@
 """The board shows everything sampled, however often it is read."""
 
 import json
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,8 +67,39 @@ def test_a_board_in_mid_step_has_the_answers_and_no_score() -> None:
     told = board_json(board.snapshot())
     assert [[row["text"] for row in one["rows"]] for one in told["groups"]] == [["yes", "no"]] * 2
     assert set(told["groups"][0]) == {"index", "origin", "prompt_text", "target", "rows"}
-    assert set(told["groups"][0]["rows"][0]) == {"index", "text", "tokens", "finish"}
+    row = told["groups"][0]["rows"][0]
+    assert set(row) == {"index", "text", "tokens", "finish", "spans", "waits_since"}
     assert board_from_json(json.loads(json.dumps(told))) == board.snapshot()
+
+
+def test_a_dialogue_on_the_board_has_its_turns_and_who_waits_and_no_score() -> None:
+    board = Board()
+    turn = ev.Span(start=0, length=2, kind="model", turn=0, chars=2)
+    reply = ev.Span(start=2, length=3, kind="environment", turn=0, chars=8, name="Guess", ms=3.0,
+                    reward=0.5, info={"found": 0})  # fmt: skip
+    steps = (
+        ev.RowDelta(group=0, index=0, text="50", tokens=2, spans=(turn,), waits=True),
+        ev.RowDelta(group=0, index=0, text="\nhigher\n", tokens=0, spans=(ev.unscored(reply),)),
+        ev.RowDelta(group=0, index=0, text="75", tokens=2),
+    )
+    seen = []
+    for delta in steps:
+        board.apply(
+            ev.RolloutsAdvanced(
+                step=1, rows=(delta,), tokens=2, finished=0, total=1, tokens_per_second=1.0
+            )
+        )
+        view = board.snapshot()
+        assert board_from_json(json.loads(json.dumps(board_json(view)))) == view
+        seen.append(view.groups[0].rollouts[0])
+    assert [one.waits_since is not None for one in seen] == [True, False, False]
+    assert [len(one.spans) for one in seen] == [1, 2, 2]
+    assert (seen[-1].text, seen[-1].tokens) == ("50\nhigher\n75", 4)
+    scored = made.group()
+    rollouts = (replace(scored.rollouts[0], spans=(turn, reply)),)
+    board.apply(ev.GroupScored(step=1, group=replace(scored, rollouts=rollouts)))
+    kept = board.snapshot().groups[0].rollouts[0].spans
+    assert [(one.chars, one.reward, one.info) for one in kept] == [(2, None, {}), (8, None, {})]
 
 
 def test_a_board_with_scores_of_an_earlier_version_is_read_without_them() -> None:

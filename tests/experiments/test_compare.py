@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,10 +169,20 @@ def test_runs_that_differ_only_in_seed_are_grouped_with_an_interval(tmp_path: Pa
     assert (line.low, line.high) == pytest.approx((2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5))
 
 
-def test_one_run_twice_is_no_comparison(reader: StoreReader) -> None:
+def test_one_run_has_numbers_and_settings_but_nothing_to_compare(reader: StoreReader) -> None:
     run = reader.resolve("slow")
-    with pytest.raises(CompareError, match="two different runs"):
-        compare(reader, [run, run])
+    found = compare(reader, [run], baseline=run, axis="step", keys=["reward"])
+    assert (found.at, found.differing, found.seeds, found.tests, found.rankings, found.notes) == (
+        f"step {run.step}", (), (), (), (), ()
+    )  # fmt: skip
+    assert found.same["seed"] == run.seed
+    (cell,) = found.metrics[0].cells
+    assert (cell.at, cell.at_step) == reader.value_at(run.key, "reward", run.step)
+    assert (cell.best, cell.delta_best) == (run.metrics["reward"].best, None)
+
+
+def test_runs_are_compared_at_equal_steps_tokens_or_time_alone(reader: StoreReader) -> None:
+    run = reader.resolve("slow")
     with pytest.raises(CompareError, match="equal 'epoch'"):
         compare(reader, [run, reader.resolve("fast")], axis="epoch")
 
@@ -252,6 +263,28 @@ def test_the_evaluations_are_those_up_to_where_the_runs_are_compared(tmp_path: P
     assert before.tests == ()
 
 
+def test_a_trained_run_is_not_judged_by_its_evaluation_before_training(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    before = replace(evaluated(0, (0, 0, 0, 0)), moment="before")
+    run_of(path, "long", (0.1, 0.2, 0.3), extra=(before, evaluated(3, (1, 1, 1, 0))))
+    run_of(path, "short", (0.1, 0.2), beta=0.4, extra=(before, evaluated(2, (1, 0, 0, 0))))
+    with closing(StoreReader(path)) as reader:
+        runs = [reader.resolve(name) for name in ("long", "short")]
+        last = compare(reader, runs)
+        equal = compare(reader, runs, axis="step", at=2)
+        untrained = compare(reader, runs, axis="step", at=0)
+        or_last = compare(reader, runs, axis="step", at=2, or_last=True)
+    (test,) = last.tests
+    assert (test.step, test.baseline_step, test.difference) == (2, 3, -0.5)
+    assert (or_last.tests, or_last.rankings) == (last.tests, last.rankings)
+    assert equal.tests == ()  # up to step 2 long has only what it knew before
+    assert equal.rankings == ()
+    assert equal.notes == ("no paired test of short and long: not both were evaluated in training "
+                           "by step 2",)  # fmt: skip
+    (test,) = untrained.tests
+    assert (test.step, test.baseline_step, test.difference) == (0, 0, 0)
+
+
 def test_seeds_of_one_setting_are_tested_one_by_one(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     for seed in (0, 1, 2):
@@ -269,6 +302,64 @@ def test_the_paired_test_is_refused_for_other_data(tmp_path: Path) -> None:
         result = compare(reader, runs)
     assert result.tests == ()
     assert "their data sets differ (data, other)" in result.notes[0]
+
+
+def test_settings_are_ranked_by_greedy_and_by_sampled_answers_apart(tmp_path: Path) -> None:
+    swept(tmp_path / "s.db")
+    with closing(StoreReader(tmp_path / "s.db")) as reader:
+        ids = {run.id: run.name for run in reader.runs()}
+        base_run = reader.resolve("b0.04-s1")
+        greedy, sampled = compare(reader, reader.runs(), baseline=base_run).rankings
+    assert (greedy.mode, sampled.mode) == ("greedy", "sampled")
+    assert (sampled.problems, sampled.comparisons, sampled.seeds) == (12, 1, True)
+    ranked = [{ids[run] for run in row.own.runs} for row in sampled.settings]
+    assert ranked == [{"b0.4-s0", "b0.4-s1"}, {"b0.04-s0", "b0.04-s1"}]
+    # greedy answers favour the other one: 2 of 4 against 1 of 4
+    assert [row.own.share for row in greedy.settings] == [0.5, 0.25]
+    best, base = sampled.settings
+    assert base.test is None
+    assert best.test is not None
+    assert best.test.difference == pytest.approx(0.9375 - 0.25)
+    assert (best.may_be_best, base.may_be_best) == (True, best.test.low <= 0)
+
+
+def test_a_threshold_is_reached_at_the_first_value_that_is_good_enough(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    extra = (evaluated(1, (1, 0, 1, 0)), evaluated(2, (1, 1, 1, 0)))
+    for seed, rewards in enumerate(((0.1, 0.5, 0.6), (0.5, 0.2, 0.3), (0.1, 0.2, 0.3))):
+        run_of(path, f"a{seed}", rewards, seed=seed, extra=extra)
+    run_of(path, "b0", (0.1, 0.6, 0.1), beta=0.1, pace=10, extra=extra)
+    with closing(StoreReader(path)) as reader:
+        runs, base = reader.runs(), reader.resolve("a0")
+        (by_reward,) = compare(reader, runs, baseline=base, reach="reward=.5").rankings
+        (by_zero,) = compare(reader, runs, baseline=base, reach="frac_reward_zero_std=.5").rankings
+        (by_accuracy,) = compare(reader, runs, baseline=base).rankings
+        with pytest.raises(CompareError, match=r"nothing can reach 'reward='"):
+            compare(reader, runs, reach="reward=")
+    a, b = sorted((row.reached for row in by_reward.settings), key=lambda one: -one.runs)
+    # steps 2, 1 and never: the median is 2, at 100 tokens and seconds a step
+    assert (a.runs, a.step, a.tokens, a.seconds) == (2, 2, 200, 200)
+    assert (b.runs, b.step, b.tokens, b.seconds) == (1, 2, 20, 20)
+    # smaller is better: 1 - reward is at most .5 at the same steps
+    assert [row.reached for row in by_zero.settings] == [row.reached for row in by_reward.settings]
+    # by default, the baseline's last accuracy
+    assert (by_accuracy.metric, by_accuracy.threshold) == ("eval/accuracy", 0.75)
+    assert {row.reached.step for row in by_accuracy.settings} == {2}
+
+
+def test_runs_of_other_data_or_without_evaluations_are_not_ranked(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    for name, beta, fingerprint, extra in (
+        ("base", 0.04, "data", (evaluated(1, (1, 0, 1)),)),
+        ("good", 0.1, "data", (evaluated(1, (1, 1, 1)),)),
+        ("other", 0.2, "else", (evaluated(1, (1, 1, 1)),)), ("none", 0.3, "data", ()),
+    ):  # fmt: skip
+        run_of(path, name, (0.1,), beta=beta, extra=extra, fingerprint=fingerprint)
+    with closing(StoreReader(path)) as reader:
+        (found,) = compare(reader, reader.runs(), baseline=reader.resolve("base")).rankings
+        names = [reader.resolve(row.own.runs[0]).name for row in found.settings]
+    assert names == ["good", "base"]
+    assert (found.comparisons, found.seeds) == (1, False)
 
 
 def test_a_grid_lays_a_metric_out_over_two_settings(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from experiments.errors import ExportError
-from experiments.export.csv import read_csv
 from experiments.export.files import FORMATS, header_for, write_rows
 from experiments.export.json import json_text
 from experiments.export.rows import WHAT, rows_of
@@ -28,6 +27,7 @@ from experiments.export.trackers import export_to
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
+from tests.experiments.csv_reader import read_csv
 from tests.experiments.made import (
     CONFIG,
     ended,
@@ -185,6 +185,17 @@ def test_metrics_beyond_one_window_are_all_there(
         monkeypatch.setattr("experiments.export.rows.WINDOW", 1)
         assert repr(list(rows_of("metrics", reader, runs))) == repr(wanted)
     assert [row["step"] for row in wanted] == [0, 1, 3] * 2
+
+
+def test_rollouts_beyond_one_page_are_all_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(StoreReader(path)) as reader:
+        runs = reader.runs()
+        wanted = list(rows_of("rollouts", reader, runs))
+        assert wanted
+        monkeypatch.setattr("experiments.export.rows.PAGE", 1)
+        assert repr(list(rows_of("rollouts", reader, runs))) == repr(wanted)
 
 
 def records(data: bytes) -> Iterator[bytes]:

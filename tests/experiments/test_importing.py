@@ -1,5 +1,6 @@
 """Importing runs: from another store, and the completions that TRL logs."""
 
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,29 @@ def test_runs_of_another_store_are_taken_in_whole_and_once(tmp_path: Path) -> No
         assert (run.name, run.uid, run.status) == ("theirs-2", original.uid, "completed")
         assert run.created_at == original.created_at
         assert reader.settings(run.key) == other.settings(original.key)
+        (attempt,), (theirs,) = reader.attempts(run.key), other.attempts(original.key)
+        assert attempt == theirs
         view = reader.groups(run.key, 3)[0]
         tokens = reader.tokens(run.key, view.key)
         assert tokens is not None
         assert tokens.rows == other.tokens(original.key, other.groups(original.key, 3)[0].key).rows  # type: ignore[union-attr]
         assert len(list(reader.search("yes", run=run.key))) == 6
     assert facts(here, short) == facts(there, "theirs")
+
+
+def test_an_attempt_without_an_end_ends_in_the_import_at_its_last_sign_of_life(
+    tmp_path: Path,
+) -> None:
+    there, here = tmp_path / "other" / "s.db", tmp_path / "s.db"
+    record_run(there, name="theirs")
+    with closing(sqlite3.connect(there)) as conn, conn:
+        conn.execute("UPDATE attempt SET ended_at = NULL, heartbeat = '2026-01-02T03:04:05'")
+    store = ExperimentStore(here)
+    ((short, _),) = import_files(store, [there])
+    store.close()
+    with closing(StoreReader(here)) as reader:
+        (attempt,) = reader.attempts(reader.resolve(short).key)
+    assert attempt.ended_at == attempt.heartbeat == "2026-01-02T03:04:05"
 
 
 def completions(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -327,6 +327,17 @@ def test_an_old_stop_does_not_end_a_resumed_run(recorder: Recorder) -> None:
     again.close()
 
 
+def test_a_request_that_is_open_when_the_attempt_ends_expires(recorder: Recorder) -> None:
+    store = recorder.store
+    run = store.create_run(CONFIG).id
+    assert run is not None
+    attempt = store.start_attempt(run, 0)
+    request = store.request(run, "pause")
+    store.end_attempt(run, attempt, "killed")
+    with closing(StoreReader(recorder.path)) as reader:
+        assert reader.control(request).state == "expired"
+
+
 def test_a_request_that_nobody_takes_says_no_answer(tmp_path: Path) -> None:
     record_run(tmp_path / "s.db")
     store = ExperimentStore(tmp_path / "s.db")

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.db.texts import escape, unescape, visible
-from experiments.export.csv import cell, guard, read_csv, unguard, write_csv
+from experiments.export.csv import cell, guard, write_csv
 from experiments.export.json import json_text
+from tests.experiments.csv_reader import read_csv, unguard
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=40) | st.from_regex(
     r"(\\|x00|x1b|x9b|u202e|ud8[0-9a-f]{2}|\x00|\x1b|\x9b|\u202e|\u2066|[=+@'-]|\t|\r\n|\"|,|,){1,8}",

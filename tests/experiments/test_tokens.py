@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.db.tokens import CLOSE, TokenFile, decode, encode, read_blob
+from experiments.db.tokens import CLOSE, TokenFile, decode, encode, read_blobs
 from experiments.values import TokenRow
 from grpo_engine.events import UpdateTotals
 
@@ -151,5 +151,5 @@ def test_a_deleted_token_file_is_made_again(tmp_path: object) -> None:
         file.unlink()
     tokens.write([(2, encode((5,), [row()]))])
     tokens.close()
-    assert read_blob(path, 1) is None
-    assert read_blob(path, 2) == ((5,), (row(),))
+    assert read_blobs(path, [1]) == {}
+    assert read_blobs(path, [1, 2]) == {2: ((5,), (row(),))}

@@ -43,6 +43,18 @@ def stored(store: Path) -> list[ev.Event]:
     return [fact.event for fact in found]
 
 
+def as_then(name: str, text: str) -> str:
+    """What a command printed, without what later versions add."""
+    added = {
+        "compare.json": "rankings", "show.json": "ancestry", "resumed.json": "ancestry",
+    }.get(name)  # fmt: skip
+    if added is None:
+        return text
+    tree = json.loads(text)
+    del tree[added]
+    return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
+
+
 def test_the_commands_and_the_replay_say_what_they_said(version: Path, tmp_path: Path) -> None:
     folder = unpack(version, tmp_path / "data")
     before = (folder / STORE).read_bytes()
@@ -50,7 +62,7 @@ def test_the_commands_and_the_replay_say_what_they_said(version: Path, tmp_path:
     said = told(folder, "store")
 
     for name, text in said["printed"].items():
-        assert text == (version / EXPECTED / name).read_bytes().decode(), name
+        assert as_then(name, text) == (version / EXPECTED / name).read_bytes().decode(), name
     assert said["replayed"] == rows(version / EXPECTED / "replay.jsonl")
     schema = int.from_bytes(before[60:64], "big")  # SQLite's user_version
     kept = list(folder.glob(f"{Path(STORE).stem}.*.db"))
@@ -64,7 +76,7 @@ def test_a_store_that_was_opened_to_write_says_the_same(version: Path, tmp_path:
     Recorder(folder / STORE).close()  # opening for writing migrates the schema
 
     for name, text in told(folder, "store")["printed"].items():
-        assert text == (version / EXPECTED / name).read_bytes().decode(), name
+        assert as_then(name, text) == (version / EXPECTED / name).read_bytes().decode(), name
 
 
 def test_what_was_spilled_is_taken_in_as_it_would_have_been_stored(

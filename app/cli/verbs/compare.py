@@ -2,6 +2,8 @@
 
 import dataclasses
 import sys
+from itertools import compress
+from math import fsum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,19 +12,42 @@ from app.cli.output import print_json, print_rows, print_table, tell
 from app.cli.params import Csv, Db, Json, Raw, complete_metrics, complete_runs
 from app.cli.store_access import reading, resolve_all
 from app.text.comparison import (
+    MAIN_METRICS,
     comparison_json,
     flat_rows,
     metric_name,
+    phase_times,
+    pooled,
+    ranking_rows,
+    ranking_title,
     run_name,
-    sentence_of,
     setting_name,
+    verdict,
 )
 from app.text.stderr import say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from experiments.compare.values import Comparison
     from experiments.reader import StoreReader
     from experiments.values import RunSummary
+
+
+At = Annotated[
+    str, typer.Option(help="Compare at equal step, tokens or wall, or e.g. tokens=50000.")
+]
+Reach = Annotated[
+    str,
+    typer.Option(
+        help="What the settings race to: a held-out accuracy, or METRIC=VALUE. By default the "
+        "baseline's last accuracy."
+    ),
+]
+UNKNOWN = (
+    "Which is better cannot be tested: there are no held-out answers to the same problems "
+    "(evaluation.every)."
+)
 
 
 def compare(
@@ -35,53 +60,74 @@ def compare(
     metric: Annotated[
         list[str] | None, typer.Option(help="Only these metrics.", autocompletion=complete_metrics)
     ] = None,
-    at: Annotated[
-        str, typer.Option(help="Compare at equal step, tokens or wall, or e.g. tokens=50000.")
-    ] = "",
+    at: At = "",
+    reach: Reach = "",
     example: Annotated[str, typer.Option(help="Answers of each run to this example key.")] = "",
     grid: Annotated[
         list[str] | None,
         typer.Option(help="Given twice: tabulate the metric over these two settings."),
     ] = None,
-    all_settings: Annotated[bool, typer.Option("--all", help="Include equal settings.")] = False,
+    all_settings: Annotated[
+        bool, typer.Option("--all", help="Include every metric and equal settings.")
+    ] = False,
     as_json: Json = False,
     as_csv: Csv = False,
     as_md: Annotated[bool, typer.Option("--md", help="Print Markdown.")] = False,
     raw: Raw = False,
     db: Db = None,
 ) -> None:
-    """Compare runs: settings that differ, best and last metrics, seeds, paired tests.
+    """Say which setting is better and how sure that is; then curves, times, settings, metrics.
 
-    Example: grpo-tui compare calm-otter brave-fox --baseline calm-otter --at tokens
+    Runs that differ only in the seed are pooled. Each setting is compared with the baseline's on
+    the same held-out problems, greedy and sampled answers apart. The 95% intervals cover other
+    seeds and other problems, and hold for all settings at once (Bonferroni); with one seed per
+    setting they cover problems only. "best?" is "no" where the leading setting is better for sure.
+    "+ seeds" or "+ problems" would show the difference, if it is as measured, in 4 of 5 cases.
+
+    Example: grpo-tui compare calm-otter brave-fox --baseline calm-otter --reach .8
     """
     from experiments.compare.runs import compare as put_side_by_side
 
     axis, value = _equal_work(at)
     with reading(db) as reader:
-        found = resolve_all(reader, runs)
-        base = reader.resolve(baseline) if baseline else None
-        if base is not None and base.key not in {run.key for run in found}:
-            found = [base, *found]
+        found, base = _resolved(reader, runs, baseline)
         if example:
             return _print_example(reader, found, example, as_json=as_json)
         if grid:
             return _print_grid(reader, found, grid, metric, as_json=as_json, as_csv=as_csv)
         result = put_side_by_side(
-            reader, found, baseline=base, keys=metric or (), axis=axis, at=value
+            reader, found, baseline=base, keys=metric or (), axis=axis, at=value, reach=reach
         )
         if not (as_json or as_csv or as_md):
-            return print_page(result, all_settings, _curves(reader, found, metric or ["reward"]))
+            curves = _curves(reader, found, metric or ["reward"])
+            return print_page(result, all_settings, curves, metric or MAIN_METRICS)
     if as_json:
-        print_json(comparison_json(result, all_settings))
-    else:
-        rows = flat_rows(result, all_settings)
-        if as_csv:
-            print_rows(rows, as_json=False, as_csv=True, raw=raw)
-        else:
-            from experiments.export.files import write_rows
+        return print_json(comparison_json(result, all_settings))
+    return _print_rows(flat_rows(result, all_settings), as_csv=as_csv, raw=raw)
 
-            write_rows(iter(rows), "md", sys.stdout)
-    return None
+
+def _resolved(
+    reader: "StoreReader", names: list[str], baseline: str
+) -> "tuple[list[RunSummary], RunSummary | None]":
+    """The runs, the baseline among them, and the baseline if one is named."""
+    from experiments.errors import CompareError
+
+    found = resolve_all(reader, names)
+    base = reader.resolve(baseline) if baseline else None
+    if base is not None and base.key not in {run.key for run in found}:
+        found = [base, *found]
+    if len({run.key for run in found}) < 2:
+        raise CompareError("a comparison needs two different runs")
+    return found, base
+
+
+def _print_rows(rows: list[dict[str, Any]], *, as_csv: bool, raw: bool) -> None:
+    if as_csv:
+        print_rows(rows, as_json=False, as_csv=True, raw=raw)
+        return
+    from experiments.export.files import write_rows
+
+    write_rows(iter(rows), "md", sys.stdout)
 
 
 def _equal_work(at: str) -> tuple[str, float | None]:
@@ -105,44 +151,86 @@ def _curves(reader: "StoreReader", runs: "list[RunSummary]", keys: list[str]) ->
     return lines
 
 
-def print_page(result: "Comparison", all_settings: bool, curves: list[str]) -> None:
-    """Print the comparison for people."""
-    names = _names(result.runs)
+def print_page(
+    result: "Comparison", all_settings: bool, curves: list[str], keys: "Sequence[str]"
+) -> None:
+    """Print the comparison for people: verdict, curves, phase times, settings, metrics."""
+    tell(verdict(result) or UNKNOWN)
+    for note in result.notes:
+        say(note)
+    for ranking in result.rankings:
+        tell(f"\n{ranking_title(ranking)}")
+        print_table(ranking_rows(ranking, result))
+    print(*curves, sep="\n", end="\n" if curves else "")
+    columns = {setting_name(result, runs): [run.id in runs for run in result.runs]
+               for runs in pooled(result)}  # fmt: skip
+    print()
+    print_table([
+        {"seconds a step": name, **times} for name, mask in columns.items()
+        if (times := phase_times(list(compress(result.runs, mask))))
+    ])  # fmt: skip
+    _print_settings(result, columns, all_settings)
+    _print_metrics(result, columns, () if all_settings else keys)
+    for group in result.seeds if all_settings else ():
+        seeds = ", ".join(map(str, group.seeds))
+        tell(f"\n{setting_name(result, group.runs)} ({seeds}): mean of best, 95%")
+        print_table([{"metric": metric_name(one.key), "mean": one.mean, "std": one.std,
+                      "low": one.low, "high": one.high} for one in group.best])  # fmt: skip
+
+
+Columns = dict[str, list[bool]]  # which of the runs a column pools, by its name
+
+
+def _print_settings(result: "Comparison", columns: Columns, all_settings: bool) -> None:
+    print()
     for title, items in (
         ("setting", result.differing), ("by recipe", result.by_recipe if all_settings else ())
     ):  # fmt: skip
-        print_table([{title: item.path, **dict(zip(names, map(_value, item.values), strict=True))}
-                     for item in items])  # fmt: skip
+        print_table([
+            {title: item.path, **{
+                name: ", ".join(dict.fromkeys(map(_value, compress(item.values, mask))))
+                for name, mask in columns.items()
+            }}
+            for item in items
+        ])  # fmt: skip
     if not result.differing:
         print("all settings are the same")
     if all_settings:
         print()
         print_table([{"same setting": path, "value": _value(value)}
                      for path, value in result.same.items()])  # fmt: skip
+
+
+def _print_metrics(result: "Comparison", columns: Columns, keys: "Sequence[str]") -> None:
+    """Print best and last values of these metrics, or of all; means where seeds are pooled."""
     print()
     if result.at:
         say(f"`at` is {result.at}")
     rows = []
-    for item in result.metrics:
+    title = "metric" if all(sum(mask) == 1 for mask in columns.values()) else "mean over seeds"
+    shown = [item for item in result.metrics if not keys or item.key in keys]
+    for item in shown:
         arrow = {"up": "↑", "down": "↓", "none": ""}[item.direction]
-        row: dict[str, Any] = {"metric": f"{metric_name(item.key)} {arrow}".strip()}
-        for name, cell in zip(names, item.cells, strict=True):
-            row[name] = _best(cell.best, cell.best_step, cell.delta_best, cell.better)
-            row[f"{name} last"] = cell.last
+        row: dict[str, Any] = {title: f"{metric_name(item.key)} {arrow}".strip()}
+        for name, mask in columns.items():
+            cells = list(compress(item.cells, mask))
+            one = cells[0]
+            row[name] = (
+                _mean([cell.best for cell in cells]) if len(cells) > 1
+                else _best(one.best, one.best_step, one.delta_best, one.better)
+            )  # fmt: skip
+            row[f"{name} last"] = _mean([cell.last for cell in cells])
             if result.at:
-                row[f"{name} at"] = cell.at
+                row[f"{name} at"] = _mean([cell.at for cell in cells])
         rows.append(row)
     print_table(rows)
-    print(*curves, sep="\n", end="\n" if curves else "")
-    for group in result.seeds:
-        seeds = ", ".join(map(str, group.seeds))
-        tell(f"\n{setting_name(result, group.runs)} ({seeds}): mean of best, 95%")
-        print_table([{"metric": metric_name(one.key), "mean": one.mean, "std": one.std,
-                      "low": one.low, "high": one.high} for one in group.best])  # fmt: skip
-    for test in result.tests:
-        tell(f"\n{sentence_of(test, result)}")
-    for note in result.notes:
-        say(note)
+    if len(shown) < len(result.metrics):
+        say(f"{len(result.metrics) - len(shown)} more metrics with --all")
+
+
+def _mean(values: "Sequence[float | None]") -> float | None:
+    known = [value for value in values if value is not None]
+    return fsum(known) / len(known) if known else None
 
 
 def _best(value: float | None, step: int | None, delta: float | None, better: bool | None) -> str:

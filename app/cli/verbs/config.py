@@ -87,21 +87,19 @@ def check(
     Example: grpo-tui config check mine.yaml
     """
     from app.cli.run_config import assemble
-    from grpo_engine.config.parse import flatten
-    from grpo_engine.config.settings import RunConfig
+    from grpo_engine.config.parse import changed, flatten
 
     config = assemble(file, None, sets or [])
-    default = flatten(RunConfig())
-    changed = {path: value for path, value in flatten(config).items() if value != default[path]}
+    own_settings = changed(flatten(config))
     other = config.algorithm.differences()
     if as_json:
-        said = {"valid": True, "changed": changed, "differs_from_recipe": other}
+        said = {"valid": True, "changed": own_settings, "differs_from_recipe": other}
         typer.echo(json.dumps(said))
         return
     name = config.algorithm.recipe
     typer.echo(f"{file} is valid; recipe {name}, {config.steps} steps")
     own = {f"algorithm.{leaf}": pair[1] for leaf, pair in other.items()}
-    for path, value in changed.items():
+    for path, value in own_settings.items():
         aside = f"   ({name} has {json.dumps(own[path])})" if path in own else ""
         typer.echo(f"{path} = {json.dumps(value)}{aside}")
 

@@ -1,7 +1,6 @@
 """`grpo-tui doctor`: report this machine's capabilities and speed, and remedies for problems."""
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final
@@ -9,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from app import exit_codes
+from app.cli.output import wants_colour
 from app.cli.params import Json
 from app.health import Fact, Level
 
@@ -88,11 +88,6 @@ def verdict(facts: Sequence[Fact]) -> str:
 def paint(text: str, code: str, colour: bool) -> str:
     """Colour the text if colours are wanted."""
     return f"\x1b[{code}m{text}\x1b[0m" if colour else text
-
-
-def wants_colour() -> bool:
-    """Return whether stdout is a terminal and colours are not disabled."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def writes_unicode() -> bool:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.params import Sets, complete_presets, complete_runs
+from app.cli.params import Holding, JsonLines, Sets, complete_presets, complete_runs
 
 
 def evaluate(
@@ -30,8 +30,8 @@ def evaluate(
         bool, typer.Option("--base/--no-base", help="Evaluate the model without adapter as well.")
     ] = True,
     sets: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every event as JSON.")] = False,
-    db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
+    as_json: JsonLines = False,
+    db: Holding = None,
 ) -> None:
     """Score a run or a model on held-out problems, and compare it with its base model.
 
@@ -41,7 +41,7 @@ def evaluate(
 
     changes: dict[str, Any] = {}
     if task is not None:
-        changes["task"] = {"name": task}
+        changes["task"] = {"name": task, "others": {}}
     counts = {"problems": problems, "samples": samples}
     changes["evaluation"] = {key: value for key, value in counts.items() if value is not None}
     found = find_target(

@@ -36,7 +36,7 @@ def export(
     from experiments.export.files import FORMATS, header_for, write_rows
     from experiments.export.rows import WHAT, rows_of
     from experiments.export.trackers import TRACKERS, export_to
-    from experiments.read.columns import nearest
+    from grpo_engine.errors import nearest
     from grpo_engine.platform.priority import lower_priority
 
     out = None if out == Path("-") else out

@@ -136,10 +136,10 @@ def imported_folder() -> Path:
 
 def local_models() -> Iterator[dict[str, Any]]:
     """Return the models that need no network."""
-    from grpo_engine.policy.source import STARTER
+    from grpo_engine.embedded import EMBEDDED
 
-    if STARTER.is_dir():
-        yield _row("starter", STARTER, "embedded")
+    for name, folder in EMBEDDED.items():
+        yield _row(name, folder, "embedded")
     for folder in sorted(imported_folder().glob("[!.]*/config.json")):
         yield _row(str(folder.parent), folder.parent, "imported")
     yield from _cached_models()

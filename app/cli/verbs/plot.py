@@ -59,7 +59,7 @@ def plot(
 def _series(reader: "StoreReader", runs: "Sequence[RunSummary]", key: str) -> "list[MetricSeries]":
     """Return the metric of each run; raise if none has it, warn for each run that lacks it."""
     from experiments.errors import QueryError
-    from experiments.read.columns import nearest
+    from grpo_engine.errors import nearest
 
     found = [reader.metric_series(run.key, key) for run in runs]
     if not any(series.steps for series in found):

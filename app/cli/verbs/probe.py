@@ -13,7 +13,6 @@ from app.text.numbers import share
 if TYPE_CHECKING:
     from grpo_engine.probe import PromptsProbed, SignalAt
 
-BINS = 10
 WIDE = 40  # cells of the longest bar
 
 
@@ -36,12 +35,14 @@ def probe(
     """
     from app.cli.run_config import assemble
     from app.jobs.progress import printer
+    from app.jobs.start import with_pass_rates
+    from experiments.db.paths import store_path
     from grpo_engine.platform import enter_engine
 
-    config = assemble(file, preset, sets or [])
+    config = with_pass_rates(assemble(file, preset, sets or []), store_path(None))
     enter_engine(0)
     from grpo_engine.control import Control
-    from grpo_engine.probe import PromptsProbed
+    from grpo_engine.probe import PromptsProbed, merged, sizes_of
     from grpo_engine.probe import probe as probed
 
     show = printer(as_json=False)
@@ -56,8 +57,8 @@ def probe(
             elif not as_json:
                 show.show(event)
     show.close()
-    sizes = sorted({2**n for n in range(1, 9) if 2**n <= samples} | {config.rollout.group_size})
-    reports = [report(one, sizes, config.rollout.prompts) for one in found]
+    sizes = sizes_of(config, samples)
+    reports = [report(one, sizes, config.rollout.prompts) for one in merged(found)]
     typer.echo(
         json.dumps([facts for facts, _ in reports], indent=2)
         if as_json else "\n".join(text for _, text in reports)
@@ -66,7 +67,7 @@ def probe(
 
 def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dict[str, Any], str]:
     """The findings at one temperature, as data and as text."""
-    from grpo_engine.probe import ENOUGH, recommended, signals
+    from grpo_engine.probe import ENOUGH, facts, histogram, recommended, signals
 
     found = signals(probed, sizes, prompts)
     best = recommended(found)
@@ -76,7 +77,8 @@ def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dic
     rates = None
     if probed.right is not None:
         rates = [count / answers for count in probed.right]
-        lines += ["", f"right: {share(sum(rates) / len(rates))} of the answers", *_histogram(rates)]
+        lines += ["", f"right: {share(sum(rates) / len(rates))} of the answers"]
+        lines += _bars(histogram(rates))
     lines += ["", "group size  prompts with a signal      a step of "
               f"{prompts} prompts, sampled and scored"]  # fmt: skip
     lines += [_row(one) for one in found]
@@ -86,18 +88,7 @@ def report(probed: "PromptsProbed", sizes: list[int], prompts: int) -> tuple[dic
     else:
         lines += ["", f"No group size tried gives {share(ENOUGH)} of the prompts a signal: use "
                   "easier or harder prompts, another temperature, or more --samples."]  # fmt: skip
-    facts = {
-        "temperature": probed.temperature, "prompts": len(probed.keys), "answers": answers,
-        "tokens": probed.tokens, "seconds": probed.seconds,
-        "pass_rates": None if rates is None else dict(zip(probed.keys, rates, strict=True)),
-        "group_sizes": [
-            {"group_size": one.group_size, "share": one.share, "low": one.interval[0],
-             "high": one.interval[1], "seconds": one.seconds}
-            for one in found
-        ],
-        "recommended": best.group_size if best else None,
-    }  # fmt: skip
-    return facts, "\n".join([*lines, ""])
+    return facts(probed, found), "\n".join([*lines, ""])
 
 
 def _row(one: "SignalAt") -> str:
@@ -106,15 +97,7 @@ def _row(one: "SignalAt") -> str:
     return f"{one.group_size:>10}  {shown:<24}  {one.seconds:>8.1f} s"
 
 
-def _histogram(rates: list[float]) -> list[str]:
-    """How many prompts have which pass rate; those that are always or never right apart."""
-    counts = [0] * BINS
-    for rate in rates:
-        if 0 < rate < 1:
-            counts[min(BINS - 1, int(rate * BINS))] += 1
-    rows = [("never", sum(rate == 0 for rate in rates))]
-    rows += [(f"{n * BINS} to {(n + 1) * BINS}%", count) for n, count in enumerate(counts)]
-    rows.append(("always", sum(rate == 1 for rate in rates)))
+def _bars(rows: list[tuple[str, int]]) -> list[str]:
     most = max(count for _, count in rows)
     return [
         f"{label:>12}  {'█' * round(WIDE * count / most)}{' ' if count else ''}{count}"

@@ -1,11 +1,10 @@
 """`grpo-tui replay`: play back a recorded run."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from app.cli.params import RunRef
+from app.cli.params import Holding, RunRef
 
 
 def replay(
@@ -13,7 +12,7 @@ def replay(
     speed: Annotated[
         float, typer.Option(min=0.1, max=1000, help="Speed relative to the recording.")
     ] = 1.0,
-    db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
+    db: Holding = None,
 ) -> None:
     """Play a recorded run again. Needs no MLX; `.` holds the replay.
 

@@ -1,5 +1,6 @@
 """`grpo-tui report`: a one-page summary of a run."""
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,8 @@ import typer
 from app.cli.output import print_json, shown
 from app.cli.params import Db, Json, RunRef
 from app.cli.store_access import reading
+from app.text.comparison import MAIN_METRICS, phase_times, run_verdict
+from app.text.numbers import share
 from app.text.stderr import say
 
 if TYPE_CHECKING:
@@ -18,24 +21,46 @@ if TYPE_CHECKING:
 
 def report(
     run: RunRef,
+    file: Annotated[
+        Path | None, typer.Argument(help="Where --html writes; by default NAME.html.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write to this file, not to stdout.")] = None,
+    as_html: Annotated[
+        bool, typer.Option("--html", help="One page with pictures that any browser opens.")
+    ] = False,
+    all_metrics: Annotated[bool, typer.Option("--all", help="Include every metric.")] = False,
     as_json: Json = False,
     db: Db = None,
 ) -> None:
-    """Summarize a run on one page of Markdown: results, settings, alerts, answers then and now.
+    """Summarize a run on one page: has it learned, curves, times, results, settings, answers.
 
-    Example: grpo-tui report @last --out report.md
+    It is Markdown, or with --html a page without scripts that needs no network.
+
+    Example: grpo-tui report @last --html report.html
     """
+    if file is not None and not as_html:
+        raise typer.BadParameter(f"{file}: use --html to write a page there, or --out")
     with reading(db) as reader:
         found = reader.resolve(run)
         facts = gather(reader, found)
-        curves = [] if as_json else drawn(reader, found)
+        if not (all_metrics or as_json):
+            facts["metrics"] = [row for row in facts["metrics"] if row["metric"] in MAIN_METRICS]
+        if as_html:
+            from app.cli.report_html import html_page
+
+            text = html_page(reader, found, facts)
+            out = (
+                file
+                or out
+                or Path(f"{re.sub(r'[^A-Za-z0-9_-]+', '-', found.name) or found.id}.html")
+            )
+        elif not as_json:
+            text = page(facts, drawn(reader, found))
     if as_json:
         print_json(facts)
         return
     from experiments.export.files import whole
 
-    text = page(facts, curves)
     if out is None or out == Path("-"):
         sys.stdout.write(text)
     else:
@@ -46,15 +71,24 @@ def report(
 
 def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
     """Return the content of the page as plain values."""
+    from experiments.compare.runs import progress
     from experiments.export.rows import run_row
+    from grpo_engine.config.parse import changed
     from grpo_engine.metrics import spec
 
     detail = reader.run(run.key)
+    times = phase_times([detail.summary])
     keys = [key for key in detail.summary.metrics if not key.startswith("time/")]
     return {
         "run": run_row(detail.summary),
+        "verdict": run_verdict(detail.summary, progress(reader, run)),
         "versions": dict(detail.versions),
-        "settings": changed_settings(detail.settings),
+        "settings": changed(detail.settings),
+        "recipe": from_recipe(run.recipe, detail.settings),
+        "phases": [
+            {"phase": name, "seconds a step": mean, "share": share(mean / sum(times.values()))}
+            for name, mean in times.items()
+        ],
         "metrics": [
             {
                 "metric": key, "first": line.first, "last": line.last, "best": line.best,
@@ -79,16 +113,17 @@ def gather(reader: "StoreReader", run: "RunSummary") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def changed_settings(settings: Any) -> dict[str, Any]:
-    """Return the settings that are not the defaults."""
-    from grpo_engine.config.parse import flatten
-    from grpo_engine.config.settings import RunConfig
+def from_recipe(name: str, settings: Any) -> list[dict[str, Any]]:
+    """Return the settings that differ from the recipe's own, with its values."""
+    from grpo_engine.config.recipes import RECIPES
 
-    defaults = flatten(RunConfig())
-    return {
-        path: value for path, value in settings.items()
-        if path not in defaults or defaults[path] != value
-    }  # fmt: skip
+    own = RECIPES.get(name)
+    return [
+        {"setting": path, "value": value, "recipe": theirs}
+        for path, value in settings.items()
+        if path.startswith("algorithm.") and value is not None
+        and (theirs := getattr(own, path.removeprefix("algorithm."), value)) != value
+    ]  # fmt: skip
 
 
 def drawn(reader: "StoreReader", run: "RunSummary") -> list[str]:
@@ -115,13 +150,16 @@ def page(facts: dict[str, Any], curves: list[str]) -> str:
         f"{run['total_steps']} · {run['tokens']:,} tokens · {run['elapsed']:.0f} s · "
         f"{md_cell(run['device'])}", "",
     ]  # fmt: skip
+    lines += [f"**{md_cell(facts['verdict'])}**", ""]
     if run["error"]:
         lines += [f"**Ended with** {md_cell(run['error'])}", ""]
     if run["note"]:
         lines += [md_cell(run["note"]), ""]
-    lines += _table("Held-out", facts["evaluations"])
     lines += ["## Curves", "", "```text", *curves, "```", ""] if curves else []
+    lines += _table("Phase times", facts["phases"])
+    lines += _table("Held-out", facts["evaluations"])
     lines += _table("Metrics", facts["metrics"])
+    lines += _table(f"Differences from the recipe {md_cell(run['recipe'])}", facts["recipe"])
     lines += _table(
         "Settings that are not the defaults",
         [{"setting": path, "value": value} for path, value in facts["settings"].items()],

@@ -1,12 +1,12 @@
 """`grpo-tui resume`: resume a run from its last checkpoint."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from app.cli.params import RunRef
+from app.cli.params import Detach, Holding, JsonLines, OnEnd, ReadyFile, RunRef
+from app.cli.startup import leave_to_background
 
 
 def resume(
@@ -18,30 +18,21 @@ def resume(
             "the learning rate jumps to where it would be in a run of this length."
         ),
     ] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Run in the background and print the run's name.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print every event as one JSON object a line.")
-    ] = False,
-    on_end: Annotated[
-        str, typer.Option(metavar="CMD", help="Run a shell command when the run has ended.")
-    ] = "",
-    db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
+    detach: Detach = False,
+    as_json: JsonLines = False,
+    on_end: OnEnd = "",
+    db: Holding = None,
     folder: Annotated[
         Path | None, typer.Option(help="Folder of a run that was made with --no-store.")
     ] = None,
-    ready_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    ready_file: ReadyFile = None,
 ) -> None:
     """Resume a run from its last checkpoint, bit for bit as if it had not stopped.
 
     Example: grpo-tui resume @last --steps 200
     """
     if detach:
-        from app.jobs.detach import start_detached
-
-        arguments = [word for word in sys.argv[1:] if word != "--detach"]
-        raise typer.Exit(start_detached(arguments, as_json=as_json))
+        leave_to_background(as_json=as_json)
     from app.jobs.headless import run_headless
     from app.jobs.start import resumed_job
 

@@ -126,6 +126,7 @@ def show(
 
         print_json(
             row | {
+                "ancestry": [dataclasses.asdict(one) for one in detail.ancestry],
                 "config": detail.config, "versions": detail.versions, "folder": detail.folder,
                 "attempts": [dataclasses.asdict(item) for item in detail.attempts],
                 "alerts": [{name: getattr(item, name) for name in ALERT_FIELDS} for item in alerts],
@@ -136,6 +137,8 @@ def show(
     plain = {
         name: value for name, value in row.items() if " " not in name and value not in ("", None)
     }
+    if detail.descent:
+        plain["begun from"] = detail.descent
     print_table([{"field": name, "value": value} for name, value in plain.items()])
     print()
     _print_settings(detail.settings, all_settings)
@@ -166,15 +169,13 @@ def _print_metrics(run: "RunSummary") -> None:
 
 
 def _print_settings(settings: "Mapping[str, Any]", all_settings: bool) -> None:
-    from experiments.export.json import json_text, plain
-    from grpo_engine.config.parse import flatten
-    from grpo_engine.config.settings import RunConfig
+    from experiments.export.json import json_text
+    from grpo_engine.config.parse import changed
 
-    default = flatten(RunConfig())
     rows = [
         {"setting": path, "value": value if isinstance(value, str) else json_text(value)}
-        for path, value in settings.items()
-        if path != "name" and (all_settings or path not in default or value != plain(default[path]))
+        for path, value in (settings if all_settings else changed(settings)).items()
+        if path != "name"
     ]
     print_table(rows)
     if not rows:

@@ -1,18 +1,17 @@
 """`grpo-tui serve`: the workbench, read-only, in a browser on this machine."""
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from app.cli.params import RunRef
+from app.cli.params import Holding, RunRef
 
 
 def serve(
     run: RunRef = "@last",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on the loopback.")] = 8765,
-    db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
+    db: Holding = None,
 ) -> None:
     """Show a run in a browser, read-only, at an address with a secret token.
 

@@ -7,7 +7,7 @@ import typer
 
 from app import exit_codes
 from app.cli.output import print_json, print_rows, print_table
-from app.cli.params import Csv, Db, Json, complete_metrics, complete_settings
+from app.cli.params import Csv, Db, Json, Preset, Steps, complete_metrics, complete_settings
 from app.cli.store_access import writing
 from app.text.stderr import say
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def sweep(
     file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")] = None,
-    preset: Annotated[str | None, typer.Option(help="Start from a preset.")] = None,
+    preset: Preset = None,
     sets: Annotated[
         list[str] | None,
         typer.Option(
@@ -27,7 +27,7 @@ def sweep(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds per point of the grid.", min=1)] = 1,
-    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    steps: Steps = None,
     name: Annotated[str, typer.Option(help="Name of the sweep; its runs are numbered.")] = "sweep",
     metric: Annotated[
         str, typer.Option(help="Metric of the table at the end.", autocompletion=complete_metrics)

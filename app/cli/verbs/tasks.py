@@ -105,33 +105,24 @@ def play(
 
     from app.cli.output import dim
     from app.text.safe_text import safe
-    from app.trial.episode import Episode, told
+    from app.trial.episode import Episode, Told
     from grpo_engine.config.parse import build, merge, parse_sets
+
+    def show_told(found: Told) -> Told:
+        for kind, text in found.lines:
+            typer.echo((dim if kind == "hint" else str)(safe(text, "\n")))
+        return found
 
     config = build(merge({"task": {"name": name}}, parse_sets(sets or [])), "the command line")
     with tempfile.TemporaryDirectory() as folder:
         episode = Episode(config, Path(folder), _row(row))
         with episode.pool:
-            for message in episode.begin():
-                typer.echo(f"{message.get('role')}: {safe(str(message.get('content')), chr(10))}")
-            if episode.tools:
-                typer.echo(dim(f"tools: {', '.join(episode.tools)}; call one by "
-                               '<tool_call>{"name": …, "arguments": {…}}</tool_call>'))  # fmt: skip
-            failed = episode.failure
-            for turn in range(0 if failed else config.task.max_turns):
-                typer.echo(dim(f"turn {turn + 1} of {config.task.max_turns}, your answer:"))
-                line = sys.stdin.readline()
-                if not line:
-                    break
-                reply = episode.answer(line.rstrip("\n").replace("\\n", "\n"))
-                for text in told(reply):
-                    typer.echo(safe(text, "\n"))
-                failed = reply.error
-                if reply.done or failed:
-                    break
-            for text in [failed] if failed else episode.end():
+            found = show_told(episode.begin())
+            while not found.over and (line := sys.stdin.readline()):
+                found = show_told(episode.answer(line.rstrip("\n").replace("\\n", "\n")))
+            for text in () if found.over else episode.end():
                 typer.echo(safe(text, "\n"))
-    if failed:
+    if found.failed:
         raise typer.Exit(1)
 
 

@@ -1,35 +1,56 @@
 """`grpo-tui train`: a run without a screen, in the foreground or background."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.params import Preset, Sets
+from app.cli.params import (
+    Detach,
+    JsonLines,
+    OnEnd,
+    Preset,
+    ReadyFile,
+    Sets,
+    Steps,
+    complete_runs,
+)
+from app.cli.startup import leave_to_background
 
 if TYPE_CHECKING:
     from app.jobs.engine_thread import EngineThread
     from grpo_engine.config.settings import RunConfig
 
 
+Begin = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="RUN[:STEP]",
+        autocompletion=complete_runs,
+        help="Begin with the weights of a run's checkpoint (the last), and its settings.",
+    ),
+]
+
+
 def train(
     file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]")] = None,
     preset: Preset = None,
+    begin: Begin = "",
+    with_optimizer: Annotated[
+        bool,
+        typer.Option(
+            "--with-optimizer", help="With --from: begin with its optimiser's state as well."
+        ),
+    ] = False,
     sets: Sets = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    steps: Steps = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random draw in the run.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Tag the run; may be repeated.")] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Run in the background and print the run's name.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print every event as one JSON object a line.")
-    ] = False,
-    on_end: Annotated[
-        str, typer.Option(metavar="CMD", help="Run a shell command when the run has ended.")
-    ] = "",
+    detach: Detach = False,
+    as_json: JsonLines = False,
+    on_end: OnEnd = "",
     db: Annotated[Path | None, typer.Option(help="Store to record into.")] = None,
     no_store: Annotated[
         bool, typer.Option("--no-store", help="Keep only checkpoints and the log; do not record.")
@@ -37,7 +58,7 @@ def train(
     folder: Annotated[
         Path | None, typer.Option(help="With --no-store: where checkpoints and the log go.")
     ] = None,
-    ready_file: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    ready_file: ReadyFile = None,
 ) -> None:
     """Train with GRPO, without a screen.
 
@@ -47,16 +68,18 @@ def train(
 
     Example: grpo-tui train --preset starter --steps 20 --set optimizer.learning_rate=3e-4
     """
-    from app.cli.run_config import assemble
+    from app.cli.run_config import assemble, checkpoint_start
 
     if folder is not None and not no_store:
         raise typer.BadParameter("--folder goes with --no-store: a stored run has its own folder")
-    config = assemble(file, preset, sets or [], steps=steps, seed=seed, name=name)
+    if with_optimizer and not begin:
+        raise typer.BadParameter("--with-optimizer goes with --from RUN")
+    if begin and preset is not None:
+        raise typer.BadParameter("--from RUN brings the run's settings: leave --preset out")
+    start = checkpoint_start(begin, db, with_optimizer=with_optimizer) if begin else None
+    config = assemble(file, preset, sets or [], steps=steps, seed=seed, name=name, start=start)
     if detach:
-        from app.jobs.detach import start_detached
-
-        arguments = [word for word in sys.argv[1:] if word != "--detach"]
-        raise typer.Exit(start_detached(arguments, as_json=as_json))
+        leave_to_background(as_json=as_json)
     from app.jobs.headless import run_headless
     from app.jobs.start import new_job
 

@@ -1,11 +1,10 @@
 """`grpo-tui watch`: the live screen for any run in the store."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from app.cli.params import RunRef
+from app.cli.params import Holding, RunRef
 
 
 def watch(
@@ -13,7 +12,7 @@ def watch(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="View only: no control, no export, no new runs.")
     ] = False,
-    db: Annotated[Path | None, typer.Option(help="Store that holds the run.")] = None,
+    db: Holding = None,
 ) -> None:
     """Attach the live screen to a run: in the background, on another terminal, or long ended.
 

@@ -21,6 +21,7 @@ class Ask(Dialog[str | None]):
     Ask > Vertical {
         width: 72; max-width: 96%; height: auto; padding: 1 2;
         border: round $border; background: $background; border-title-color: $headline;
+        border-subtitle-color: $text-muted;
     }
     Ask Static { color: $text-muted; margin-bottom: 1; }
     Ask Input { border: none; height: 1; padding: 0; background: $panel; }
@@ -37,6 +38,7 @@ class Ask(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = self._title
+            box.border_subtitle = "⏎ done   esc cancel"
             yield Static(safe(self._hint, "\n"), markup=False)
             yield Field(self._text)
 

@@ -14,6 +14,7 @@ from app.text.safe_text import safe
 from app.tui.textual_private.screens import Dialog
 
 T = TypeVar("T")
+NAMES = 20  # longer names do not widen the column of names
 
 
 class Choice(Dialog[T | None], Generic[T]):
@@ -22,8 +23,9 @@ class Choice(Dialog[T | None], Generic[T]):
     DEFAULT_CSS = """
     Choice { align: center middle; }
     Choice > Vertical {
-        width: 72; max-width: 96%; height: auto; max-height: 90%; padding: 1 2;
+        width: 84; max-width: 96%; height: auto; max-height: 90%; padding: 1 2;
         border: round $border; background: $background; border-title-color: $headline;
+        border-subtitle-color: $text-muted;
     }
     Choice Static { color: $foreground; margin-bottom: 1; }
     Choice OptionList { height: auto; border: none; background: $background; padding: 0; }
@@ -42,15 +44,15 @@ class Choice(Dialog[T | None], Generic[T]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = self._title
+            box.border_subtitle = "↑↓ browse   ⏎ choose   esc cancel"
             yield Static(safe(self._question, "\n"), markup=False)
-            yield OptionList(
-                *(Option(self._line(key, name, why)) for _, key, name, why in self._answers)
-            )
-
-    @staticmethod
-    def _line(key: str, name: str, why: str) -> Content:
-        return Content.assemble((f" {key} ", "bold $accent"), (f" {name}  ", "$headline"),
-                                (why, "$foreground"))  # fmt: skip
+            names = min(NAMES, max(len(name) for _, _, name, _ in self._answers))
+            lines = [
+                Content.assemble((f" {key}  ", "bold $accent"), (name.ljust(names), "$headline"),
+                                 (f"  {why}", "$foreground"))
+                for _, key, name, why in self._answers
+            ]  # fmt: skip
+            yield OptionList(*map(Option, lines))
 
     def on_mount(self) -> None:
         """Focus the list, so that the arrow keys work at once."""

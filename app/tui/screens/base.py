@@ -5,11 +5,13 @@ new snapshot of the shown run in `show(snapshot)`, at most once a frame. Request
 arrive in `receive(message)`. Reads from the store go through `await
 self.workbench.reader.ask(lambda reader: …)`.
 
-A screen may offer `find(text)` for `/` and `exports()` for `e`. The focused panel returns `topic()`
-for `?` and `copy_text()` for `y`.
+A screen may offer `find(text)` for `/`, `places()` for the palette, and `exports()` for `e`. The
+focused panel returns `topic()` for `?` and `copy_text()` for `y`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
@@ -20,10 +22,12 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import Screen
 from textual.widgets import Input, TextArea
+from textual.worker import Worker
 
 from app.feed.snapshot import Snapshot
 from app.tui.lifecycle import RunApp
 from app.tui.messages import ExplainRequested
+from app.tui.screens.arrangement import Arrangement
 from app.tui.textual_private.screens import DrawnOnce
 from app.tui.tour import TourLine
 from app.tui.widgets.find_bar import FindBar
@@ -37,6 +41,17 @@ if TYPE_CHECKING:
 NARROW, SHORT, WIDE = 110, 30, 160
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Something that the palette finds by its name, by other words, or by its help."""
+
+    name: str
+    help: str
+    go: Callable[[], object]
+    also: str = ""
+    value: str = ""
+
+
 class WorkbenchScreen(DrawnOnce, Screen[None]):
     """A screen of the workbench with its top bar and key bar."""
 
@@ -44,8 +59,17 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     find_hint: ClassVar[str] = "find"
     ALLOW_IN_MAXIMIZED_VIEW = "TopBar, TourLine, KeyBar, FindBar"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "find", "find", id="find", tooltip="Search on this screen"),
+        Binding("slash", "find", "find", id="find",
+                tooltip="Search on this screen; on Watch, as the palette does"),
         Binding("z", "zoom", "zoom", id="zoom", tooltip="Zoom the panel, or unzoom it"),
+        Binding("right_parenthesis", "resize_panel(1)", "larger", id="panel.larger", show=False,
+                tooltip="Make the panel larger, its neighbour smaller"),
+        Binding("left_parenthesis", "resize_panel(-1)", "smaller", id="panel.smaller", show=False,
+                tooltip="Make the panel smaller"),
+        Binding("X", "hide_panel", "hide panel", id="panel.hide", show=False,
+                tooltip="Hide the panel"),
+        Binding("Z", "restore_panels", "all panels", id="panel.restore",
+                tooltip="Show all panels; if none is hidden, reset their sizes"),
         Binding("y", "copy", "copy", id="copy", show=False, tooltip="Copy what is selected"),
         Binding("e", "export", "export", id="export", show=False,
                 tooltip="Write what is shown to a file"),
@@ -57,6 +81,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     ]  # fmt: skip
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, repaint=False)
+    opening: Worker[None] | None = None  # reads what the user has asked to see
 
     # -- for subclasses ---------------------------------------------------------------------
 
@@ -76,17 +101,37 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
     def find(self, text: str) -> None:
         """Search while the user types; an empty text ends the search."""
 
+    def places(self) -> Iterable[Found]:
+        """What the palette finds on this screen, besides what it finds on all of them."""
+        return ()
+
     def exports(self) -> "Mapping[str, Maker]":
         """Map file extensions to functions that return the text, in addition to the screenshot."""
         return {}
 
     # -- shared -----------------------------------------------------------------------------
 
+    @cached_property
+    def arrangement(self) -> Arrangement:
+        """The sizes of the panels and which are hidden."""
+        return Arrangement(self, self.mode, self.workbench.preferences)
+
+    @property
+    def ready(self) -> bool:
+        """Whether what the keys act on has been read; keys that come earlier wait for it."""
+        return self.opening is None or self.opening.is_finished
+
     @property
     def workbench(self) -> RunApp:
         """The app with its own type."""
         assert isinstance(self.app, RunApp)
         return self.app
+
+    @property
+    def run_on_watch(self) -> int:
+        """The key of the run on Watch; 0 if there is none."""
+        session = self.workbench.session
+        return session.run if session is not None else 0
 
     def compose(self) -> ComposeResult:
         yield TopBar()
@@ -110,6 +155,8 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         self.set_class(size.width < NARROW, "-narrow")
         self.set_class(size.height < SHORT, "-short")
         self.set_class(size.width >= WIDE, "-wide")
+        if self.query(KeyBar):
+            self.arrangement.apply()
 
     def frame(self, snapshot: Snapshot, now: float, mark: str) -> None:
         """Update the screen; called by the app with each frame."""
@@ -155,6 +202,23 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         if panel is not None:
             self.maximize(panel, container=False)
 
+    def action_resize_panel(self, by: int) -> None:
+        """Move the border between the focused panel and its neighbour."""
+        panel = self._focused_panel()
+        if self.maximized is None and panel is not None and not self.arrangement.resize(panel, by):
+            self.notify("Nothing beside this panel can make room for it.")
+
+    def action_hide_panel(self) -> None:
+        """Hide the focused panel."""
+        panel = self._focused_panel()
+        if self.maximized is None and panel is not None and not self.arrangement.hide(panel):
+            self.notify("This is the only panel.")
+
+    def action_restore_panels(self) -> None:
+        """Undo what was hidden, then what was resized."""
+        if self.maximized is None:
+            self.arrangement.restore()
+
     def _focused_panel(self) -> Panel | None:
         node: DOMNode | None = self.focused
         while node is not None and not isinstance(node, Panel):
@@ -162,8 +226,11 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         return node
 
     def action_find(self) -> None:
-        """Open the search line."""
-        self.query_one(FindBar).open()
+        """Open the search line, or the palette on a screen without a search of its own."""
+        if type(self).find is WorkbenchScreen.find:
+            self.app.action_command_palette()
+        else:
+            self.query_one(FindBar).open()
 
     def on_find_bar_changed(self, message: FindBar.Changed) -> None:
         self.find(message.text)

@@ -1,7 +1,9 @@
 """Textual's command palette with our own input field."""
 
+from textual import on
 from textual.app import ComposeResult
 from textual.command import CommandInput, CommandPalette
+from textual.widgets import Input
 
 from app.tui.widgets.field import Field
 
@@ -20,3 +22,10 @@ class ActionPalette(CommandPalette):
                 yield ActionField(placeholder=self._placeholder, select_on_focus=False)
             else:
                 yield widget
+
+    @on(Input.Submitted)
+    async def wait_for_hits(self) -> None:
+        """Let an early enter wait for the hits; Textual takes the first one afterwards."""
+        group = self._GATHER_COMMANDS_GROUP
+        open_ = [one for one in self.workers if one.group == group and not one.is_finished]
+        await self.workers.wait_for_complete(open_)

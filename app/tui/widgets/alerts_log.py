@@ -8,12 +8,14 @@ from textual.reactive import reactive
 
 from app.feed.run_state import clock
 from app.feed.snapshot import LogLine, Snapshot
-from app.text.safe_text import safe
+from app.text.safe_text import cell_len, safe, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.messages import ExplainRequested, MuteRequested
 from app.tui.widgets.panel import Line, Panel
 from experiments.values import AlertView
 
+LEAD = 12  # cells before an alert's text: mark, time, sign
+MOST_LINES = 3  # of an alert
 SIGNS = {"info": "·", "warning": "▲", "error": "✗"}
 
 
@@ -21,19 +23,23 @@ def colour_of(severity: str, palette: Palette) -> int:
     return {"info": palette.label, "warning": palette.warn, "error": palette.bad}[severity]
 
 
-def alert_line(alert: AlertView, palette: Palette, marked: bool) -> Line:
-    """An alert's time, severity, message and duration."""
+def alert_lines(
+    alert: AlertView, palette: Palette, marked: bool, width: int, most: int
+) -> list[Line]:
+    """An alert's time, severity, message and duration, wrapped to at most `most` lines."""
     held = alert.last_step - alert.first_step
     since = f" since step {alert.first_step}" if held else f" at step {alert.first_step}"
     sign = style(colour_of(alert.severity, palette), bold=True)
-    return [
-        ("▌" if marked else " ", style(palette.accent)),
-        (f"{clock(alert.at)} ", style(palette.label)),
-        (f"{SIGNS[alert.severity]} ", sign),
-        (f"{safe(alert.explanation, ' ')} {safe(alert.remedy, ' ')}", style(palette.headline)),
-        (since, style(palette.label)),
-        ("  ⏎", style(palette.accent)),
+    text = f"{safe(alert.explanation, ' ')} {safe(alert.remedy, ' ')}"
+    rows = wrap(text, max(8, width - LEAD - cell_len(since) - 3), most) or [""]
+    edge = ("▌" if marked else " ", style(palette.accent))
+    lines: list[Line] = [
+        [edge, (" " * (LEAD - 1), None), (row, style(palette.headline))] for row in rows
     ]
+    lines[0][1:2] = [(f"{clock(alert.at)} ", style(palette.label)),
+                     (f"{SIGNS[alert.severity]} ", sign)]  # fmt: skip
+    lines[-1] += [(since, style(palette.label)), ("  ⏎", style(palette.accent))]
+    return lines
 
 
 def muted_line(alert: AlertView, palette: Palette, marked: bool) -> Line:
@@ -80,26 +86,22 @@ class AlertsLog(Panel):
 
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
     cursor: reactive[int] = reactive(0)
-    needle: reactive[str] = reactive("")
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("alerts · log", **kwargs)
         self._top = 0
-
-    def watch_needle(self) -> None:
-        """Show only what matches the search."""
-        self.set_reactive(AlertsLog.cursor, 0)
+        self._places: list[int] = []
 
     @property
     def entries(self) -> list[AlertView | LogLine]:
-        """Active alerts, muted ones, then log lines from the newest on, filtered by the search."""
+        """Active alerts, muted ones, then log lines from the newest on."""
         shown = self.snapshot
-        found: list[AlertView | LogLine] = [*shown.open_alerts, *shown.muted_alerts]
-        found += reversed(shown.log)
-        needle = self.needle.casefold()
-        if not needle:
-            return found
-        return [entry for entry in found if needle in _text(entry).casefold()]
+        return [*shown.open_alerts, *shown.muted_alerts, *reversed(shown.log)]
+
+    def go_to(self, line: LogLine) -> None:
+        """Select a line of the log."""
+        self.focus()
+        self.cursor = self.entries.index(line)
 
     def topic(self) -> str:
         """Return the topic of the selected alert."""
@@ -110,29 +112,26 @@ class AlertsLog(Panel):
         entries = self.entries
         return entries[min(self.cursor, len(entries) - 1)] if entries else None
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - a hook's
+    def paint(self, width: int, height: int) -> list[Line]:
         """The entries that fit, including the selected one."""
         palette = self.palette
         entries = self.entries
-        found = f"“{safe(self.needle)}”: {len(entries)}" if self.needle else ""
-        self.note = found or counted(self.snapshot)
+        self.note = counted(self.snapshot)
         if not entries:
-            text = " Nothing matches; esc shows all." if self.needle else \
-                " Alerts and log messages appear here."  # fmt: skip
-            return [[(text, style(palette.label))]]
+            return [[(" Alerts and log messages appear here.", style(palette.label))]]
         cursor = min(self.cursor, len(entries) - 1)
+        most = max(1, min(MOST_LINES, height // max(1, len(self.snapshot.open_alerts))))
         self._top = max(0, min(self._top, cursor, len(entries) - height))
-        if cursor >= self._top + height:
-            self._top = cursor - height + 1
-        lines: list[Line] = []
-        for place, entry in enumerate(entries[self._top : self._top + height], self._top):
-            marked = self.has_focus and place == cursor
-            if isinstance(entry, AlertView):
-                draw = muted_line if entry.muted else alert_line
-                lines.append(draw(entry, palette, marked))
-            else:
-                lines.append(log_line(entry, palette, marked))
-        return lines
+        while True:
+            lines: list[Line] = []
+            self._places = []
+            for place, entry in enumerate(entries[self._top : self._top + height], self._top):
+                marked = self.has_focus and place == cursor
+                lines += _block(entry, palette, marked, width, most)
+                self._places += [place] * (len(lines) - len(self._places))
+            if self._top == cursor or cursor in self._places[:height]:
+                return lines
+            self._top += 1
 
     def action_step(self, by: int) -> None:
         """Move the selection by some lines."""
@@ -157,9 +156,21 @@ class AlertsLog(Panel):
 
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked line; a second click explains it."""
-        self.cursor = max(0, min(len(self.entries) - 1, self._top + self.inside(event.offset).y))
+        row = self.inside(event.offset).y
+        if 0 <= row < len(self._places):
+            self.cursor = self._places[row]
         if event.chain == 2:
             self.action_explain_alert()
+
+
+def _block(
+    entry: AlertView | LogLine, palette: Palette, marked: bool, width: int, most: int
+) -> list[Line]:
+    if isinstance(entry, LogLine):
+        return [log_line(entry, palette, marked)]
+    if entry.muted:
+        return [muted_line(entry, palette, marked)]
+    return alert_lines(entry, palette, marked, width, most)
 
 
 def _text(entry: AlertView | LogLine) -> str:

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.geometry import Size
 from textual.reactive import reactive
 
 from app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
@@ -37,14 +38,19 @@ def cell_width(width: int, answers: int) -> int:
 
 def group_line(
     group: ShownGroup, width: int, number: int, each: int, palette: Palette, focused: bool,
-    marked: int | None,
+    marked: int | None, explained: bool,
 ) -> Line:  # fmt: skip
-    """One prompt: number, the pushes of its answers, the mean reward."""
+    """One prompt: number, the pushes of its answers or why there are none, the mean reward."""
     bright = style(palette.headline if focused else palette.text, bold=focused)
     spans: Line = [(f"{group.index + 1:>{number - 2}}", bright),
                    ("▸ " if focused else "  ", style(palette.accent))]  # fmt: skip
     used = number
-    if each:
+    why = "" if explained or marked is not None else why_no_push(group)
+    if why and cell_len(why) + 2 <= each * len(group.rollouts):
+        text = f"= {why}".ljust(each * len(group.rollouts))
+        spans.append((text, style(palette.label)))
+        used += len(text)
+    elif each:
         largest = largest_push(group)
         for rollout in group.rollouts:
             spans.append(_cell(rollout, each, palette, largest, rollout.index == marked))
@@ -128,6 +134,19 @@ class Groups(Panel):
         super().__init__("groups", **kwargs)
         self._places: list[int] = []
 
+    def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002 - a hook's
+        """Room for the arrows of all answers; overrides Textual, for `width: auto`."""
+        groups = self.snapshot.groups
+        answers = max((len(group.rollouts) for group in groups), default=0)
+        return number_width(groups) + 2 * answers + 1 + MEAN + 2
+
+    def watch_snapshot(self, old: Snapshot, new: Snapshot) -> None:
+        """Take the room that the new groups need."""
+        widths = [max((len(group.rollouts) for group in shown.groups), default=0)
+                  for shown in (old, new)]  # fmt: skip
+        if widths[0] != widths[1]:
+            self.refresh(layout=True)
+
     @property
     def _focused(self) -> ShownGroup | None:
         groups = self.snapshot.groups
@@ -159,15 +178,17 @@ class Groups(Panel):
             if len(lines) - 1 + needed > room:
                 break
             marked = self.cursor if index == place and self.has_focus else None
-            lines.append(group_line(group, width, number, each, palette, index == place, marked))
+            lines.append(group_line(group, width, number, each, palette, index == place, marked,
+                                    needed == 2))  # fmt: skip
             self._places.append(index)
             if needed == 2:
                 lines.append(why_line(why_no_push(group), width, palette))
                 self._places.append(index)
         hidden = len(groups) - len(set(self._places))
-        origin = groups[0].origin
-        note = {"train": "", "eval": "held-out", "pinned": "pinned"}[origin]
-        self.note = f"{hidden} more" if hidden else note
+        self.title = {"train": "groups", "eval": "held-out", "pinned": "pinned"}[groups[0].origin]
+        step = self.snapshot.groups_step
+        more = (f"step {step} · {hidden} more", f"step {step} · {hidden} ↓", f"{step} · {hidden} ↓")
+        self.note_first(*(more if hidden else ()), f"step {step}", f"{step}")
         if foot:
             lines += [[]] * (height - 1 - len(lines))
             lines.append(foot)

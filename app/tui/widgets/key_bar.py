@@ -15,6 +15,7 @@ from app.tui.looks.colours import Palette, style
 from app.tui.widgets.panel import Line, Panel
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+RESTORE = "restore_panels"
 COMMON = ("find", "zoom", "explain")
 
 
@@ -24,25 +25,33 @@ def hints(
     *,
     typing: bool = False,
     renamed: Mapping[str, str] = NOTHING,
+    lacking: str = "",
+    leads: str = "",
 ) -> list[tuple[str, str, str]]:
     """Key, description and action of each shown binding; those in `COMMON` come last.
 
     While the user types into a field, printable keys are omitted. `renamed` has descriptions of
-    actions that do something else than usual.
+    actions that do something else than usual. What shows the panels that are `lacking` comes first.
+    `leads` says where esc leads.
     """
-    found: list[tuple[str, str, str]] = [("esc", "leave field", "escape")] if typing else []
+    leads = "leave field" if typing else leads
+    found: list[tuple[str, str, str]] = [("esc", leads, "escape")] if leads else []
     seen: set[str] = set()
     for active in bindings:
         binding = active.binding
         if not binding.show or not active.enabled or binding.description in seen:
             continue
+        if binding.action == RESTORE and not lacking:
+            continue
         if binding.action in hidden or (typing and _is_typed(binding.key)):
             continue
         seen.add(binding.description)
         found.append((key_name(binding.key, binding.key_display),
-                      renamed.get(binding.action, binding.description),
+                      f"show {lacking}" if binding.action == RESTORE
+                      else renamed.get(binding.action, binding.description),
                       binding.action))  # fmt: skip
-    return sorted(found, key=lambda hint: COMMON.index(hint[1]) if hint[1] in COMMON else -1)
+    return sorted(found, key=lambda hint: COMMON.index(hint[1]) if hint[1] in COMMON
+                  else -1 - (hint[2] == RESTORE))  # fmt: skip
 
 
 def _is_typed(key: str) -> bool:
@@ -50,7 +59,7 @@ def _is_typed(key: str) -> bool:
     return (len(name) == 1 and name.isascii()) or key == "space"
 
 
-def fitting(found: list[tuple[str, str, str]], width: int) -> list[tuple[str, str, str]]:
+def fitting(found: list[tuple[str, str, str]], width: int, gap: int) -> list[tuple[str, str, str]]:
     """The hints that fit into the width; the last one is always kept."""
     if not found:
         return []
@@ -58,9 +67,9 @@ def fitting(found: list[tuple[str, str, str]], width: int) -> list[tuple[str, st
     room = width - 1 - _cells(last)
     kept = []
     for hint in rest:
-        if _cells(hint) + 3 > room:
+        if _cells(hint) + gap > room:
             break
-        room -= _cells(hint) + 3
+        room -= _cells(hint) + gap
         kept.append(hint)
     return [*kept, last]
 
@@ -69,12 +78,12 @@ def _cells(hint: tuple[str, str, str]) -> int:
     return cell_len(hint[0]) + 1 + cell_len(hint[1])
 
 
-def key_line(shown: list[tuple[str, str, str]], palette: Palette) -> Line:
+def key_line(shown: list[tuple[str, str, str]], gap: int, palette: Palette) -> Line:
     """Bright keys with dim descriptions."""
     spans: Line = [(" ", None)]
     for i, (key, description, _) in enumerate(shown):
         if i:
-            spans.append(("   ", None))
+            spans.append((" " * gap, None))
         spans += [(key, style(palette.headline, bold=True)),
                   (f" {description}", style(palette.label))]  # fmt: skip
     return spans
@@ -90,6 +99,8 @@ class KeyBar(Panel, can_focus=False):
     bindings: reactive[list[ActiveBinding]] = reactive(list)
     hidden: reactive[frozenset[str]] = reactive(frozenset)
     renamed: reactive[Mapping[str, str]] = reactive(dict)
+    lacking: reactive[str] = reactive("")  # the panels that the user has hidden
+    leads: reactive[str] = reactive("")  # where esc leads, if that is worth a hint
 
     def on_mount(self) -> None:
         """Update with the focus."""
@@ -101,23 +112,24 @@ class KeyBar(Panel, can_focus=False):
             self.bindings = list(self.screen.active_bindings.values())
 
     @property
-    def shown(self) -> list[tuple[str, str, str]]:
-        """The hints that fit."""
+    def shown(self) -> tuple[list[tuple[str, str, str]], int]:
+        """The hints that fit, and the gap between them: a narrower one where that shows more."""
         typing = isinstance(self.screen.focused, Input | TextArea)
-        return fitting(
-            hints(self.bindings, self.hidden, typing=typing, renamed=self.renamed), self.size.width
-        )
+        found = hints(self.bindings, self.hidden, typing=typing, renamed=self.renamed,
+                      lacking=self.lacking, leads=self.leads)  # fmt: skip
+        gap = 3 if len(fitting(found, self.size.width, 3)) == len(found) else 2
+        return fitting(found, self.size.width, gap), gap
 
     def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - a hook's
-        return [key_line(self.shown, self.palette)]
+        return [key_line(*self.shown, self.palette)]
 
     async def on_click(self, event: events.Click) -> None:
         """Run the clicked key's action."""
-        place = 1
-        for hint in self.shown:
+        place, (shown, gap) = 1, self.shown
+        for hint in shown:
             if place <= event.x < place + _cells(hint):
                 for active in self.bindings:
                     if active.binding.action == hint[2]:
                         await self.app.run_action(active.binding.action, active.node)
                         return
-            place += _cells(hint) + 3
+            place += _cells(hint) + gap

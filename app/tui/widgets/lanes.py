@@ -7,8 +7,9 @@ from textual.binding import Binding, BindingType
 from textual.reactive import reactive
 
 from app.feed.snapshot import ShownGroup, ShownRollout, Snapshot
+from app.inspector.dialogue import Piece, flow
 from app.inspector.groups import letter
-from app.text.numbers import short, signed
+from app.text.numbers import seconds, short, signed
 from app.text.prompt_text import question
 from app.text.safe_text import cell_len, clip, clip_start, wrap
 from app.tui.looks.colours import Palette, style
@@ -36,16 +37,29 @@ def largest_push(group: ShownGroup) -> float:
     return max((abs(one.advantage) for one in group.rollouts if one.advantage), default=1.0)
 
 
-def end_mark(rollout: ShownRollout) -> str:
-    """How an answer ended: ▪ by itself, [cut] at the length limit, ▌ unfinished."""
+def waits_since(rollout: ShownRollout) -> float | None:
+    """When the environment of an answer was asked for the reply that has not come yet."""
+    return rollout.waits_since if isinstance(rollout, BoardRollout) else None
+
+
+def end_mark(rollout: ShownRollout, now: float = 0.0) -> str:
+    """How an answer ended: ▪ by itself, [cut] at the length limit, ▌ unfinished.
+
+    An answer with an environment may have failed, have no turn left, or wait for a reply.
+    """
+    since = waits_since(rollout)
+    if since is not None:
+        return f" ⚙ {seconds(max(0.0, now - since))}"
     if rollout.finish is None:
         return "▌"
-    return " [cut]" if rollout.finish in CUT else "▪"
+    ends = {"environment_error": " [failed]", "turns": " [no turn left]"}
+    return ends.get(rollout.finish, " [cut]" if rollout.finish in CUT else "▪")
 
 
 def lane_lines(
-    rollout: ShownRollout, width: int, rows: int, palette: Palette, largest: float
-) -> list[Line]:
+    rollout: ShownRollout, width: int, rows: int, palette: Palette, largest: float,
+    now: float = 0.0,
+) -> list[Line]:  # fmt: skip
     """One answer in `rows` lines: name, push and reward on the left, then its text."""
     lead: Line = [(f"{letter(rollout.index):>2} ", style(palette.text))]
     if isinstance(rollout, BoardRollout):
@@ -57,27 +71,39 @@ def lane_lines(
         lead.append((f"{arrow(rollout.advantage)}{push:>5} ", look))
         lead.append((f"{short(rollout.reward):>4}  ", style(palette.text)))
     room = width - LEAD
-    mark = end_mark(rollout)
-    text_style = style(palette.text)
+    mark = end_mark(rollout, now)
+    looks = {False: style(palette.text), True: style(palette.label)}
     parts = _text_rows(rollout, mark, room, rows)
     lines: list[Line] = []
     for i, part in enumerate(parts):
         start: Line = lead if i == 0 else [(" " * LEAD, None)]
         last = i == len(parts) - 1
         tail: Line = [(mark, style(_mark_colour(rollout, palette)))] if last and mark else []
-        lines.append([*start, (part, text_style), *tail])
+        lines.append([*start, *((text, looks[is_reply]) for text, is_reply in part), *tail])
     return lines + [[]] * (rows - len(lines))
 
 
 def _mark_colour(rollout: ShownRollout, palette: Palette) -> int:
     if rollout.finish is None:
-        return palette.accent
-    return palette.warn if rollout.finish in CUT else palette.label
+        return palette.label if waits_since(rollout) is not None else palette.accent
+    colours = {"environment_error": palette.bad, "turns": palette.warn}
+    usual = palette.warn if rollout.finish in CUT else palette.label
+    return colours.get(rollout.finish, usual)
 
 
-def _text_rows(rollout: ShownRollout, mark: str, room: int, rows: int) -> list[str]:
+def _text_rows(rollout: ShownRollout, mark: str, room: int, rows: int) -> list[list[Piece]]:
+    """An answer in at most `rows` lines, the last one with room for the mark."""
     if room <= cell_len(mark) + 1:
-        return [""]
+        return [[]]
+    if rollout.spans:
+        parts = flow(rollout.text, rollout.spans, room, rows) or [[]]
+        if sum(cell_len(text) for text, _ in parts[-1]) + cell_len(mark) > room:
+            parts = flow(rollout.text, rollout.spans, room - cell_len(mark), rows)
+        return parts
+    return [[(part, False)] for part in _plain_rows(rollout, mark, room, rows)]
+
+
+def _plain_rows(rollout: ShownRollout, mark: str, room: int, rows: int) -> list[str]:
     growing = rollout.finish is None
     if rows == 1:
         fit = room - cell_len(mark)
@@ -108,6 +134,7 @@ class Lanes(Panel):
     snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
     place: reactive[int] = reactive(0)
     cursor: reactive[int] = reactive(0)
+    now: reactive[float] = reactive(0.0, repaint=False)
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("answers", **kwargs)
@@ -124,6 +151,12 @@ class Lanes(Panel):
     def topic(self) -> str:
         return "panel:answers"
 
+    def watch_now(self) -> None:
+        """Count the seconds of those that wait for their environment."""
+        group = self.group
+        if group is not None and any(waits_since(one) is not None for one in group.rollouts):
+            self.refresh()
+
     def watch_place(self) -> None:
         """Show the new prompt from its first answer."""
         self._top = 0
@@ -138,7 +171,9 @@ class Lanes(Panel):
             return _empty(self.snapshot, width, palette)
         names = f"{letter(0)}–{letter(len(group.rollouts) - 1)}" if group.rollouts else ""
         self.title = f"answers to {ORIGINS[group.origin]} {group.index + 1}"
-        self.note = names
+        waiting = sum(waits_since(one) is not None for one in group.rollouts)
+        about = f"⚙ {waiting} wait{'s' if waiting == 1 else ''}" if waiting else names
+        self.note_first(f"step {self.snapshot.groups_step} · {about}", about)
         lines = self._prompt(group, width, height)
         self._head = len(lines)
         return lines + self._lanes(group, width, height - len(lines))
@@ -174,7 +209,7 @@ class Lanes(Panel):
         largest = largest_push(group)
         lines: list[Line] = []
         for rollout in group.rollouts[self._top : self._top + shown]:
-            block = lane_lines(rollout, width - 1, self._rows, self.palette, largest)
+            block = lane_lines(rollout, width - 1, self._rows, self.palette, largest, self.now)
             marked = self.has_focus and rollout.index == group.rollouts[cursor].index
             edge = ("▌" if marked else " ", style(self.palette.accent))
             lines += [[edge, *line] for line in block]

@@ -1,27 +1,34 @@
-"""The narrator's sentence as one panel."""
+"""The narrator's sentences as one panel."""
 
 from typing import ClassVar
 
 from textual.reactive import reactive
 
-from app.text.safe_text import wrap
+from app.text.safe_text import cell_len, safe, wrap
 from app.tui.looks.colours import style
 from app.tui.widgets.panel import Line, Panel
 
 
 class NarratorLine(Panel, can_focus=False):
-    """One sentence, wrapped to the height of the panel."""
+    """Whole sentences, as many as fit; only one that is longer than the panel is wrapped."""
 
-    DEFAULT_CSS = "NarratorLine { height: 1; }"
+    DEFAULT_CSS = "NarratorLine { height: 2; }"
     framed: ClassVar[bool] = False
     ALLOW_MAXIMIZE = False
 
-    sentence: reactive[str] = reactive("")
+    sentences: reactive[tuple[str, ...]] = reactive(())
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """A mark and the sentence."""
+        """A mark and the sentences."""
         palette = self.palette
-        lines = wrap(self.sentence, width - 4, height)
+        lines = wrap(self.sentences[0], width - 4, height) if self.sentences else []
+        for sentence in map(safe, self.sentences[1:]):
+            room = width - 5 - cell_len(sentence)
+            place = next((i for i, line in enumerate(lines) if cell_len(line) <= room), None)
+            if place is not None:
+                lines[place] += f" {sentence}"
+            elif len(lines) < height and room >= -1:
+                lines.append(sentence)
         mark = style(palette.accent)
         return [
             [(" ▸ " if i == 0 else "   ", mark), (line, style(palette.headline))]

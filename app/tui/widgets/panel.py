@@ -12,16 +12,19 @@ from typing import Any, ClassVar, Self
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.color import Color
 from textual.geometry import Offset, Region, Size
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from app.text.safe_text import cell_len, clip, safe
+from app.text.safe_text import cell_len, clip, safe, wrap
 from app.tui.looks.colours import Palette, palette_of, style
 
 Span = tuple[str, Style | None]
 Line = list[Span]
+
+BLACK = Color(0, 0, 0)  # no filter in use looks at the background
 
 HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
@@ -41,7 +44,6 @@ class Panel(Widget, can_focus=True):
         self.title, self.note = title, ""
         self._strips: list[Strip] = []
         self._painted: list[Line] = []
-        self._with_offsets = True
         self._drawn_for: tuple[Size, str, bool] | None = None
 
     # -- for subclasses ---------------------------------------------------------------------
@@ -57,6 +59,11 @@ class Panel(Widget, can_focus=True):
     def copy_text(self) -> str:
         """The text that `y` copies."""
         return ""
+
+    def note_first(self, *texts: str) -> None:
+        """Take as the note the first text that fits beside the title."""
+        room = self.size.width - cell_len(self.title) - 8
+        self.note = next((text for text in texts if cell_len(text) <= room), "")
 
     @property
     def palette(self) -> Palette:
@@ -149,17 +156,23 @@ class Panel(Widget, can_focus=True):
         return _strip([("╰" + "─" * max(0, self.size.width - 2) + "╯", line)], base)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Lines for the compositor; overrides Textual."""
-        self._with_offsets = False
-        try:
-            return super().render_lines(crop)
-        finally:
-            self._with_offsets = True
+        """Lines for the compositor; overrides Textual, whose borders and padding no panel has."""
+        if self._drawn_for != self._key():
+            self._draw()
+        strips = [self._line(y) for y in crop.line_range]
+        for line_filter in self.get_line_filters():
+            strips = [strip.apply_filter(line_filter, BLACK) for strip in strips]
+        if crop.column_span == (0, self.size.width):
+            return strips
+        return [strip.crop(*crop.column_span) for strip in strips]
 
     def render_line(self, y: int) -> Strip:
         """One line with the offsets needed for selection by mouse; overrides Textual."""
         if self._drawn_for != self._key():
             self._draw()
+        return self._line(y).apply_offsets(0, y)
+
+    def _line(self, y: int) -> Strip:
         if y >= len(self._strips):
             return Strip.blank(self.size.width, style(None, self.palette.paper))
         strip = self._strips[y]
@@ -170,7 +183,7 @@ class Panel(Widget, can_focus=True):
             marked = self.screen.get_component_rich_style("screen--selection")
             before, middle, after = strip.divide([start, end, strip.cell_length])
             strip = Strip.join([before, middle.apply_style(marked), after])
-        return strip.apply_offsets(0, y) if self._with_offsets else strip
+        return strip
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text; overrides Textual."""
@@ -187,6 +200,11 @@ class Panel(Widget, can_focus=True):
     def on_descendant_blur(self) -> None:
         """Dim the frame."""
         self.refresh()
+
+
+def paragraph(text: str, width: int, most: int, colour: int) -> list[Line]:
+    """Text in one colour, wrapped into at most `most` lines."""
+    return [[(part, style(colour))] for part in wrap(text, width, most)]
 
 
 def _fitted(line: Iterable[Span], width: int) -> Line:

@@ -5,7 +5,7 @@ from typing import ClassVar
 from textual.reactive import reactive
 
 from app.feed.snapshot import PHASES, Snapshot
-from app.text.numbers import seconds, short, with_unit
+from app.text.numbers import seconds, share, short, with_unit
 from app.text.safe_text import cell_len, clip
 from app.tui.looks.colours import Palette, style
 from app.tui.widgets.panel import Line, Panel
@@ -14,20 +14,21 @@ BAR = 12
 NAMES = {"load": "loading model", "evaluate": "held-out", "checkpoint": "checkpoint"}
 
 
-def bar(share: float, width: int) -> tuple[str, str]:
+def bar(part: float, width: int) -> tuple[str, str]:
     """The filled and the empty part of a progress bar."""
-    half = round(max(0.0, min(1.0, share)) * width * 2)
+    half = round(max(0.0, min(1.0, part)) * width * 2)
     full = "━" * (half // 2) + ("╸" if half % 2 else "")
     return full, "─" * (width - len(full))
 
 
 def phase_line(snapshot: Snapshot, now: float, width: int, palette: Palette) -> Line:
     """Phases on the left, numbers on the right; the least important numbers are dropped first."""
-    left = _phases(snapshot, now, palette)
+    left = _phases(snapshot, now, width, palette)
     right = _numbers(snapshot)
     used = sum(cell_len(text) for text, _ in left)
     while right and used + sum(len(text) + 2 for text in right) + 1 > width:
-        right.pop(0)
+        whole, comma, _ = right.pop(0).partition(", ")
+        right = [whole, *right] if comma else right
     dim = style(palette.label)
     tail = "  ".join(right)
     gap = max(1, width - used - len(tail) - 1)
@@ -45,21 +46,34 @@ def _numbers(snapshot: Snapshot) -> list[str]:
     if snapshot.tokens_per_second:
         found.append(f"{short(snapshot.tokens_per_second)} tok/s")
     if snapshot.step_seconds is not None:
-        found.append(f"{short(snapshot.step_seconds)} s/step")
+        spent = spent_in(snapshot)
+        most = max(spent, key=spent.__getitem__, default="")
+        part = f", {share(spent[most] / snapshot.step_seconds)} {most}" if spent else ""
+        found.append(f"{short(snapshot.step_seconds)} s/step{part if snapshot.active else ''}")
     if snapshot.eta is not None and snapshot.active:
         found.append(f"{seconds(snapshot.eta)} left")
     return found
 
 
-def _phases(snapshot: Snapshot, now: float, palette: Palette) -> Line:
+def spent_in(snapshot: Snapshot) -> dict[str, float]:
+    """Seconds of a step in each phase, smoothed as its own are, and in what is no phase."""
+    views = {name: snapshot.series.get(f"time/{name}") for name in PHASES}
+    spent = {name: view.value for name, view in views.items() if view is not None and view.count}
+    if not spent or not snapshot.step_seconds:
+        return {}
+    return {**spent, "other": max(0.0, snapshot.step_seconds - sum(spent.values()))}
+
+
+def _phases(snapshot: Snapshot, now: float, width: int, palette: Palette) -> Line:
     dim, text = style(palette.label), style(palette.text)
     board = snapshot.board
     if snapshot.status == "empty":
         return [(" no run", dim)]
     if not snapshot.active:
+        worked = f"  {seconds(snapshot.elapsed)} of work"
+        room = width - cell_len(snapshot.status + worked) - 2
         return [(f" {snapshot.status}", style(_status_colour(snapshot, palette), bold=True)),
-                (f"  {seconds(snapshot.elapsed)} of work", dim),
-                *_last_step(snapshot, palette)]  # fmt: skip
+                (worked, dim), *_usual_step(spent_in(snapshot), room, palette)]  # fmt: skip
     spans: Line = []
     extra = board.phase if board.phase and board.phase not in PHASES else ""
     for name in (*PHASES, *([extra] if extra else ())):
@@ -75,15 +89,22 @@ def _phases(snapshot: Snapshot, now: float, palette: Palette) -> Line:
     return spans or [(" starting", text)]
 
 
-def _last_step(snapshot: Snapshot, palette: Palette) -> Line:
-    """The phases of the last step, of a run that has ended."""
-    spans: Line = []
-    for name in PHASES:
-        spent = snapshot.metrics.get(f"time/{name}")
-        if spent is not None:
-            spans += [(f"  {name} ", style(palette.text)),
-                      (seconds(spent), style(palette.label))]  # fmt: skip
-    return spans
+def _usual_step(spent: dict[str, float], room: int, palette: Palette) -> Line:
+    """The phases of a step, the slowest marked; the shortest join the rest where it is narrow."""
+    most = max(spent, key=spent.__getitem__, default="")
+    while True:
+        spans: Line = []
+        for name, took in spent.items():
+            slow = name == most
+            spans += [(f"  {name} ", style(palette.headline if slow else palette.text, bold=slow)),
+                      (seconds(took), style(palette.label)),
+                      (" ◂ slowest" if slow else "", style(palette.accent))]  # fmt: skip
+        folded = spent.keys() - {"other", most}
+        if not folded or sum(cell_len(text) for text, _ in spans) <= room:
+            return spans
+        least = min(folded, key=spent.__getitem__)
+        spent = {**spent, "other": spent["other"] + spent[least]}
+        del spent[least]
 
 
 def _running(snapshot: Snapshot, name: str, now: float, palette: Palette) -> Line:

@@ -64,22 +64,28 @@ def top_line(
     if snapshot.status == "empty":
         return [*tabs, (" " * max(0, width - used), None)]
     step = f"step {snapshot.current_step}/{head.total_steps} "
+    alerts = sum(alert.severity != "info" for alert in snapshot.open_alerts)
+    warning = f"▲ {alerts} alert{'s' if alerts > 1 else ''}  " if alerts else ""
     if mark:
         step = f"{mark}  {step}"
     glyph, colour = status_mark(snapshot.status, palette, now)
     what = [head.recipe, f"{head.passes} passes" if head.passes > 1 else ""]
     about = " · ".join(part for part in (head.model, *what) if part)
-    room = width - used - len(step) - 3
+    room = width - used - len(warning + step) - 3
+    if warning and room - 2 < cell_len(head.name or head.id):
+        warning = f"▲{alerts} "
+        room = width - used - len(warning + step) - 3
     if room < 8:
         step = f"{snapshot.current_step}/{head.total_steps} "
-        room = width - used - len(step) - 3
+        room = width - used - len(warning + step) - 3
     name = clip(head.name or head.id, room - 2)
     run: Line = [(" ", None), (f"{glyph} ", style(colour)), (name, style(palette.headline))]
     left = room - 2 - cell_len(name)
     if left > cell_len(about) + 2:
         run.append((f"  {about}", style(palette.label)))
-    gap = width - used - len(step) - sum(cell_len(text) for text, _ in run)
-    return [*tabs, *run, (" " * max(1, gap), None), (step, style(palette.text))]
+    gap = width - used - len(warning + step) - sum(cell_len(text) for text, _ in run)
+    return [*tabs, *run, (" " * max(1, gap), None), (warning, style(palette.warn, bold=True)),
+            (step, style(palette.text))]  # fmt: skip
 
 
 class TopBar(Panel, can_focus=False):

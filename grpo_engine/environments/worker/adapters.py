@@ -14,7 +14,7 @@ from grpo_engine.rewards.worker.main import plain
 LONGEST = 1 << 20  # characters of a reply
 STATE = 100_000  # characters of an environment's attributes as JSON
 
-Await = Callable[[Any], Any]  # waits for an awaitable, returns everything else as it is
+Await = Callable[..., Any]  # calls a function, and waits for its value if that is awaitable
 
 
 class UnusableError(Exception):
@@ -33,7 +33,7 @@ class ToolEpisodes:
         reset = getattr(self.instance, "reset", None)
         if reset is None:
             return {"text": "", "messages": []}
-        text = wait(reset(**row))
+        text = wait(reset, **row)
         if text is not None and not isinstance(text, str):
             raise UnusableError(f"reset returned {kind(text)}, not a text or None")
         return {"text": checked_length(text or ""), "messages": []}
@@ -46,7 +46,7 @@ class ToolEpisodes:
             result = ""
             if not error:
                 try:
-                    result = str(wait(self.tools[call.name](**call.arguments)))
+                    result = str(wait(self.tools[call.name], **call.arguments))
                 except Exception as raised:
                     failed = f"{type(raised).__name__}: {raised}".removesuffix(": ")
                     error = str(raised)
@@ -60,9 +60,8 @@ class ToolEpisodes:
         return {"messages": messages, "done": not made, "calls": made}
 
     def finish(self, wait: Await) -> Any:
-        """The reward and the attributes at the end."""
         get_reward = getattr(self.instance, "get_reward", None)
-        reward = None if get_reward is None else wait(get_reward())
+        reward = None if get_reward is None else wait(get_reward)
         return {"reward": number(reward, "get_reward"), "state": attributes(self.instance)}
 
 
@@ -75,12 +74,12 @@ class ProtocolEpisodes:
     def reset(self, row: Mapping[str, Any], seed: int, index: int, wait: Await) -> Any:
         """Begin an episode with further messages of the prompt."""
         given = {"index": index} if "index" in parameters(self.instance.reset) else {}
-        messages = wait(self.instance.reset(row, seed, **given))
+        messages = wait(self.instance.reset, row, seed, **given)
         return {"text": "", "messages": checked_messages(messages, "reset")}
 
     def step(self, answer: str, wait: Await) -> Any:
         """Reply to an answer."""
-        reply = wait(self.instance.step(answer))
+        reply = wait(self.instance.step, answer)
         if not isinstance(reply, Reply):
             raise UnusableError(f"step returned {kind(reply)}, not a Reply")
         messages = checked_messages(reply.messages, "step")
@@ -97,7 +96,6 @@ class ProtocolEpisodes:
         }  # fmt: skip
 
     def finish(self, wait: Await) -> Any:  # noqa: ARG002 - as the others
-        """The attributes at the end."""
         return {"reward": None, "state": attributes(self.instance)}
 
 

@@ -33,7 +33,6 @@ class Call:
 
 
 def find_calls(answer: str) -> list[Call]:
-    """The calls of an answer in their order."""
     return [_read(text.strip()) for text in CALL.findall(answer)]
 
 

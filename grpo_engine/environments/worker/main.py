@@ -6,6 +6,8 @@ thread cannot be stopped.
 """
 
 import asyncio
+import copy
+import functools
 import inspect
 import os
 import select
@@ -14,11 +16,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any
 
 from grpo_engine import names
+from grpo_engine.environments.worker import verifiers
 from grpo_engine.environments.worker.adapters import (
     ProtocolEpisodes,
     ToolEpisodes,
@@ -26,12 +30,13 @@ from grpo_engine.environments.worker.adapters import (
     has_own_protocol,
     tools_of,
 )
-from grpo_engine.errors import EngineError, RewardError
+from grpo_engine.errors import BrokenEnvironmentError, EngineError
 from grpo_engine.rewards.worker.frames import read_frame, write_frame
 from grpo_engine.rewards.worker.main import HERE, connect, described, leave
 
-FORMS = "file.py:name or module:name"
+FORMS = "a package's name, file.py:name or module:name"
 THREADS = 64  # calls at a time
+NEEDS_MAIN = "signal only works in main thread"  # Python's words
 TICK = 0.1  # seconds between looks at the time limits
 
 
@@ -48,19 +53,64 @@ class _Call:
     thread: int = 0
 
 
+class MainThread:
+    """Makes the calls that handle signals, such as those with a time limit of their own."""
+
+    def __init__(self) -> None:
+        self.woken, self._wake = os.pipe()
+        self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+
+    def make(self, call: Callable[[], Any]) -> Any:
+        """Have a call of another thread made, and wait for its value."""
+        made: Future[Any] = Future()
+        self._calls.put((call, made))
+        os.write(self._wake, b".")
+        return made.result()
+
+    def make_next(self) -> None:
+        """Make the call that has waited longest."""
+        os.read(self.woken, 1)
+        call, made = self._calls.get()
+        try:
+            made.set_result(call())
+        except BaseException as error:
+            made.set_exception(error)
+
+
 class Server:
     """The environments by name, their episodes by slot, and the calls that run."""
 
-    def __init__(self, reply: int) -> None:
-        self.reply = reply
+    def __init__(self, reply: int, main: "MainThread | None" = None) -> None:
+        self.reply, self.main = reply, main
         self.sending = threading.Lock()
         self.make: dict[str, Callable[[], Any]] = {}
         self.files: dict[str, str] = {}
         self.episodes: dict[tuple[str, int], Any] = {}
         self.calls: dict[int, _Call] = {}
-        self.pool = ThreadPoolExecutor(THREADS)
+        self.pool = ThreadPoolExecutor(THREADS, "environment")
         self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        self.awaiting = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.awaiting.start()
+
+    def close(self) -> None:
+        """End the threads that have no call, and cancel what is awaited."""
+
+        async def cancel() -> None:
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            self.loop.call_soon(self.loop.stop)
+
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        asyncio.run_coroutine_threadsafe(cancel(), self.loop)
+        self.awaiting.join(1.0)
+        if not self.awaiting.is_alive():
+            self.loop.close()
+
+    def find(self, name: str, what: str) -> tuple[Any, str]:
+        """The object that a setting names, and its source file."""
+        names.refuse_given(name, what)
+        wanted = names.Wanted(f"{what} {name}", BrokenEnvironmentError, FORMS)
+        return names.brought("environments", name, wanted) or names.find(name, wanted)
 
     def send(self, frame: Mapping[str, Any]) -> None:
         """Send a reply; calls end in any order."""
@@ -76,17 +126,19 @@ class Server:
         self.pool.submit(self.run, frame["id"])
 
     def load(self, frame: Mapping[str, Any]) -> dict[str, Any]:
-        """Load tools and environments; describe them."""
         what = ""
         try:
             tools: dict[str, Callable[..., Any]] = {}
             for name in frame["tools"]:
                 what = f"tool {name}"
-                tool, self.files[name] = names.find(name, names.Wanted(what, RewardError, FORMS))
+                tool, self.files[name] = self.find(name, "tool")
                 tools[getattr(tool, "__name__", name)] = tool
             found = {}
             for key, name in frame["environments"].items():
                 what = f"environment {name}"
+                if name.startswith(verifiers.PREFIX):
+                    found[key] = self.load_package(key, name, tools, frame["options"])
+                    continue
                 found[key] = self.load_one(key, name, tools, describes=frame["describes"])
         except EngineError as error:
             return {"ok": False, "message": str(error), "where": "", "traceback": ""}
@@ -105,10 +157,10 @@ class Server:
                 "name": "tools", "rewards": False, "by_turn": False, "file": "",
                 "tools": schemas(tools) if describes else [],
             }  # fmt: skip
-        factory, file = names.find(name, names.Wanted(f"environment {name}", RewardError, FORMS))
+        factory, file = self.find(name, "environment")
         self.files[key] = file
-        if not callable(factory):
-            raise RewardError(f"environment {name}: {type(factory).__name__} is not callable")
+        if not callable(factory):  # an instance: each rollout gets a copy
+            factory = functools.partial(copy.deepcopy, factory)
 
         def make() -> Any:
             instance = factory()
@@ -120,16 +172,16 @@ class Server:
         if not describes:
             return {}
         made = make()
-        title = str(getattr(factory, "__name__", name))
+        title = type(made.instance).__name__
         if isinstance(made, ProtocolEpisodes):
             if tools:
-                raise RewardError(
+                raise BrokenEnvironmentError(
                     f"environment {name} replies to whole answers, so task.tools cannot be called "
                     "beside it; make them methods of a class without `step`"
                 )
             return {"name": title, "rewards": True, "by_turn": True, "file": file, "tools": []}
         if not made.tools:
-            raise RewardError(
+            raise BrokenEnvironmentError(
                 f"environment {name} has neither `reset(row, seed)` and `step(answer)` nor public "
                 "methods that could be tools"
             )
@@ -142,6 +194,20 @@ class Server:
             "file": file,
             "tools": offered,
         }
+
+    def load_package(
+        self, key: str, name: str, tools: Mapping[str, Callable[..., Any]],
+        options: Mapping[str, Any],
+    ) -> dict[str, Any]:  # fmt: skip
+        """Load the environment of a verifiers package, once for all episodes."""
+        if tools:
+            raise BrokenEnvironmentError(f"environment {name} has its own tools; empty task.tools")
+        environment = verifiers.load(name, options)
+        self.make[key] = lambda: verifiers.Episodes(environment)
+        return {
+            "name": name.removeprefix(verifiers.PREFIX), "rewards": True, "by_turn": False,
+            "file": "", "tools": verifiers.tools(environment),
+        }  # fmt: skip
 
     def run(self, number: int) -> None:
         """Make one call and send its result, unless it was reported as late."""
@@ -159,7 +225,13 @@ class Server:
     def made(self, frame: Mapping[str, Any], limit: float) -> dict[str, Any]:
         """Carry out a request; after a loss of the process the episode is repeated first."""
 
-        def wait(value: Any) -> Any:
+        def wait(function: Callable[..., Any], /, *args: Any, **given: Any) -> Any:
+            try:
+                value = function(*args, **given)
+            except ValueError as error:
+                if self.main is None or not str(error).startswith(NEEDS_MAIN):
+                    raise
+                value = self.main.make(functools.partial(function, *args, **given))
             if not inspect.isawaitable(value):
                 return value
 
@@ -198,7 +270,6 @@ class Server:
     def failure(
         self, error: BaseException, frame: Mapping[str, Any], limit: float
     ) -> dict[str, Any]:
-        """The reply for a call that raised."""
         if isinstance(error, TooLateError):
             return {"ok": False, "kind": "timeout", "where": "", "message": late(limit)}
         if isinstance(error, UnusableError):
@@ -235,7 +306,6 @@ def line_of(thread: int) -> str:
 
 
 def schemas(tools: Mapping[str, Callable[..., Any]]) -> list[dict[str, Any]]:
-    """The tools' JSON schemas, from signatures and docstrings."""
     from transformers.utils.chat_template_utils import get_json_schema
 
     found = []
@@ -243,7 +313,7 @@ def schemas(tools: Mapping[str, Callable[..., Any]]) -> list[dict[str, Any]]:
         try:
             found.append(get_json_schema(tool))
         except Exception as error:  # users' code may raise anything
-            raise RewardError(
+            raise BrokenEnvironmentError(
                 f"tool {name} cannot be described to the model ({error}); give it a docstring with "
                 "a line for each parameter under `Args:`, and types"
             ) from error
@@ -253,14 +323,17 @@ def schemas(tools: Mapping[str, Callable[..., Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     """Serve until the request pipe closes."""
     request, reply = connect()
-    server = Server(os.dup(reply))
+    main = MainThread()
+    server = Server(os.dup(reply), main)
     while True:
-        if not select.select([request], [], [], TICK)[0]:
-            server.report_late()
+        ready = select.select([request, main.woken], [], [], TICK)[0]
+        server.report_late()
+        if main.woken in ready:
+            main.make_next()
+        if request not in ready:
             continue
         frame = read_frame(request)
         if frame is None:
             break
-        server.report_late()
         server.accept(frame)
     leave()

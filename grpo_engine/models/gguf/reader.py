@@ -44,8 +44,6 @@ class TensorInfo:
 
 @dataclass(slots=True)
 class GgufFile:
-    """An open GGUF file."""
-
     path: Path
     data: memoryview
     place: int = 0

@@ -196,7 +196,6 @@ def _settings(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
 
 
 def add(writer: GGUFWriter, folder: Path, config: Mapping[str, Any]) -> None:
-    """Write the tokenizer of a model folder into a GGUF file."""
     content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     model, rows = content["model"], int(config["vocab_size"])
     if model.get("type") != "BPE":

@@ -1,1 +1,1 @@
-"""The embedded starter model, which ships with the package, and how it is made."""
+"""The embedded models, which ship with the package."""

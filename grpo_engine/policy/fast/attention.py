@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import mlx.nn as nn
 
-from grpo_engine.policy.fast.caches import BiasedCache, Layout, PrefixCache
+from grpo_engine.policy.fast.caches import BiasedCache, Layout, PackedCache, PrefixCache
 from grpo_engine.policy.head import LOG2_E
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.structure import agrees
@@ -80,6 +80,17 @@ def attend(queries: mx.array, own: Seen, prompt: Seen | None = None) -> mx.array
     return out.transpose(0, 2, 4, 1, 3, 5).reshape(rows, new, heads * width)
 
 
+def attend_one(queries: mx.array, own: Seen) -> mx.array:
+    """`attend` for one new token per row in half the operations, [B, H, 1, D] -> [B, 1, HD]."""
+    rows, kinds = own.keys.shape[:2]
+    scores = queries.reshape(rows, kinds, -1, queries.shape[3]) @ own.keys.swapaxes(2, 3)
+    if own.bias is not None:
+        scores = scores + own.bias
+    weights = powers(scores - scores.max(axis=-1, keepdims=True))
+    out = (weights @ own.values) / weights.sum(axis=-1, keepdims=True)
+    return out.reshape(rows, 1, -1)
+
+
 def _softmax(parts: Sequence[mx.array]) -> tuple[list[mx.array], mx.array]:
     """Numerators of one softmax over the last axes of all parts, and their sum."""
     top = parts[0].max(axis=-1, keepdims=True)
@@ -143,8 +154,13 @@ def _probed(block: Any, probe: mx.array, *, quick: bool) -> list[mx.array]:
     layout = Layout((5, 5), 5, (0, 0))
     shared = cache.spread(layout)
     mask = shared.make_mask(5)
-    found.append(_call(block, probe, shared) if quick else block(probe, mask, cache=shared))
-    return found
+    if not quick:
+        found.append(block(probe, mask, cache=shared))
+        return [*found, found[-1]]
+    found.append(_call(block, probe, shared))
+    packed = PackedCache((5,), (5, 5), 5, layout)
+    whole = mx.concatenate([probe[0], probe[0], probe[1]])
+    return [*found, _call(block, whole[None], packed)[0, 5:].reshape(probe.shape)]
 
 
 def _serves(cache: Any, mask: Any, new: int) -> bool:
@@ -160,7 +176,7 @@ def _serves(cache: Any, mask: Any, new: int) -> bool:
         return mask is cache.layout.mask(new, None)
     if isinstance(cache, BiasedCache):
         return cache.window is None and mask is cache.make_mask(new)
-    return False
+    return isinstance(cache, PackedCache)
 
 
 def _call(block: Any, x: mx.array, cache: Any) -> mx.array:
@@ -171,27 +187,52 @@ def _call(block: Any, x: mx.array, cache: Any) -> mx.array:
 
     queries = heads(block.q_proj(x), block.n_heads)
     keys = heads(block.k_proj(x), block.n_kv_heads)
-    values = heads(block.v_proj(x), block.n_kv_heads).swapaxes(1, 2)
+    values = heads(block.v_proj(x), block.n_kv_heads)
     if "q_norm" in block:
         queries, keys = block.q_norm(queries), block.k_norm(keys)
-    if new == 1:  # a decode step is dominated by small operations: rotate both at once
+    if isinstance(cache, PackedCache):
+        out = _packed(block, queries, keys, values, cache)
+    else:
+        out = _rotated(block, queries, keys, values, cache)
+    projected: mx.array = block.o_proj(out)
+    return projected
+
+
+def _packed(
+    block: Any, queries: mx.array, keys: mx.array, values: mx.array, cache: PackedCache
+) -> mx.array:
+    """Attention of prompts and rows in one sequence, [1, N, H, D] -> [1, N, HD]."""
+    heads = (array.squeeze(0) for array in (queries, keys, values))  # [0] has a slow gradient
+    (q, own_q), (k, own_k), (v, own_v) = map(cache.apart, heads)
+    prompt = PrefixCache()
+    ahead = _rotated(block, q, k, v, prompt)
+    after = _rotated(block, own_q, own_k, own_v, prompt.spread(cache.layout))
+    out: mx.array = cache.together(ahead, after)
+    return out[None]
+
+
+def _rotated(
+    block: Any, queries: mx.array, keys: mx.array, values: mx.array, cache: Any
+) -> mx.array:
+    """Attention after the rotation of queries and keys, [B, L, H, D] -> [B, L, HD]."""
+    if queries.shape[1] == 1:  # a decode step is dominated by small operations: rotate both at once
         both = mx.concatenate([queries, keys], axis=2).swapaxes(1, 2)
         both = block.rope(both, offset=cache.offset)
         queries, keys = both[:, : block.n_heads], both[:, block.n_heads :]
     else:
         queries = block.rope(queries.swapaxes(1, 2), offset=cache.offset)
         keys = block.rope(keys.swapaxes(1, 2), offset=cache.offset)
-    queries = queries * (block.scale * LOG2_E)
-    out: mx.array = block.o_proj(_attended(queries, keys, values, cache))
-    return out
+    return _attended(queries * (block.scale * LOG2_E), keys, values.swapaxes(1, 2), cache)
 
 
 def _attended(queries: mx.array, keys: mx.array, values: mx.array, cache: Any) -> mx.array:
     new = queries.shape[2]
     if isinstance(cache, BiasedCache):
-        keys, values = cache.update_and_fetch(keys, values)
+        keys, values = cache.append(keys, values)
+        if cache.prompt is not None:
+            return attend(queries, Seen(keys, values, None), Seen(*cache.prompt, None))
         bias = cache.bias()
-        return attend(queries, Seen(keys, values, None if bias is None else bias[:, None, None]))
+        return attend_one(queries, Seen(keys, values, bias))
     if not cache.shared:
         keys, values = cache.update_and_fetch(keys, values)
         return attend(queries, Seen(keys, values, causal(new, keys.shape[2])))
@@ -209,4 +250,13 @@ def _quick(kind: type, policy: Policy) -> type:
             return _call(self, x, cache)
         return kind.__call__(self, x, mask, cache, **rest)
 
-    return type(f"{kind.__name__}Quick", (kind,), {"__call__": call})
+    return type(f"{kind.__name__}Quick", (kind,), {"__call__": call, "is_quick": True})
+
+
+def reads_prompts_once(policy: Policy) -> bool:
+    """Whether all layers would read the keys of a prompt once for rows that share it."""
+    blocks = [layer.get("self_attn") for layer in policy.model.layers]
+    plain = policy.windows is not None and not any(policy.windows)
+    return policy.fast.fast_attention and plain and all(
+        getattr(block, "is_quick", False) for block in blocks
+    )  # fmt: skip

@@ -1,8 +1,11 @@
 """Caches of a prompt's keys and values that several completions share, with gradients."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import mlx.core as mx
+import numpy as np
 from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.cache import KVCache
 
@@ -66,9 +69,14 @@ class BiasedCache(KVCache):
     """A cache that masks the keys that the next token of each row must not see."""
 
     window: int | None
+    prompt: tuple[mx.array, mx.array] | None  # keys and values that all rows share
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append the next token; return all keys and values."""
+        raise NotImplementedError
+
+    def append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Append the next token; return the rows' own keys and values."""
         raise NotImplementedError
 
     def make_mask(
@@ -156,3 +164,47 @@ class PrefixCache(KVCache):
             )
         index = mx.array(list(rows), dtype=mx.int32)
         return self.keys[index], self.values[index]
+
+
+class PackedCache:
+    """Where the tokens of prompts, and then of their rows, are in one sequence without padding.
+
+    All but attention computes each token for itself, so that one product serves them all.
+    Axes: N tokens; P prompts of at most L tokens; B rows of at most T.
+    """
+
+    def __init__(self, prompts: Sequence[int], rows: Sequence[int], width: int, of: Layout) -> None:
+        self.layout = of
+        self.start = sum(prompts)  # of the rows' tokens
+        mine = np.arange(of.width) < np.array(prompts)[:, None]
+        theirs = np.arange(width) < np.array(rows)[:, None]
+        used = np.concatenate([mine.reshape(-1), theirs.reshape(-1)])
+        self._home = mx.array(np.flatnonzero(used).astype(np.int32))  # [N]
+        places = np.where(used, np.cumsum(used) - 1, 0).astype(np.int32)  # padding: any token
+        self.prompts = mx.array(places[: mine.size].reshape(mine.shape))  # [P, L]
+        self.rows = mx.array(places[mine.size :].reshape(theirs.shape))  # [B, T]
+        self._used = mx.array(mine)[..., None], mx.array(theirs)[..., None]  # [P, L, 1], [B, T, 1]
+        self._full = bool(used.all())
+        # MLX's own gradient of an index is slow: it adds, though no place is taken twice
+        self.apart: Any = mx.custom_function(self._apart)
+        self.apart.vjp(lambda _, given, __: self._together(*given))
+        self.together: Any = mx.custom_function(self._together)
+        self.together.vjp(lambda _, given, __: tuple(
+            part if self._full else part * used
+            for part, used in zip(self._apart(given), self._used, strict=True)
+        ))  # fmt: skip
+
+    def _apart(self, packed: mx.array) -> tuple[mx.array, mx.array]:
+        """[N, ...] -> [P, L, ...] and [B, T, ...]."""
+        if not self._full:
+            return packed[self.prompts], packed[self.rows]
+        first, second = mx.split(packed, [self.start])
+        return mx.unflatten(first, 0, self.prompts.shape), mx.unflatten(second, 0, self.rows.shape)
+
+    def _together(self, prompts: mx.array, rows: mx.array) -> mx.array:
+        """[P, L, ...] and [B, T, ...] -> [N, ...]."""
+        both = mx.concatenate([prompts.flatten(0, 1), rows.flatten(0, 1)])
+        return both if self._full else both[self._home]
+
+    def make_mask(self, N: int, **_: Any) -> None:
+        """No mask: attention makes its own."""

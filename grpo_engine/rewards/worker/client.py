@@ -90,12 +90,10 @@ class RewardWorker:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The functions' unique names in metrics."""
         return tuple(function.name for function in self.functions)
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """One weight per function."""
         return tuple(function.weight for function in self.functions)
 
     @property
@@ -104,7 +102,6 @@ class RewardWorker:
         return self._process.pid if self._process else None
 
     def close(self) -> None:
-        """End the process and its children."""
         if self._process is not None:
             process, self._process = self._process, None
             process.stop()
@@ -129,7 +126,6 @@ class RewardWorker:
         columns: Mapping[str, Sequence[Any]],
         trainer_state: Mapping[str, Any],
     ) -> ScoredRewards:
-        """Score the batch with every function."""
         given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
         batch = {**{k: v for k, v in columns.items() if k not in GIVEN}, **given}
         self._batch = {
@@ -204,7 +200,6 @@ class RewardWorker:
         return unique
 
     def _abandon(self) -> None:
-        """End the process at once."""
         if self._process is not None:
             process, self._process = self._process, None
             process.stop(grace=0)

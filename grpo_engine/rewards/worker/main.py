@@ -92,7 +92,6 @@ class Server:
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def answer(self, frame: Mapping[str, Any]) -> Any:
-        """Handle a request and return the reply."""
         match frame["do"]:
             case "load":
                 return self.load(frame["name"], frame["options"], frame["weight"])
@@ -106,11 +105,9 @@ class Server:
         raise ValueError(f"unknown request {frame['do']!r}")
 
     def find(self, name: str, options: Mapping[str, Any]) -> LoadedReward:
-        """Return the function of this name."""
         return load_reward(name, options)
 
     def load(self, name: str, options: Mapping[str, Any], weight: float) -> Any:
-        """Load one function and describe it."""
         try:
             reward = self.find(name, options)
         except EngineError as error:
@@ -206,7 +203,6 @@ class Server:
     def result(
         self, function: int, output: Any, rows: slice, journal: Journal, started: float
     ) -> Any:
-        """The reply for a call that returned."""
         count = len(self.batch["completions"][rows])
         scores: Scores = read_scores(output, count, self.weights[function])
         return {

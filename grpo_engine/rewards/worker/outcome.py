@@ -52,8 +52,6 @@ class ScoredRewards:
 
 @dataclass(slots=True)
 class Outcome:
-    """Result of one function for the batch."""
-
     values: list[float | None]
     steps: list[Steps | None]
     extras: Mapping[str, list[Any]] = field(default_factory=dict)

@@ -7,21 +7,19 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import grpo_engine
 from grpo_engine.errors import EngineError
+from grpo_engine.platform.interpreter import command
 from grpo_engine.rewards.worker.descendants import MARK, end_all
 from grpo_engine.rewards.worker.frames import GarbledError, pack, take
 
-ROOT = Path(__file__).resolve().parents[3]
-BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); "
 REWARDS = "from grpo_engine.rewards.worker.main import main; main()"
 # Libraries in the worker get one thread each, to leave the cores to the engine.
 ONE_THREAD = (
@@ -89,7 +87,7 @@ class CappedLog:
 
 
 class UserProcess:
-    """A new interpreter in its own process group, which runs this code.
+    """A new interpreter, this one or another, in its own process group, which runs this code.
 
     `interrupted` is polled while `ask` waits. `name` is that of its log and trace in the folder.
     """
@@ -100,6 +98,7 @@ class UserProcess:
         interrupted: Callable[[], bool],
         code: str = REWARDS,
         name: str = "rewards",
+        interpreter: str = "",
     ) -> None:
         self._interrupted = interrupted
         self._log = CappedLog(folder / f"{name}.log")
@@ -119,9 +118,8 @@ class UserProcess:
         self._mark = uuid4().hex
         environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0"}
         environment[MARK] = self._mark
-        arguments = [sys.executable, "-P", "-u", "-c", BOOT + code, str(ROOT), *map(str, fds)]
         self._process = subprocess.Popen(
-            arguments,
+            command(code, *map(str, fds), interpreter=interpreter),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -167,7 +165,8 @@ class UserProcess:
             raise self._died()
         return found
 
-    def _register(self, selector: selectors.BaseSelector) -> None:
+    def register(self, selector: selectors.BaseSelector) -> None:
+        """Have the selector wait for what the process writes, and send what waits."""
         for fd, is_open, act in (
             (self._reply, self._replies, self._receive),
             (self._output, self._writes, self._drain),
@@ -265,11 +264,16 @@ class UserProcess:
             os.close(fd)
 
 
-def wait_for_any(processes: Sequence[UserProcess], seconds: float) -> bool:
+class Waits(Protocol):
+    def register(self, selector: selectors.BaseSelector) -> None:
+        """Have the selector wait for it, with what to do then."""
+
+
+def wait_for_any(processes: Sequence[Waits], seconds: float | None) -> bool:
     """Wait at most this long until a process replies or writes; take what it wrote."""
     with selectors.DefaultSelector() as selector:
         for process in processes:
-            process._register(selector)
+            process.register(selector)
         ready = selector.select(seconds)
         for key, _ in ready:
             key.data()

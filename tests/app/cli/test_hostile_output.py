@@ -12,7 +12,6 @@ import pytest
 from app import exit_codes
 from app.cli.output import data_stdout
 from experiments.db.texts import escape
-from experiments.export.csv import read_csv
 from experiments.export.files import FORMATS
 from experiments.export.rows import WHAT, rows_of
 from experiments.reader import StoreReader
@@ -21,6 +20,7 @@ from experiments.store import ExperimentStore
 from grpo_engine import events as ev
 from tests.app.calls import Cli, caller
 from tests.app.script import HOSTILE, hostile_group
+from tests.experiments.csv_reader import read_csv
 from tests.experiments.made import config, ended, evaluated, finished, put_all, started
 
 NAME = HOSTILE[0] + HOSTILE[2] + HOSTILE[4] + "=cmd|\n## title\r\n" + HOSTILE[3]

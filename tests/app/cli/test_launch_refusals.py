@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app import exit_codes
+from app.cli.startup import leave_to_background
 from app.jobs.launch import LaunchError, detached
 from experiments.errors import StoreError
 from experiments.reader import StoreReader
@@ -68,3 +69,19 @@ def test_a_detached_run_is_refused_in_the_words_of_the_check(store: Path) -> Non
     with pytest.raises(LaunchError, match=r"rewards\.functions: unknown reward 'abc'"):
         detached(config, store)
     assert recorded(store) == (0, 0)
+
+
+def test_a_run_in_the_background_gets_the_same_words_without_detach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[tuple[list[str], bool]] = []
+
+    def start(words: list[str], *, as_json: bool) -> int:
+        started.append((words, as_json))
+        return 3
+
+    monkeypatch.setattr("app.jobs.detach.start_detached", start)
+    monkeypatch.setattr("sys.argv", ["grpo-tui", "train", "--detach", "--steps", "2"])
+    with pytest.raises(SystemExit) as left:
+        leave_to_background(as_json=True)
+    assert (left.value.code, started) == (3, [(["train", "--steps", "2"], True)])

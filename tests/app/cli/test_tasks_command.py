@@ -65,6 +65,7 @@ def test_rows_that_cannot_be_used_are_named_or_counted(
     capsys: pytest.CaptureFixture[str], rows: Path
 ) -> None:
     byte_tokenizer().save_pretrained(rows.parent / "model")
+    capsys.readouterr()  # what transformers says when it is imported
     with rows.open("a") as file:
         file.write('\n{"prompt": "half of \\ud83d", "answer": "1"}\n')
     words = ["tasks", "show", str(rows), "--model", str(rows.parent / "model"),

@@ -14,6 +14,7 @@ from app.feed.narrator import narrate
 from app.feed.run_state import RunState
 from app.feed.series import MOST_BUCKETS, Series
 from app.feed.snapshot import Head, Snapshot
+from app.text.numbers import short
 from experiments.board import Board
 from grpo_engine import events as ev
 from tests.app.script import Script, evaluation, started
@@ -148,7 +149,7 @@ def test_what_was_asked_shows_until_the_engine_answers() -> None:
     state.apply(started())
     state.ask("pause")
     assert state.snapshot().asked == "pause"
-    assert "Pausing at" in narrate(state.snapshot())
+    assert "Pausing at" in narrate(state.snapshot())[0]
     state.apply(ev.RunPaused(step=3))
     assert state.snapshot().asked == ""
     assert state.snapshot().status == "paused"
@@ -247,7 +248,7 @@ def test_the_narrator_speaks_from_the_numbers_of_the_step() -> None:
     groups = [group for group in snapshot.groups if isinstance(group, ev.Group)]
     assert len(groups) == 8
     for place, group in enumerate(groups):
-        sentence = narrate(snapshot, place)
+        sentence = narrate(snapshot, place)[0]
         assert group.prompt_text in sentence
         better = sum((rollout.advantage or 0) > 0 for rollout in group.rollouts)
         if group.no_signal:
@@ -256,7 +257,42 @@ def test_the_narrator_speaks_from_the_numbers_of_the_step() -> None:
             assert f"{better} of 8 did better" in sentence
     dead = sum(bool(group.no_signal) for group in groups)
     if dead > 2:
-        assert f"{dead} of 8 prompts give no learning signal" in narrate(snapshot, 0)
+        assert f"{dead} of 8 prompts give no learning signal" in " ".join(narrate(snapshot, 0))
+
+
+def told(**changes: float) -> list[str]:
+    """What is said of the last step of the scripted run with other metrics."""
+    snapshot = folded()
+    metrics = {**snapshot.metrics, "completions/clipped_ratio": 0.125, "loss": -0.003}
+    metrics |= {name.replace("__", "/"): value for name, value in changes.items()}
+    return [*narrate(replace(snapshot, metrics=metrics, series={}))]
+
+
+def test_the_loss_that_is_explained_is_the_one_on_the_chart() -> None:
+    snapshot = folded()
+    (why,) = (one for one in narrate(snapshot) if one.startswith("Loss"))
+    assert why.split()[1] == short(snapshot.series["loss"].value)
+
+
+def test_the_narrator_says_whether_answers_are_cut() -> None:
+    assert "Step 24: 12% of answers cut at 64 tokens." in told()
+    assert "Step 24: no answer was cut." in told(completions__clipped_ratio=0.0)
+
+
+def test_the_narrator_says_why_a_loss_near_0_is_no_lack_of_learning() -> None:
+    why = "Loss −.003 is near 0: advantages cancel, their gradients do not."
+    assert why in told()
+    assert not any("Loss" in one for one in told(loss=0.06))
+    assert not any("Loss" in one for one in told(grad_norm=0.0))
+    pushed = [replace(one, advantage=1.0) for one in folded().trained[0].rollouts]
+    one_way = replace(folded().trained[0], rollouts=tuple(pushed))
+    snapshot = replace(folded(), trained=(one_way,))
+    assert not any("Loss" in one for one in narrate(snapshot))  # the advantages do not cancel
+
+
+def test_cuts_and_loss_fit_into_one_line_of_a_terminal_of_120_cells() -> None:
+    cut, loss = (one for one in told(loss=-0.0123) if one.startswith(("Step", "Loss")))
+    assert len(f"▲ {cut} {loss}".replace("24", "1234").replace("64", "1024")) <= 116
 
 
 def test_the_held_out_curve_is_of_sampled_answers_and_shows_them_as_they_are() -> None:

@@ -172,7 +172,7 @@ def test_a_sampler_that_drifts_from_the_trainer_is_an_alert(
     severity: str,
 ) -> None:
     from grpo_engine import trainer
-    from grpo_engine.train.samples import Samples, gather
+    from grpo_engine.training.samples import Samples, gather
 
     def drifted(*given: Any) -> Samples:
         samples = gather(*given)

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from app.inspector.terms import group_advantages, group_terms
+from app.inspector.terms import group_terms
 from app.inspector.values import TokenTerm
 from app.inspector.words import why, written_out
-from experiments.values import GroupView, RolloutView, TokenRow, TokenView
+from experiments.values import TokenRow, TokenView
 from grpo_engine.config.recipes import recipe
-from grpo_engine.events import RewardValue, UpdateTotals
+from grpo_engine.events import UpdateTotals
 
 TOTALS = UpdateTotals(rows=8, tokens=200, batch_tokens=50, micro_batches=4)
 SIZES = {"length": 24, "max_length": 64}
@@ -179,20 +179,3 @@ def test_without_what_the_sampler_gave_there_is_no_weight() -> None:
 def test_another_clip_range_changes_what_is_clipped() -> None:
     up, _ = group_terms(TOKENS, recipe("grpo", clip_high=0.5), at=1, max_length=8)
     assert up[0].side == "free"
-
-
-def test_advantages_of_another_recipe_are_made_from_the_rewards() -> None:
-    # rewards 1 and 0: group mean .5, so group_mean gives +.5 and -.5
-    def rollout(index: int, value: float) -> RolloutView:
-        reward = RewardValue(name="accuracy", value=value, weight=1.0, reason="")
-        return RolloutView(
-            key=index, group=1, index=index, text="", reward=value, advantage=9.0, tokens=2,
-            finish="stop", clip_fraction=None, kl=None, rewards=(reward,),
-        )  # fmt: skip
-
-    group = GroupView(
-        key=1, run=1, attempt=1, step=1, index=0, origin="train", example_key="", prompt_hash="",
-        prompt_text="", target="", sampling={}, reward_mean=None, reward_std=None, no_signal="",
-        has_tokens=True, rollouts=(rollout(0, 1.0), rollout(1, 0.0)),
-    )  # fmt: skip
-    assert group_advantages([group], recipe("dr-grpo")) == [[[0.5], [-0.5]]]

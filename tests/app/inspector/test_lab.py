@@ -5,9 +5,24 @@ from dataclasses import replace
 
 import pytest
 
-from app.inspector.lab import KNOBS, changed, differences, turn, what_if
+from app.inspector.lab import (
+    KNOBS,
+    AnswerEffect,
+    Effect,
+    StepNumbers,
+    WhatIf,
+    changed,
+    differences,
+    step_numbers,
+    together,
+    turn,
+    typed,
+    undetermined,
+    what_if,
+)
 from experiments.values import GroupView, RolloutView, TokenRow, TokenView
 from grpo_engine.config.recipes import RECIPES, Recipe, recipe
+from grpo_engine.errors import RecipeError
 from grpo_engine.events import RewardValue, UpdateTotals
 
 TOTALS = UpdateTotals(rows=2, tokens=4)
@@ -40,22 +55,115 @@ def row(index: int, new: float) -> TokenRow:
 TOKENS = TokenView(group=1, prompt_ids=(1,), rows=(row(0, 0.54), row(1, 0.4)))
 
 
+WAS = recipe("grpo", beta=0.0)  # under whose signal, group_standard, nothing below is computed
+MEAN = recipe("grpo", signal="group_mean", beta=0.0)
+
+
+def packed(tokens: TokenView = TOKENS, *groups: GroupView) -> StepNumbers:
+    rows = {(GROUP.index, one.index): one for one in tokens.rows}
+    return step_numbers(1, groups or [GROUP], rows, 8)
+
+
+def asked(how: Recipe, tokens: TokenView = TOKENS, *groups: GroupView) -> WhatIf:
+    return what_if(packed(tokens, *groups), how, WAS)
+
+
+def answers(how: Recipe, tokens: TokenView = TOKENS, *groups: GroupView) -> list[AnswerEffect]:
+    return list(asked(how, tokens, *groups).answers(GROUP.index))
+
+
 def test_a_wider_clip_range_lets_the_push_through() -> None:
     # ratio .54/.4 = 1.35: beyond 1.2, within 1.5; group_mean advantage 1 − .5 = .5
-    base = recipe("grpo", signal="group_mean", beta=0.0, anchor="none")
-    narrow = what_if(TOKENS, [GROUP], GROUP, base, was=base, max_length=8)
-    changed = recipe(base, clip_high=0.5)
-    wide = what_if(TOKENS, [GROUP], GROUP, changed, was=base, max_length=8)
-    assert (narrow.clipped, wide.clipped) == (0.25, 0.0)
+    narrow, wide = asked(MEAN), asked(recipe(MEAN, clip_high=0.5))
+    assert (narrow.effect().measures[0], wide.effect().measures[0]) == (0.25, 0.0)
     # (1.2 x .5 + 1 x .5) / 2 tokens / 2 answers = .275; (1.35 x .5 + .5) / 4 = .29375
-    assert narrow.answers[0].push == pytest.approx(0.275, rel=1e-5)
-    assert wide.answers[0].push == pytest.approx(0.29375, rel=1e-5)
+    assert narrow.answers(0)[0].push == pytest.approx(0.275, rel=1e-5)
+    assert wide.answers(0)[0].push == pytest.approx(0.29375, rel=1e-5)
 
 
-def test_another_recipe_gives_other_advantages() -> None:
-    now, was = recipe("dr-grpo"), recipe("grpo")
-    mean = what_if(TOKENS, [GROUP], GROUP, now, was=was, max_length=8)
-    assert [answer.advantage for answer in mean.answers] == [0.5, -0.5]
+def test_the_measures_of_a_step_are_means_over_tokens_groups_and_updates() -> None:
+    # beta .2: pushes .3 .25 and -.25 -.25 of which k3 = .0408 takes .2 x .0408 / 4 = .00204
+    effect = asked(recipe(MEAN, beta=0.2)).effect()
+    assert effect.measures == pytest.approx(
+        (1 / 4, 1.0, (0.15 - 0.00204 + 0.125 + 0.125 + 0.125) / 4, 0.00204), rel=2e-3
+    )
+    assert (effect.lowest, effect.highest) == pytest.approx((1.0, 1.35))
+    assert effect.loss == pytest.approx(-0.15 - 0.125 + 0.25 + 0.00204, rel=2e-3)
+    assert together([effect]) == effect
+    assert together([effect, replace(effect, lacks=frozenset({"ref"}))]).lacks == {"ref"}
+    twice = together([effect, replace(effect, tokens=12, clipped=0, kl=0.1, with_signal=0)])
+    # 1 of 16 tokens, 1 of 2 groups, means over steps
+    assert twice.measures[:2] == (1 / 16, 1 / 2)
+    assert twice.measures[3] == pytest.approx((0.00204 + 0.1) / 2, rel=2e-3)
+    assert together([effect, replace(effect, kl=None)]).kl is None
+    assert Effect().measures == (None, None, None, None)
+
+
+def test_settings_that_make_no_advantages_leave_those_recorded() -> None:
+    assert [one.advantage for one in answers(recipe(WAS, clip_high=0.5))] == pytest.approx(
+        [0.7] * 2
+    )
+    assert [one.advantage for one in answers(recipe("dr-grpo"))] == [0.5, -0.5]
+
+
+def scored(index: int, value: float | None, other: float) -> RolloutView:
+    rewards = (
+        RewardValue(name="accuracy", value=value, weight=1.0),
+        RewardValue(name="form", value=other, weight=0.5),
+    )
+    return replace(rollout(index, 0.0, 9.0), rewards=rewards)
+
+
+def test_advantages_weigh_the_rewards_that_apply_group_by_group() -> None:
+    # totals 1 + .5 x 2 = 2 and 0 + 0 = 0: mean 1; 0 + .5 x 4 = 2 and (none) + 0 = 0: mean 1
+    first = replace(GROUP, rollouts=(scored(0, 1.0, 2.0), scored(1, 0.0, 0.0)))
+    other = replace(GROUP, index=1, key=2, rollouts=(scored(0, 0.0, 4.0), scored(1, None, 0.0)))
+    for groups in ([first, other], [other, first]):
+        assert [one.advantage for one in answers(MEAN, TOKENS, *groups)] == [1.0, -1.0]
+
+
+def test_a_group_whose_answers_score_alike_has_no_signal() -> None:
+    alike = replace(GROUP, index=1, rollouts=(rollout(0, 1.0, 0.0), rollout(1, 1.0, 0.0)))
+    found = asked(MEAN, TOKENS, GROUP, alike)
+    assert found.effect().measures[1] == 0.5
+    assert (found.effect(0).with_signal, found.effect(1).with_signal) == (1, 0)
+    # it was left out of the update: nothing is missing until a signal pushes it, or an anchor
+    assert found.lacks == frozenset()
+    assert asked(recipe(MEAN, signal="return"), TOKENS, GROUP, alike).lacks == {"tokens"}
+    assert asked(recipe(MEAN, beta=0.1), TOKENS, GROUP, alike).lacks == {"tokens"}
+
+
+def test_what_was_not_recorded_is_named() -> None:
+    bare = replace(
+        TOKENS, rows=tuple(replace(one, reference=(), sampler=()) for one in TOKENS.rows)
+    )
+    assert asked(recipe(MEAN, beta=0.1), bare).lacks == {"ref"}
+    assert asked(recipe(MEAN, beta=0.1), bare).effect().measures[3] is None
+    assert asked(recipe(MEAN, importance_cap=2.0), bare).lacks == {"sampler"}
+    assert asked(recipe(MEAN, entropy_top_quantile=0.5)).lacks == {"entropy"}
+    assert asked(recipe("ppo")).lacks == {"advantages"}
+    assert asked(recipe("grpo-process", beta=0.0)).lacks == {"advantages"}
+    assert asked(recipe("rloo"), bare).lacks == {"advantages"}
+    assert asked(recipe("rloo")).lacks == frozenset()
+
+
+def test_a_penalty_in_the_reward_is_taken_from_the_answers_totals() -> None:
+    # k1 of old .4 to a reference of .2: log 2 a token, twice; rloo with beta .05: totals
+    # 1 - .05 x 2 x .6931 = .9307 and 0; each less the other: .9307 and -.9307
+    far = replace(TOKENS.rows[0], reference=(math.log(0.2),) * 2)
+    tokens = replace(TOKENS, rows=(far, TOKENS.rows[1]))
+    found = answers(recipe("rloo"), tokens)
+    assert [one.advantage for one in found] == pytest.approx([0.93069, -0.93069], rel=1e-4)
+    # another beta of the same signal is another penalty: 1 - .1 x 2 x .6931 = .8614
+    again = what_if(packed(tokens), recipe("rloo", beta=0.1), recipe("rloo")).answers(0)
+    assert again[0].advantage == pytest.approx(0.86137, rel=1e-4)
+
+
+def test_a_step_without_token_numbers_still_has_its_signal() -> None:
+    found = asked(MEAN, replace(TOKENS, rows=()))
+    assert found.effect().measures == (None, 1.0, None, None)
+    assert found.lacks == {"tokens"}
+    assert found.answers(0) == ()
 
 
 @pytest.mark.parametrize("knob", list(KNOBS))
@@ -80,79 +188,100 @@ def test_the_settings_are_the_recipe_the_most_asked_for_and_then_the_rest() -> N
 
 
 def test_an_effect_is_the_mean_over_an_answers_tokens_and_the_sum_of_its_terms() -> None:
-    # answer a: ratios 1.35 and 1, advantages .5: .3 + .25 = .55 halved twice; k3 at 0 is 0
+    # answer a: ratios 1.35 and 1, advantages .5: .3 + .25 = .55 halved twice
     # answer b: ratio 1 twice, -.5: -.5 x 2 / 4
-    base = recipe("grpo", signal="group_mean", beta=0.0)
-    found = what_if(TOKENS, [GROUP], GROUP, base, was=base, max_length=8)
-    first, second = found.answers
+    first, second = answers(MEAN)
     assert (first.advantage, second.advantage) == (0.5, -0.5)
     assert (first.clipped, second.clipped) == (0.5, 0.0)
     assert (first.push, second.push) == pytest.approx((0.275, -0.25), rel=1e-5)
-    # new .54 against a reference of .4: x = log(.54/.4) = .3001, e^-x + x - 1 = .0408; mean .0204
-    assert (first.kl, second.kl) == pytest.approx((0.02042, 0.0), rel=1e-3, abs=1e-7)
-    bare = replace(TOKENS, rows=tuple(replace(one, reference=()) for one in TOKENS.rows))
-    found = what_if(bare, [GROUP], GROUP, base, was=base, max_length=8)
-    assert [answer.kl for answer in found.answers] == [None, None]
+    pushes, stopped = asked(MEAN).pushes(0)
+    assert pushes[0] == pytest.approx([0.15, 0.125], rel=1e-5)
+    assert stopped.tolist() == [[True, False], [False, False]]
 
 
-def test_an_answer_without_tokens_has_no_effect() -> None:
-    empty = replace(
-        TOKENS.rows[0], ids=(), ends=(), sampler=(), old=(), reference=(), passes=(), advantages=()
-    )
-    nothing = replace(TOKENS, rows=(empty,))
-    base = recipe("grpo", beta=0.0)
-    found = what_if(nothing, [GROUP], GROUP, base, was=base, max_length=8)
-    only = found.answers[0]
-    assert (only.advantage, only.clipped, only.kl, only.push) == (0.0, 0.0, None, 0)
-    assert found.clipped == 0.0
+def test_masked_tokens_count_in_no_measure() -> None:
+    rows = (replace(TOKENS.rows[0], mask=(1, 0)), TOKENS.rows[1])
+    found = asked(MEAN, replace(TOKENS, rows=rows))
+    assert found.effect().measures[0] == 1 / 3
+    assert found.answers(0)[0].clipped == 1.0
 
 
-def test_the_lab_takes_the_groups_own_advantages_of_a_step_and_the_last_pass() -> None:
-    # the other group's scores are the other way round; answer b has one pass fewer than a
-    other = replace(GROUP, key=2, rollouts=(rollout(0, 0.0, 0.7), rollout(1, 1.0, -0.7)))
+def test_the_lab_takes_each_answers_last_pass() -> None:
     once = replace(TOKENS.rows[1], passes=TOKENS.rows[1].passes[:1])
-    tokens = replace(TOKENS, rows=(TOKENS.rows[0], once))
-    base = recipe("grpo", signal="group_mean", beta=0.0)
-    for groups in ([GROUP, other], [other, GROUP]):
-        found = what_if(tokens, groups, GROUP, base, was=base, max_length=8)
-        assert [answer.advantage for answer in found.answers] == [0.5, -0.5]
-        assert found.terms[0][0].ratio == pytest.approx(1.35, rel=1e-5)
-
-
-def test_rows_and_rollouts_that_differ_are_an_error_and_unknown_rows_keep_their_advantage() -> None:
-    strange = replace(TOKENS, rows=(replace(TOKENS.rows[0], index=7),))
-    base = recipe("grpo", signal="group_mean", beta=0.0)
-    found = what_if(strange, [GROUP], GROUP, base, was=base, max_length=8)
-    assert found.answers[0].advantage == pytest.approx(0.7)
+    effect = asked(MEAN, replace(TOKENS, rows=(TOKENS.rows[0], once))).effect()
+    assert effect.highest == pytest.approx(1.35, rel=1e-5)
 
 
 def test_recipes_with_advantages_by_token_keep_the_recorded_ones() -> None:
-    tokens = replace(
-        TOKENS, rows=tuple(replace(one, advantages=(0.3, 0.1)) for one in TOKENS.rows)
-    )  # fmt: skip
-    was = recipe("grpo", beta=0.0)
-    found = what_if(tokens, [GROUP], GROUP, recipe("ppo"), was=was, max_length=8)
-    assert found.answers[0].advantage == pytest.approx(0.2)
+    rows = tuple(replace(one, advantages=(0.3, 0.1)) for one in TOKENS.rows)
+    assert answers(recipe("ppo"), replace(TOKENS, rows=rows))[0].advantage == pytest.approx(0.2)
 
 
-def test_another_share_by_entropy_takes_its_floor_from_the_group() -> None:
-    # entropies .1 .4 and .3 .2: the top half of the group is above .25, two of four tokens
-    top = replace(TOTALS, entropy_floor=0.4, updated_tokens=1)
+def test_another_share_by_entropy_takes_its_floor_from_the_update() -> None:
+    # entropies .1 .4 and .3 .2: the top half is above .25, two of four tokens; as two minibatches
+    # the top half of each
     entropies = (((0.1, 0.4),) * 2, ((0.3, 0.2),) * 2)
-    rows = tuple(
-        replace(one, entropies=found, updates=(top,) * 2)
-        for one, found in zip(TOKENS.rows, entropies, strict=True)
-    )
-    tokens = replace(TOKENS, rows=rows)
-    was = recipe("grpo", beta=0.0, entropy_top_quantile=0.3)
-    asked = recipe("grpo", beta=0.0, entropy_top_quantile=0.5)
 
-    def pushed(how: Recipe) -> list[list[bool]]:
-        found = what_if(tokens, [GROUP], GROUP, how, was=was, max_length=8)
-        return [[term.updated for term in answer] for answer in found.terms]
+    def moved(how: Recipe, *minibatches: int) -> list[list[bool]]:
+        rows = tuple(
+            replace(one, entropies=found, updates=(replace(
+                TOTALS, entropy_floor=0.4, updated_tokens=1, minibatch=minibatch),) * 2)
+            for one, found, minibatch in zip(TOKENS.rows, entropies, minibatches, strict=True)
+        )  # fmt: skip
+        was = recipe(MEAN, entropy_top_quantile=0.3)
+        found = what_if(packed(replace(TOKENS, rows=rows)), how, was)
+        return [[bool(push) for push in answer] for answer in found.pushes(0)[0]]
 
-    assert pushed(was) == [[False, True], [False, False]]
-    assert pushed(asked) == [[False, True], [True, False]]
+    assert moved(recipe(MEAN, entropy_top_quantile=0.3), 0, 0) == [[False, True], [False, False]]
+    assert moved(recipe(MEAN, entropy_top_quantile=0.5), 0, 0) == [[False, True], [True, False]]
+    assert moved(recipe(MEAN, entropy_top_quantile=0.9), 0, 1) == [[False, True], [True, False]]
+    assert moved(recipe(MEAN, entropy_top_quantile=0.9), 0, 0) == [[False, True], [True, True]]
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        (".1", {"beta": 0.1}),
+        ("clip_high=.3", {"clip_high": 0.3}),
+        ("clip_high .3, clip_low=0.1", {"clip_high": 0.3, "clip_low": 0.1}),
+        ("delta=2 delta=off", {}),
+        ("anchor_reweighted=true", {"anchor_reweighted": True}),
+        ("weight=per_token", {"weight": "per_token"}),
+        ("signal = group_mean", {"signal": "group_mean"}),
+    ],
+)
+def test_a_typed_value_is_the_chosen_settings_or_those_that_are_named(
+    text: str, changes: dict[str, object]
+) -> None:
+    assert typed(recipe("grpo"), "beta", text) == recipe("grpo", **changes)
+
+
+def test_a_typed_recipe_brings_its_settings() -> None:
+    assert typed(recipe("grpo"), "name", "dapo") == recipe("dapo")
+    assert typed(recipe("grpo"), "beta", "recipe=dapo clip_low=.1") == recipe("dapo", clip_low=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("temperature=.7", "do not determine what another temperature would have done"),
+        ("beta .1 clip_low", "is not a value or name=value pairs"),
+        ("beta=high", "beta must be"),
+        ("clip_low=2", "clip_low must be"),
+    ],
+)
+def test_what_cannot_be_typed_is_refused_with_a_reason(text: str, words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        typed(recipe("grpo"), "beta", text)
+
+
+def test_settings_that_change_which_updates_there_are_are_named() -> None:
+    assert undetermined(recipe("dapo"), recipe("grpo")) == (
+        "minibatches", "refill_rounds", "overlong_buffer",
+    )  # fmt: skip
+    assert undetermined(recipe("grpo", clip_low=0.1), recipe("grpo")) == ()
+    # stop_kl is read by neither
+    assert undetermined(replace(recipe("grpo"), stop_kl=0.1), recipe("grpo")) == ()
 
 
 @pytest.mark.parametrize(

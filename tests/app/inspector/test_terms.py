@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.inspector.terms import group_advantages, group_terms, inside, not_recorded, of_pass
+from app.inspector.terms import group_terms, inside, not_recorded, of_pass
 from app.inspector.values import TokenTerm
 from experiments.values import TokenRow, TokenView
 from grpo_engine.config.recipes import recipe
-from grpo_engine.events import RewardValue, UpdateTotals
-from tests.app.inspector.test_groups import group, rollout
+from grpo_engine.events import UpdateTotals
 
 HALF, QUARTER = math.log(0.5), math.log(0.25)
 ONE = UpdateTotals(rows=2, tokens=10, batch_tokens=5, micro_batches=2)
@@ -201,11 +200,6 @@ def test_a_pass_is_shown_with_its_own_numbers_or_the_last_before_it() -> None:
     assert terms(GRPO, before)[0][0].ratio == 1.0
 
 
-def test_advantages_of_the_lab_replace_the_recorded_ones() -> None:
-    given = group_terms(view(row()), GRPO, at=0, max_length=16, advantages=[[0.5]])
-    assert [one.advantage for one in given[0]] == [0.5, 0.5]
-
-
 def test_a_group_without_tokens_has_no_terms() -> None:
     empty = row(ids=(), sampler=(), old=(), passes=(), reference=(), advantages=())
     assert terms(GRPO, empty, empty) == ((), ())
@@ -253,29 +247,3 @@ def test_what_an_older_run_did_not_record_is_said(
     whole = f"its term is not known: this run did not record {words}" if words else ""
     assert not_recorded(view(row(), replace(one, index=1)), how, budget) == whole
     assert not_recorded(view(one), how, budget) == whole
-
-
-def scored(value: float | None, other: float, advantage: float | None) -> Any:
-    rewards = (
-        RewardValue(name="accuracy", value=value, weight=1.0),
-        RewardValue(name="form", value=other, weight=0.5),
-    )
-    return rollout(0, rewards=rewards, advantage=advantage)
-
-
-def test_advantages_weigh_the_rewards_that_apply_group_by_group() -> None:
-    # totals 1 + .5 x 2 = 2 and 0 + 0 = 0: mean 1; 0 + .5 x 4 = 2 and (none) + 0 = 0: mean 1
-    step = [
-        group(0, scored(1.0, 2.0, 9.0), scored(0.0, 0.0, 9.0)),
-        group(1, scored(0.0, 4.0, 9.0), scored(None, 0.0, 9.0)),
-    ]
-    got = group_advantages(step, recipe("dr-grpo"))
-    assert got == [[[1.0], [-1.0]], [[1.0], [-1.0]]]
-
-
-def test_advantages_per_token_and_of_unscored_answers_stay_as_recorded() -> None:
-    step = [group(0, scored(1.0, 0.0, 0.7), scored(0.0, 0.0, None))]
-    assert group_advantages(step, recipe("ppo")) == [[[0.7], [0.0]]]
-    assert group_advantages(step, recipe("grpo-process")) == [[[0.7], [0.0]]]
-    unscored = [group(0, rollout(0, advantage=0.3))]
-    assert group_advantages(unscored, recipe("dr-grpo")) == [[[0.3]]]

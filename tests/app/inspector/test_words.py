@@ -20,7 +20,7 @@ BY_TOKEN = recipe("grpo", importance_cap=2.5, importance_mode="token_mask", impo
         (
             {"in_loss": False, "advantage": 0.0},
             GRPO,
-            "left out: it was forced by the think budget, or its answer was cut at the limit",
+            "left out: forced by the think budget, or its answer was cut or its environment failed",
         ),
         ({"advantage": 0.0}, GRPO, "no push: its answer scored like the others of its group"),
         (

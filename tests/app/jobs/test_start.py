@@ -1,5 +1,6 @@
 """How a run is started in each place: recorded first, closed if it cannot start."""
 
+import json
 import subprocess
 import sys
 import time
@@ -156,3 +157,34 @@ def test_too_few_open_files_are_named_with_the_remedy(tmp_path: Path) -> None:
         pytest.skip("this user may raise the limit again")
     assert "and 64 are allowed" in done.stdout, done.stderr
     assert done.stdout.endswith("(`ulimit -n 4096`) ''\n")
+
+
+def test_pass_rates_of_a_stored_run_choose_the_problems_of_another(tmp_path: Path) -> None:
+    path, world = tmp_path / "s.db", tmp_path / "world"
+    world.mkdir()
+    write_world(world)
+
+    def trained(**task: Any) -> tuple[Job, dict[str, float]]:
+        """The right answers' share of each problem's newest group."""
+        job = new_job(settings(world, task=task), db=path)
+        rates: dict[str, float] = {}
+
+        def see(event: ev.Event) -> None:
+            assert not isinstance(event, ev.RunFailed), event
+            if isinstance(event, ev.GroupScored) and event.group.origin == "train":
+                right = [one.rewards[1].value == 1 for one in event.group.rollouts]
+                rates[event.group.example_key] = sum(right) / len(right)
+
+        job.train(see)
+        job.close()
+        return job, rates
+
+    _, rates = trained()
+    assert len(rates) == 8
+    limit = sorted(rates.values())[4] - 0.01
+    second, others = trained(pass_rates="@last", lowest_pass_rate=limit)
+    file = Path(second.config.task.pass_rates)
+    assert json.loads(file.read_text()) == {"answers": 4, "pass_rates": rates}
+    assert {key for key in others if key in rates} == {k for k, r in rates.items() if r >= limit}
+    with pytest.raises(ConfigError, match=r"task.pass_rates 'nowhere' is neither a file nor a run"):
+        new_job(settings(world, task={"pass_rates": "nowhere"}), db=path)

@@ -190,7 +190,7 @@ def test_every_problem_is_told_at_once_and_a_repaired_file_is_tried_again(
 def test_too_little_memory_refuses_a_run_that_starts_now_but_not_a_queued_one(
     world: Path, ready: Readiness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grpo_engine.setup.preflight.memory_limit", lambda: 1000)
+    monkeypatch.setattr("grpo_engine.setup.preflight.memory_limit", lambda *_: 1000)
     found = ready.of(settings(world))
     assert "GB may be used" in found["now"]
     with pytest.raises(ConfigError, match="GB may be used"):

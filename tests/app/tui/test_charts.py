@@ -1,6 +1,7 @@
 """The charts of Watch as lines: which there are, their titles, guide lines and axis."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -15,14 +16,17 @@ from app.tui.widgets.charts.chart import (
     Chart,
     chart_lines,
     charts_of,
+    function_lines,
     guides_of,
     heights,
     last_step,
     step_axis,
 )
 from app.tui.widgets.panel import Line
+from grpo_engine import events as ev
 from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.metrics import METRICS
+from tests.app.script import Script
 
 DARK = PALETTES["dark"]
 
@@ -60,17 +64,17 @@ def test_every_chart_is_of_known_metrics_and_colours() -> None:
         assert all(name in DARK.series for name in chart.family)
         assert len(chart.family) == len(chart.keys)
     words = {chart.title: chart.guide_word for chart in FIXED if chart.guide_word}
-    assert words == {"KL to reference": "limit", "clipped": "too much", "answers cut": "too many"}
+    assert words == {"KL to reference": "limit", "clipped": "alert at", "answers cut": "alert at"}
     assert [chart.title for chart in FIXED] == [
-        "KL to reference", "clipped", "entropy", "answer length", "held-out accuracy", "loss",
-        "gradient norm", "learning rate", "answers cut", "step time", "tokens per second",
-        "peak memory",
+        "KL to reference", "held-out accuracy", "clipped", "answers cut", "entropy",
+        "answer length", "loss", "gradient norm", "learning rate", "step time",
+        "tokens per second", "peak memory",
     ]  # fmt: skip
-    assert FIXED[1].names == ("low", "high")
+    assert FIXED[2].names == ("low", "high")
     families = [chart.family for chart in FIXED]
     assert families == [
-        ("kl",), ("entropy", "clip"), ("entropy",), ("length",), ("reward",), ("loss",),
-        ("gradient",), ("rate",), ("clip",), ("time",), ("time",), ("memory",),
+        ("kl",), ("reward",), ("entropy", "clip"), ("clip",), ("entropy",), ("length",), ("loss",),
+        ("gradient",), ("rate",), ("time",), ("time",), ("memory",),
     ]  # fmt: skip
 
 
@@ -100,16 +104,35 @@ def test_guide_lines_are_the_runs_thresholds_of_alerts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("room", "count", "expected"),
+    ("room", "least", "telling", "expected"),
     [
-        # 24 lines are 6 charts of 4; below that a chart may have 3
-        (24, 3, [8, 8, 8]), (25, 3, [9, 8, 8]), (24, 9, [4, 4, 4, 4, 4, 4]),
-        (23, 9, [5, 3, 3, 3, 3, 3, 3]), (7, 5, [4, 3]), (3, 1, [3]), (2, 1, [2]), (1, 1, []),
-        (2, 0, []), (10, 0, []), (5, 1, [5]),
+        # rows that need 4 lines each, the first two telling: of 10 spare lines they get 3/8 each,
+        # the others 1/8 each, and the first what is left over: 3 + 3 + 1 + 1 = 8 of 10
+        (26, [4, 4, 4, 4], 2, [4 + 3 + 2, 4 + 3, 4 + 1, 4 + 1]),
+        (17, [4, 4, 4, 1, 1], 2, [4 + 1 + 1, 4 + 1, 4, 1, 1]),  # 3/7 and 1/7 of 3 are 1 and 0
+        (24, [4] * 9, 2, [4] * 6), (23, [3] * 9, 0, [3 + 2, 3, 3, 3, 3, 3, 3]),
+        (7, [3] * 5, 2, [4, 3]), (3, [3], 1, [3]), (5, [1, 1], 0, [1, 1]), (2, [3], 1, []),
+        (2, [], 2, []), (10, [], 0, []),
     ],
 )  # fmt: skip
-def test_charts_share_the_height(room: int, count: int, expected: list[int]) -> None:
-    assert heights(room, count) == expected
+def test_charts_share_the_height(
+    room: int, least: list[int], telling: int, expected: list[int]
+) -> None:
+    assert heights(room, least, telling) == expected
+
+
+def test_a_metric_that_never_changes_comes_last_once_it_has_ten_values() -> None:
+    def titles(count: int, *last: float) -> list[str]:
+        found = charts_of(snapshot(
+            reward=view(*[1.0] * 20), kl=view(*[0.5] * count, *last), loss=view(1.0, 2.0),
+            learning_rate=view(*[1e-3] * count),
+        ))  # fmt: skip
+        return [chart.title for chart in found]
+
+    assert titles(9) == ["reward", "KL to reference", "loss", "learning rate"]
+    assert titles(10) == ["reward", "loss", "KL to reference", "learning rate"]
+    assert titles(10, 0.6) == ["reward", "KL to reference", "loss", "learning rate"]
+    assert titles(10, math.nan, 0.5) == ["reward", "KL to reference", "loss", "learning rate"]
 
 
 def test_the_title_has_value_and_change_and_the_guide_line_beyond_the_range() -> None:
@@ -142,7 +165,7 @@ def test_a_title_names_its_curves_and_leaves_out_what_does_not_fit() -> None:
     (chart,) = charts_of(shown)
     title = chart_lines(chart, shown, 60, 4, DARK, chosen=False)[0]
     assert written(title).split() == [
-        "clipped", "too", "much", "30%", "low", "1.0%", "high", "2.0%"
+        "clipped", "alert", "at", "30%", "low", "1.0%", "high", "2.0%"
     ]  # fmt: skip
     assert written(title).endswith("low 1.0%  high 2.0%")
     assert colour_of(title, "2.0") == DARK.of_series("clip")
@@ -155,8 +178,14 @@ def test_a_title_names_its_curves_and_leaves_out_what_does_not_fit() -> None:
     reward = snapshot(reward=view(1.0, 1.0), rewards__a_very_long_name__mean=view(0.5, 0.5))
     (chart,) = charts_of(reward)
     title = chart_lines(chart, reward, 60, 4, DARK, chosen=False)[0]
-    assert written(title).endswith("1  a_very_long… .5")
+    assert written(title).endswith("1  a_very_long_name .5")
     assert colour_of(title, ".5") == DARK.cycle[3]
+    # 7 cells of the title, 2 of the value, 16 of the name, 3 of its value, 2 between; then 14 and 9
+    # cells are left of the name
+    for cells, name in ((30, "a_very_long_name"), (29, "a_very…ng_name"), (27, "a_ve…name")):
+        short = written(chart_lines(chart, reward, cells, 4, DARK, chosen=False)[0])
+        assert short.endswith(f"1  {name} .5"), cells
+        assert len(short) == cells
     rising = view(*[0.1] * 10, *[0.3] * 10)
     both = snapshot(step=20, total=20, reward=rising, rewards__f__mean=rising)
     (changed,) = charts_of(both)
@@ -169,19 +198,76 @@ def test_a_title_names_its_curves_and_leaves_out_what_does_not_fit() -> None:
     assert not second.bold
 
 
+def scored(*rewards: ev.RewardValue) -> ev.Group:
+    answer = ev.Completion(index=0, ids=(1,), text="", finish="stop", reward=0.0, rewards=rewards,
+                           advantage=0.0, sampler_logprobs=(0.0,))  # fmt: skip
+    group = next(one.group for one in Script(steps=1).events() if isinstance(one, ev.GroupScored))
+    return replace(group, rollouts=(answer,))
+
+
+def moved(form: SeriesView, exact: SeriesView | None = None) -> Snapshot:
+    rewards = (ev.RewardValue(name="exact_answer", value=1.0, weight=0.5, reason=""),
+               ev.RewardValue(name="form", value=1.0, weight=2.0, reason=""))  # fmt: skip
+    series = {"reward": view(0.0, 1.0)}
+    series |= {"rewards/exact_answer/mean": exact} if exact is not None else {}
+    series["rewards/form/mean"] = form
+    return replace(snapshot(), series=series, trained=(scored(*rewards),))
+
+
+def test_each_reward_function_is_listed_with_its_weight_and_ends_and_the_mover_is_marked() -> None:
+    # .5 × (.9 − .1) = .4 of the reward is less than 2 × (.3 − .6) = −.6
+    shown = moved(view(0.6, 0.3), exact=view(0.1, 0.5, 0.9))
+    lines = [written(line) for line in function_lines(shown, 34, DARK)]
+    assert lines == [" ━ exact_answer ×.5      .1 → .9  ", " ━ form ×2               .6 → .3 ◂"]
+    (narrow, _) = (written(line) for line in function_lines(shown, 29, DARK))
+    assert narrow == " ━ exact…nswer ×.5  .1 → .9  "
+    long = [written(line) for line in function_lines(shown, 70, DARK, curves=True)]
+    assert long[1].endswith(" .6 → .3 ◂ moved the reward most")
+    assert "▁▅█" in long[0]
+    assert {len(line) for line in long} == {70}
+    (alone,) = function_lines(moved(view(0.6, 0.3)), 30, DARK)
+    assert written(alone).endswith("  .6 → .3")  # nothing to be compared with
+    still = moved(view(0.6, 0.6), exact=view(0.1, 0.1))
+    assert not any("◂" in written(line) for line in function_lines(still, 34, DARK))
+
+
+def test_the_list_of_reward_functions_leaves_three_lines_for_the_curve() -> None:
+    shown = moved(view(0.6, 0.3), exact=view(0.1, 0.5, 0.9))
+    (chart,) = charts_of(shown)
+    for height, listed in ((6, True), (5, False)):
+        lines = [
+            written(line) for line in chart_lines(chart, shown, 34, height, DARK, chosen=False)
+        ]
+        assert len(lines) == height
+        assert any("exact_answer ×.5" in line for line in lines) is listed
+        assert ("exac…swer .9" in lines[0]) is not listed
+
+
+def test_an_evaluation_that_is_older_than_the_step_says_of_which_step_it_is() -> None:
+    accuracy = view(0.25, 0.5, key="eval/accuracy")
+    for step, width, expected in (
+        (2, 50, "50% ▲25.0"), (3, 50, "50% ▲25.0 at step 2"), (3, 37, "50% at step 2"),
+        (3, 31, "50% @2"),
+    ):  # fmt: skip
+        shown = snapshot(step=step, eval__accuracy=accuracy)
+        (chart,) = charts_of(shown)
+        title = written(chart_lines(chart, shown, width, 4, DARK, chosen=False)[0])
+        assert title.split("accuracy")[1].strip() == expected
+
+
 def test_a_guide_line_within_the_range_is_drawn_through_the_empty_cells_of_its_row() -> None:
     shown = snapshot(kl=view(0.0, 0.05, 0.2))
     (chart,) = charts_of(shown)
     # 5 rows of 20 dots; .1 of 0 to .2 is at dot 9.5, drawn as 9 or 10, in row 2
     lines = [written(line) for line in chart_lines(chart, shown, 40, 6, DARK, chosen=False)[1:]]
     assert [row for row, line in enumerate(lines) if "┈" in line] == [2]
-    assert " limit " in lines[2]
+    assert " limit .1 " in lines[2]
     plot = lines[2][LABELS:]
-    assert plot.index(" limit ") == (len(plot) - 7) // 2
-    assert " " not in plot.replace(" limit ", "")
-    # a word needs more than 8 cells around it
+    assert plot.index(" limit .1 ") == (len(plot) - 10) // 2
+    assert " " not in plot.replace(" limit .1 ", "")
+    # words of 8 cells need more than 8 around them
     late = snapshot(step=40, total=40, kl=view(*[0.0] * 39, 0.2))
-    for width, expected in ((LABELS + 14, True), (LABELS + 13, False)):
+    for width, expected in ((LABELS + 17, True), (LABELS + 16, False)):
         rows = chart_lines(chart, late, width, 6, DARK, chosen=False)[1:]
         assert any(" limit " in written(row) for row in rows) is expected
         assert not any("_" in written(row) for row in rows)
@@ -197,13 +283,13 @@ def test_a_word_is_left_out_where_a_curve_passes() -> None:
     lines = [written(line) for line in chart_lines(chart, shown, 60, 6, DARK, chosen=False)[1:]]
     (row,) = [line for line in lines if "┈" in line]
     assert not any(char.isalpha() for char in row)
-    # in 40 cells the word and its spaces are in cells 16 to 22
-    for steps, expected in ((15, True), (16, False), (22, False), (24, True)):
+    # in 40 cells the words and their spaces are in cells 15 to 24
+    for steps, expected in ((14, True), (15, False), (24, False), (26, True)):
         shown = snapshot(step=40, total=40, kl=view(*[0.0] * steps, *[0.2] * (40 - steps)))
         rows = chart_lines(chart, shown, LABELS + 40, 6, DARK, chosen=False)[1:]
         (guide,) = [written(row)[LABELS:] for row in rows if "┈" in written(row)]
         crossed = [x for x, char in enumerate(guide) if 0x2800 < ord(char) < 0x2900]
-        assert (" limit " in guide) == expected, (steps, crossed)
+        assert (" limit .1 " in guide) == expected, (steps, crossed)
 
 
 def test_axis_labels_are_at_the_ends_and_in_the_middle_of_a_tall_chart() -> None:
@@ -233,7 +319,7 @@ def test_only_the_first_curve_has_its_raw_values_below_it() -> None:
     both = snapshot(reward=first, rewards__f__mean=second)
     (chart,) = charts_of(both)
     assert chart.keys == ("reward", "rewards/f/mean")
-    looks = {look.color.triplet for line in chart_lines(chart, both, 60, 9, DARK, False)[1:]
+    looks = {look.color.triplet for line in chart_lines(chart, both, 60, 9, DARK, chosen=False)[1:]
              for text, look in line if look is not None and look.color is not None
              and any(0x2800 < ord(char) < 0x2900 for char in text)}  # fmt: skip
     numbers = {number_of(*triplet) for triplet in looks if triplet is not None}

@@ -1,15 +1,24 @@
-"""The palette finds metrics, settings, runs and help by their names."""
+"""The palette, and `/` on Watch, find actions, metrics, settings, runs, help and answers."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from textual.command import Hits
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from app.feed.stored import StoreFeed
 from app.tui.app import Workbench
 from app.tui.dialogs.help import HelpScreen
+from app.tui.finding import Finding, best
+from app.tui.screens.base import Found
+from app.tui.screens.compare import CompareScreen
+from app.tui.screens.watch import WatchScreen
+from app.tui.screens.watch.explore import ExploreScreen
+from app.tui.widgets.alerts_log import AlertsLog
 from experiments.store import ExperimentStore
+from grpo_engine.metrics import METRICS, spec
 from tests.app import frames
 from tests.app.rest import until
 from tests.app.stored import record, run_events
@@ -42,6 +51,105 @@ async def take(app: Workbench, pilot: Pilot[int], text: str, name: str) -> None:
     frames.check(app)
     await pilot.press("enter")
     await pilot.pause()
+
+
+async def everything(app: Workbench) -> tuple[Found, ...]:
+    finding = Finding(app.screen)
+    await finding.startup()
+    return (*finding._actions, *finding._rest)
+
+
+async def test_every_metric_is_found_by_its_key_its_title_and_everyday_words(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)):
+        every = await everything(app)
+    for key, one in METRICS.items():
+        for words in (key, one.label, *filter(None, one.also.split(", "))):
+            names = [found.name for _, found in best(every, words)]
+            assert any(key in name for name in names), (key, words)
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("truncated", "completions/clipped_ratio"), ("slow", "time/generate"),
+        ("time", "time/generate"), ("length", "completions/mean_length"), ("distance", "kl"),
+        ("reference", "kl"), ("how far", "kl_to_old"), ("reward", "reward"),
+        ("lr", "learning_rate"),
+    ],
+)  # fmt: skip
+async def test_the_first_hit_is_the_metric_that_was_meant(
+    store: Path, words: str, key: str
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)):
+        every = await everything(app)
+    first = best(every, words)[0][1].name
+    assert first in (f"Metric: {spec(key).label} ({key})", f"Metric: {key}")
+
+
+def test_whole_words_come_first_then_beginnings_parts_and_the_help() -> None:
+    names = {"in the help": Found("a", "its rate", print), "part": Found("karate", "", print),
+             "beginning": Found("b", "", print, also="rates"),
+             "word": Found("clip (rate)", "", print), "none": Found("c", "", print)}  # fmt: skip
+    found = [next(n for n, one in names.items() if one is hit) for _, hit in best(
+        names.values(), "RATE")]  # fmt: skip
+    assert found == ["word", "beginning", "part", "in the help"]
+    assert [hit.name for _, hit in best(names.values(), "rate clip")] == ["clip (rate)"]
+    assert best(names.values(), "  ") == []
+
+
+async def test_enter_right_after_the_text_waits_for_the_first_hit(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = Finding.search
+
+    async def late(finding: Finding, query: str) -> Hits:
+        await asyncio.sleep(0.2)
+        async for hit in search(finding, query):
+            yield hit
+
+    monkeypatch.setattr(Finding, "search", late)
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("slash")
+        for key in (*"truncated", "enter"):  # without waiting for hits
+            app.simulate_key(key)
+        await until(app, lambda: isinstance(app.screen, ExploreScreen))
+        await until(app, lambda: "answers cut" in frames.text(app))
+        await pilot.press("slash", *"loss")
+        await until(app, lambda: "Metric: loss" in frames.text(app))
+
+
+async def test_a_word_of_an_answer_leads_to_its_prompt_and_one_of_the_log_to_its_line(
+    store: Path,
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = app.screen
+        assert isinstance(screen, WatchScreen)
+        groups = screen.snapshot.groups
+        word = max(groups[-1].rollouts[0].text.split(), key=len)
+        place = next(at for at, group in enumerate(groups)
+                     if any(word in one.text for one in group.rollouts))  # fmt: skip
+        await pilot.press("slash", *map(_character_to_key, word))
+        await until(app, lambda: f"Prompt {place + 1}:" in frames.text(app))
+        await pilot.press("enter")
+        await pilot.pause()
+        assert screen.place == place
+        await pilot.press("slash", *"log: completed", "enter")
+        await pilot.pause()
+        log = screen.query_one(AlertsLog)
+        assert log.has_focus
+        assert "completed" in log.copy_text()
+
+
+async def test_another_run_and_a_sweep_are_compared(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await take(app, pilot, "compare quick", "Compare with: quick-otter")
+        await until(app, lambda: isinstance(app.screen, CompareScreen))
+        assert len(app.screen.view.refs) == 2  # type: ignore[attr-defined]
 
 
 async def test_a_run_is_opened(store: Path) -> None:

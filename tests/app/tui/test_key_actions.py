@@ -73,9 +73,9 @@ async def test_letters_do_not_fire_while_a_field_has_the_focus(tmp_path: Path) -
     app_ = workbench(SHORT.events(), tmp_path)
     async with app_.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app_)
-        await pilot.press("slash", "f", "n", "1", "q", "s")
+        await pilot.press("4", "slash", "f", "n", "1", "q", "s")
         assert app_.screen.query_one(FindBar).query_one(Input).value == "fn1qs"
-        assert getattr(app_.screen, "mode", "") == "watch"
+        assert getattr(app_.screen, "mode", "") == "rollouts"
         await pilot.press("escape")
         assert not app_.screen.query_one(FindBar).display
 
@@ -84,7 +84,9 @@ async def test_escape_goes_out_step_by_step(tmp_path: Path) -> None:
     app_ = workbench(SHORT.events(), tmp_path)
     async with app_.run_test(size=(120, 40)) as pilot:
         await settle(pilot, app_)
-        await pilot.press("tab", "z", "slash", "a", "escape")
+        await pilot.press("4", "tab", "z", "slash", "a")
+        assert app_.screen.query_one(FindBar).display
+        await pilot.press("escape")
         assert not app_.screen.query_one(FindBar).display
         assert app_.screen.maximized is not None
         await pilot.press("escape")

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from app.feed import stored as stored_feed
+from app.feed.narrator import narrate
 from app.feed.replay import ReplayFeed
 from app.feed.session import Session
 from app.feed.snapshot import Snapshot
@@ -12,9 +14,11 @@ from app.feed.stored import StoreFeed
 from app.tui.app import Workbench
 from app.tui.messages import LaunchRequested, ResumeRequested
 from grpo_engine import events as ev
+from grpo_engine.config.parse import build
 from tests import patience
 from tests.app import frames
 from tests.app.rest import until
+from tests.app.stored import record, run_events
 from tests.engine.runs import settings, write_world
 
 
@@ -71,6 +75,26 @@ async def test_a_run_inside_the_app_is_recorded_shown_and_read_back_the_same(
         assert [line.text for line in other.log] == [line.text for line in live.log]
 
 
+def test_a_run_that_has_ended_is_not_shown_as_running_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path / "grpo.db", run_events(steps=4))
+    monkeypatch.setattr(stored_feed, "MOST_AT_ONCE", 3)
+    session, seen = Session(StoreFeed(tmp_path / "grpo.db", "@last")), set()
+
+    def pulled() -> bool:
+        snapshot = session.pull()
+        seen.add((snapshot.status, snapshot.step, narrate(snapshot)[0]))
+        return snapshot.status == "completed"
+
+    patience.until(pulled)
+    session.close()
+    assert seen == {
+        ("loading", 0, "Reading what the run has recorded."),
+        ("completed", 4, "The run is complete after 4 steps."),
+    }
+
+
 async def test_pause_stop_and_resume_reach_the_engine(world: Path, tmp_path: Path) -> None:
     store = tmp_path / "grpo.db"
     app = Workbench(store)
@@ -113,3 +137,39 @@ async def test_an_engine_that_fails_shows_why_and_what_to_do(world: Path, tmp_pa
         await pilot.press("escape")
         assert shown(app).status == "failed"
     assert app.bridge.wait(patience.PATIENCE)
+
+
+async def test_dialogues_of_the_starter_are_shown_recorded_and_read_back_the_same(
+    tmp_path: Path,
+) -> None:
+    """The real task `guess`, with little to say, so that limits end most dialogues."""
+    config = build({
+        "name": "calm-hare", "steps": 2, "model": {"path": "starter"}, "task": {"name": "guess"},
+        "rollout": {"prompts": 2, "group_size": 3, "max_new_tokens": 40},
+        "evaluation": {"every": 0, "problems": 2, "pinned": 0},
+    })  # fmt: skip
+    store = tmp_path / "grpo.db"
+    app = Workbench(store)
+    boards = []
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.post_message(LaunchRequested(config))
+
+        def ended() -> bool:
+            boards.append(shown(app).board)
+            return not app.bridge.running and app.live is None
+
+        await until(app, lambda: app.live is not None)
+        await until(app, ended)
+        live = shown(app)
+        assert live.status == "completed"
+        await pilot.press("4")
+        await until(app, lambda: "turn 1 of" in frames.text(app))
+        frames.check(app)
+    assert app.bridge.wait(patience.PATIENCE)
+    rollouts = [one for group in live.groups for one in group.rollouts]
+    assert any(span.kind == "environment" for one in rollouts for span in one.spans)
+    on_board = [one for board in boards for group in board.groups for one in group.rollouts]
+    assert any(one.spans for one in on_board)
+    assert all(span.reward is None and not span.info for one in on_board for span in one.spans)
+    for feed in (StoreFeed(store, "calm-hare"), ReplayFeed(store, "calm-hare", speed=1000.0)):
+        assert exact(settled(Session(feed))) == exact(live)

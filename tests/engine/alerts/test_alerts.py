@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.alerts import rules as alert_rules
-from grpo_engine.alerts.state import REPEAT, Alerts, Limits
+from grpo_engine.alerts.rules import Limits
+from grpo_engine.alerts.state import REPEAT, Alerts
 from grpo_engine.config.mismatch import ROUNDING
 from grpo_engine.config.settings import AlertsConfig
 from grpo_engine.events import AlertRaised, EvaluationFinished, Event, StepFinished
@@ -675,4 +676,4 @@ def test_every_threshold_is_a_setting_that_is_obeyed() -> None:
     found = {alert.rule: alert.limit for alert in fold(rows, strict)}
     assert found == {"kl_above_limit": 0.005, "duplicates": 0.2}
     rules = inspect.getsource(alert_rules)
-    assert all(f"facts.limits.{name}" in rules for name in AlertsConfig.model_fields)
+    assert all(f"facts.thresholds.{name}" in rules for name in AlertsConfig.model_fields)

@@ -63,14 +63,6 @@ def test_a_misspelt_name_is_an_attribute_error() -> None:
         grpo.trian  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_the_function_train_is_not_hidden_by_the_folder_of_that_name() -> None:
-    first = "import grpo_engine.trainer, grpo_engine.train.samples; from grpo_engine import train"
-    assert printed(f"{first}; print(train.__module__)") == "grpo_engine.api.calls"
-    later = "from grpo_engine import iterate; from grpo_engine.train import samples"
-    code = f"{later}; import grpo_engine; print(grpo_engine.train.__name__, samples.__name__)"
-    assert printed(code) == "train grpo_engine.train.samples"
-
-
 def test_an_iterators_record_is_used_through_the_protocol_alone() -> None:
     """The engine names no module of the store; import-linter cannot see names in strings."""
     sources = "".join(path.read_text() for path in PAGE.parents[1].glob("grpo_engine/**/*.py"))

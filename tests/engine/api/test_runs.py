@@ -18,6 +18,7 @@ from grpo_engine.config.parse import merge
 from grpo_engine.errors import CheckpointError, ConfigError, EngineError, RewardError
 from tests.e2e.training import facts_by_step
 from tests.engine.runs import settings, write_world
+from tests.patience import until
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,7 @@ def test_a_loop_that_is_left_ends_the_run_and_its_reward_process(world: Path) ->
     run.close()
     assert run.status == "aborted"
     assert list(run) == []
-    assert threading.active_count() <= before
+    until(lambda: threading.active_count() <= before)
 
 
 def test_the_folder_of_an_unrecorded_run_goes_with_it(world: Path, tmp_path: Path) -> None:

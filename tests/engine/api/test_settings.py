@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from app.cli.run_config import assemble
 from grpo_engine import recipe
-from grpo_engine.api.settings import importable, name_function, settings_of
+from grpo_engine.api.settings import importable, name_object, settings_of
 from grpo_engine.config.parse import flatten
 from grpo_engine.config.settings import ModelConfig, RunConfig
+from grpo_engine.environments.calculator import calculator
+from grpo_engine.environments.guess import Guess
 from grpo_engine.errors import ConfigError
 from grpo_engine.presets import names as presets
 from grpo_engine.rewards.shape import length
@@ -215,5 +217,53 @@ def test_what_is_no_task_is_refused() -> None:
 
 def test_a_function_that_is_given_again_keeps_its_name_though_it_can_be_imported_by_then() -> None:
     functions: dict[str, Any] = {}
-    assert name_function(length, functions, again=True) == "python:length"
+    assert name_object(length, functions, again=True) == "python:length"
     assert functions == {"python:length": length}
+
+
+class Local:
+    """An environment of this file, which no other process can import."""
+
+    def step(self, answer: str) -> None:
+        """Nothing."""
+
+
+def test_tools_and_environments_are_named_as_rewards_are() -> None:
+    local = Local()
+    config, given = settings_of(
+        None, None, {"tools": [calculator, len, local.step], "environment": Guess}
+    )
+    path = "grpo_engine.environments"
+    assert config.task.environment == f"{path}.guess:Guess"
+    assert config.task.tools[0] == f"{path}.calculator:calculator"
+    # a built-in function has no source file, and a method belongs to an object of this process
+    assert dict(given.environments) == {"python:len": len, "python:step": local.step}
+    assert config.task.tools[1:] == ("python:len", "python:step")
+
+
+def test_a_name_a_tool_alone_and_classes_by_name_are_taken() -> None:
+    made, _ = settings_of(None, None, {"tools": calculator, "task": "gsm8k", "environment": None})
+    assert made.task.tools == ("grpo_engine.environments.calculator:calculator",)
+    assert (made.task.name, made.task.environment) == ("gsm8k", "")
+    instance = Local()
+    config, given = settings_of(
+        None, None, {"task": {"environment": {"a": Guess, "b": instance, "c": "c.py:C"}}}
+    )
+    assert config.task.environment == {
+        "a": "grpo_engine.environments.guess:Guess", "b": "python:Local", "c": "c.py:C",
+    }  # fmt: skip
+    assert given.environments == {"python:Local": instance}
+
+
+def test_a_note_says_what_runs_in_this_process() -> None:
+    config, given = settings_of(None, None, {"rewards": [local]})
+    assert given.note(config.task) == ""  # this file can be imported
+    config, given = settings_of(
+        None, None, {"rewards": [lambda **_: []], "tools": [calculator], "environment": Local()}
+    )
+    assert given.note(config.task) == (
+        "reward lambda and tool grpo_engine.environments.calculator:calculator and environment "
+        "Local run in this Python process, because they cannot be imported in a process of their "
+        "own: there is no time limit, and only grpo_engine.resume(run, rewards=[…], "
+        "environment=…) resumes the run"
+    )

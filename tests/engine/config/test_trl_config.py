@@ -227,3 +227,14 @@ def test_a_python_file_is_parsed_and_never_run(tmp_path: Path) -> None:
     path.write_text(f"open({str(tmp_path / 'made')!r}, 'w')\nGRPOConfig(beta=0.1)\n")
     assert from_trl(path)[0]["algorithm"]["beta"] == 0.1
     assert not (tmp_path / "made").exists()
+
+
+def test_a_limit_that_counts_tool_tokens_is_told_and_one_of_calls_becomes_one_of_turns() -> None:
+    """Three rounds of calls are followed by an answer: four turns."""
+    tree, notes = translate({"max_completion_length": 300, "max_tool_calling_iterations": 3})
+    assert tree["rollout"]["max_new_tokens"] == 300
+    assert tree["task"]["max_turns"] == 4
+    (told,) = [note for note in notes if note.startswith("max_completion_length 300: ")]
+    assert "counts their results too" in told
+    assert "rollout.max_context" in told
+    assert "max_turns" not in translate({"max_tool_calling_iterations": None})[0]["task"]

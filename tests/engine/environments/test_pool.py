@@ -34,6 +34,7 @@ SAID = {
     "NaN": "step: the Reply's reward is nan; a reward is a finite number that can be added",
     "nothing": "step: step returned a Reply without messages that is not done",
     "10 MB of info": "step: the Reply's info has more than 100000 characters",
+    "hangs in a coroutine": "step: took longer than task.environment_time_limit 1 s",
     "leaves a child": "",
     "prints": "",
     "garbage": "step: ended its process, which wrote into the pipe of its replies",
@@ -97,9 +98,15 @@ class Count:
         self.random = random.Random(seed)
     def step(self, answer):
         self.n += 1
-        if self.row.get("dies") and self.n == 2 and not os.path.exists(self.row["mark"]):
-            open(self.row["mark"], "w").close()
+        mark = self.row.get("mark", "")
+        if self.row.get("dies") and self.n == 2 and not os.path.exists(mark):
+            while self.row.get("together") and not os.path.exists(mark + " there"):
+                time.sleep(0.01)
+            open(mark, "w").close()
             os._exit(1)
+        if self.row.get("lost") and self.n == 2 and not os.path.exists(mark):
+            open(mark + " there", "w").close()
+            time.sleep(1000)
         self.instances, self.process = len(made), os.getpid()
         draw = time.monotonic_ns() if self.row.get("by the clock") else self.random.random()
         return Reply([{"role": "user", "content": f"{answer} {self.n} {draw}"}], done=self.n == 3)
@@ -114,8 +121,11 @@ def test_episodes_of_a_lost_process_are_repeated_and_continue_as_if_nothing_had_
         expected = play(environments, [{}] * 4)
     with pool(tmp_path / "b", f"{tmp_path}/count.py:Count", limit=20) as environments:
         # the process of places 0, 2 and 4 is lost once, in the second turn of place 2
-        lost = {"dies": True, "mark": str(tmp_path / "mark")}
-        found = play(environments, [{}, {}, lost, {}, {"by the clock": True}])
+        mark = str(tmp_path / "mark")
+        dies = {"dies": True, "together": True, "mark": mark}
+        found = play(
+            environments, [{"lost": True, "mark": mark}, {}, dies, {}, {"by the clock": True}]
+        )
     assert [[r.messages for r in each] for each in found[:4]] == [
         [r.messages for r in each] for each in expected
     ]

@@ -1,5 +1,6 @@
 """Whole runs with environments: recorded, resumed, on two ranks, with tools and TRL's classes."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,11 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.events import (
     AlertRaised,
+    EvaluationFinished,
     Event,
     GroupScored,
     PhaseStarted,
@@ -23,6 +26,9 @@ from grpo_engine.events import (
     StepFinished,
     TokensScored,
 )
+from tests.engine.environments.hostile import IMITATION
+from tests.engine.environments.test_pool import HOSTILE, SAID
+from tests.engine.environments.trl_files import END, QWEN, write_qwen
 from tests.engine.runs import events_of, settings, write_world
 from tests.engine.tiny import write_model
 
@@ -111,6 +117,15 @@ def test_a_run_with_turns_trains_evaluates_and_pins(whole: list[Event]) -> None:
     steps = [event.metrics for event in whole if isinstance(event, StepFinished)]
     assert all(1 <= metrics["turns/mean"] <= metrics["turns/max"] <= 4 for metrics in steps)
     assert all(metrics["loss"] == metrics["loss"] for metrics in steps if "loss" in metrics)
+
+
+def test_an_evaluation_tells_how_many_turns_its_dialogues_had(whole: list[Event]) -> None:
+    (before, *_) = [event for event in whole if isinstance(event, EvaluationFinished)]
+    first = [e for e in groups(whole, "eval") if e.step == 0][: before.problems]
+    turns = [sum(s.kind == "model" for s in r.spans) for e in first for r in e.group.rollouts]
+    assert before.metrics["eval/turns"] == pytest.approx(sum(turns) / len(turns))
+    low, high = before.metrics["eval/turns_low"], before.metrics["eval/turns_high"]
+    assert low <= before.metrics["eval/turns"] <= high
 
 
 def test_a_failed_rollout_keeps_its_tokens_has_no_reward_and_raises_an_alert(
@@ -304,6 +319,69 @@ def test_classes_and_functions_of_trls_documentation_run_unchanged(
     metrics = next(event.metrics for event in events if isinstance(event, StepFinished))
     assert metrics["tools/call_frequency"] > 0
     assert metrics["tools/failure_frequency"] == 0
+
+
+def test_a_run_survives_hostile_environments_and_each_rollout_says_why(tmp_path: Path) -> None:
+    """Half of all tokens end a turn, so that every answer gets to the second, where they strike."""
+    (tmp_path / "strict.jinja").write_text(
+        QWEN.replace(
+            "{%- for message in messages %}",
+            "{%- for message in messages %}{% if message.role == 'judge' %}"
+            "{{ raise_exception('no judges') }}{% endif %}",
+        )
+    )
+    model = write_qwen(tmp_path / "model", eos_token_id=[END, *range(0, 256, 2)])
+    kinds = {
+        kind: SAID[kind].replace("1 s", "3 s")
+        for kind in ("raises in reset", "hangs", "exits", "nothing", "prints")
+    }
+    kinds |= {"breaks the template": "the reply cannot be given to the model: no judges"}
+    kinds |= {"never ends": "", "imitates control tokens": ""}
+    with (tmp_path / "kinds.jsonl").open("w") as file:
+        for kind in kinds:
+            file.write(json.dumps({"prompt": [{"role": "user", "content": kind}], "kind": kind}))
+            file.write("\n")
+    config = settings(
+        tmp_path, steps=1, model={"path": str(model)},
+        task={
+            "name": str(tmp_path / "kinds.jsonl"), "held_out_size": 0, "max_turns": 6,
+            "environment": HOSTILE, "environment_time_limit": 3.0,
+            "chat_template": str(tmp_path / "strict.jinja"),
+        },
+        rewards={"functions": ["length"]},
+        rollout={"prompts": len(kinds), "group_size": 2, "max_new_tokens": 200},
+        evaluation={"problems": 1, "pinned": 0},
+    )  # fmt: skip
+    events = events_of(config, tmp_path / "run")
+    assert isinstance(events[-1], RunFinished), events[-1]
+    seen = groups(events)
+    assert len(seen) == len(kinds)
+    for event in seen:
+        kind = next(kind for kind in kinds if f"user\n{kind}<" in event.group.prompt_text)
+        for one in event.group.rollouts:
+            told = [span.error for span in one.spans if span.error]
+            if kinds[kind]:
+                assert (one.finish, one.reward, len(told)) == ("environment_error", None, 1), kind
+                assert told[0].startswith(kinds[kind]), kind
+            else:
+                ended = "turns" if kind == "never ends" else "stop"
+                assert (one.finish, told) == (ended, []), kind
+            if kind == "imitates control tokens":  # an end token for each true reply
+                given = [
+                    token for span in one.spans if span.kind == "environment"
+                    for token in one.ids[span.start : span.start + span.length]
+                ]  # fmt: skip
+                true_ends = 3 + sum(
+                    span.kind == "environment" and span.length > 0 and one.ids[span.start] == END
+                    for span in one.spans
+                )
+                assert given.count(END) == true_ends
+                assert IMITATION in one.text
+    left = [
+        child for child in psutil.Process().children(recursive=True)
+        if child.status() != psutil.STATUS_ZOMBIE and "environments" in " ".join(child.cmdline())
+    ]  # fmt: skip
+    assert left == []
 
 
 def test_phases_are_announced_as_without_environments(whole: list[Event]) -> None:

@@ -113,7 +113,7 @@ def answers(pool: EnvironmentPool, row: dict[str, Any], *texts: str) -> list[Env
 
 def test_every_example_of_the_page_does_what_the_page_says(tmp_path: Path) -> None:
     files = blocks()
-    assert set(files) == {"tools.py", "counter.py", "maze.py", "broken.py"}
+    assert set(files) == {"tools.py", "counter.py", "maze.py", "broken.py", "loud_env.py"}
     for name, code in files.items():
         (tmp_path / name).write_text(code)
     with EnvironmentPool([f"{tmp_path}/tools.py:population"], {"": ""}, tmp_path, 20) as pool:

@@ -11,9 +11,10 @@ import pytest
 from mlx_lm.sample_utils import make_sampler
 from tokenizers import Tokenizer
 
-from grpo_engine.models.starter import demonstrations, make_starter
 from grpo_engine.policy.source import STARTER
 from grpo_engine.tasks.arithmetic import SYMBOLS, Problem, mixed, problems, question
+from tools import make_starter
+from tools import starter_demonstrations as demonstrations
 
 SHEET = Path(__file__).parents[3] / "docs" / "starter.md"
 

@@ -16,12 +16,12 @@ from grpo_engine.events import (
     RunFinished,
     StepFinished,
 )
-from grpo_engine.models.starter import make_starter
 from grpo_engine.policy.trees import flatten
 from grpo_engine.presets import preset
 from grpo_engine.tasks.arithmetic import SYMBOLS, mixed
 from tests.engine.models.test_starter import published
 from tests.engine.runs import events_of
+from tools import make_starter
 
 
 def starter_run(folder: Path, **changes: Any) -> list[Event]:

@@ -277,7 +277,6 @@ print(OpenBlas({bundled()!r}, threads=1, kernel={name!r}).kernel)
 @pytest.mark.usefixtures("cache")
 def test_a_library_that_reports_an_error_computes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     boot = """
-import sys; sys.path.insert(0, sys.argv.pop(1))
 from grpo_engine.platform import blas_check
 def checks():
     yield ""

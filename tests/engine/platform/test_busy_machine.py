@@ -8,7 +8,7 @@ import pytest
 
 from grpo_engine.events import AlertRaised
 from grpo_engine.platform import blas, guard
-from grpo_engine.train import step
+from grpo_engine.training import step
 from tests.engine import runs
 
 

@@ -7,7 +7,7 @@ import mlx.nn as nn
 import pytest
 
 from grpo_engine.policy.fast import attention
-from grpo_engine.policy.fast.attention import Seen, attend, causal, powers
+from grpo_engine.policy.fast.attention import Seen, attend, attend_one, causal, powers
 from grpo_engine.policy.fast.caches import Layout, PrefixCache
 from grpo_engine.policy.head import LOG2_E
 from grpo_engine.policy.switches import FastPaths
@@ -48,6 +48,18 @@ def test_a_shared_prompt_has_the_plain_values_and_gradients() -> None:
     assert found.item() == pytest.approx(expected.item(), abs=1e-4)
     for mine, theirs in zip(own_slopes, slopes, strict=True):
         assert mx.allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_one_new_token_per_row_attends_as_many_do(padded: bool) -> None:
+    own = (ROWS, KINDS, AHEAD, WIDTH)
+    q, k, v = arrays((ROWS, HEADS, 1, WIDTH), own, own)
+    seen = mx.arange(AHEAD)[None] >= mx.array([0, 4, 2, 0, 1, 3])[:, None]
+    mask = seen[:, None, None] if padded else None
+    bias = mx.where(seen, 0.0, -mx.inf)[:, None, None] if padded else None
+    plain = mx.fast.scaled_dot_product_attention(q, k, v, scale=0.3, mask=mask)
+    found = attend_one(q * 0.3 * LOG2_E, Seen(k, v, bias))
+    assert mx.allclose(found, plain.swapaxes(1, 2).reshape(ROWS, 1, -1), atol=1e-5)
 
 
 def test_powers_of_two_are_right_far_below_zero_and_have_their_slope() -> None:

@@ -4,6 +4,7 @@ import ctypes
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -11,11 +12,12 @@ from mlx_lm import generate, load
 
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.errors import ModelError
-from grpo_engine.policy.adapters import folded_in
+from grpo_engine.policy.adapters import as_sampler, copied_to_sample
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
+from grpo_engine.policy.switches import FastPaths
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling
 from tests.engine.conftest import MakePolicy
@@ -75,12 +77,39 @@ def test_folding_the_adapter_in_for_each_step_keeps_no_memory(make_policy: MakeP
 
     def fold(times: int) -> int:
         for _ in range(times):
-            with folded_in(policy.model):
+            with as_sampler(policy.model, policy.fast):
                 pass
         return heap_bytes()
 
     before = fold(20)
     assert fold(300) - before < 200_000  # 300 unread draws for each layer are 8 MB
+
+
+@pytest.mark.parametrize("tuning", ["lora", "dora", "full"])
+@pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": False}, {"attention_bias": True}])
+def test_sampling_with_transposed_weights_gives_the_same_logits(
+    tmp_path: Path, tuning: str, changes: dict[str, Any]
+) -> None:
+    folder = write_model(tmp_path / "model", scale=0.3, **changes)
+    policy = load_policy(ModelConfig(path=str(folder), tuning=tuning), seed=0)
+    move_weights(policy)
+    ids = mx.array([[3, 1, 4, 1, 5]])
+    expected = policy.model(ids)
+    kinds = [type(module) for module in policy.model.modules()]
+    with policy.for_sampling():
+        wholes = [module._whole for module in policy.model.modules() if "_whole" in module]
+        assert len(wholes) == len(policy.model.layers) * 7 + 1  # and the head
+        assert all(len(whole.shape) == 2 for whole in wholes)
+        assert mx.allclose(policy.model(ids), expected, atol=1e-4)
+    assert [type(module) for module in policy.model.modules()] == kinds
+    assert mx.array_equal(policy.model(ids), expected)
+    assert not any("_whole" in module for module in policy.model.modules())
+
+
+def test_weights_of_16_bits_are_sampled_with_as_they_are(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    policy = load_policy(ModelConfig(path=str(folder), dtype="bfloat16"), seed=0)
+    assert copied_to_sample(policy.model, FastPaths()) == []
 
 
 def test_an_adapter_to_start_from_is_the_reference(make_policy: MakePolicy, tmp_path: Path) -> None:

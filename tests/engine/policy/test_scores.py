@@ -11,6 +11,7 @@ import pytest
 from grpo_engine.config.settings import ModelConfig
 from grpo_engine.policy.batch import make_batch, micro_batches
 from grpo_engine.policy.forward import token_scores
+from grpo_engine.policy.head import constant_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.switches import FastPaths
 from tests.engine.conftest import MakePolicy
@@ -27,6 +28,7 @@ ROWS = made_up_rows([(7, (3, 5, 1)), (4, (9, 2, 4)), (1, (3, 3))])
 PLAIN = FastPaths.plain()
 FAST = {
     "all of them": FastPaths(head_chunk=7),
+    "prompts first": FastPaths(head_chunk=7, packed=False),
     "selective head": replace(PLAIN, selective_head=True),
     "shared prefix": replace(PLAIN, selective_head=True, shared_prefix=True),
     "fused head": replace(PLAIN, selective_head=True, fused_head=True),
@@ -35,6 +37,9 @@ FAST = {
     "fast gate": replace(PLAIN, selective_head=True, fast_gate=True),
     "fast adapter": replace(PLAIN, selective_head=True, fast_adapter=True),
     "fast attention": replace(PLAIN, selective_head=True, shared_prefix=True, fast_attention=True),
+    "packed": replace(
+        PLAIN, selective_head=True, shared_prefix=True, fast_attention=True, packed=True
+    ),
 }
 
 
@@ -53,6 +58,52 @@ def test_fast_paths_give_the_plain_values_and_gradients(
         value, gradient = weighted_loss(policy, ROWS)
         assert value == pytest.approx(expected, abs=1e-3), name
         assert largest_difference(gradient, expected_gradient) < 1e-4, name
+
+
+@pytest.mark.parametrize("shape", [
+    [(6, (5, 5, 5))],  # nothing to pad
+    [(6, (5, 5)), (6, (5, 5))],
+    [(6, (4, 4)), (3, (4,)), (1, (2, 0))],  # another number of rows each; an empty answer
+    [(2, (1, 1))],
+])  # fmt: skip
+def test_prompts_and_answers_run_as_one_sequence_without_padding(
+    make_policy: MakePolicy, monkeypatch: pytest.MonkeyPatch, shape: Any
+) -> None:
+    rows = made_up_rows(shape)
+    rows[0] = replace(rows[0], forced=(1,) if len(rows[0].ids) > 4 else ())
+    policy = make_policy(fast=PLAIN)
+    move_weights(policy)
+    expected, expected_gradient = weighted_loss(policy, rows, rows_at_most=99)
+    policy.fast = FastPaths()
+    assert policy.parts is not None
+    run, seen = policy.parts.hidden, []
+
+    def hidden(ids: mx.array, cache: list[Any] | None = None) -> mx.array:
+        seen.append(ids.shape)
+        return run(ids, cache)
+
+    monkeypatch.setattr(policy.parts, "hidden", hidden)
+    value, gradient = weighted_loss(policy, rows, rows_at_most=99)
+    assert seen == [(1, sum(prompt - 1 + sum(answers) for prompt, answers in shape))]
+    assert value == pytest.approx(expected, abs=1e-3)
+    assert largest_difference(gradient, expected_gradient) < 1e-4
+
+
+def test_constants_by_numpy_equal_those_by_mlx() -> None:
+    hidden = mx.random.normal((5, 8), key=mx.random.key(1))
+    head = mx.random.normal((8, 5000), key=mx.random.key(2))
+    tokens = mx.array([0, 4999, 17, 4095, 4096])
+
+    def times(states: mx.array) -> mx.array:
+        return states @ head
+
+    for temperature, size in ((1.0, 1), (0.6, 1), (1.0, 1000)):  # e^1000 is no float32
+        states = size * hidden
+        given, expected = (
+            constant_scores(times, states, tokens, temperature, entropy=False, fast=fast).logprobs
+            for fast in (True, False)
+        )
+        assert mx.allclose(given, expected, rtol=1e-6, atol=1e-5)
 
 
 def test_entropy_and_values_have_the_plain_gradients_too(make_policy: MakePolicy) -> None:

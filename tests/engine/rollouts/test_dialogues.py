@@ -1,6 +1,9 @@
 """Rows at different turns: decoded together they equal one row at a time from scratch."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_engine.config.settings import ModelConfig
-from grpo_engine.events import RolloutsAdvanced
+from grpo_engine.events import RolloutsAdvanced, Span, unscored
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
-from grpo_engine.rollouts import decode
+from grpo_engine.rollouts import batches, decode
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.dialogue import EnvironmentReply
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
@@ -50,9 +53,11 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "PATIENCE", 60.0)
 
 
-def sample(policy: Policy, sampling: Sampling, dialogue: Any) -> list[Rollout]:
+def sample(
+    policy: Policy, sampling: Sampling, dialogue: Any, prompts: Sequence[PromptRows] = PROMPTS
+) -> list[Rollout]:
     rollouts: list[Rollout] = drain(
-        sample_groups(policy, PROMPTS, sampling, seed=1, step=2, dialogues=dialogue)
+        sample_groups(policy, prompts, sampling, seed=1, step=2, dialogues=dialogue)
     )[1]
     return rollouts
 
@@ -130,6 +135,20 @@ def test_kept_caches_serve_models_of_every_build(
     )
     assert_same(rollouts, expected)
     assert policy.batching == batching
+    assert max(len(rollout.spans) for rollout in rollouts) >= 3
+
+
+def test_rows_leave_a_shared_prompt_and_come_back(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "SHARED_FROM", 4)
+    prompts = [replace(PROMPTS[1], rows=ROWS)]
+    sampling = Sampling(max_new_tokens=30, stop=STOPS)
+    rollouts = sample(policy, sampling, dialogues(Scripted(REPLIES)), prompts)
+    expected = one_by_one(
+        policy, prompts, sampling, dialogues(Scripted({})), REPLIES, seed=1, step=2
+    )
+    assert_same(rollouts, expected)
     assert max(len(rollout.spans) for rollout in rollouts) >= 3
 
 
@@ -254,12 +273,51 @@ def test_the_text_on_the_board_adds_up_to_the_text_of_the_rollout(policy: Policy
         )
     )  # fmt: skip
     shown: dict[tuple[int, int], str] = {}
-    ends = {}
+    spans: dict[tuple[int, int], list[Span]] = {}
+    ends, lengths, waits = {}, Counter[tuple[int, int]](), set()
     for event in events:
         assert isinstance(event, RolloutsAdvanced)
         for delta in event.rows:
             key = (delta.group, delta.index)
             shown[key] = shown.get(key, "") + delta.text
             ends[key] = delta.finish
+            lengths[key] += delta.tokens
+            spans[key] = [*spans.get(key, []), *delta.spans]
+            waits |= {key} if delta.waits else set()
+            assert not delta.waits or delta.finish is None
     assert shown == {(one.group, one.index): one.text for one in rollouts}
     assert ends == {(one.group, one.index): one.finish for one in rollouts}
+    assert lengths == {(one.group, one.index): one.length for one in rollouts}
+    for one in rollouts:
+        told, whole = spans[one.group, one.index], [unscored(span) for span in one.spans]
+        # a turn that a limit ended is known only with the rollout
+        assert told == whole or (told == whole[:-1] and whole[-1].kind == "model")
+
+
+def test_a_row_that_all_wait_for_is_reported_once(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock:
+        now = 0.0
+
+        @classmethod
+        def monotonic(cls) -> float:
+            cls.now += 0.01  # less than the time between reports
+            return cls.now
+
+    monkeypatch.setattr(decode, "time", Clock)
+    sampling = Sampling(max_new_tokens=60, stop=STOPS)
+    episodes = Scripted(REPLIES, delays={(0, 0): 500})
+    events, _ = drain(
+        sample_groups(
+            policy, [replace(PROMPTS[0], rows=1)], sampling, seed=1, step=2,
+            dialogues=dialogues(episodes),
+        )
+    )  # fmt: skip
+    reports = [event for event in events if isinstance(event, RolloutsAdvanced)]
+    deltas = [delta for event in reports for delta in event.rows]
+    told = [delta.waits for delta in deltas]
+    # no token is sampled during the wait of 500 polls: it is told once, and the dialogue continues
+    assert True in told
+    assert not any(here and there for here, there in pairwise(told))
+    assert episodes.turns[0] > 1

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from grpo_engine.config.settings import TaskConfig
 from grpo_engine.errors import DataError
 from grpo_engine.rollouts.prompts import CHATML, PromptRenderer
-from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens
+from grpo_engine.rollouts.replies import ReplyTokens, reply_tokens, with_calls
 from grpo_engine.tasks.base import Example, Task
 from tests.engine.tiny import write_tokenizer
 
@@ -71,6 +71,16 @@ def test_a_reply_is_what_the_template_writes_after_the_answers_end_token(tokeniz
     rendered = tokenizer.apply_chat_template(whole, tokenize=False, add_generation_prompt=True)
     ids = tokenizer.encode(rendered, add_special_tokens=False)
     assert tuple(ids[-len(made(USER)) :]) == made(USER)
+
+
+def test_an_end_token_that_comes_only_before_a_message_is_not_written_twice(tokenizer: Any) -> None:
+    """As the embedded models' template, which leaves a last answer open for a prefill."""
+    left_open = NO_TOOLS.replace(
+        "<|im_end|>", "{% if not loop.last or m.role != 'assistant' %}<|im_end|>{% endif %}"
+    )
+    made = replies(renderer(tokenizer, left_open))
+    assert made.end_token == tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert made.end_token != made(USER)[0]
 
 
 def test_a_template_without_an_end_token_inserts_none(tokenizer: Any) -> None:
@@ -139,3 +149,51 @@ def test_the_models_own_template_is_used_for_prompts_without_tools_as_before(
         Example(key="e", prompt=({"role": "user", "content": "hi"},))
     )
     assert prompt.text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+BEFORE = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+# a form of its own: call@add {"a": 1}@end
+FORM = {
+    "defaults": {"role": "assistant"}, "start_anchor": "<|im_start|>assistant\n",
+    "fields": {
+        "thinking": {"open": "<think>", "close": "</think>", "content": "text"},
+        "tool_calls": {
+            "open_pattern": r"call@(?P<name>\w+) ", "close": "@end", "repeats": True,
+            "content": "json",
+            "transform": {
+                "type": "function", "function": {"name": "{name}", "arguments": "{content}"},
+            },
+        },
+        "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("prefill", "sampled", "expected"),
+    [
+        ("", 'so call@add {"a": 1}@end<|im_end|>',
+         'so <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'),
+        ('call@add {"a"', ": 7}@end",
+         '<tool_call>{"name": "add", "arguments": {"a": 7}}</tool_call>'),
+        ("", "3<|im_end|>", "3"),
+        # what is thought is not called
+        ("", "<think><tool_call>{}</tool_call></think>3", "3"),
+        ("", "call@add {@end", "<tool_call>call@add {@end</tool_call>"),
+    ],
+)  # fmt: skip
+def test_calls_in_the_tokenizers_own_form_reach_the_environment(
+    tokenizer: Any, prefill: str, sampled: str, expected: str
+) -> None:
+    render = renderer(tokenizer, CHATML, tools=[TOOL])
+    assert not replies(render).reads_calls
+    tokenizer.response_template = FORM
+    try:
+        assert replies(render).reads_calls
+        assert not replies(renderer(tokenizer, NO_TOOLS, tools=[TOOL])).reads_calls
+        before, ids = (tokenizer.encode(text) for text in (BEFORE + prefill, sampled))
+        answer = prefill + tokenizer.decode(ids, skip_special_tokens=True)
+        found = with_calls(tokenizer, before, ids, answer, [TOOL])
+    finally:
+        del tokenizer.response_template
+    assert found.replace(" <", "<") == expected.replace(" <", "<")

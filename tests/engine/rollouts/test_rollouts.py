@@ -18,6 +18,7 @@ from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
 from grpo_engine.policy.policy import Policy
 from grpo_engine.policy.switches import FastPaths
+from grpo_engine.rollouts import batches
 from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Rollout, Sampling
 from tests.engine.conftest import MakePolicy
@@ -62,7 +63,7 @@ SAMPLINGS = {
 ONE_BY_ONE: dict[str, list[Rollout]] = {}
 WITHOUT = [
     (name, replace(FastPaths(), **{path: False}))
-    for path in ("merge_adapter", "batched_prefill", "batched_decode")
+    for path in ("merge_adapter", "transposed_weights", "batched_prefill", "batched_decode")
     for name in ("plain", "waiting rows")
 ]
 
@@ -76,6 +77,33 @@ def test_batched_sampling_equals_one_row_at_a_time(
     if name not in ONE_BY_ONE:
         ONE_BY_ONE[name] = one_by_one(policy, SAMPLINGS[name])
     assert_same(sample(policy, SAMPLINGS[name]), ONE_BY_ONE[name])
+
+
+@pytest.mark.parametrize("max_rows", [0, 3])
+@pytest.mark.parametrize("prompts", [[PROMPTS[1]], [replace(PROMPTS[1], rows=5), PROMPTS[3]]])
+def test_rows_that_share_the_keys_of_their_prompt_equal_one_row_at_a_time(
+    make_policy: MakePolicy, monkeypatch: pytest.MonkeyPatch, prompts: list[PromptRows],
+    max_rows: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(batches, "SHARED_FROM", 4)
+    sampling = Sampling(max_new_tokens=70, max_rows=max_rows, stop=("a", "zz", "e"))
+    policy = make_policy()
+    move_weights(policy, 0.1)
+    shared: list[int] = []
+    share = batches.RowsBatch._share
+
+    def told(batch: batches.RowsBatch, first: Sequence[Any]) -> None:
+        share(batch, first)
+        shared.append(batch.layout.shared)
+
+    monkeypatch.setattr(batches.RowsBatch, "_share", told)
+    expected = sample_one_by_one(policy, prompts, sampling, seed=1, step=2)
+    assert_same(sample(policy, sampling, prompts), expected)
+    assert any(shared) == (len(prompts) == 1 or max_rows == 3)
+    shared.clear()
+    policy.fast = replace(policy.fast, shared_decode=False)
+    assert_same(sample(policy, sampling, prompts), expected)
+    assert not any(shared)
 
 
 def one_by_one(policy: Policy, sampling: Sampling) -> list[Rollout]:

@@ -6,7 +6,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from grpo_engine.rollouts.noise import row_key, token_keys
+from grpo_engine.rollouts import sampler
+from grpo_engine.rollouts.noise import row_key, token_keys, uniforms
 from grpo_engine.rollouts.sampler import draw
 from grpo_engine.rollouts.types import Sampling
 
@@ -14,12 +15,14 @@ from grpo_engine.rollouts.types import Sampling
 LOGITS = mx.log(mx.array([[0.5, 0.2, 0.15, 0.1, 0.05]]))
 
 
-def kept_by(sampling: Sampling, logits: mx.array = LOGITS) -> dict[int, float]:
+def kept_by(
+    sampling: Sampling, logits: mx.array = LOGITS, *, fast: bool = True
+) -> dict[int, float]:
     """Every token drawn in many tries, with its reported probability."""
     rows = 4000
     keys = token_keys([row_key(seed=0, step=0, prompt="", attempt=0, index=i) for i in range(rows)],
                       [0] * rows)  # fmt: skip
-    drawn = draw(mx.broadcast_to(logits, (rows, logits.shape[1])), sampling, keys)
+    drawn = draw(mx.broadcast_to(logits, (rows, logits.shape[1])), sampling, keys, fast=fast)
     tokens, said = np.array(drawn.tokens), np.exp(np.array(drawn.logprobs))
     for token in set(tokens.tolist()):
         share, told = np.mean(tokens == token), said[tokens == token][0]
@@ -27,8 +30,60 @@ def kept_by(sampling: Sampling, logits: mx.array = LOGITS) -> dict[int, float]:
     return {int(token): float(said[tokens == token][0]) for token in np.unique(tokens)}
 
 
-def test_shares_of_drawn_tokens_are_their_probabilities() -> None:
-    assert kept_by(Sampling()) == pytest.approx({0: 0.5, 1: 0.2, 2: 0.15, 3: 0.1, 4: 0.05})
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("among", [5, 5000])
+def test_shares_of_drawn_tokens_are_their_probabilities(among: int, fast: bool) -> None:
+    others = mx.full((1, among - 5), -mx.inf)
+    shares = kept_by(Sampling(), mx.concatenate([others, LOGITS], axis=1), fast=fast)
+    expected = {0: 0.5, 1: 0.2, 2: 0.15, 3: 0.1, 4: 0.05}
+    assert shares == pytest.approx({among - 5 + token: p for token, p in expected.items()})
+
+
+def test_runs_of_earlier_versions_draw_with_their_own_noise() -> None:
+    keys = token_keys([row_key(seed=1, step=1, prompt="p", attempt=0, index=0)] * 20, range(20))
+    logits = mx.broadcast_to(LOGITS, (20, 5))
+    race = mx.softmax(logits, axis=1) / -mx.log2(uniforms(keys, 5))
+    assert draw(logits, Sampling(noise=2), keys).tokens.tolist() == race.argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+@pytest.mark.parametrize("spread", [0, 0.3, 3, 9, 40])
+@pytest.mark.parametrize("temperature", [1, 0.6])
+def test_looking_at_few_tokens_draws_what_looking_at_all_does(
+    dtype: mx.Dtype, spread: float, temperature: float
+) -> None:
+    logits = (spread * mx.random.normal((150, 5000), key=mx.random.key(3))).astype(dtype)
+    logits[::3, 7] = 20.0 + 2 * spread  # one token is nearly certain: few others can win
+    keys = token_keys([11 << 33] * 150, range(150))
+    sampling = Sampling(temperature=temperature)
+    few, all_ = (draw(logits, sampling, keys, fast=fast) for fast in (True, False))
+    assert few.tokens.tolist() == all_.tokens.tolist()
+    assert mx.allclose(few.logprobs, all_.logprobs, atol=2e-4)
+    assert mx.array_equal(few.logprobs, few.raw_logprobs)
+
+
+def test_log_probabilities_are_exact_over_a_large_vocabulary() -> None:
+    logits = 2 * mx.random.normal((2, 49152), key=mx.random.key(1))
+    exact = np.array(logits).astype(np.float64)
+    exact -= np.log(np.exp(exact).sum(axis=1, keepdims=True))
+    for fast in (True, False):
+        drawn = draw(logits, Sampling(), token_keys([1, 2], [0, 0]), fast=fast)
+        expected = exact[[0, 1], np.array(drawn.tokens)]
+        assert np.array(drawn.logprobs) == pytest.approx(expected, abs=4e-6)
+
+
+@pytest.mark.parametrize("least", [sampler.LEAST, 2.0])  # 2: the first look finds nothing
+def test_a_token_that_wins_with_a_tiny_weight_is_found(
+    monkeypatch: pytest.MonkeyPatch, least: float
+) -> None:
+    # One token has weight 1 and 5,000 have 2^-12 each: these win 5000 / 9096 = 55 % of all races.
+    monkeypatch.setattr(sampler, "LEAST", least)
+    logits = mx.full((2000, 5001), -12 * math.log(2))
+    logits[:, 0] = 0
+    keys = token_keys(range(2000), range(2000))
+    few, all_ = (draw(logits, Sampling(), keys, fast=fast).tokens for fast in (True, False))
+    assert mx.array_equal(few, all_)
+    assert mx.mean(few > 0).item() == pytest.approx(5000 / 9096, abs=0.04)
 
 
 def test_temperature_sharpens() -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_engine.alerts.state import Alerts, Limits
+from grpo_engine.alerts.rules import Limits
+from grpo_engine.alerts.state import Alerts
 from grpo_engine.events import RunFinished
 from grpo_engine.setup import opening
 from tests.engine.runs import events_of, settings, write_world

@@ -15,11 +15,18 @@ from grpo_engine.errors import MemoryLimitError
 from grpo_engine.policy.batch import micro_batches
 from grpo_engine.policy.forward import token_scores
 from grpo_engine.policy.load import load_policy
-from grpo_engine.policy.memory import choose_micro_rows, estimate_memory
+from grpo_engine.policy.memory import (
+    WORKER,
+    MemoryEstimate,
+    choose_micro_rows,
+    estimate_memory,
+)
 from grpo_engine.policy.policy import Policy
 from grpo_engine.rollouts.decode import sample_groups
+from grpo_engine.rollouts.prompts import RenderedPrompt
 from grpo_engine.rollouts.types import PromptRows, Sampling
 from grpo_engine.setup import preflight
+from grpo_engine.tasks.base import Example, load_task
 from tests.engine.policy.helpers import drain, made_up_rows
 from tests.engine.runs import settings, write_world
 from tests.engine.tiny import write_model
@@ -44,6 +51,17 @@ def test_more_rows_and_longer_answers_need_more(policy: Policy) -> None:
     assert longer.update > small.update
     assert small.weights == (26_944 + 4_096) * 4  # the model and its adapter in float32
     assert small.optimizer == 4_096 * 4 * 4  # two gradients and two moments of the trained weights
+
+
+def test_workers_hold_shared_weights_once_and_all_else_each(policy: Policy) -> None:
+    one = estimate_memory(policy, rows=8, micro_rows=2, prompt_tokens=8, new_tokens=12)
+    assert one.trained == 4_096 * 4
+    own, shared = (one.in_workers(3, share_weights=each) for each in (False, True))
+    assert own.weights == 3 * (one.weights + WORKER)
+    assert shared.weights == one.weights + 2 * one.trained + 3 * WORKER
+    for each in (own, shared):
+        assert (each.sampling, each.update) == (3 * one.sampling, 3 * one.update)
+        assert each.optimizer == 3 * one.optimizer
 
 
 def test_chosen_rows_fit_the_budget(policy: Policy) -> None:
@@ -115,5 +133,40 @@ def test_a_step_that_cannot_fit_is_refused_with_what_would_help(
     huge = replace(real, **{part: 10**13})
     monkeypatch.setattr(preflight, "estimate_memory", lambda *_, **__: huge)
     with pytest.raises(MemoryLimitError, match=remedy) as refused:
-        preflight.check_memory(settings(world), policy, 8, 4)
+        preflight.check_memory(settings(world), policy, preflight.Lengths(8, 12), 4)
     assert "10000.0 GB" in str(refused.value)
+
+
+def test_a_dialogue_is_estimated_with_its_replies(world: Path) -> None:
+    """Prompts of 8 tokens, as `say 12: `, and 12 of the model in at most 3 turns.
+
+    Two replies of 64 tokens follow them: 12 + 2 * 64 = 140. A limit of 100 leaves 100 - 8 = 92, a
+    context of 64 leaves 64 - 8 = 56.
+    """
+
+    def answer(context: int = 1000, environment: str = "game.py:Game", most: int = 0) -> int:
+        config = settings(
+            world, task={"environment": environment, "max_turns": 3}, rollout={"max_context": most}
+        )
+
+        def render(example: Example) -> RenderedPrompt:
+            return RenderedPrompt(ids=(1,) * 8, text=str(example.prompt), prompt=example.prompt)
+
+        found = preflight.longest(config, load_task(config.task), context, render)
+        assert found.prompt == 8
+        return found.answer
+
+    assert answer(environment="") == 12
+    assert answer() == 140
+    assert answer(most=100) == 92
+    assert answer(context=64) == 56
+    assert answer(context=64, most=100) == 56
+
+
+def test_a_dialogue_that_does_not_fit_is_told_to_limit_its_context(world: Path) -> None:
+    """Half of the 140 tokens after the prompt of 8: 8 + 70."""
+    estimate = MemoryEstimate(weights=1, optimizer=1, sampling=5, update=10)
+    said = preflight.remedies(settings(world), estimate, 4, preflight.Lengths(8, 140))
+    assert "or rollout.max_context=78." in said
+    said = preflight.remedies(settings(world), estimate, 4, preflight.Lengths(8, 12))
+    assert "or rollout.max_new_tokens=6." in said

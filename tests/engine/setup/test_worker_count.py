@@ -10,7 +10,7 @@ from grpo_engine.config.settings import RunConfig
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.policy.source import find_folder, stored_parameters
 from grpo_engine.setup import preflight
-from grpo_engine.setup.preflight import worker_count
+from grpo_engine.setup.preflight import Processes, Work, worker_count
 from tests.engine.runs import settings, write_world
 
 pytestmark = pytest.mark.skipif(mx.default_device() != mx.cpu, reason="workers are for the CPU")
@@ -52,8 +52,29 @@ def test_a_short_run_and_a_step_of_few_answers_are_computed_by_the_engine_itself
 def test_workers_that_do_not_fit_in_memory_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     # each worker holds the float32 weights twice, as loaded and folded, in half of the memory
     each = 2 * 4 * stored_parameters(find_folder("starter"))
-    monkeypatch.setattr(preflight, "memory_limit", lambda: 2 * (2 * each))
+    monkeypatch.setattr(preflight, "memory_limit", lambda *_: 2 * (2 * each))
     assert count_of(starter(), cores=8) == 2
+
+
+def test_an_evaluation_is_counted_by_its_own_answers() -> None:
+    def count_for(together: int, answers: int) -> int:
+        work = Work(together=together, answers=answers, trained=False)
+        return worker_count(starter(steps=1), 2, Ranks(), None, work=work)[0]
+
+    # a third of a step's work: 64 answers take a second, 9,000 repay the start of two
+    assert count_for(64, 64) == 1
+    assert count_for(64, 64_000) == 2
+    assert count_for(8, 64_000) == 1
+
+
+def test_planned_processes_share_the_weights_of_large_models(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Processes.planned(starter(), 2, dialogues=False) == Processes(count=2)
+    monkeypatch.setattr(preflight, "LEAST_SHARED", 1)
+    shared = Processes(count=2, shares_weights=True)
+    assert Processes.planned(starter(), 2, dialogues=False) == shared
+    assert Processes.planned(starter(), 2, dialogues=True) == Processes()
 
 
 def test_a_resumed_run_keeps_its_number_unless_the_settings_name_one() -> None:

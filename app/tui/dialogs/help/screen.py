@@ -11,7 +11,7 @@ from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from app.feed.snapshot import Snapshot
-from app.text.safe_text import cell_len, safe
+from app.text.safe_text import cell_len, pad, safe, wrap
 from app.tui.dialogs.help.topics import (
     Part,
     alert_parts,
@@ -27,31 +27,35 @@ from app.tui.widgets.field import Field
 REFERENCE = ("metrics", "alerts", "settings")
 NOTHING = "Nothing matches this text."
 FOLLOWS_S = 0.05
+WIDTH = 92
+MOST_LINES = 20
 FIRST = 12  # reference entries that fill a page before scrolling
 
 
-def content_of(part: Part) -> Content:
-    """Return a part as escaped text, with highlighted words in their own column."""
+def content_of(part: Part, width: int) -> Content:
+    """Return a part as escaped text; what highlighted words say is in a column of its own."""
     pieces: list[Content] = [Content.styled(safe(part.heading), "bold $headline"), Content("\n")]
-    column = max((cell_len(safe(word)) for word, _ in part.paragraphs), default=0)
+    column = max((cell_len(safe(word)) + 2 for word, _ in part.paragraphs if word), default=0)
     for word, text in part.paragraphs:
+        indent = column if word else 0
+        lines = wrap(text.replace("`", ""), max(8, width - indent), MOST_LINES)
         if word:
-            shown = safe(word)
-            gap = " " * (column - cell_len(shown) if part.aligned else 0)
-            pieces.append(Content.styled(f"{shown}{gap}  ", "$accent"))
-        pieces += [Content.styled(safe(text, "\n"), "$foreground"), Content("\n")]
+            pieces.append(Content.styled(pad(word, column), "$accent"))
+        said = f"\n{' ' * indent}".join(lines)
+        pieces += [Content.styled(said, "$foreground"), Content("\n")]
     return Content("").join(pieces)
 
 
-def reference(snapshot: Snapshot, needle: str = "", most: int | None = None) -> Content:
+def reference(snapshot: Snapshot, width: int, needle: str = "", most: int | None = None) -> Content:
     """Return all metrics, alerts and settings that match the needle, up to `most`."""
     pieces: list[Content] = []
     lists = (metric_parts(snapshot), alert_parts(), setting_parts())
     for name, parts in zip(REFERENCE, lists, strict=True):
         kept = [part for part in parts if needle.casefold() in haystack(part)][:most]
         if kept and (most is None or not pieces):
-            pieces.append(Content.styled(f"every one of the {name}\n", "$text-muted"))
-            pieces += [content_of(part) for part in kept]
+            heading = name if needle else f"all {name}"
+            pieces.append(Content.styled(f"{heading}\n", "$text-muted"))
+            pieces += [content_of(part, width) for part in kept]
     return Content("\n").join(pieces) if pieces else Content.styled(NOTHING, "$text-muted")
 
 
@@ -84,14 +88,21 @@ class HelpScreen(Dialog[None]):
 
     def __init__(self, topic: str, base: Screen[Any], mode: str, snapshot: Snapshot) -> None:
         super().__init__()
-        keys = tuple((item.written, item.help) for item in key_actions(base))
+        keys = list(key_actions(base))
         self._parts = [*topic_parts(topic, snapshot)]
         if not topic.startswith("screen:"):
             self._parts += topic_parts(f"screen:{mode}", snapshot)
         self._parts += [part for part in panel_parts(mode) if part not in self._parts]
-        self._parts.append(Part("keys", keys, aligned=True))
+        for heading, everywhere in (("keys", False), ("keys on every screen", True)):
+            rows = tuple((k.written, k.help) for k in keys if k.everywhere == everywhere)
+            self._parts += [Part(heading, rows)] if rows else []
         self._snapshot = snapshot
         self._whole = False  # draw the whole reference only after scrolling or searching
+
+    @property
+    def _width(self) -> int:
+        """The room for text, inside the frame and beside the scroll bar."""
+        return min(WIDTH, int(0.98 * self.app.size.width)) - 6
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
@@ -99,7 +110,7 @@ class HelpScreen(Dialog[None]):
             box.border_subtitle = "↑↓ scroll   / find   esc close"
             with VerticalScroll():
                 for part in self._parts:
-                    yield Static(content_of(part), classes="topic")
+                    yield Static(content_of(part, self._width), classes="topic")
                 yield Static(id="reference")
             yield Field(placeholder="/ finds a metric, an alert or a setting")
 
@@ -112,7 +123,7 @@ class HelpScreen(Dialog[None]):
 
     def _refer(self) -> None:
         if self.is_attached and not self._whole and not self.query_one(Input).value:
-            found = reference(self._snapshot, most=FIRST)
+            found = reference(self._snapshot, self._width, most=FIRST)
             self.query_one("#reference", Static).update(found)
 
     def _refer_to_all(self) -> None:
@@ -120,7 +131,8 @@ class HelpScreen(Dialog[None]):
             self._whole = True
             scroll = self.query_one(VerticalScroll)
             to_the_end = scroll.scroll_target_y >= scroll.max_scroll_y
-            self.query_one("#reference", Static).update(reference(self._snapshot))
+            found = reference(self._snapshot, self._width)
+            self.query_one("#reference", Static).update(found)
             if to_the_end:  # to the old end; the text has just grown
                 self.call_after_refresh(scroll.scroll_end, animate=False)
 
@@ -148,5 +160,6 @@ class HelpScreen(Dialog[None]):
         for item in self.query(".topic"):
             item.display = not event.value
         self._whole = True
-        self.query_one("#reference", Static).update(reference(self._snapshot, event.value))
+        found = reference(self._snapshot, self._width, event.value)
+        self.query_one("#reference", Static).update(found)
         self.query_one(VerticalScroll).scroll_home(animate=False)

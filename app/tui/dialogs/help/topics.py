@@ -1,5 +1,6 @@
 """Help texts on each topic as plain paragraphs, without Textual."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,14 +20,15 @@ class Part:
 
     heading: str
     paragraphs: tuple[tuple[str, str], ...]
-    aligned: bool = False
 
 
 PANELS: Mapping[str, Part] = {
     "curves": Part("curves", (
         ("", "One small chart per metric over the steps of the run. Bright is the smoothed line, "
              "faint dots are the steps themselves. The title gives the smoothed value and its "
-             "change over ten steps."),
+             "change over ten steps; `at step 40` if the value is older than the step."),
+        ("×1  .3 → .8", "a reward function: its weight, its mean in the first step and where it "
+                        "is. ◂ moved the reward most, by weight × change."),
         ("limit", "a guide line: beyond it an alert is raised. A distant one is in the title."),
         ("z", "shows the chosen chart alone, with a crosshair, zoom, smoothing and a log axis."),
         ("m", "chooses among all metrics that the run records."),
@@ -41,6 +43,8 @@ PANELS: Mapping[str, Part] = {
         ("=", "as good as its siblings: no push. The next number is the reward."),
         ("▪", "the answer ended by itself.  [cut]  it hit the length limit.  "
               "▌  it is still being generated."),
+        ("‹ ›", "a dialogue: what its environment replied.  ⚙  a tool call.  ⚙ 3s  waits for its "
+                "environment.  [failed]  has lost it."),
         ("⏎", "opens the answer token by token."),
     )),
     "groups": Part("groups", (
@@ -48,6 +52,8 @@ PANELS: Mapping[str, Part] = {
              "end. The row marked ▸ is the one whose answers are shown."),
         ("no push", "if all answers scored the same, advantages are 0: the prompt is too easy "
                     "or too hard, and the step learns nothing from it."),
+        ("step", "which one it is. The groups scored last stay until the next ones have scores; "
+                 "with the focus here, the answers are theirs."),
         ("signal", "the share of prompts with a training signal over the last steps."),
     )),
     "log": Part("alerts and log", (
@@ -61,12 +67,14 @@ PANELS: Mapping[str, Part] = {
         ("score", "reward functions score them."),
         ("logprobs", "old and reference probabilities of each token are computed."),
         ("update", "the weights are updated, once per minibatch of each pass."),
-    ), aligned=True),
+        ("other", "the rest: drawing problems, advantages, handing results to the store."),
+    )),
     "prompts": Part("groups of a step", (
         ("", "A row for each prompt: mean reward of its answers and their spread. If all "
              "scored the same (=), the prompt gives no training signal."),
         ("s", "sorts by surprise (unlikely answers with a strong push), reward, length, KL, clip."),
         ("t", "switches to pinned prompts, which are sampled at many steps, and to held-out ones."),
+        ("@", "goes to the same prompt at a step that you type; -50 is 50 steps earlier."),
     )),
     "tokens": Part("tokens of an answer", (
         ("", "The bar under a token is what `m` chose: push (advantage × ratio), change of its "
@@ -75,6 +83,8 @@ PANELS: Mapping[str, Part] = {
         ("probability", "under the reference (the model before training), old (when the answer was "
                         "sampled), new (in the last pass), after (once the step was done)."),
         ("ratio", "new ÷ old. In the first pass it is 1 by construction."),
+        ("▸ ▾", "a turn of a dialogue, folded or open: tokens, reply, what the environment told, "
+                "reward. space opens all; page down and page up go through them."),
         ("term", "what this token adds to the objective, written out; “for the sampler” is the "
                  "weight that corrects for a sampler that rounds differently than the trainer."),
     )),
@@ -84,8 +94,11 @@ PANELS: Mapping[str, Part] = {
         ("█", "a full bar is the function's largest score in this step."),
     )),
     "lab": Part("lab", (
-        ("", "The same stored answers scored by another recipe. → shows what would be different; "
-             "in the bars, each token's push before and after the change."),
+        ("", "The stored answers of a range of steps, a step or a group under other settings: "
+             "computed by the loss from their stored numbers, beside what the run did."),
+        ("mean push", "what a token adds to the objective, without its sign, on average."),
+        ("KL term", "what the distance to the reference adds to the loss."),
+        ("→", "before and after the change; in the bars, each token's push."),
     )),
 }  # fmt: skip
 
@@ -165,14 +178,17 @@ ALERTS: Mapping[str, tuple[str, str]] = {
 }
 
 SCREENS: Mapping[str, str] = {
-    "runs": "All runs in the store. Mark some with space and press d to compare them.",
+    "runs": "All runs in the store. Mark some with space, or a whole sweep with *, and press d to "
+            "compare them.",
     "new_run": "The settings of a new run. What differs from the preset is marked.",
     "watch": "The run while it trains: where the step is, what its numbers are, what the model "
              "answers, which prompts give a signal, and what needs attention.",
     "rollouts": "Every recorded answer, down to the single token and its term in the loss.",
     "compare": "Runs side by side. One crosshair reads every run at the same step, tokens or "
-               "time. ▲ is better and ▼ worse than the baseline ◆. The sentence on top is a paired "
-               "test on the same held-out problems, of settings pooled over their seeds.",
+               "time. ▲ is better and ▼ worse than the baseline ◆. Settings are pooled over their "
+               "seeds and compared on the same held-out problems; the 95% intervals of a ranking "
+               "hold for all settings at once, over seeds and problems, or over problems alone "
+               "where each setting has one seed.",
 }  # fmt: skip
 
 DIRECTIONS = {"up": "Higher is better.", "down": "Lower is better.", "none": ""}
@@ -192,6 +208,8 @@ def metric_part(name: str, snapshot: Snapshot | None = None) -> Part:
         unit = found.unit
         now = f"{with_unit(view.last, unit)} at step {view.last_step}, smoothed "
         paragraphs.append(("now", now + with_unit(view.value, unit)))
+    if found.also:
+        paragraphs.append(("also called", found.also))
     paragraphs.append(("stored as", name))
     return Part(found.label, tuple(paragraphs))
 
@@ -214,8 +232,9 @@ def _setting_part(info: "SettingInfo") -> Part:
         apart = "" if info.off is None else f", or {info.off:g}"
         unit = " " + info.unit if info.unit else ""
         paragraphs.append(("range", f"{low}{high}".strip() + apart + unit))
-    default = "set by the recipe" if info.default is None else repr(info.default)
-    paragraphs.append(("default", default))
+    nothing = "set by the recipe" if info.path.startswith("algorithm.") else "nothing"
+    default = nothing if info.default is None else json.dumps(info.default).strip('"')
+    paragraphs.append(("default", default or nothing))
     return Part(info.path, tuple(paragraphs))
 
 

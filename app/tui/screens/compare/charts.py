@@ -28,7 +28,7 @@ from grpo_engine.metrics import spec
 
 REST_S = 0.2
 PATIENCE = 6  # a read that took t seconds is not repeated within 6 t
-METRIC_HINT = "space mark   ⏎ draw   / search   esc leave"
+METRIC_HINT = "space mark   ⏎ draw   / filter   esc leave"
 
 
 class ChartScreen(WorkbenchScreen):
@@ -113,7 +113,9 @@ class ChartScreen(WorkbenchScreen):
 
     def reload(self) -> None:
         """Reload the comparison, then the curves and what else is shown."""
-        self._read()
+        worker = self._read()
+        if self.view.comparison is None:
+            self.opening = worker
 
     @work(exclusive=True, group="comparison")
     async def _read(self) -> None:
@@ -121,7 +123,9 @@ class ChartScreen(WorkbenchScreen):
         self._reading += 1
         try:
             found = await self.workbench.reader.ask(
-                lambda r: load_comparison(r, view.refs, view.baseline, view.axis, view.at),
+                lambda r: load_comparison(
+                    r, view.refs, view.baseline, view.axis, view.at, view.reach
+                ),
                 "comparison",
             )  # fmt: skip
         except asyncio.CancelledError:
@@ -145,7 +149,9 @@ class ChartScreen(WorkbenchScreen):
     def draw(self) -> None:
         """Load and draw the visible curves."""
         if self.view.comparison is not None:
-            self._draw()
+            worker = self._draw()
+            if self.view.charts is None:
+                self.opening = worker
 
     @work(exclusive=True, group="curves")
     async def _draw(self) -> None:
@@ -277,18 +283,24 @@ class ChartScreen(WorkbenchScreen):
         if not known:
             return
         items = [Item(key, key, spec(key).help) for key in known]
-        picker = Picker("metrics to draw", items, self.view.metrics, METRIC_HINT)
+
+        async def matching(text: str) -> Sequence[Item]:
+            words = text.casefold().split()
+            return [
+                one
+                for one in items
+                if all(
+                    w in f"{one.text} {one.note} {spec(one.text).also}".casefold() for w in words
+                )
+            ]
+
+        picker = Picker("metrics to draw", matching, self.view.metrics, METRIC_HINT)
         self.app.push_screen(picker, self._draw_metrics)
 
     def _draw_metrics(self, picked: Picked | None) -> None:
-        if picked is None:
-            return
-        before = self.view.metrics
-        marks = picked.marks
-        if set(marks) == set(before) and picked.cursor:
-            marks = (*marks, picked.cursor) if picked.cursor not in marks else marks
-        if marks:
-            new = [key for key in marks if key not in before]
+        if picked is not None and picked.marks:
+            marks = picked.marks
+            new = [key for key in marks if key not in self.view.metrics]
             chart = marks.index(new[-1] if new else picked.cursor
                                 if picked.cursor in marks else marks[0])  # fmt: skip
             self.view = replace(self.view, metrics=marks, chart=chart)

@@ -6,10 +6,10 @@ from typing import Any
 from textual import events
 from textual.message import Message
 
-from app.text.safe_text import cell_len
 from app.tui.looks.colours import style
 from app.tui.screens.compare.panels import ViewPanel
 from app.tui.screens.compare.plot import LABELS, axis_line, chart_lines, cross_position, plot
+from app.tui.widgets.charts.curves import side_by_side
 from app.tui.widgets.panel import Line
 
 TWO_COLUMNS = 116
@@ -78,9 +78,11 @@ class CurvesPanel(ViewPanel):
     def _about(self) -> str:
         """How the curves are drawn, as a note in the frame."""
         view = self.view
-        parts = [AXIS_WORDS[view.axis], f"smooth {view.smoothing:g}".replace("0.", ".")]
+        smooth = f"smooth {view.smoothing:g} (curves only)".replace("0.", ".")
+        parts = [AXIS_WORDS[view.axis]]
         parts += ["log scale"] if view.log else []
         parts += ["seeds as bands"] if view.bands else []
+        parts += [smooth] if view.smoothing else []
         return " · ".join(parts)
 
     def topic(self) -> str:
@@ -122,11 +124,11 @@ class CurvesPanel(ViewPanel):
                     self._chart(chart, key == view.metric, each, tall) if chart else
                     [[(f" {key}: reading", style(palette.label))], *([[]] * (tall - 1))]
                 )  # fmt: skip
-            lines += _beside(blocks, each) if blocks else [[]] * tall
+            lines += side_by_side(blocks, each) if blocks else [[]] * tall
         more = 0 if view.solo else len(view.metrics) - len(keys)
         self.title = f"curves · {more} more ↕" if more > 0 else "curves"
         axis = axis_line(view, each, data.span, palette, data.first)
-        return [*lines, axis if columns == 1 else _beside([[axis], [axis]], each)[0]]
+        return [*lines, axis if columns == 1 else side_by_side([[axis], [axis]], each)[0]]
 
     def _chart(self, chart: Any, chosen: bool, width: int, height: int) -> list[Line]:
         view, palette = self.view, self.palette
@@ -176,13 +178,3 @@ class CurvesPanel(ViewPanel):
         """Drag the crosshair."""
         if event.button:
             self._pick(event)
-
-
-def _beside(blocks: list[list[Line]], width: int) -> list[Line]:
-    if len(blocks) == 1:
-        return blocks[0]
-    lines: list[Line] = []
-    for left, right in zip(*blocks, strict=True):
-        used = sum(cell_len(text) for text, _ in left)
-        lines.append([*left, (" " * (width - used + 2), None), *right])
-    return lines

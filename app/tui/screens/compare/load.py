@@ -20,11 +20,10 @@ from app.tui.screens.compare.tracks import (
     track,
 )
 from experiments.compare.runs import compare, side_by_side
-from experiments.compare.values import Comparison, MetricCell, MetricComparison
+from experiments.compare.values import Comparison
 from experiments.errors import CompareError, RunNotFoundError
 from experiments.reader import StoreReader
 from experiments.values import GroupView, RunSummary
-from grpo_engine.metrics import METRICS, spec
 
 LATE_STEPS = 20  # training prompts of this many last steps are offered for comparing answers
 MOST_PROMPTS = 200
@@ -41,8 +40,9 @@ class Found:
 
 
 def load_comparison(
-    reader: StoreReader, refs: Sequence[str], baseline: str, axis: str, at: float | None
-) -> Found:
+    reader: StoreReader, refs: Sequence[str], baseline: str, axis: str, at: float | None,
+    reach: str = "",
+) -> Found:  # fmt: skip
     """Compare the runs at a position on the axis, by default where the shortest run ends."""
     runs: list[RunSummary] = []
     gone: list[str] = []
@@ -56,11 +56,11 @@ def load_comparison(
             runs.append(run)
     if not runs:
         return Found(comparison=None, gone=tuple(gone))
-    if len(runs) == 1:
-        return Found(comparison=alone(reader, runs[0]), gone=tuple(gone))
     base = next((run for run in runs if run.id == baseline), runs[0])
     place = common_end(runs, axis) if at is None else at
-    found = compare(reader, runs, baseline=base, axis=axis, at=place)
+    found = compare(
+        reader, runs, baseline=base, axis=axis, at=place, reach=reach, or_last=at is None
+    )
     return Found(comparison=found, gone=tuple(gone))
 
 
@@ -74,32 +74,6 @@ def end_of(run: RunSummary, axis: str) -> float:
 def common_end(runs: Sequence[RunSummary], axis: str) -> float:
     """Where the shortest run ends, ignoring runs without a finished step."""
     return min((end for run in runs if (end := end_of(run, axis)) > 0), default=0.0)
-
-
-def alone(reader: StoreReader, run: RunSummary) -> Comparison:
-    """A single run as a comparison: settings and metrics, without differences."""
-    detail = reader.run(run.key)
-    order = {name: place for place, name in enumerate(METRICS)}
-    lines = sorted(detail.summary.metrics.items(), key=lambda one: order.get(one[0], len(order)))
-    metrics = tuple(
-        MetricComparison(
-            key=key, direction=spec(key).direction,
-            cells=(
-                MetricCell(
-                    best=line.best, best_step=line.best_step, last=line.last,
-                    last_step=line.last_step, at=line.last, at_step=line.last_step,
-                    delta_best=None, delta_last=None, delta_at=None, better=None,
-                ),
-            ),
-        )
-        for key, line in lines
-    )  # fmt: skip
-    settings = reader.settings(run.key, in_force=True)
-    return Comparison(
-        runs=(detail.summary,), baseline=run.id, at=f"step {detail.summary.step}", differing=(),
-        same={path: value for path, value in settings.items() if path != "name"},
-        metrics=metrics, seeds=(), tests=(), notes=(),
-    )  # fmt: skip
 
 
 # -- curves -------------------------------------------------------------------------------------
@@ -332,10 +306,3 @@ def load_answers(
         except CompareError:
             groups[run.id] = None
     return Answers(prompt=prompt, at=at, groups=groups)
-
-
-def smooth_value(curve: CurveData, x: float) -> float | None:
-    """A curve's smoothed value at a position on the axis; sparse curves are not smoothed."""
-    if curve.line.sparse:
-        return curve.line.at(curve.positions, x)[0]
-    return curve.line.smooth_at(curve.positions, x)

@@ -11,21 +11,24 @@ from textual.reactive import reactive
 from app.text.safe_text import clip, wrap
 from app.tui.looks.colours import style
 from app.tui.screens.compare.lines import (
+    answers_lines,
+    grid_lines,
     metrics_lines,
+    ranking_lines,
     run_notes,
     runs_lines,
+    seeds_lines,
     settings_lines,
     work_text,
 )
-from app.tui.screens.compare.pages import answers_lines, grid_lines, seeds_lines
-from app.tui.screens.compare.verdict import differences, verdict
+from app.tui.screens.compare.texts import differences, verdict
 from app.tui.screens.compare.view import PAGES, Page, View
 from app.tui.widgets.panel import Line, Panel
 from app.tui.widgets.top_bar import pulse
 from grpo_engine.metrics import spec
 
 MOST_RUNS = 12
-MOST_WORDS = 4  # lines
+MOST_WORDS = 5  # lines
 
 
 @dataclass
@@ -94,12 +97,10 @@ class RunsPanel(ViewPanel):
         super().__init__("runs", **kwargs)
         self._first = 0
 
-    def watch_view(self) -> None:
-        """Grow with the number of runs."""
-        short = self.app.size.height < 30
-        notes = 0 if short else min(3, len(self._notes(max(10, self.inner.width))))
-        rows = min(4 if short else MOST_RUNS, max(1, len(self.view.runs)))
-        self.styles.height = rows + 3 + notes
+    def needs(self) -> int:
+        """The rows for the runs and, on a large terminal, for notes on their values."""
+        notes = 0 if self.app.size.height < 30 else len(self._notes(max(10, self.inner.width)))
+        return min(MOST_RUNS, max(1, len(self.view.runs))) + min(3, notes)
 
     def watch_now(self, old: float, new: float) -> None:
         """Animate the marks of live runs."""
@@ -153,6 +154,10 @@ class SettingsPanel(ViewPanel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("settings that differ", **kwargs)
 
+    def needs(self) -> int:
+        """The rows for the settings; few for a single run's, which differ from nothing."""
+        return min(len(self.view.settings()), 99 if len(self.view.runs) > 1 else 5)
+
     def copy_text(self) -> str:
         """Return the settings that differ."""
         return differences(self.view)
@@ -179,7 +184,7 @@ def settings_words(view: View) -> tuple[str, str]:
 
 
 class PagePanel(ViewPanel):
-    """One of the pages metrics, settings, seeds, grid or answers, with the page names on top."""
+    """One of the pages, with the page names on top."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("metrics", **kwargs)
@@ -193,6 +198,7 @@ class PagePanel(ViewPanel):
         base = f"Δ to {view.name(view.base)}" if view.base and len(view.runs) > 1 else ""
         stat = f"at {at}" if view.stat == "at" else view.stat
         return {
+            "ranking": f"{base} · T threshold" if base else "",
             "metrics": " · ".join(part for part in (f"{stat} (t)", base) if part),
             "settings": settings_words(view)[1],
             "seeds": metric,
@@ -210,8 +216,8 @@ class PagePanel(ViewPanel):
         """The page names, then the current page."""
         self.title, self.note = self.view.page, self._about()
         draw = {
-            "metrics": metrics_lines, "settings": settings_lines, "seeds": seeds_lines,
-            "grid": grid_lines, "answers": answers_lines,
+            "ranking": ranking_lines, "metrics": metrics_lines, "settings": settings_lines,
+            "seeds": seeds_lines, "grid": grid_lines, "answers": answers_lines,
         }[self.view.page]  # fmt: skip
         return [self._tab_line(), *draw(self.view, width, height - 1, self.palette)]
 

@@ -1,7 +1,7 @@
-"""Pick several items, such as runs or metrics: space marks, ⏎ confirms, / searches."""
+"""Pick several items, such as runs or metrics: space marks, ⏎ confirms, / filters."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from textual import events, on
@@ -12,25 +12,30 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Input
 
-from app.text.safe_text import cell_len, pad
+from app.text.safe_text import cell_len, pad, wrap
 from app.tui.looks.colours import style
 from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.field import Field
 from app.tui.widgets.panel import Line, Panel
+from experiments.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An item to pick, with its description."""
+    """An item to pick, with its description and what it is one of several of."""
 
     value: str
     text: str
     note: str = ""
+    sweep: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """The marked items in the order of marking, and the item under the cursor."""
+    """The marked items in the order of marking, and the item under the cursor.
+
+    It is one of them if no mark was changed.
+    """
 
     marks: tuple[str, ...]
     cursor: str
@@ -40,45 +45,45 @@ class Picked:
 class Picking:
     """The state of the list."""
 
-    items: tuple[Item, ...] = ()
+    shown: tuple[Item, ...] = ()
     marks: tuple[str, ...] = ()
     cursor: int = 0
-    filter: str = ""
-
-    @property
-    def shown(self) -> tuple[Item, ...]:
-        """The items that contain every search word."""
-        words = self.filter.casefold().split()
-        return tuple(
-            item for item in self.items
-            if all(word in f"{item.text} {item.note} {item.value}".casefold() for word in words)
-        )  # fmt: skip
+    problem: str = ""
 
     @property
     def chosen(self) -> Item | None:
         """The item under the cursor."""
-        shown = self.shown
-        return shown[min(self.cursor, len(shown) - 1)] if shown else None
+        return self.shown[self.cursor] if self.shown else None
 
     def moved(self, by: int) -> "Picking":
         """Move the cursor."""
         last = max(0, len(self.shown) - 1)
-        place = max(0, min(last, min(self.cursor, last) + by))
-        return Picking(self.items, self.marks, place, self.filter)
+        return replace(self, cursor=max(0, min(last, self.cursor + by)))
 
     def toggled(self) -> "Picking":
         """Mark or unmark the item under the cursor, then move down."""
-        chosen = self.chosen
-        if chosen is None:
-            return self
-        marks = tuple(mark for mark in self.marks if mark != chosen.value)
-        if len(marks) == len(self.marks):
-            marks = (*self.marks, chosen.value)
-        return Picking(self.items, marks, self.cursor, self.filter).moved(1)
+        return self.turned([self.chosen.value] if self.chosen else []).moved(1)
 
-    def filtered(self, text: str) -> "Picking":
-        """Show only items that match the text."""
-        return Picking(self.items, self.marks, 0, text)
+    def swept(self) -> "Picking":
+        """Mark or unmark the whole sweep of the item under the cursor.
+
+        One run alone that is no part of it is unmarked: settings of a sweep are compared.
+        """
+        sweep = self.chosen.sweep if self.chosen else None
+        values = [one.value for one in self.shown if sweep and one.sweep == sweep]
+        alone = len(self.marks) == 1 and values and self.marks[0] not in values
+        return (replace(self, marks=()) if alone else self).turned(values)
+
+    def turned(self, values: Sequence[str]) -> "Picking":
+        """Mark these items, or unmark them if all are marked."""
+        if not set(values) <= set(self.marks):
+            return replace(self, marks=tuple(dict.fromkeys((*self.marks, *values))))
+        return replace(self, marks=tuple(mark for mark in self.marks if mark not in values))
+
+    def showing(self, items: Sequence[Item]) -> "Picking":
+        """Show other items, with the cursor on the first marked one."""
+        marked = (at for at, item in enumerate(items) if item.value in self.marks)
+        return replace(self, shown=tuple(items), cursor=next(marked, 0), problem="")
 
 
 @dataclass
@@ -102,9 +107,11 @@ class PickList(Panel):
     def paint(self, width: int, height: int) -> list[Line]:
         picking, palette = self.picking, self.palette
         shown = picking.shown
+        if picking.problem:
+            return [[(part, style(palette.bad))] for part in wrap(picking.problem, width, height)]
         if not shown:
             return [[(" nothing matches", style(palette.label))]]
-        here = min(picking.cursor, len(shown) - 1)
+        here = picking.cursor
         self._first = max(0, min(max(min(self._first, here), here - height + 1),
                                  len(shown) - height))  # fmt: skip
         size = min(max(cell_len(item.text) for item in shown) + 2, width // 2)
@@ -112,9 +119,11 @@ class PickList(Panel):
         for place, item in enumerate(shown[self._first : self._first + height], self._first):
             back = palette.cursor if place == here else palette.paper
             marked = item.value in picking.marks
+            signs = ("▸" if place == here else " ") + ("✓ " if marked else "  ")
+            front = palette.headline if marked or place == here else palette.text
             lines.append([
-                (" ✓ " if marked else "   ", style(palette.accent, back, bold=True)),
-                (pad(item.text, size), style(palette.headline if marked else palette.text, back)),
+                (signs, style(palette.accent, back, bold=True)),
+                (pad(item.text, size), style(front, back, bold=place == here)),
                 (pad(item.note, max(0, width - size - 3)), style(palette.label, back)),
             ])  # fmt: skip
         return lines
@@ -130,7 +139,7 @@ class Picker(Dialog[Picked | None]):
     DEFAULT_CSS = """
     Picker { align: center middle; }
     Picker > Vertical {
-        width: 100; max-width: 96%; height: 80%; border: round $border; background: $background;
+        width: 96%; max-width: 150; height: 80%; border: round $border; background: $background;
         border-title-color: $headline; border-subtitle-color: $text-muted; padding: 0 1;
     }
     Picker PickList { height: 1fr; }
@@ -144,28 +153,45 @@ class Picker(Dialog[Picked | None]):
                 tooltip="Fifteen lines down"),
         Binding("pageup", "move(-15)", "page up", id="pick.page_up", show=False,
                 tooltip="Fifteen lines up"),
+        Binding("home", "move(-1000000)", "first", id="pick.first", show=False,
+                tooltip="The first line"),
+        Binding("end", "move(1000000)", "last", id="pick.last", show=False,
+                tooltip="The last line"),
         Binding("space", "mark", "mark", id="pick.mark", tooltip="Mark or unmark"),
+        Binding("asterisk", "sweep", "sweep", id="pick.sweep", key_display="*",
+                tooltip="Mark or unmark the whole sweep of the run under the cursor"),
         Binding("enter", "take", "take", id="pick.take", tooltip="Use the marked ones"),
-        Binding("slash", "filter", "search", id="pick.search", tooltip="Search the list"),
+        Binding("slash", "filter", "filter", id="pick.search",
+                tooltip="Filter the list, runs as on Runs"),
         Binding("escape,q", "leave", "cancel", id="pick.leave", tooltip="Change nothing"),
     ]  # fmt: skip
 
-    def __init__(self, title: str, items: Sequence[Item], marks: Sequence[str], hint: str) -> None:
+    def __init__(
+        self, title: str, find: Callable[[str], Awaitable[Sequence[Item]]], marks: Sequence[str],
+        hint: str,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self._title, self._hint = title, hint
-        self._picking = Picking(tuple(items), tuple(marks))
+        self._title, self._find, self._hint = title, find, hint
+        self._picking = Picking(marks=tuple(marks))
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = self._title
             box.border_subtitle = self._hint
             yield PickList()
-            yield Field(placeholder="/ search")
+            yield Field(placeholder="/ filter")
 
-    def on_mount(self) -> None:
-        """Focus the list first."""
+    async def on_mount(self) -> None:
+        """Show all items and focus the list; keys pressed meanwhile wait."""
         self._list.picking = self._picking
         self._list.focus()
+        await self._show("")
+
+    async def _show(self, text: str) -> None:
+        try:
+            self._list.picking = self._list.picking.showing(await self._find(text))
+        except StoreError as error:
+            self._list.picking = replace(self._list.picking, shown=(), problem=str(error))
 
     @property
     def _list(self) -> PickList:
@@ -178,14 +204,20 @@ class Picker(Dialog[Picked | None]):
         """Mark or unmark the item."""
         self._list.picking = self._list.picking.toggled()
 
+    def action_sweep(self) -> None:
+        """Mark or unmark the sweep of the item."""
+        self._list.picking = self._list.picking.swept()
+
     def action_filter(self) -> None:
         """Focus the search field."""
         self.query_one(Input).focus()
 
     def action_take(self) -> None:
         """Return the marked items."""
-        picking = self._list.picking
-        self.dismiss(Picked(picking.marks, picking.chosen.value if picking.chosen else ""))
+        marks, chosen = self._list.picking.marks, self._list.picking.chosen
+        if chosen and set(marks) == set(self._picking.marks):
+            marks = tuple(dict.fromkeys((*marks, chosen.value)))
+        self.dismiss(Picked(marks, chosen.value if chosen else ""))
 
     def action_leave(self) -> None:
         """From the field, return to the list; from the list, close without a change."""
@@ -195,9 +227,10 @@ class Picker(Dialog[Picked | None]):
             self.dismiss(None)
 
     @on(Input.Changed)
-    def search(self, event: Input.Changed) -> None:
-        """Keep only items that match the text."""
-        self._list.picking = self._list.picking.filtered(event.value)
+    async def search(self, event: Input.Changed) -> None:
+        """Keep only items that match the text, unless more was typed meanwhile."""
+        if event.value == event.input.value:
+            await self._show(event.value)
 
     @on(Input.Submitted)
     def keep(self) -> None:

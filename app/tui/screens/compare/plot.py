@@ -15,9 +15,9 @@ from app.text.axes import ROOM, Axis, axis, column
 from app.text.numbers import with_unit
 from app.text.safe_text import cell_len, clip
 from app.tui.looks.colours import Palette, style
-from app.tui.screens.compare.load import ChartData, smooth_value
+from app.tui.screens.compare.load import ChartData
+from app.tui.screens.compare.texts import place_text
 from app.tui.screens.compare.tracks import Shape
-from app.tui.screens.compare.verdict import place_text
 from app.tui.screens.compare.view import Look, View
 from app.tui.widgets.charts.braille import GUIDE, Canvas, stroke
 from app.tui.widgets.panel import Line
@@ -246,16 +246,16 @@ def title_line(
             for who, one in zip(named, readouts, strict=True):
                 one.insert(1, (clip(who, free - 1) + " ", style(palette.label)))
     right: Line = []
+    gap = "  " if sum(_cells(one) + 2 for one in readouts) <= room else " "
     for one in readouts:
-        if _cells(right) + _cells(one) + 2 > room:
+        if _cells(right) + _cells(one) + len(gap) > room:
             right.append((" …", style(palette.label)))
             break
-        right += [("  ", None), *one]
+        right += [(gap, None), *one]
     left: Line = [("▸" if chosen else " ", style(palette.accent)),
                   (clip(name, width - 3 - cell_len(arrow)), look),
                   (arrow, style(palette.label))]  # fmt: skip
-    gap = width - _cells(left) - _cells(right)
-    return [*left, (" " * max(0, gap), None), *right]
+    return [*left, (" " * max(0, width - _cells(left) - _cells(right)), None), *right]
 
 
 def extremes(chart: ChartData) -> str:
@@ -275,7 +275,7 @@ def extremes(chart: ChartData) -> str:
 
 
 def readings(chart: ChartData, view: View, palette: Palette) -> tuple[list[Line], list[str]]:
-    """Each curve's mark and smoothed value at the crosshair, and which run it belongs to.
+    """Each curve's mark and recorded value at the crosshair, and which run it belongs to.
 
     The value of a band is the mean of its seeds.
     """
@@ -287,12 +287,13 @@ def readings(chart: ChartData, view: View, palette: Palette) -> tuple[list[Line]
     members = {run for group in groups for run in group}
     groups += [(run.id,) for run in view.drawn if run.id not in members]
     for group in groups:
-        curves = [curve for run in group if (curve := view.curve(chart.key, run)) is not None]
+        known = [run for run in group if view.curve(chart.key, run) is not None]
         mark = view.look(group[0], palette)
         names.append(view.name_of(group))
-        known = [smooth_value(curve, view.x) for curve in curves]
-        values = [value for value in known if value is not None]
-        if not curves:
+        values = [
+            value for run in known if (value := view.value_at_x(chart.key, run)[0]) is not None
+        ]
+        if not known:
             found.append([(f"{mark.mark} ", style(palette.label)), ("none", style(palette.label))])
             continue
         value = math.fsum(values) / len(values) if values else None

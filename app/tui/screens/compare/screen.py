@@ -8,17 +8,15 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, Vertical
+from textual.containers import Container, Horizontal
 from textual.message import Message
 
 from app.feed.snapshot import Snapshot
 from app.tui import messages as msg
+from app.tui.dialogs.ask import Ask
 from app.tui.screens.compare.charts import ChartScreen
 from app.tui.screens.compare.curves import CurvesPanel
-from app.tui.screens.compare.load import (
-    load_answers,
-    load_prompts,
-)
+from app.tui.screens.compare.load import load_answers, load_prompts
 from app.tui.screens.compare.panels import (
     CardPanel,
     PagePanel,
@@ -32,8 +30,8 @@ from app.tui.screens.compare.panels import (
 from app.tui.screens.compare.pick import Item, Picked, Picker
 from app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
 from app.tui.screens.compare.view import PAGES, STATS, Page, View
-from experiments.compare.runs import grid
-from experiments.errors import StoreError
+from experiments.compare.runs import grid, threshold
+from experiments.errors import CompareError, StoreError
 from experiments.values import RunSummary
 
 POLL_S = 0.5
@@ -41,9 +39,9 @@ MOST_LISTED = 2000
 NEED_RUNS = frozenset(
     ("cross", "common", "zoom_axis", "pan", "place", "down", "axis", "metrics", "page", "baseline",
      "log", "smooth", "run", "hide", "drop", "solo", "bands", "stat", "settings", "prompt", "grid",
-     "find")
+     "find", "reach")
 )  # fmt: skip
-PICK_HINT = "space mark   ⏎ compare   / search   esc leave"
+PICK_HINT = "space mark   * its sweep   ⏎ compare   / filter   esc leave"
 
 
 class CompareScreen(ChartScreen):
@@ -55,13 +53,15 @@ class CompareScreen(ChartScreen):
         Binding("c", "common", "common end", id="compare.common", show=False,
                 tooltip="Crosshair to where the shortest run ends"),
         Binding("v", "page(1)", "view", id="compare.page",
-                tooltip="Next page: metrics, settings, seeds, grid, answers"),
+                tooltip="Next page: ranking, metrics, settings, seeds, grid, answers"),
         Binding("V", "page(-1)", "previous view", id="compare.page_before", show=False,
                 tooltip="Previous page"),
         Binding("b", "baseline", "baseline", id="compare.baseline",
                 tooltip="Use the chosen run as the baseline"),
         Binding("plus", "pick", "runs", id="compare.pick", key_display="+",
                 tooltip="Add or remove runs"),
+        Binding("asterisk", "sweep", "sweep", id="compare.sweep", key_display="*",
+                tooltip="Add all runs of the chosen run's sweep, or of the newest one"),
         Binding("J", "run(1)", "next run", id="compare.run", show=False,
                 tooltip="Choose the next run"),
         Binding("K", "run(-1)", "previous run", id="compare.run_before", show=False,
@@ -72,6 +72,8 @@ class CompareScreen(ChartScreen):
                 tooltip="Remove the chosen run from the comparison"),
         Binding("S", "bands", "seeds as bands", id="compare.bands", show=False,
                 tooltip="Draw runs that differ only in the seed as mean and 95% interval"),
+        Binding("T", "reach", "threshold", id="compare.reach", show=False,
+                tooltip="Type what the settings race to: an accuracy, or METRIC=VALUE"),
         Binding("t", "stat", "best, last, at", id="compare.stat", show=False,
                 tooltip="Compare best values, last ones, or those at the crosshair"),
         Binding("s", "settings", "all settings", id="compare.settings", show=False,
@@ -89,26 +91,37 @@ class CompareScreen(ChartScreen):
     ]  # fmt: skip
 
     def body(self) -> ComposeResult:
-        """Verdict, curves beside runs and settings, a page below; a hint card without runs."""
+        """Verdict, runs beside settings, curves, a page below; a hint card without runs."""
         yield CardPanel(id="card")
         yield VerdictLine(id="verdict")
         with Container(id="top"):
-            yield CurvesPanel(id="curves")
-            with Vertical(id="side"):
+            with Horizontal(id="side"):
                 yield RunsPanel(id="runs")
                 yield SettingsPanel(id="settings")
+            yield CurvesPanel(id="curves")
         yield PagePanel(id="page")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._opened = 0  # the open run that was compared unasked
 
     def on_mount(self) -> None:
         """Show the hint card until there are runs, and poll for changes while active."""
         self.set_class(not self.view.refs, "-empty")
         self._focus_first()
-        if not self.view.refs:
-            self.read_newest()
         self.set_interval(POLL_S, self._poll)
 
     def _focus_first(self) -> None:
         self.query_one(CurvesPanel if self.view.refs else CardPanel).focus()
+
+    def watch_view(self, old: View, new: View) -> None:
+        """Give runs and settings the rows they need, up to a quarter of the screen."""
+        super().watch_view(old, new)
+        if self.is_mounted and "side" not in self.arrangement.sizes:
+            runs, settings = self.query_one(RunsPanel), self.query_one(SettingsPanel)
+            rows = max(runs.needs(), settings.needs() if settings.display else 0)
+            most = 4 if self.has_class("-short") else self.app.size.height // 4
+            self.query_one("#side").styles.height = min(rows, most) + 3
 
     def show(self, snapshot: Snapshot) -> None:
         """Note that this process's run has changed; the next poll reads it."""
@@ -123,11 +136,13 @@ class CompareScreen(ChartScreen):
             self.compare(message.refs, message.baseline)
 
     def on_screen_resume(self) -> None:
-        """Show at once what changed meanwhile."""
+        """Show at once what changed meanwhile, and alone the run that was opened."""
         if self.view.refs:
             self.reload()
-        else:
-            self.read_newest()
+        if len(self.view.refs) < 2:
+            newest = self.read_newest()
+            if not self.view.refs:
+                self.opening = newest
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -140,7 +155,7 @@ class CompareScreen(ChartScreen):
         if refs:
             self.reload()
         else:
-            self.read_newest()
+            self.opening = self.read_newest()
 
     def keep(self, refs: Sequence[str]) -> None:
         """Compare only these runs."""
@@ -150,38 +165,63 @@ class CompareScreen(ChartScreen):
         """Read which runs the hint card can offer."""
         self.read_newest()
 
-    def read_newest(self) -> None:
-        """Read which runs the hint card can offer."""
-        self._read_newest()
-
     @work(exclusive=True, group="newest")
-    async def _read_newest(self) -> None:
+    async def read_newest(self) -> None:
+        """Read the run on Watch, and which runs the hint card can offer."""
+        here = self.run_on_watch
         try:
-            newest = await self.workbench.reader.ask(lambda r: r.runs(limit=2), "newest")
+            newest, opened = await self.workbench.reader.ask(
+                lambda r: (r.runs(limit=2), r.runs(archived=True, keys=[here])), "newest"
+            )
         except asyncio.CancelledError:
             return
         except StoreError as error:
             self.view = replace(self.view, problem=str(error), loaded=True)
             return
         self.view = replace(self.view, newest=newest, loaded=True, problem="")
+        if opened and here != self._opened and len(self.view.refs) < 2:
+            self._opened = here
+            self.compare((opened[0].id,))
 
-    @work(exclusive=True, group="pick")
-    async def action_pick(self) -> None:
-        """Read all runs and let the user choose which to compare."""
+    def action_pick(self) -> None:
+        """Let the user choose which runs to compare."""
+        view = self.view
+        if view.loaded and not (view.refs or view.newest):
+            self.notify("There are no runs yet; 2 starts one.")
+        else:
+            picker = Picker("runs to compare", self._items, view.refs, PICK_HINT)
+            self.app.push_screen(picker, self._take_runs)
+
+    async def _items(self, text: str) -> Sequence[Item]:
+        runs = await self.workbench.reader.ask(lambda r: r.runs(text, limit=MOST_LISTED), "pick")
+        return [Item(run.id, run.name or run.id, about(run), run.sweep_id) for run in runs]
+
+    @work(exclusive=True, group="sweep")
+    async def action_sweep(self) -> None:
+        """Compare all runs of the chosen run's sweep, or of the newest one if it has none.
+
+        One run alone that is no part of it leaves.
+        """
+        key = self.view.chosen.key if self.view.chosen else self.run_on_watch
         try:
-            runs = await self.workbench.reader.ask(lambda r: r.runs(limit=MOST_LISTED), "pick")
-        except asyncio.CancelledError:
+            runs = await self.workbench.reader.ask(lambda r: r.runs(limit=MOST_LISTED), "sweep")
+        except (StoreError, asyncio.CancelledError):
             return
-        except StoreError as error:
-            self.notify(str(error), severity="error", markup=False)
+        own = next((run for run in runs if run.key == key), None)
+        sweeps = (run.sweep_id for run in (own, *runs) if run is not None)
+        sweep = next((one for one in sweeps if one is not None), None)
+        if sweep is None:
+            self.notify("No run is part of a sweep; + adds runs one by one.")
             return
-        self.offer(runs)
+        swept = [run.id for run in reversed(runs) if run.sweep_id == sweep]
+        kept = (
+            self.view.refs
+            if len(self.view.refs) > 1
+            else [ref for ref in self.view.refs if ref in swept]
+        )
+        self.compare(tuple(dict.fromkeys((*kept, *swept))))
 
     def read_more(self) -> None:
-        """Read the page below the curves."""
-        self.read_page()
-
-    def read_page(self) -> None:
         """Read what the current page needs beyond the comparison."""
         if self.view.page in ("answers", "grid") and self.view.comparison is not None:
             self._read_page()
@@ -304,22 +344,9 @@ class CompareScreen(ChartScreen):
         if chosen is not None:
             self.compare(tuple(ref for ref in self.view.refs if ref != chosen.id))
 
-    def offer(self, runs: Sequence[RunSummary]) -> None:
-        """Let the user choose from these runs."""
-        if not runs:
-            self.notify("There are no runs yet; 2 starts one.")
-            return
-        items = [Item(run.id, run.name or run.id, about(run)) for run in runs]
-        picker = Picker("runs to compare", items, self.view.refs, PICK_HINT)
-        self.app.push_screen(picker, self._take_runs)
-
     def _take_runs(self, picked: Picked | None) -> None:
-        if picked is None:
-            return
-        marks = picked.marks
-        if set(marks) == set(self.view.refs) and picked.cursor not in marks and picked.cursor:
-            marks = (*marks, picked.cursor)
-        self.compare(marks)
+        if picked is not None:
+            self.compare(picked.marks)
 
     # -- pages ------------------------------------------------------------------------------
 
@@ -350,13 +377,32 @@ class CompareScreen(ChartScreen):
         self.view = replace(self.view, page=page, row=0, scroll=0)
         if self.has_class("-short"):
             self.query_one(PagePanel).focus()
-        self.read_page()
+        self.read_more()
 
     def action_stat(self) -> None:
         """Switch between best values, last values and those at the crosshair."""
         stat = STATS[(STATS.index(self.view.stat) + 1) % len(STATS)]
         self.view = replace(self.view, stat=stat)
-        self.read_page()
+        self.read_more()
+
+    def action_reach(self) -> None:
+        """Ask what the settings race to."""
+        hint = (
+            "A held-out accuracy such as .8, or METRIC=VALUE. Empty: the baseline's last accuracy."
+        )
+        self.app.push_screen(Ask("threshold", hint, self.view.reach), self._reach)
+
+    def _reach(self, text: str | None) -> None:
+        if text is None:
+            return
+        try:
+            threshold(text)
+        except CompareError as error:
+            self.notify(str(error), severity="warning", markup=False)
+            return
+        self.view = replace(self.view, reach=text)
+        self.turn_to("ranking")
+        self.reload()
 
     def action_settings(self) -> None:
         """Toggle between all settings and those that differ."""
@@ -368,7 +414,7 @@ class CompareScreen(ChartScreen):
         if self.view.page == "answers" and count:
             place = (self.view.prompt + by) % count
             self.view = replace(self.view, prompt=place, scroll=0)
-            self.read_page()
+            self.read_more()
         else:
             self.turn_to("answers")
 
@@ -388,7 +434,7 @@ class CompareScreen(ChartScreen):
             if path != paths[1 - which]
         )  # fmt: skip
         self.view = replace(view, grid_paths=(paths[0], paths[1]), grid=None)
-        self.read_page()
+        self.read_more()
 
     # -- what depends on the focus ----------------------------------------------------------
 
@@ -397,7 +443,7 @@ class CompareScreen(ChartScreen):
         focused = self.focused
         if isinstance(focused, CurvesPanel):
             super().action_down(by)
-            self.read_page()
+            self.read_more()
         elif isinstance(focused, RunsPanel):
             self.action_run(by)
         else:
@@ -467,7 +513,9 @@ class CompareScreen(ChartScreen):
 
 def about(run: RunSummary) -> str:
     """Describe a run in one line of the picker."""
-    parts = [run.status, f"step {run.step}", run.recipe, run.task, f"seed {run.seed}", *run.tags]
+    sweep = f"sweep {run.sweep}" if run.sweep else ""
+    parts = [run.status, f"step {run.step}", f"seed {run.seed}", sweep, run.recipe, run.task,
+             *run.tags]  # fmt: skip
     best = run.metrics.get("reward")
     if best is not None and best.best is not None:
         parts.insert(2, f"reward {best.best:.3g}")

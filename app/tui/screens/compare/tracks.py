@@ -9,7 +9,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -75,11 +74,6 @@ class Track:
         """The last number up to a position on the axis, and its step."""
         place = _last_number(self.values, bisect_right(positions, x))
         return (None, None) if place is None else (self.values[place], self.steps[place])
-
-    def smooth_at(self, positions: Sequence[float], x: float) -> float | None:
-        """The smoothed value at a position on the axis."""
-        place = _last_number(self.smooth, bisect_right(positions, x))
-        return None if place is None else self.smooth[place]
 
 
 def _last_number(values: Sequence[float], upto: int) -> int | None:
@@ -203,11 +197,6 @@ def logarithmic(curve: Shape) -> Shape:
     return Shape(curve.columns, low, high, smooth, curve.sparse, lost)
 
 
-@lru_cache(maxsize=64)
-def _t(freedom: int) -> float:
-    return statistics.t_quantile(0.95, freedom)
-
-
 def band(members: Sequence[Shape]) -> Shape:
     """Mean of several seeds as the smoothed line, its 95% confidence interval as the range.
 
@@ -221,7 +210,11 @@ def band(members: Sequence[Shape]) -> Shape:
         if not there:
             continue
         mean, std = statistics.mean_and_std(there)
-        half = _t(len(there) - 1) * std / math.sqrt(len(there)) if std is not None else 0.0
+        half = (
+            statistics.t_quantile(0.95, len(there) - 1) * std / math.sqrt(len(there))
+            if std is not None
+            else 0.0
+        )
         kept.append(column)
         low.append(mean - half)
         high.append(mean + half)

@@ -5,30 +5,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from app.text.comparison import run_name, setting_name
+from app.text.comparison import MAIN_METRICS, run_name, setting_name
 from app.tui.looks.colours import Palette
 from app.tui.screens.compare.load import Answers, Charts, CurveData, Prompt, common_end, end_of
 from app.tui.screens.compare.tracks import SMOOTHINGS
-from experiments.compare.values import (
-    Comparison,
-    GridView,
-    MetricCell,
-    MetricComparison,
-)
+from experiments.compare.values import Comparison, GridView, MetricCell, MetricComparison
 from experiments.values import RunSummary
 
 Axis = Literal["step", "tokens", "wall"]
 Stat = Literal["best", "last", "at"]
-Page = Literal["metrics", "settings", "seeds", "grid", "answers"]
+Page = Literal["ranking", "metrics", "settings", "seeds", "grid", "answers"]
 
 AXES: tuple[Axis, ...] = ("step", "tokens", "wall")
 STATS: tuple[Stat, ...] = ("best", "last", "at")
-PAGES: tuple[Page, ...] = ("metrics", "settings", "seeds", "grid", "answers")
+PAGES: tuple[Page, ...] = ("ranking", "metrics", "settings", "seeds", "grid", "answers")
 MARKS = "●▲■◆○△□◇✚✱"
-FIRST_CHARTS = (
-    "reward", "eval/accuracy", "eval/greedy/accuracy", "kl", "completions/mean_length", "entropy",
-    "clip_ratio/region_mean",
-)  # fmt: skip
+MOST_CURVES = 4  # more runs are drawn as bands from the start, where seeds can be pooled
 LEAST_STEPS, MOST_ZOOM = 8.0, 1024.0
 NOT_IN_A_GRID = ("name",)
 
@@ -63,6 +55,7 @@ class View:
     smooth: int = 3
     bands: bool = False
     at: float | None = None
+    reach: str = ""
     window: tuple[float, float] | None = None
     guides: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     stat: Stat = "best"
@@ -150,10 +143,16 @@ class View:
         known = [item.key for item in found.metrics]
         metrics = tuple(key for key in self.metrics if key in known)
         if not metrics:
-            metrics = tuple(key for key in FIRST_CHARTS if key in known) or tuple(known[:4])
+            metrics = tuple(key for key in MAIN_METRICS if key in known) or tuple(known[:4])
+        chart = metrics.index(self.metric) if self.metric in metrics else self.chart
+        page, bands = self.page, self.bands
+        if len(self.runs) < 2:
+            bands = len(found.runs) > MOST_CURVES and bool(found.seeds)
+            if bands or any(len(one.settings) > 2 for one in found.rankings):
+                page = "ranking"
         return replace(
-            self, comparison=found, metrics=metrics, loaded=True, problem="",
-            chart=min(self.chart, max(0, len(metrics) - 1)),
+            self, comparison=found, page=page, bands=bands, metrics=metrics, loaded=True,
+            problem="", chart=min(chart, max(0, len(metrics) - 1)),
         )  # fmt: skip
 
     @property

@@ -1,16 +1,27 @@
-"""The values to choose from for a setting, what each means, and the numbers next to a number."""
+"""The values of a setting, what each means, the numbers next to a number, and the lists of all."""
 
 import math
-from collections.abc import Mapping
-from typing import Final, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, get_args, get_origin
 
+from app.tui.looks.colours import Palette, style
+from app.tui.screens.new_run.facts import fact, recipe_lines
 from app.tui.screens.new_run.form import FormField, RunForm, shown
-from app.tui.screens.new_run.view import check
+from app.tui.screens.new_run.lines import plain
+from app.tui.screens.new_run.picks import Entry, Pick
+from app.tui.screens.new_run.view import View, check
+from app.tui.widgets.panel import Line, paragraph
+from experiments.values import CheckpointView
 from grpo_engine.config.parse import SettingInfo
+from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipe_words import values_of
 from grpo_engine.config.recipes import SETTINGS, Recipe, known, recipe, settings_read
+from grpo_engine.errors import ConfigError
+from grpo_engine.presets import names, preset
 
 RECIPE = "algorithm.recipe"
+MOST_PARENTS = 200
 # What the values of a setting mean, where the recipe's own words do not say it.
 MEANS: Final[Mapping[str, Mapping[str, str]]] = {
     "model.tuning": {
@@ -28,6 +39,11 @@ MEANS: Final[Mapping[str, Mapping[str, str]]] = {
         "auto": "dequantised on CPU, where that is faster",
         "keep": "stays quantised: least memory",
         "dequantize": "becomes full weights when it is loaded",
+    },
+    "task.curriculum": {
+        "off": "all problems alike, in a seeded order",
+        "hardest": "the more often, the fewer answers were right: 1 - p",
+        "half": "most often those that are right half of the time: 4p(1 - p)",
     },
     "task.bad_rows": {
         "refuse": "one row that cannot be used ends the run before it begins",
@@ -85,6 +101,8 @@ def choices_of(field: FormField) -> tuple[str, ...]:
     kinds = (info.annotation, *get_args(info.annotation))
     if info.path == RECIPE:
         return tuple(known()[0])
+    if get_origin(info.annotation) is tuple:  # several of them, which are typed
+        return ()
     found = info.choices or (("true", "false") if bool in kinds else ())
     return ("", *found) if found and type(None) in kinds else found
 
@@ -162,3 +180,101 @@ def with_recipe(form: RunForm, name: str) -> RunForm:
             if own and text and (clear_all or leaf not in read):
                 made = made.type(path, "")
     return made
+
+
+# -- lists to choose from -------------------------------------------------------------------
+
+
+def would_fail(view: View, path: str, text: str) -> bool:
+    """Whether a value contradicts other settings of its section."""
+    section = path.partition(".")[0]
+    edits = {p: t for p, t in view.form.edits.items() if p.partition(".")[0] == section}
+    try:
+        replace(view.form, edits=edits).type(path, text).config()
+    except ConfigError:
+        return True
+    return False
+
+
+def value_list(view: View, field: FormField) -> Pick:
+    """The values of a setting, with the conflicts of each, or the recipe's six choices with it."""
+    path = field.info.path
+    entries = [
+        Entry(text or "-", text or "by the recipe",
+              meaning_of(path, text, view.checked.recipe), would_fail(view, path, text))
+        for text in choices_of(field)
+    ]  # fmt: skip
+
+    def about(text: str, width: int, palette: Palette) -> list[Line]:
+        then = view.with_form(view.form.type(path, "" if text == "-" else text))
+        if path.startswith("algorithm."):
+            return recipe_lines(then, width, palette)
+        errors = then.checked.errors
+        words = f"✗ {'; '.join(errors.values())}" if errors else "This value is allowed here."
+        colour = palette.bad if errors else palette.text
+        return paragraph(words, width, 8, colour)
+
+    return Pick(path, plain(field.info.help), entries, about, field.text or "-", lines=True)
+
+
+def recipe_list(view: View) -> Pick:
+    """The recipes, with the six choices of each."""
+    entries = [
+        Entry(name, name, card_of(name).title, would_fail(view, RECIPE, name))
+        for name in known()[0]
+    ]
+
+    def about(name: str, width: int, palette: Palette) -> list[Line]:
+        card = card_of(name)
+        then = view.with_form(view.form.type(RECIPE, name))
+        return [
+            [(card.title, style(palette.headline, bold=True))],
+            *paragraph(card.summary, width, 3, palette.text),
+            [], *recipe_lines(then, width, palette), [],
+            *fact("good", card.good, width, palette, 3), *fact("bad", card.bad, width, palette, 3),
+            *paragraph(card.paper, width, 1, palette.label),
+        ]  # fmt: skip
+
+    hint = "The six choices. ✗ conflicts with the current settings."
+    return Pick("recipe", hint, entries, about, view.checked.fields[RECIPE].text)
+
+
+def start_list(view: View) -> Pick:
+    """The presets and runs to start from."""
+    entries = [Entry("", "presets"), *(Entry(f"preset:{name}", name) for name in names())]
+    runs = view.runs[:MOST_PARENTS]
+    entries += [Entry("", "clone a run")] if runs else []
+    entries += [
+        Entry(f"clone:{run.id}", run.name or run.id, f"{run.recipe} {run.status}") for run in runs
+    ]
+
+    def about(value: str, width: int, palette: Palette) -> list[Line]:
+        kind, _, name = value.partition(":")
+        if kind == "preset":
+            found = preset(name)
+            body = [line for line in found.text.splitlines() if not line.startswith("#")]
+            return [
+                *paragraph(found.about, width, 6, palette.text), [],
+                *(part for line in body for part in paragraph(line, width, 2, palette.label)),
+            ]  # fmt: skip
+        run = next(run for run in runs if run.id == name)
+        state = f"{run.status}, step {run.step} of {run.total_steps}"
+        facts = (("id", run.id), ("state", state), ("model", run.model), ("task", run.task),
+                 ("recipe", run.recipe), ("seed", str(run.seed)), ("tags", " ".join(run.tags)),
+                 ("note", run.note))  # fmt: skip
+        return [line for word, said in facts if said for line in fact(word, said, width, palette)]
+
+    now = view.origin
+    chosen = f"preset:{now.name}" if now.kind == "preset" else f"clone:{now.run}"
+    return Pick("start from", "ctrl+z brings back what is changed here.", entries, about, chosen)
+
+
+def begin_list(saved: Sequence[CheckpointView]) -> Pick:
+    """The checkpoints that a run can begin with, the newest first."""
+    entries = [Entry("none", "the model as it was", "untrained, or as the parent began")]
+    for one in reversed([one for one in saved if one.exists]):
+        label = f"step {one.step}{' · best' if one.best else ''}"
+        entries += [Entry(f"weights:{one.path}", label, "with a new optimiser"),
+                    Entry(f"both:{one.path}", label, "with its optimiser's state")]  # fmt: skip
+    hint = "The run keeps its own copy; its KL penalty is towards these weights."
+    return Pick("begin with", hint, entries, lambda *_: [], lines=True)

@@ -9,10 +9,12 @@ from typing import Final
 
 from textual.suggester import Suggester
 
+from grpo_engine.config.parse import settings
+from grpo_engine.embedded import EMBEDDED
 from grpo_engine.rewards.builtins import BUILT_IN
 
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "model.path": ("starter",),
+    "model.path": tuple(EMBEDDED),
     "task.name": (
         "arithmetic",
         "countdown",
@@ -25,6 +27,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "task.chat_template": ("plain",),
     "rewards.functions": tuple(BUILT_IN),
+    "record.trackers": settings()["record.trackers"].choices,
 }
 # The endings of the files that a setting reads; folders are always offered.
 ENDINGS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -33,7 +36,7 @@ ENDINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "task.chat_template": (".jinja", ".j2", ".txt"),
     "rewards.functions": (".py",),
 }
-LISTS: Final = ("rewards.functions",)
+LISTS: Final = ("rewards.functions", "record.trackers")
 MOST_ENTRIES, MOST_BYTES = 2000, 1_000_000
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.text.numbers import seconds, short, signed, tokens
+from app.text.numbers import seconds, share, short, signed, tokens
 from app.text.safe_text import cell_len, clip, pad, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.new_run.form import cost
 from app.tui.screens.new_run.view import View
-from app.tui.widgets.panel import Line
+from app.tui.widgets.panel import Line, paragraph
 from grpo_engine.config.recipe_words import answers, formula
 from grpo_engine.config.settings import RunConfig
 
@@ -46,8 +46,7 @@ def cost_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """What a step and the run cost: answers, tokens, memory, time, disk."""
     config = view.checked.config
     if config is None:
-        words = "Costs are shown once all errors are fixed."
-        return [[(part, style(palette.label))] for part in wrap(words, width, 3)]
+        return paragraph("Costs are shown once all errors are fixed.", width, 3, palette.label)
     price = cost(config, view.runs)
     per = f"{config.rollout.prompts} prompts × {config.rollout.group_size}"
     longest = "at most " if price.seconds is None else "about "
@@ -81,7 +80,8 @@ def side_costs(
     length = per_step / max(1, rollout.prompts * rollout.group_size)
     found = []
     problems = check.problems if held_out is None else min(check.problems, held_out)
-    each = problems * (int(check.greedy) + check.samples)
+    tasks = 1 + sum(bool(other.weight) for other in config.task.others.values())
+    each = tasks * problems * (int(check.greedy) + check.samples)
     times = 2 * int(check.before_and_after) + (config.steps // check.every if check.every else 0)
     if times and each:
         when = f"every {check.every} steps" if check.every else "before and after"
@@ -101,8 +101,8 @@ def side_costs(
         found.append(("KL", f"{rows} answers scored by the reference as well: +100% of a forward"))
     if config.record.after_groups:
         again = min(config.record.after_groups, rollout.prompts)
-        share = f"+{again / rollout.prompts:.0%} of a forward"
-        found.append(("after", f"{again} of {rollout.prompts} groups scored again: {share}"))
+        part = f"+{again / rollout.prompts:.0%} of a forward"
+        found.append(("after", f"{again} of {rollout.prompts} groups scored again: {part}"))
     return found
 
 
@@ -121,18 +121,19 @@ def memory_lines(view: View, width: int, palette: Palette) -> list[Line]:
              (part, style(palette.bad))]
             for at, part in enumerate(words)
         ]  # fmt: skip
-    share = min(1.0, memory["peak"] / max(1, memory["limit"]))
-    full = max(1, round(BAR * share))
+    used = min(1.0, memory["peak"] / max(1, memory["limit"]))
+    full = max(1, round(BAR * used))
     line: Line = [
         (f"{'memory':<{WORD}}", style(palette.label)),
-        ("━" * full, style(palette.warn if share > 0.8 else palette.accent)),
+        ("━" * full, style(palette.warn if used > 0.8 else palette.accent)),
         ("─" * (BAR - full), style(palette.guide)),
         (f" {size(memory['peak'])} of {size(memory['limit'])}", style(palette.text)),
     ]
     per, unit = scale(memory["peak"])
     names = ("weights", "optimizer", "sampling", "update")
     parts = ", ".join(f"{name} {short(memory[name] / per)}" for name in names)
-    return [line, *fact("", f"{parts} {unit}, in {memory['dtype']}", width, palette)]
+    by = f", by {count} workers" if (count := memory["workers"]) > 1 else ""
+    return [line, *fact("", f"{parts} {unit}, in {memory['dtype']}{by}", width, palette)]
 
 
 def cost_summary(view: View) -> str:
@@ -159,7 +160,7 @@ def recipe_lines(view: View, width: int, palette: Palette) -> list[Line]:
     lines: list[Line] = []
     for path, problem in view.checked.errors.items():
         if path.startswith("algorithm."):
-            lines += [[(part, style(palette.bad))] for part in wrap(f"✗ {problem}", width, 5)]
+            lines += paragraph(f"✗ {problem}", width, 5, palette.bad)
     if chosen is None:
         return lines
     if lines:
@@ -190,16 +191,16 @@ def prompt_lines(view: View, width: int, palette: Palette) -> list[Line]:
     found, label = view.examples, style(palette.label)
     if not found:
         words = view.busy or "The first prompts of the run appear here."
-        return [[(part, label)] for part in wrap(words, width, 2)]
+        return paragraph(words, width, 2, palette.label)
     if problem := found.get("problem"):
-        return [[(part, style(palette.bad))] for part in wrap(f"✗ {problem}", width, 30)]
+        return paragraph(f"✗ {problem}", width, 30, palette.bad)
     sizes = f"{found['train']:,} problems to train on, {found['held_out']:,} held out"
     if skipped := found.get("skipped", 0):
         sizes += f", {skipped:,} skipped"
-    lines: list[Line] = [[(part, style(palette.text))] for part in wrap(found["about"], width, 3)]
+    lines: list[Line] = paragraph(found["about"], width, 3, palette.text)
     lines.append([(clip(sizes, width), label)])
     for note in (*found["notes"], *filter(None, [found["lacking"]])):
-        lines += [[(part, style(palette.warn))] for part in wrap(note, width, 6)]
+        lines += paragraph(note, width, 6, palette.warn)
     for place, example in enumerate(found["examples"]):
         lines += [[], _prompt_head(view, place, example, width, palette)]
         lines += shown_text(example["text"], width, palette)
@@ -211,7 +212,7 @@ def prompt_lines(view: View, width: int, palette: Palette) -> list[Line]:
                       for part in wrap(example["columns"], width - 8, 1)]  # fmt: skip
         if example["folded"]:
             words = "The template takes no system message: it is put before the user's."
-            lines += [[(part, style(palette.warn))] for part in wrap(words, width, 2)]
+            lines += paragraph(words, width, 2, palette.warn)
     return lines
 
 
@@ -230,8 +231,8 @@ def shown_text(text: str, width: int, palette: Palette) -> list[Line]:
     """The text that the model reads, with each line end as a dim symbol."""
     lines: list[Line] = []
     paragraphs = text.split("\n")
-    for at, paragraph in enumerate(paragraphs):
-        parts = wrap(paragraph, width - 1, 40)
+    for at, line_text in enumerate(paragraphs):
+        parts = wrap(line_text, width - 1, 40)
         ends = at < len(paragraphs) - 1
         for place, part in enumerate(parts):
             line: Line = [(part, style(palette.text))]
@@ -248,10 +249,9 @@ def score_lines(view: View, width: int, palette: Palette) -> list[Line]:
     """Each function's score for the typed answer, with its reason."""
     found, label = view.scores, style(palette.label)
     if not found:
-        words = "The scores of the reward functions appear here."
-        return [[(part, label)] for part in wrap(words, width, 3)]
+        return paragraph("The scores of the reward functions appear here.", width, 3, palette.label)
     if problem := found.get("problem"):
-        return [[(part, style(palette.bad))] for part in wrap(f"✗ {problem}", width, 20)]
+        return paragraph(f"✗ {problem}", width, 20, palette.bad)
     lines: list[Line] = []
     for row in found["rows"]:
         value = "None" if row["value"] is None else short(row["value"])
@@ -266,5 +266,95 @@ def score_lines(view: View, width: int, palette: Palette) -> list[Line]:
     lines.append([(pad("reward", max(4, width - cell_len(total) - 2)) + " ", style(palette.text)),
                   (total, style(palette.good, bold=True))])  # fmt: skip
     for problem in found["problems"]:
-        lines += [[(part, style(palette.bad))] for part in wrap(f"✗ {problem}", width, 6)]
+        lines += paragraph(f"✗ {problem}", width, 6, palette.bad)
+    return lines
+
+
+# -- the probe ------------------------------------------------------------------------------
+
+GROUP = 6  # the group size
+CELL = 17  # a share with its interval, and the seconds of a step
+
+
+def probe_key(config: RunConfig) -> str:
+    """A key of the settings that a probe depends on, without what it recommends."""
+    task, rewards = config.task.model_dump_json(), config.rewards.model_dump_json()
+    limit = str(config.rollout.max_new_tokens)
+    return "\n".join([str(config.seed), config.model.model_dump_json(), task, rewards, limit])
+
+
+def probe_lines(view: View, width: int, palette: Palette) -> list[Line]:
+    """What a probe found: advice, prompts with a signal by group size, pass rates."""
+    found = view.probe
+    if problem := found.get("problem"):
+        return paragraph(f"✗ {problem}", width, 20, palette.bad)
+    tables = found.get("tables", ())
+    if not tables:
+        words = "Stopped." if found.get("ended") else "Loading the model…"
+        return paragraph(words, width, 2, palette.label)
+    return [
+        *_advice(found, width, palette), [],
+        *_signal_table(found, width, palette), [], *_pass_rates(tables[0], width, palette),
+    ]  # fmt: skip
+
+
+def _advice(found: Mapping[str, Any], width: int, palette: Palette) -> list[Line]:
+    best, stopped = found["best"], found.get("stopped")
+    front = palette.good if best else palette.text
+    if best:
+        words = (f"Use group size {best['group_size']} at temperature {best['temperature']:g}: the "
+                 "smallest at which 80% of the prompts have a signal.")  # fmt: skip
+    elif found["ended"] and not stopped:
+        words = ("No group size tried gives 80% of the prompts a signal: use easier or harder "
+                 "prompts, or other settings.")  # fmt: skip
+        front = palette.warn
+    else:
+        words = f"{'Stopped at' if stopped else 'Sampled'} {found['answers']:,} of "
+        words += f"{found['of']:,} answers. A prompt has a signal if its answers differ in score."
+    return paragraph(words, width, 3, front)
+
+
+def _signal_table(found: Mapping[str, Any], width: int, palette: Palette) -> list[Line]:
+    """The share of prompts with a signal, its interval, and the seconds of a step."""
+    tables, best, label = found["tables"], found["best"], style(palette.label)
+    sizes = sorted({row["group_size"] for table in tables for row in table["group_sizes"]})
+    wide = width >= GROUP + CELL * len(tables)
+    each = CELL if wide else max(10, (width - GROUP) // len(tables))
+    words = f"prompts with a signal{' (95% interval)' if wide else ''}, seconds to sample a step"
+    lines: list[Line] = paragraph(words, width, 2, palette.label)
+    word = "temperature" if wide else "T"
+    heads = (pad(f"{word} {table['temperature']:g}", each) for table in tables)
+    lines.append([("group ", label), *((head, label) for head in heads)])
+    for size_ in sizes:
+        line: Line = [(f"{size_:>4}  ", style(palette.text))]
+        for table in tables:
+            row = next((r for r in table["group_sizes"] if r["group_size"] == size_), None)
+            if row is None:
+                line.append((pad("", each), label))
+                continue
+            chosen = best == {"group_size": size_, "temperature": table["temperature"]}
+            front = palette.good if row["share"] >= found["enough"] else palette.text
+            line.append((f"{'▸' if chosen else ' '}{share(row['share']):>4} ",
+                         style(front, bold=chosen)))  # fmt: skip
+            ends = dict.fromkeys(f"{100 * row[end]:.0f}" for end in ("low", "high"))
+            time = seconds(row["seconds"]).replace(" min", "m").replace(" ", "")
+            line.append((pad(f"{'–'.join(ends):<7}{time}" if wide else time, each - 6), label))
+        lines.append(line)
+    return lines
+
+
+def _pass_rates(table: Mapping[str, Any], width: int, palette: Palette) -> list[Line]:
+    """A bar for each range of pass rates."""
+    rows, label = table["histogram"], style(palette.label)
+    if rows is None:
+        words = "No reward function says which answers are right, so there are no pass rates."
+        return paragraph(words, width, 2, palette.label)
+    words = f"right: {share(table['right'])} of the answers at T {table['temperature']:g}; prompts "
+    words += "by their share of right answers"
+    lines: list[Line] = paragraph(words, width, 2, palette.label)
+    most, room = max(count for _, count in rows), max(4, width - 18)
+    for name, count in rows:
+        bar = "▆" * round(room * count / most)
+        lines.append([(f"{name:>10}  ", label), (bar, style(palette.accent)),
+                      (f" {count}" if count else "", label)])  # fmt: skip
     return lines

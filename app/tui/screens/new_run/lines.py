@@ -5,7 +5,7 @@ from app.tui.looks.colours import Palette, style
 from app.tui.screens.new_run.completion import completions, functions_in
 from app.tui.screens.new_run.form import FormField, allowed, shown
 from app.tui.screens.new_run.view import FIRST, SECTIONS, Row, View
-from app.tui.widgets.panel import Line, Span
+from app.tui.widgets.panel import Line, Span, paragraph
 from grpo_engine.config.mismatch import SAID, can_agree
 from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipe_words import ASKS
@@ -21,7 +21,7 @@ OFF = "–"
 
 def name_cells(width: int) -> int:
     """Width of the name column."""
-    return min(NAME_CELLS, max(14, width // 3))
+    return min(NAME_CELLS, max(14, 2 * width // 5))
 
 
 def value_at(width: int) -> int:
@@ -79,8 +79,13 @@ def _value(view: View, field: FormField, room: int, back: int, palette: Palette)
     if tail.endswith("…") and not field.changed:
         tail = ""
     left = room - (cell_len(tail) + 2 if tail else 0) - 1
-    value = pad(text, max(1, left))
-    line: Line = [(value, style(front, back, bold=field.changed)), (" ", style(None, back))]
+    unit = field.info.unit
+    unit = f" {unit}" if text[0].isdigit() and not field.info.path.endswith(unit) else ""
+    value = clip(text, max(1, left - len(unit)))
+    line: Line = [
+        (value, style(front, back, bold=field.changed)),
+        (pad(unit, max(0, left - cell_len(value))) + " ", style(palette.label, back)),
+    ]
     if tail:
         line.append((f"{tail} ", style(palette.label, back)))
     used = sum(cell_len(part) for part, _ in line)
@@ -90,7 +95,7 @@ def _value(view: View, field: FormField, room: int, back: int, palette: Palette)
 
 def value_words(view: View, field: FormField) -> tuple[str, str]:
     """The current value, and a word on its origin."""
-    path, info = field.info.path, field.info
+    path = field.info.path
     if path == "name" and not field.changed:
         return view.name, "suggested"
     if is_unread(view, field) and not field.text:
@@ -101,7 +106,7 @@ def value_words(view: View, field: FormField) -> tuple[str, str]:
     if path == "rewards.weights" and not field.text:
         own = view.checked.fields["rewards.functions"].text
         return "", "1 for each function" if own else "the task's own"
-    return field.text, own_words(view, path) or info.unit
+    return field.text, own_words(view, path)
 
 
 def own_words(view: View, path: str) -> str:
@@ -239,9 +244,9 @@ def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
     label, text = style(palette.label), style(palette.text)
     row, field = view.row, view.row.field
     if field is None:
-        return [[(part, text)] for part in wrap(section_help(row.section), width, 4)]
+        return paragraph(section_help(row.section), width, 4, palette.text)
     path = field.info.path
-    lines: list[Line] = [[(part, text)] for part in wrap(plain(field.info.help), width, 3)]
+    lines: list[Line] = paragraph(plain(field.info.help), width, 3, palette.text)
     facts = [("allowed", allowed(field.info)), ("default", default_words(field))]
     own = own_words(view, path)
     was = shown_value(view, field) if field.changed else ""
@@ -324,12 +329,13 @@ def diff_lines(view: View, width: int, palette: Palette) -> list[Line]:
 def _diff_line(row: tuple[str, str, str], width: int, palette: Palette) -> Line:
     path, here, there = row
     names = min(30, max(14, width // 2))
-    room = max(6, (width - names - 4) // 2)
+    room = max(12, width - names - 4)
+    here = clip(here, max(room // 2, room - cell_len(there)))
     return [
         (pad(path if cell_len(path) < names else path.rpartition(".")[2], names) + " ",
          style(palette.text)),
-        (clip(here, room), style(palette.headline, bold=True)),
-        (f" ← {clip(there, room)}", style(palette.label)),
+        (here, style(palette.headline, bold=True)),
+        (f" ← {clip(there, room - cell_len(here))}", style(palette.label)),
     ]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """What the New run screen reads: earlier runs for names and costs, and the settings of a run."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ from grpo_engine.config.settings import RunConfig
 
 MOST_RUNS = 500
 METRICS = ("completions/mean_length", "step_time", "reward")
-COLUMNS = ("rollout.prompts", "rollout.group_size")
+SIZES = ("rollout.prompts", "rollout.group_size")
+COLUMNS = (*SIZES, "run.workers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +28,10 @@ class Parent:
 
 def load_runs(reader: StoreReader) -> tuple[RunSummary, ...]:
     """The newest runs, with the data for cost estimates."""
-    try:
-        return reader.runs(columns=COLUMNS, metrics=METRICS, archived=True, limit=MOST_RUNS)
-    except QueryError:  # no run has these settings
-        return reader.runs(metrics=METRICS, archived=True, limit=MOST_RUNS)
+    for columns in (COLUMNS, SIZES):
+        with suppress(QueryError):  # no run has these settings
+            return reader.runs(columns=columns, metrics=METRICS, archived=True, limit=MOST_RUNS)
+    return reader.runs(metrics=METRICS, archived=True, limit=MOST_RUNS)
 
 
 def load_parent(reader: StoreReader, ref: str) -> Parent:

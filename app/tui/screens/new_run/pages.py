@@ -6,22 +6,32 @@ from typing import Any
 from textual import events
 from textual.app import ComposeResult
 from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import TextArea
 
-from app.text.safe_text import safe, wrap
+from app.text.safe_text import clip_start, safe, wrap
 from app.tui.looks.colours import style
 from app.tui.screens.new_run.asides import covered
-from app.tui.screens.new_run.facts import prompt_lines, score_lines
+from app.tui.screens.new_run.facts import probe_key, probe_lines, prompt_lines, score_lines
 from app.tui.screens.new_run.panels import ScrolledPanel
 from app.tui.screens.new_run.view import View
-from app.tui.widgets.panel import Line
+from app.tui.widgets.field import Field
+from app.tui.widgets.panel import Line, paragraph
 
 ANSWER_LINES = 5
+MOST_SAID = 40  # lines of one reply
 
 
 @dataclass
 class AnswerTyped(Message):
     """The typed answer has changed."""
+
+    text: str
+
+
+@dataclass
+class AnswerGiven(Message):
+    """The person has answered the environment, or begins an episode."""
 
     text: str
 
@@ -58,6 +68,37 @@ class PromptsPanel(ScrolledPanel):
         return prompt_lines(view, width, self.palette)
 
 
+class ProbePanel(ScrolledPanel):
+    """What the model can do before the run, and which group size gives a signal."""
+
+    reads = ("probe", "checked")
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("probe", **kwargs)
+
+    def topic(self) -> str:
+        return "setting:rollout.group_size"
+
+    def copy_text(self) -> str:
+        """Return the table as text."""
+        lines = probe_lines(self.view, 100, self.palette) if self.view is not None else []
+        return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
+
+    def lines(self, view: View, width: int) -> list[Line]:
+        """Progress or advice, the table, the pass rates."""
+        found = view.probe
+        if not found or found.get("problem"):
+            self.note = "s again" if found else ""
+        elif not found["ended"]:
+            count = f"{found['answers']:,} of {found['of']:,} answers   " if found["of"] else ""
+            self.note = f"{count}s stop"
+        elif view.checked.config is not None and found["key"] != probe_key(view.checked.config):
+            self.note = "of other settings   s probe these"
+        else:
+            self.note = "⏎ use it   s again" if found["best"] else "s again"
+        return probe_lines(view, width, self.palette)
+
+
 class TextPanel(ScrolledPanel):
     """A panel with a text field in its frame."""
 
@@ -79,6 +120,11 @@ class TextPanel(ScrolledPanel):
     def area(self) -> TextArea:
         return self.query_one(TextArea)
 
+    @property
+    def entry(self) -> Widget:
+        """The field, whatever its kind."""
+        return self.query_one("TextArea, Field", Widget)
+
     def field_place(self) -> tuple[int, int]:
         """The number of lines above the field, and its height."""
         raise NotImplementedError
@@ -86,9 +132,9 @@ class TextPanel(ScrolledPanel):
     def on_resize(self, _event: events.Resize) -> None:
         """Resize the field with the panel."""
         offset, size = covered(self, *self.field_place())
-        area = self.area
-        area.styles.offset = offset
-        area.styles.width, area.styles.height = size.width, size.height
+        entry = self.entry
+        entry.styles.offset = offset
+        entry.styles.width, entry.styles.height = size.width, size.height
 
 
 class TryPanel(TextPanel):
@@ -122,10 +168,10 @@ class TryPanel(TextPanel):
         self.note = f"answers prompt {self.view.example + 1}; [ ] another" if found else ""
         if self.view.example < len(found):
             example = found[self.view.example]
-            words = f"after  {example['text'].strip()}"
+            words = example["text"].strip().replace("\n", " ")
             target = f"target {example['target']}" if example["target"] else ""
             label = style(self.palette.label)
-            lines[0] = [(wrap(words.replace("\n", " "), width, 1, keep_end=True)[0], label)]
+            lines[0] = [("after  ", label), (clip_start(words, width - 7), label)]
             lines[1] = [(part, style(self.palette.good)) for part in wrap(target, width, 1)]
         else:
             lines[0] = [("no prompt yet; x shows why", style(self.palette.label))]
@@ -144,6 +190,71 @@ class TryPanel(TextPanel):
         """Request scores for the changed answer."""
         event.stop()
         self.post_message(AnswerTyped(event.text_area.text))
+
+
+class PlayPanel(TextPanel):
+    """Play an episode of the task's environment, in the model's place."""
+
+    DEFAULT_CSS = """
+    PlayPanel Field {
+        position: absolute; border: none; height: 1; padding: 0;
+        background: $panel; color: $foreground;
+    }
+    PlayPanel Field:focus { border: none; background-tint: transparent 0%; }
+    """
+    reads = ("played", "checked")
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__("play the environment", **kwargs)
+
+    def compose(self) -> ComposeResult:
+        yield Field(placeholder="⏎ begins an episode")
+
+    def topic(self) -> str:
+        return "setting:task.environment"
+
+    def field_place(self) -> tuple[int, int]:
+        """Place the field in the last line."""
+        return max(0, self.inner.height - 1), 1
+
+    def watch_view(self) -> None:
+        """Show the end of the dialogue, and what ⏎ does."""
+        if self.view is not None:
+            self._top = len(self.view.played.lines) * self.inner.height
+            hints = {"nobody": "⏎ begins an episode", "person": "your answer; \\n is a line break",
+                     "environment": "the environment replies…"}  # fmt: skip
+            self.query_one(Field).placeholder = hints[self.view.played.turn]
+
+    def paint(self, width: int, height: int) -> list[Line]:
+        """The dialogue, above the field."""
+        return super().paint(width, height - 1)
+
+    def copy_text(self) -> str:
+        """Return the dialogue."""
+        played = self.view.played.lines if self.view is not None else ()
+        return "\n".join(safe(text, "\n") for _, text in played)
+
+    def lines(self, view: View, width: int) -> list[Line]:
+        """What was said so far."""
+        palette = self.palette
+        looks = {"answer": palette.headline, "hint": palette.label, "error": palette.bad}
+        marks = {"answer": "▸ ", "error": "✗ "}
+        said = view.played.lines or ((
+            "hint", "You answer in the model's place and see what the environment replies: the "
+            "quickest way to find out that it is wrong. `grpo-tui tasks test` does the same.",
+        ),)  # fmt: skip
+        return [
+            [("  " if at else marks.get(kind, "  "), style(looks.get(kind, palette.text))),
+             (part, style(looks.get(kind, palette.text)))]
+            for kind, text in said for at, part in enumerate(wrap(text, width - 2, MOST_SAID))
+        ]  # fmt: skip
+
+    def on_input_submitted(self, event: Field.Submitted) -> None:
+        """Give the answer, or begin."""
+        event.stop()
+        if self.view is not None and self.view.played.turn != "environment":
+            self.post_message(AnswerGiven(event.value.replace("\\n", "\n")))
+            event.input.clear()
 
 
 class YamlPanel(TextPanel):
@@ -190,11 +301,9 @@ class YamlPanel(TextPanel):
         """Errors in the text, otherwise a description of it."""
         self.note = "✗ not applied" if view.yaml_problem else "⏎ edit   w save   y copy"
         if view.yaml_problem:
-            words = wrap(f"✗ {view.yaml_problem}", width, 3)
-            return [[(part, style(self.palette.bad))] for part in words]
+            return paragraph(f"✗ {view.yaml_problem}", width, 3, self.palette.bad)
         said = "Only what differs from the defaults; what you delete goes back to its default."
-        words = wrap(said, width, 3)
-        return [[(part, style(self.palette.label))] for part in words]
+        return paragraph(said, width, 3, self.palette.label)
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
         """Apply what the user types; ignore text that the form wrote."""

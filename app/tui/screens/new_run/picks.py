@@ -13,13 +13,14 @@ from textual.reactive import reactive
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.text.safe_text import cell_len, clip, pad, safe
+from app.text.safe_text import cell_len, clip, safe
 from app.tui.looks.colours import Palette
+from app.tui.screens.base import NARROW
 from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.panel import Line, Panel
 
 Details = Callable[[str, int, Palette], list[Line]]
-NAMES, LINES = 34, 108
+NAMES, LINES = 40, 108
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Pick(Dialog[str | None]):
     }
     Pick Static { color: $text-muted; width: 100%; margin: 0 1; }
     Pick OptionList {
-        width: 38; height: 1fr; border: none; background: $background; padding: 0;
+        width: 44; height: 1fr; border: none; background: $background; padding: 0;
         scrollbar-size-vertical: 1;
     }
     Pick OptionList:focus { border: none; background-tint: transparent 0%; }
@@ -98,16 +99,20 @@ class Pick(Dialog[str | None]):
         if not entry.value:
             return Option(Content.styled(safe(entry.label), "$text-muted"), disabled=True)
         name = clip(f"✗ {entry.label}" if entry.bad else entry.label, NAMES)
-        room = NAMES
-        if self._whole_lines:
-            name = pad(name, max(cell_len(one.label) for one in self._entries) + 2)
-            room = min(LINES, int(self.app.size.width * 0.96) - 14)
+        room = min(LINES, int(self.app.size.width * 0.96) - 14) if self._is_narrow() else NAMES
+        if entry.note:
+            longest = max(cell_len(one.label) for one in self._entries if one.note)
+            name += " " * (min(room // 2, longest + 2) - cell_len(name))
         note = clip(entry.note, room - cell_len(name) - 1)
         return Option(Content.assemble((f"{name} ", "bold $headline"), (note, "$foreground")))
 
+    def _is_narrow(self) -> bool:
+        """Whether the description is below the list."""
+        return self._whole_lines or self.app.size.width < NARROW
+
     def on_mount(self) -> None:
         """Focus the list, so that the arrow keys work at once, and highlight the current value."""
-        self.set_class(self._whole_lines or self.app.size.width < 100, "-narrow")
+        self.set_class(self._is_narrow(), "-narrow")
         values = [entry.value for entry in self._entries]
         options = self.query_one(OptionList)
         first = next((i for i, value in enumerate(values) if value), 0)

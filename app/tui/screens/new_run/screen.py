@@ -1,7 +1,7 @@
 """The New run screen: settings as a form that is checked, tried out, estimated and launched."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,25 +14,35 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.message import Message
 from textual.reactive import reactive
 from textual.timer import Timer
-from textual.widgets import Input, TextArea
+from textual.widgets import Input
 
-from app.text.safe_text import wrap
 from app.trial import TrialError, TrialProcess
 from app.tui.dialogs.ask import Ask
 from app.tui.dialogs.choices import Choice
 from app.tui.dialogs.export import free_path
-from app.tui.looks.colours import Palette, style
 from app.tui.messages import LaunchRequested, NewRunRequested
 from app.tui.screens.base import WorkbenchScreen
 from app.tui.screens.new_run.asides import AboutPanel, CostPanel, DiffPanel, RecipePanel
-from app.tui.screens.new_run.choices import RECIPE, choices_of, meaning_of, next_number, with_recipe
-from app.tui.screens.new_run.facts import recipe_lines
-from app.tui.screens.new_run.form import FormField, RunForm
+from app.tui.screens.new_run.choices import (
+    RECIPE,
+    begin_list,
+    choices_of,
+    next_number,
+    recipe_list,
+    start_list,
+    value_list,
+    with_recipe,
+)
+from app.tui.screens.new_run.facts import probe_key
+from app.tui.screens.new_run.form import FormField, RunForm, shown
 from app.tui.screens.new_run.launch_dialog import PLACES, LaunchDialog
-from app.tui.screens.new_run.lines import plain, value_words
+from app.tui.screens.new_run.lines import value_words
 from app.tui.screens.new_run.load import load_parent, load_runs
 from app.tui.screens.new_run.pages import (
+    AnswerGiven,
     AnswerTyped,
+    PlayPanel,
+    ProbePanel,
     PromptsPanel,
     TextPanel,
     TryPanel,
@@ -49,22 +59,23 @@ from app.tui.screens.new_run.panels import (
     TypingEnded,
     ViewPanel,
 )
-from app.tui.screens.new_run.picks import Entry, Pick
 from app.tui.screens.new_run.texts import as_json, as_markdown
-from app.tui.screens.new_run.view import PAGES, Origin, Page, View, check, members_of
+from app.tui.screens.new_run.view import PAGES, Origin, Page, Played, View, check, members_of
 from app.tui.widgets.find_bar import FindBar
-from app.tui.widgets.panel import Line, Panel
+from app.tui.widgets.key_bar import KeyBar
+from app.tui.widgets.panel import Panel
 from experiments.errors import StoreError
-from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipes import known
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.errors import ConfigError, EngineError
 from grpo_engine.presets import names, preset
 
 FIRST_PRESET = "starter"
+# what ⏎ does on a page
+ENTERS = {"recipe": "choose recipe…", "probe": "use it", "try": "type", "yaml": "edit",
+          "play": "answer"}  # fmt: skip
 # lines of the screen around the list of settings
 FRAME_LINES = 6
-MOST_PARENTS = 200
 
 
 def opening() -> View:
@@ -76,9 +87,8 @@ def preset_view(name: str) -> View:
     """The form of a preset."""
     found = preset(name)
     form = RunForm(found.config, title=name)
-    about = f"{found.about}"
-    return View(form=form, origin=Origin(kind="preset", name=name, about=about),
-                checked=check(form))  # fmt: skip
+    origin = Origin(kind="preset", name=name, about=found.about)
+    return View(form=form, origin=origin, checked=check(form))
 
 
 def key_of(config: RunConfig, *, for_memory: bool) -> str:
@@ -86,7 +96,8 @@ def key_of(config: RunConfig, *, for_memory: bool) -> str:
     parts = [str(config.seed), config.model.model_dump_json(), config.task.model_dump_json()]
     parts.append(str(config.rollout.max_new_tokens))
     if for_memory:
-        parts += [config.rollout.model_dump_json(), config.optimizer.model_dump_json()]
+        parts += [config.rollout.model_dump_json(), config.optimizer.model_dump_json(),
+                  config.run.model_dump_json(), str(config.steps)]  # fmt: skip
     return "\n".join(parts)
 
 
@@ -127,6 +138,8 @@ class NewRunScreen(WorkbenchScreen):
                 tooltip="Review the launch, then start here, detached or in the queue"),
         Binding("p", "preset", "preset…", id="new.preset",
                 tooltip="Start from another preset, or clone a run"),
+        Binding("b", "begin", "begin with…", id="new.begin", show=False,
+                tooltip="Begin with a checkpoint of the cloned run, or with its model untrained"),
         Binding("u", "reset", "reset", id="new.reset",
                 tooltip="Reset the setting to the value of the preset or parent"),
         Binding("U", "reset_all", "reset all", id="new.reset_all", show=False,
@@ -141,10 +154,16 @@ class NewRunScreen(WorkbenchScreen):
                 tooltip="Three prompts as the model will see them"),
         Binding("t", "page('try')", "try rewards", id="new.try",
                 tooltip="Try the reward functions on an answer that you type"),
+        Binding("E", "page('play')", "play", id="new.play",
+                tooltip="Play an episode of the task's environment in the model's place"),
         Binding("v", "page('yaml')", "YAML", id="new.yaml",
                 tooltip="The same settings as YAML; edits there are applied"),
         Binding("d", "page('diff')", "diff", id="new.diff",
                 tooltip="What differs from the recipe, and from the preset or the parent run"),
+        Binding("P", "probe", "probe", id="new.probe",
+                tooltip="Try the model on prompts: pass rates, and which group size has a signal"),
+        Binding("s", "stop_probe", "stop or repeat probe", id="new.stop_probe", show=False,
+                tooltip="Stop the probe, or probe the settings again"),
         Binding("o", "page('cost')", "costs", id="new.cost", show=False,
                 tooltip="What a step and the run will cost"),
         Binding("right_square_bracket", "example(1)", "next prompt", id="new.example",
@@ -167,6 +186,7 @@ class NewRunScreen(WorkbenchScreen):
         super().__init__()
         self._past: list[View] = []
         self.trial = TrialProcess()  # its process starts with the first request
+        self.player = TrialProcess()  # an environment takes its time, and others' questions do not
         self._delays: dict[str, Timer] = {}
         self._known = {"examples": "", "memory": ""}
         self._answer = ""
@@ -185,7 +205,9 @@ class NewRunScreen(WorkbenchScreen):
                 with Horizontal(id="pages"):
                     yield PromptsPanel(id="prompts")
                     yield TryPanel(id="try")
+                    yield PlayPanel(id="play")
                     yield YamlPanel(id="yaml")
+                    yield ProbePanel(id="probe")
 
     def on_mount(self) -> None:
         """Focus the settings first."""
@@ -204,6 +226,7 @@ class NewRunScreen(WorkbenchScreen):
     def on_unmount(self) -> None:
         """Stop the trial process."""
         self.trial.close()
+        self.player.close()
 
     # -- what is shown ----------------------------------------------------------------------
 
@@ -241,7 +264,7 @@ class NewRunScreen(WorkbenchScreen):
         """Load earlier runs, for names and costs."""
         try:
             runs = await self.workbench.reader.ask(load_runs, "former runs")
-        except (StoreError, asyncio.CancelledError):
+        except StoreError:
             return  # without a store there are no earlier runs
         self.view = replace(self.view, runs=runs)
 
@@ -251,7 +274,7 @@ class NewRunScreen(WorkbenchScreen):
         """Open the form for another screen, on a preset or a run to clone."""
         if isinstance(message, NewRunRequested):
             if message.clone:
-                self.clone(message.clone)
+                self.opening = self.clone(message.clone, message.changes)
             elif message.preset:
                 self.take_preset(message.preset)
             elif message.setting:
@@ -275,16 +298,16 @@ class NewRunScreen(WorkbenchScreen):
         self._start_from(fresh)
 
     @work(exclusive=True, group="clone")
-    async def clone(self, ref: str) -> None:
-        """Start from a run's settings."""
+    async def clone(self, ref: str, changes: Sequence[tuple[str, Any]] = ()) -> None:
+        """Start from a run's settings, with some changed."""
         try:
             parent = await self.workbench.reader.ask(lambda r: load_parent(r, ref), "clone")
-        except asyncio.CancelledError:
-            return
         except (StoreError, ConfigError) as error:
             self.notify(str(error), title="not cloned", severity="error", markup=False)
             return
         run, form = parent.run, RunForm(parent.config, title=parent.run.name)
+        for path, value in changes:
+            form = form.type(path, shown(value))
         name = run.name or run.id
         about = f"{run.status} at step {run.step} of {run.total_steps}"
         about += f", id {run.id}, {run.task} with {run.recipe}"
@@ -322,15 +345,25 @@ class NewRunScreen(WorkbenchScreen):
         self.end_typing()
         self.view = replace(self.view, page=page)
         self.add_class("-paged")
+        self.arrangement.show(page)
         self._show_page()
-        if page == "try":
-            self.call_after_refresh(self.query_one(TryPanel).area.focus)
+        if isinstance(panel, TryPanel | PlayPanel):
+            self.call_after_refresh(panel.entry.focus)
         else:
             self.call_after_refresh(panel.focus)
 
     def _show_page(self) -> None:
         for page in PAGES:
             self.set_class(self.view.page == page, f"-page-{page}")
+        self.arrangement.apply()
+
+    def on_descendant_focus(self) -> None:
+        """Show the keys of the page, or of the settings."""
+        panel, bar = self._focused_panel(), self.query_one(KeyBar)
+        page = (panel.id or "") if panel is not None and panel.id != "settings" else ""
+        bar.leads = "settings" if page else ""
+        bar.renamed = {"open": ENTERS[page]} if page in ENTERS else {}
+        bar.hidden = frozenset({"open"} if page not in ENTERS and page else ())
 
     def _to_settings(self) -> None:
         self.remove_class("-paged")
@@ -338,12 +371,11 @@ class NewRunScreen(WorkbenchScreen):
 
     def action_escape(self) -> None:
         """Leave the field, the page, or the screen."""
+        panel = self._focused_panel()
         if self.view.editing:
             self.end_typing()
-        elif isinstance(self.focused, TextArea):
-            panel = self._focused_panel()
-            if panel is not None:
-                panel.focus()
+        elif isinstance(panel, TextPanel) and self.focused is panel.entry:
+            panel.focus()
         elif isinstance(self.focused, Input):
             super().action_escape()
         elif self.query_one(FindBar).display:
@@ -411,10 +443,13 @@ class NewRunScreen(WorkbenchScreen):
         """Edit the setting or fold the section; on a page, run the page's own action."""
         panel = self.scrolled()
         if isinstance(panel, TextPanel):
-            panel.area.focus()
+            panel.entry.focus()
             return
         if panel is not None and panel.id == "recipe":
             self._choose_recipe()
+            return
+        if panel is not None and panel.id == "probe":
+            self._use_probe()
             return
         field = self.view.chosen
         if field is None:
@@ -540,60 +575,11 @@ class NewRunScreen(WorkbenchScreen):
 
     def _choose_value(self, field: FormField) -> None:
         path = field.info.path
-        entries = [
-            Entry(text or "-", text or "by the recipe",
-                  meaning_of(path, text, self.view.checked.recipe), self._would_fail(path, text))
-            for text in choices_of(field)
-        ]  # fmt: skip
-        pick = Pick(path, plain(field.info.help), entries, partial(self._about_value, path),
-                    field.text or "-", lines=True)  # fmt: skip
-        self.app.push_screen(
-            pick, lambda text: self._set(path, "" if text == "-" else text)
-        )  # fmt: skip
-
-    def _would_fail(self, path: str, text: str) -> bool:
-        section = path.partition(".")[0]
-        edits = {p: t for p, t in self.view.form.edits.items() if p.partition(".")[0] == section}
-        try:
-            replace(self.view.form, edits=edits).type(path, text).config()
-        except ConfigError:
-            return True
-        return False
-
-    def _about_value(self, path: str, text: str, width: int, palette: Palette) -> list[Line]:
-        """Conflicts that this value would cause, and the recipe's six choices."""
-        view = self.view.with_form(self.view.form.type(path, "" if text == "-" else text))
-        if path.startswith("algorithm."):
-            return recipe_lines(view, width, palette)
-        errors = view.checked.errors
-        words = f"✗ {'; '.join(errors.values())}" if errors else "This value is allowed here."
-        colour = palette.bad if errors else palette.text
-        return [[(part, style(colour))] for part in wrap(words, width, 8)]
+        self.app.push_screen(value_list(self.view, field),
+                             lambda text: self._set(path, "" if text == "-" else text))  # fmt: skip
 
     def _choose_recipe(self) -> None:
-        entries = [
-            Entry(name, name, card_of(name).title, self._would_fail(RECIPE, name))
-            for name in known()[0]
-        ]  # fmt: skip
-        now = self.view.checked.fields[RECIPE].text
-        hint = "The six choices. ✗ conflicts with the current settings."
-        self.app.push_screen(Pick("recipe", hint, entries, self._about_recipe, now),
-                             self._take_recipe)  # fmt: skip
-
-    def _about_recipe(self, name: str, width: int, palette: Palette) -> list[Line]:
-        card = card_of(name)
-        text, label = style(palette.text), style(palette.label)
-        lines: list[Line] = [[(card.title, style(palette.headline, bold=True))]]
-        lines += [[(part, text)] for part in wrap(card.summary, width, 3)]
-        lines.append([])
-        view = self.view.with_form(self.view.form.type(RECIPE, name))
-        lines += recipe_lines(view, width, palette)
-        lines.append([])
-        for word, said in (("good ", card.good), ("bad  ", card.bad)):
-            parts = wrap(said, width - 5, 3)
-            lines += [[(word if not at else "     ", label), (part, text)]
-                      for at, part in enumerate(parts)]  # fmt: skip
-        return [*lines, [(part, label) for part in wrap(card.paper, width, 1)]]
+        self.app.push_screen(recipe_list(self.view), self._take_recipe)
 
     def _take_recipe(self, name: str | None) -> None:
         """Switch the recipe; if it refuses settings of the user, ask what to do with them."""
@@ -626,40 +612,35 @@ class NewRunScreen(WorkbenchScreen):
 
     def action_preset(self) -> None:
         """List presets and runs to start from."""
-        presets = [Entry(f"preset:{name}", name) for name in names()]
-        runs = [
-            Entry(f"clone:{run.id}", run.name or run.id, f"{run.recipe} {run.status}")
-            for run in self.view.runs[:MOST_PARENTS]
-        ]
-        entries = [Entry("", "presets"), *presets]
-        entries += [Entry("", "clone a run"), *runs] if runs else []
-        now = self.view.origin
-        chosen = f"preset:{now.name}" if now.kind == "preset" else f"clone:{now.run}"
-        hint = "ctrl+z brings back what is changed here."
-        self.app.push_screen(Pick("start from", hint, entries, self._about_start, chosen),
-                             self._start_with)  # fmt: skip
+        self.app.push_screen(start_list(self.view), self._start_with)
 
-    def _about_start(self, value: str, width: int, palette: Palette) -> list[Line]:
-        kind, _, name = value.partition(":")
-        text, label = style(palette.text), style(palette.label)
-        if kind == "preset":
-            found = preset(name)
-            lines: list[Line] = [[(part, text)] for part in wrap(found.about, width, 6)]
-            body = [line for line in found.text.splitlines() if not line.startswith("#")]
-            lines.append([])
-            lines += [[(part, label)] for line in body for part in wrap(line, width, 2)]
-            return lines
-        run = next((run for run in self.view.runs if run.id == name), None)
-        if run is None:
-            return []
-        state = f"{run.status}, step {run.step} of {run.total_steps}"
-        facts = (("id", run.id), ("state", state), ("model", run.model), ("task", run.task),
-                 ("recipe", run.recipe), ("seed", str(run.seed)), ("tags", " ".join(run.tags)),
-                 ("note", run.note))  # fmt: skip
-        return [
-            [(f"{word:<8}", label), (part, text)]
-            for word, said in facts if said for part in wrap(said, width - 8, 1)
-        ]  # fmt: skip
+    @work(exclusive=True, group="begin")
+    async def action_begin(self) -> None:
+        """List the checkpoints of the cloned run to begin with."""
+        run = self.view.origin.run
+        if not run:
+            self.notify("Clone a run first, with p: a run can begin with its checkpoints.")
+            return
+        try:
+            saved = await self.workbench.reader.ask(
+                lambda reader: reader.checkpoints(reader.resolve(run).key), "checkpoints"
+            )
+        except StoreError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self.app.push_screen(begin_list(saved), self._begin_with)
+
+    def _begin_with(self, value: str | None) -> None:
+        kind, _, path = (value or "").partition(":")
+        if not kind:
+            return
+        form = self.view.form.reset("optimizer.start")
+        full = self.view.checked.fields["model.tuning"].text == "full"
+        place = "model.path" if full else "model.adapter"
+        form = form.type(place, path) if path else form.reset(place)
+        self.change(
+            self.view.with_form(form.type("optimizer.start", path if kind == "both" else ""))
+        )
 
     def _start_with(self, value: str | None) -> None:
         kind, _, name = (value or "").partition(":")
@@ -701,23 +682,20 @@ class NewRunScreen(WorkbenchScreen):
     async def _look(self, config: RunConfig, *, online: bool) -> None:
         prompts, memory = key_of(config, for_memory=False), key_of(config, for_memory=True)
         checked = self.view.checked
-        try:
-            if prompts != self._known["examples"] or online:
-                self.view = replace(self.view, busy="fetching…" if online else "reading the task…")
-                found = await self._ask("examples", config, online=online)
-                self._known["examples"] = prompts
-                self.view = replace(self.view, examples=found, example=0)
-                self._score_again()
-            if memory != self._known["memory"] or online:
-                self.view = replace(self.view, busy="estimating memory…")
-                found = await self._ask("memory", config, online=online)
-                self._known["memory"] = memory
-                self.view = replace(self.view, memory=found)
-            self.view = replace(self.view, busy="trying the rewards…")
-            found = await self._ask("ready", config, online=online)
-            self.view = replace(self.view, trial=found, tried=checked, busy="")
-        except asyncio.CancelledError:
-            return
+        if prompts != self._known["examples"] or online:
+            self.view = replace(self.view, busy="fetching…" if online else "reading the task…")
+            found = await self._ask("examples", config, online=online)
+            self._known["examples"] = prompts
+            self.view = replace(self.view, examples=found, example=0)
+            self._score_again()
+        if memory != self._known["memory"] or online:
+            self.view = replace(self.view, busy="estimating memory…")
+            found = await self._ask("memory", config, online=online)
+            self._known["memory"] = memory
+            self.view = replace(self.view, memory=found)
+        self.view = replace(self.view, busy="trying the rewards…")
+        found = await self._ask("ready", config, online=online)
+        self.view = replace(self.view, trial=found, tried=checked, busy="")
 
     async def _ask(
         self, what: str, config: RunConfig, *, online: bool = False, **more: Any
@@ -745,6 +723,57 @@ class NewRunScreen(WorkbenchScreen):
             self.view = replace(self.view, example=(self.view.example + by) % count)
             self._score_again()
 
+    # -- the probe --------------------------------------------------------------------------
+
+    def action_probe(self) -> None:
+        """Show the probe; start it unless it has these settings."""
+        config = self.view.checked.config
+        if config is not None and self.view.probe.get("key") != probe_key(config):
+            self._probe(config)
+        self.action_page("probe")
+
+    def action_stop_probe(self) -> None:
+        """Stop the probe that is under way, or start it again."""
+        config = self.view.checked.config
+        if self.view.probe and not self.view.probe["ended"]:
+            self.stop_probe()
+        elif self.view.page == "probe" and config is not None:
+            self._probe(config)
+
+    def stop_probe(self) -> None:
+        """Keep what a probe has found so far, and free its model."""
+        found = self.view.probe
+        if found and not found["ended"]:
+            self.workers.cancel_group(self, "probe")
+            self.view = replace(self.view, probe={**found, "ended": True, "stopped": True})
+            self._free_probe()
+
+    @work(group="free")
+    async def _free_probe(self) -> None:
+        await self._ask("stop", RunConfig())
+
+    @work(exclusive=True, group="probe")
+    async def _probe(self, config: RunConfig) -> None:
+        found: Mapping[str, Any] = {"ended": False, "answers": 0, "of": 0, "best": None}
+        key, begin = probe_key(config), True
+        while not found["ended"]:
+            self.view = replace(self.view, probe={**found, "key": key})
+            found = {"ended": True, **await self._ask("probe", config, begin=begin)}
+            begin = False
+        self.view = replace(self.view, probe={**found, "key": key})
+
+    def _use_probe(self) -> None:
+        best = self.view.probe.get("best")
+        if not best:
+            self.notify("The probe recommends nothing yet.")
+            return
+        form = self.view.form.type("rollout.group_size", str(best["group_size"]))
+        self.change(
+            self.view.with_form(form.type("rollout.temperature", f"{best['temperature']:g}"))
+        )
+        self.notify(f"Group size {best['group_size']} at temperature {best['temperature']:g}; "
+                    "ctrl+z brings back what it was.")  # fmt: skip
+
     # -- rewards ----------------------------------------------------------------------------
 
     def on_answer_typed(self, message: AnswerTyped) -> None:
@@ -768,13 +797,33 @@ class NewRunScreen(WorkbenchScreen):
 
     @work(exclusive=True, group="score")
     async def _scored(self, config: RunConfig) -> None:
-        try:
-            found = await self._ask(
-                "score", config, example=self.view.example, completion=self._answer
-            )
-        except asyncio.CancelledError:
-            return
+        found = await self._ask("score", config, example=self.view.example, completion=self._answer)
         self.view = replace(self.view, scores=found)
+
+    # -- the environment --------------------------------------------------------------------
+
+    def on_answer_given(self, message: AnswerGiven) -> None:
+        """Begin an episode, or give an answer to the one that is being played."""
+        config, played = self.view.checked.config, self.view.played
+        if config is None:
+            self._say_what_is_wrong()
+            return
+        begins = played.turn == "nobody"
+        lines = () if begins else (*played.lines, ("answer", message.text))
+        self.view = replace(self.view, played=Played(lines, "environment"))
+        self._reply(config, None if begins else message.text)
+
+    @work(exclusive=True, group="play")
+    async def _reply(self, config: RunConfig, answer: str | None) -> None:
+        question = {"do": "play", "config": config.model_dump(mode="json"), "answer": answer}
+        try:
+            found = await self.player.ask(question, "play")
+        except TrialError as error:
+            found = {"problem": str(error)}
+        told = found.get("lines", [("error", found.get("problem", ""))])
+        lines = (*self.view.played.lines, *((kind, text) for kind, text in told))
+        over = found.get("over", True)
+        self.view = replace(self.view, played=Played(lines, "nobody" if over else "person"))
 
     # -- YAML -------------------------------------------------------------------------------
 
@@ -834,6 +883,7 @@ class NewRunScreen(WorkbenchScreen):
         place = next((kind for kind in PLACES if kind == where), None)
         if config is None or place is None:
             return
+        self.stop_probe()
         where = {"here": "", "detached": " in the background", "queue": " from the queue"}[place]
         self.notify(f"Trying the settings of {config.name or 'the run'}, which then starts{where}.",
                     markup=False)  # fmt: skip

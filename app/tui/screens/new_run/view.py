@@ -29,8 +29,8 @@ TOP = (
 )  # fmt: skip
 OPENED = ("rollout", "rewards", "optimizer", "evaluation", "task", "model", "checkpoint", "record")
 INFO: Mapping[str, SettingInfo] = settings()
-PAGES = ("recipe", "prompts", "try", "yaml", "cost", "diff")
-Page = Literal["recipe", "prompts", "try", "yaml", "cost", "diff"]
+PAGES = ("recipe", "prompts", "try", "play", "yaml", "cost", "diff", "probe")
+Page = Literal["recipe", "prompts", "try", "play", "yaml", "cost", "diff", "probe"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,14 @@ class Origin:
     name: str
     about: str
     run: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """An episode that the user plays: the dialogue so far, and who speaks next."""
+
+    lines: tuple[tuple[str, str], ...] = ()
+    turn: Literal["nobody", "person", "environment"] = "nobody"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -129,6 +137,8 @@ class View:
     scores: Mapping[str, Any] = field(default_factory=dict)
     trial: Mapping[str, Any] = field(default_factory=dict)
     tried: Checked | None = None  # the settings that `trial` is about
+    probe: Mapping[str, Any] = field(default_factory=dict)
+    played: Played = Played()
     example: int = 0
     busy: str = ""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from app.inspector.dialogue import flow
 from app.inspector.groups import (
     Change,
     SortKey,
@@ -16,9 +17,9 @@ from app.text.prompt_text import asked
 from app.text.safe_text import cell_len, clip, excerpt, pad, safe, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.rollouts.load import Hits
+from app.tui.widgets.lanes import end_mark
 from app.tui.widgets.panel import Line
 from experiments.values import GroupView, RolloutView, SearchHit
-from grpo_engine.events import CUT
 
 # The heading of what groups are sorted by, in place of the spread.
 SORTED_AS: Mapping[SortKey, str] = {"surprise": "surp", "length": "len", "kl": "KL", "clip": "clip"}
@@ -143,9 +144,14 @@ def sibling_lines(
         text = style(palette.headline if place == selected else palette.text, back)
         reward = f"{short(one.reward):>5}  "
         room = max(1, width - cell_len(head) - cell_len(reward))
-        cut = " [cut]" if one.finish in CUT else ""
-        body = clip(" ".join(safe(one.text, " ").split()), room - len(cut))
-        line: Line = [(head, push), (reward, text), (body, text), (cut, style(palette.warn, back))]
+        cut = end_mark(one).removesuffix("▪")
+        body = [(clip(" ".join(safe(one.text, " ").split()), room - len(cut)), False)]
+        if one.spans:
+            body = flow(one.text, one.spans, room - len(cut), 1)[0]
+        heard = style(palette.label, back)
+        line: Line = [(head, push), (reward, text)]
+        line += [(part, heard if is_reply else text) for part, is_reply in body]
+        line.append((cut, style(palette.warn, back)))
         lines.append([*line, (" " * max(0, width - cells(line)), text)])
     return lines
 
@@ -174,7 +180,7 @@ def history_line(
     label = style(palette.label)
     alike = visits(history, group)
     if len(alike) < 2:
-        text = "this prompt was sampled once; * pins it, so that it is sampled again"
+        text = "this prompt was sampled once; @ goes to pinned prompts, * pins it"
         return [(clip(" " + text, width), label)]
     rewards = [visit.reward_mean for visit in alike]
     known = [value for value in rewards if value is not None] or [0.0]
@@ -186,7 +192,7 @@ def history_line(
     sampled = "greedy" if is_greedy(group) else "sampled"
     names = {"train": "by step", "eval": f"held-out, {sampled}, by step"}
     name = f" {names.get(group.origin, f'{group.origin} prompt by step')} "
-    tail = f"  {short(rewards[0])} → {short(rewards[place])}  [ ] step  D diff"
+    tail = f"  {short(rewards[0])} → {short(rewards[place])}  [ ] @ step  D diff"
     first, end = window([len(text) + 2 for text in texts], place, width - len(name) - len(tail))
     line: Line = [(name, label)]
     for number in range(first, end):
@@ -237,12 +243,13 @@ def reward_lines(
         [(pad("reward", width - 6), label), (total, style(palette.headline, bold=True))],
         [],
     ]
-    wide = 8 if width >= 26 else 5
+    longest = max((cell_len(safe(reward.name)) for reward in rollout.rewards), default=0)
+    wide = 8 if width >= longest + 15 else 5
     for reward in rollout.rewards:
         most = largest.get(reward.name) or 1.0
         full = 0 if reward.value is None else round(wide * min(1.0, abs(reward.value) / most))
         colour = palette.of_series("reward") if (reward.value or 0) >= 0 else palette.bad
-        name = pad(reward.name, max(6, min(12, width - wide - 7)))
+        name = pad(reward.name, max(6, min(longest, width - wide - 7)))
         line: Line = [
             (name + " ", label),
             ("█" * full, style(colour)),

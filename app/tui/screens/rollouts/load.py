@@ -54,6 +54,10 @@ class StepGroups:
         tokens = sum(r.tokens for r in rollouts if r.finish != left_out)
         return UpdateTotals(rows=len(rollouts), tokens=tokens)
 
+    def at(self, step: int, groups: tuple[GroupView, ...]) -> "StepGroups":
+        """Another step of the run."""
+        return replace(self, step=step, groups=groups)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDetail:
@@ -108,7 +112,7 @@ def load_step(
     )
 
 
-def _completed(step: StepGroups, group: GroupView, tokens: TokenView) -> TokenView:
+def completed(step: StepGroups, group: GroupView, tokens: TokenView) -> TokenView:
     """The group's tokens; an advantage stored per answer is repeated for each of its tokens.
 
     Runs recorded before updates were have one for the whole step.
@@ -119,6 +123,7 @@ def _completed(step: StepGroups, group: GroupView, tokens: TokenView) -> TokenVi
     def complete(row: TokenRow) -> TokenRow:
         rollout, count = by_index[row.index], len(row.ids)
         cut = masks_cut and rollout.finish in CUT
+        row = replace(row, spans=rollout.spans)
         advantages = row.advantages or (rollout.advantage or 0.0,) * count
         if row.updates:
             return replace(row, advantages=advantages)
@@ -136,7 +141,7 @@ def replaced(group: GroupView) -> bool:
 def why_no_terms(step: StepGroups, group: GroupView, tokens: TokenView | None) -> str:
     """Why a group's tokens have no terms; empty if they have."""
     if tokens is None:
-        return "token numbers were not recorded for this group (record.tokens)"
+        return "token numbers were not recorded for this group (record.tokens=all records them)"
     if group.origin == "eval":
         return "held-out answers are not trained on: only the sampler scored their tokens"
     if group.origin == "pinned":
@@ -164,7 +169,7 @@ def load_terms(
     """A group's tokens, their terms in each pass, or in the last one, and why there are none."""
     recorded = reader.tokens(step.run.key, group.key) if group.has_tokens else None
     missing = why_no_terms(step, group, recorded)
-    tokens = None if recorded is None else _completed(step, group, recorded)
+    tokens = None if recorded is None else completed(step, group, recorded)
     terms: list[Terms] = []
     if tokens is not None and not missing:
         passes = max(1, max((len(row.passes) for row in tokens.rows), default=0))

@@ -1,5 +1,6 @@
 """The three panes of the Rollouts screen; each draws a `View` and posts user actions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from app.inspector.layout import Line as TokenLine
 from app.inspector.layout import lay_out
 from app.inspector.moments import MEASURES
 from app.text.numbers import BARS, short
-from app.text.safe_text import safe, wrap
+from app.text.safe_text import cell_len, safe, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.rollouts.lines import (
     answer_line,
@@ -30,9 +31,11 @@ from app.tui.screens.rollouts.lines import (
 )
 from app.tui.screens.rollouts.load import Hits
 from app.tui.screens.rollouts.token_lines import standouts, token_lines
+from app.tui.screens.rollouts.turns import HEADS, Note, dialogue_rows, note_line, turn_at
 from app.tui.screens.rollouts.view import View
 from app.tui.widgets.panel import Line, Panel, Span
 
+TURN_LINES, LEAST_NUMBERS = 9, 3  # lines of a dialogue, and of its token's numbers
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
 NO_GROUPS = "No answers are recorded yet. They appear after the first step; 3 shows the run live."
 
@@ -163,8 +166,10 @@ class AnswerPanel(ViewPanel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__("answer", **kwargs)
         self._top = 0
-        self._lines: tuple[TokenLine, ...] = ()
-        self._laid_out_for: tuple[tuple[str, ...], int] | None = None
+        self._rows: tuple[TokenLine | Note, ...] = ()
+        self._laid_out_for: object = None
+        self._text_from = 2  # the line on which the text begins
+        self._drawn: list[TokenLine | Note] = []  # by line from there on
 
     def paint(self, width: int, height: int) -> list[Line]:
         """The group's answers, the text with its bars, the token's numbers, and the siblings."""
@@ -173,21 +178,37 @@ class AnswerPanel(ViewPanel):
         place = HEAT_MODES.index(view.mode) + 1
         self.title = "answer"
         self.note = f"heat {place}/{len(HEAT_MODES)}: {HEAT_NAMES[view.mode]}"
-        if moment := moment_note(view):
-            self.note = f"{moment} · {self.note}"
         if rollout is not None:
             self.title += f" {letter(rollout.index)}{', changes' if view.diff else ' by token'}"
+        if moment := moment_note(view):
+            both = f"{moment} · {self.note}"
+            self.note = both if cell_len(self.title + both) <= width - 6 else moment
         if chosen is None or rollout is None:
             return missing(view, width, palette)
-        head = [answer_line(chosen.rollouts, view.answer, width, palette), []]
+        head = [answer_line(chosen.rollouts, view.answer, width, palette), *self._reason(width)]
+        self._text_from = len(head)
         if view.diff:
             return head + self._changes(width, palette)
         foot = self._token(width, palette)
         room = max(2, height - len(head) - len(foot) - 1)
+        if view.spans:  # a turn is read with its reply
+            room = max(room, min(TURN_LINES, height - len(head) - LEAST_NUMBERS - 1))
         body = self._text(width, room, palette)
+        kept = max(LEAST_NUMBERS, height - len(head) - len(body) - 1)
+        if len(foot) > kept:
+            more = f"… {len(foot) - kept + 1} more lines; z makes room"
+            foot = [*foot[: kept - 1], [(more, style(palette.label))]]
         lines = [*head, *body, [], *foot, []]
         rows = height - len(lines)
         return lines + sibling_lines(chosen, view.answer, width, rows, palette)
+
+    def _reason(self, width: int) -> list[Line]:
+        """Why the tokens have no shades or terms; a blank line if they have."""
+        detail = self.view.shown
+        if detail is None or not detail.missing or self.view.diff:
+            return [[]]
+        look = style(self.palette.warn if detail.tokens is None else self.palette.label)
+        return [[(part, look)] for part in wrap(detail.missing, width, 2)]
 
     def _changes(self, width: int, palette: Palette) -> list[Line]:
         changes = self.view.changes()
@@ -199,11 +220,11 @@ class AnswerPanel(ViewPanel):
         view = self.view
         row, step, detail = view.row, view.step, view.shown
         if row is None or step is None or detail is None or not row.ids:
-            words = detail.missing if detail else "reading the token numbers"
+            words = "" if detail else "reading the token numbers"
             return [[(words, style(palette.label))]]
         lines = token_lines(
             row, view.texts[view.token], view.token, view.terms, step.run.recipe,
-            step.run.max_length, width, palette, detail.missing,
+            step.run.max_length, width, palette,
         )  # fmt: skip
         last = view.terms[-1] if view.terms else ()
         found = standouts(row, view.texts, last, step.run.recipe)
@@ -216,20 +237,35 @@ class AnswerPanel(ViewPanel):
         return lines
 
     def _text(self, width: int, room: int, palette: Palette) -> list[Line]:
-        texts = self.view.texts
-        if self._laid_out_for != (texts, width):
-            self._lines, self._laid_out_for, self._top = lay_out(texts, width), (texts, width), 0
-        at = next((n for n, line in enumerate(self._lines)
-                   if any(piece.token == self.view.token for piece in line)), 0)  # fmt: skip
-        fits = max(1, room // 2)
-        self._top = max(min(self._top, at), at - fits + 1)
+        rows = self._laid_out(width)
+        first, last = reach(rows, self.view.token, room)
+        self._top = max(min(self._top, first), first_before(rows, last, room))
         heat, terms = self.view.heat, self.view.terms
         clipped = {t for t, term in enumerate(terms[-1]) if term.side != "free"} if terms else set()
         lines: list[Line] = []
-        for line in self._lines[self._top : self._top + fits]:
-            lines.append([self._piece(p.token, p.text, clipped, palette) for p in line])
-            lines.append([bar(heat, p.token, p.cells, palette) for p in line])
+        self._drawn = []
+        for row in rows[self._top :]:
+            if len(lines) + height_of(row) > room:
+                break
+            self._drawn += [row] * height_of(row)
+            if isinstance(row, Note):
+                lines.append(note_line(row, width, palette))
+                continue
+            lines.append([self._piece(p.token, p.text, clipped, palette) for p in row])
+            lines.append([bar(heat, p.token, p.cells, palette) for p in row])
         return lines
+
+    def _laid_out(self, width: int) -> tuple[TokenLine | Note, ...]:
+        """The lines of the answer, computed again when it, its open turn or the width changes."""
+        view = self.view
+        opened = None if view.unfolded else turn_at(view.spans, view.token)
+        key = view.texts, view.spans, width, opened if view.spans else None
+        if self._laid_out_for != key:
+            self._laid_out_for, self._top = key, 0
+            self._rows = lay_out(view.texts, width)
+            if view.spans and view.rollout is not None:
+                self._rows = dialogue_rows(view.rollout.text, view.spans, view.texts, width, opened)
+        return self._rows
 
     def _piece(self, token: int, text: str, clipped: set[int], palette: Palette) -> Span:
         here = token == self.view.token
@@ -248,15 +284,47 @@ class AnswerPanel(ViewPanel):
     def on_click(self, event: events.Click) -> None:
         """Choose the clicked token."""
         place = self.inside(event.offset)
-        number = (place.y - 2) // 2 + self._top
-        if place.y < 2 or not 0 <= number < len(self._lines):
+        line = place.y - self._text_from
+        if not 0 <= line < len(self._drawn):
             return
-        cell = 0
-        for piece in self._lines[number]:
+        row, cell = self._drawn[line], 0
+        if isinstance(row, Note):
+            self.post_message(TokenPicked(row.token))
+            return
+        for piece in row:
             cell += piece.cells
             if place.x < cell:
                 self.post_message(TokenPicked(piece.token))
                 return
+
+
+def height_of(row: TokenLine | Note) -> int:
+    """A line of tokens has one with their bars below it."""
+    return 1 if isinstance(row, Note) else 2
+
+
+def first_before(rows: Sequence[TokenLine | Note], last: int, room: int) -> int:
+    """The first line with which those up to `last` fit."""
+    first, used = last, sum(map(height_of, rows[last : last + 1]))
+    while first and used + height_of(rows[first - 1]) <= room:
+        first -= 1
+        used += height_of(rows[first])
+    return first
+
+
+def reach(rows: Sequence[TokenLine | Note], token: int, room: int) -> tuple[int, int]:
+    """The first and last line to show for a token: its own, or its whole turn if that fits."""
+    at = next(
+        (
+            place for place, row in enumerate(rows)
+            if not isinstance(row, Note) and any(piece.token == token for piece in row)
+        ),
+        0,
+    )  # fmt: skip
+    heads = [n for n, row in enumerate(rows) if isinstance(row, Note) and row.kind in HEADS]
+    first = max((n for n in heads if n <= at), default=at)
+    last = min((n for n in heads if n > at), default=len(rows)) - 1 if heads else at
+    return (first, last) if sum(map(height_of, rows[first : last + 1])) <= room else (at, at)
 
 
 def bar(heat: Heat | None, token: int, cells: int, palette: Palette) -> Span:

@@ -1,6 +1,7 @@
 """The Rollouts screen: browse steps, groups, answers and tokens of a stored run."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,8 +15,9 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from app.feed.snapshot import Snapshot
-from app.inspector.groups import SORT_KEYS, sorted_groups
+from app.inspector.groups import SORT_KEYS, sorted_groups, visits
 from app.inspector.moments import MEASURES, Measure, Moment, in_order, next_moment
+from app.tui.dialogs.ask import Ask
 from app.tui.dialogs.choices import Choice
 from app.tui.messages import RolloutOpened
 from app.tui.screens.base import WorkbenchScreen
@@ -44,12 +46,14 @@ from app.tui.screens.rollouts.texts import as_csv, as_json, as_markdown, show_in
 from app.tui.screens.rollouts.view import View
 from app.tui.widgets.key_bar import KeyBar
 from experiments.errors import StoreError
+from experiments.reader import StoreReader
 from experiments.values import GroupView
 from grpo_engine.events import Origin
 
 MEASURE_KEYS: Final[dict[Measure, str]] = {
     "clipped": "c", "ratio": "r", "kl": "k", "probability": "p", "term": "t",
 }  # fmt: skip
+ONCE = "This prompt was sampled at no other step"
 TYPING_S = 0.25  # without a key before a search begins
 
 
@@ -75,23 +79,31 @@ class RolloutsScreen(WorkbenchScreen):
                 tooltip="Go to the next group of the step"),
         Binding("K", "group(-1)", "previous group", id="rollouts.group_before", show=False,
                 tooltip="Go to the previous group"),
-        Binding("right_square_bracket,n", "visit(1)", "same prompt, other step",
-                id="rollouts.visit", key_display="[ ]", tooltip="The same prompt at a later step"),
+        Binding("right_square_bracket,n", "visit(1)", "prompt's history", key_display="[ ] @",
+                id="rollouts.visit", tooltip="The same prompt at a later step"),
         Binding("left_square_bracket,p", "visit(-1)", "same prompt, earlier step", show=False,
                 id="rollouts.visit_before", tooltip="The same prompt at an earlier step"),
+        Binding("at", "visit_at", "same prompt, typed step", id="rollouts.visit_at", show=False,
+                tooltip="The same prompt at a step that you type, or -50 for 50 steps earlier"),
         Binding("L", "step(1)", "next step", id="rollouts.step", show=False,
                 tooltip="Go to the next step of the run"),
         Binding("H", "step(-1)", "previous step", id="rollouts.step_before", show=False,
                 tooltip="Go to the previous step"),
+        Binding("pagedown", "turn(1)", "next turn", id="rollouts.turn", show=False,
+                tooltip="Go to the next turn of a dialogue"),
+        Binding("pageup", "turn(-1)", "previous turn", id="rollouts.turn_before", show=False,
+                tooltip="Go to the previous turn of a dialogue"),
+        Binding("space", "unfold", "all turns", id="rollouts.unfold", show=False,
+                tooltip="Unfold every turn of a dialogue, or only the one at the cursor"),
         Binding("m", "heat", "heat", id="rollouts.heat",
                 tooltip="Shade tokens by the next measure"),
-        Binding("f", "moment(1)", "next clipped", id="rollouts.moment", key_display="f F",
+        Binding("f", "moment(1)", "clipped", id="rollouts.moment",
                 tooltip="Go to the next clipped token of the run, or whatever M chose"),
         Binding("F", "moment(-1)", "previous moment", id="rollouts.moment_before", show=False,
                 tooltip="Go to the previous one"),
-        Binding("M", "measure", "what to find", id="rollouts.measure", show=False,
-                tooltip="Choose what f finds: clipped tokens, highest ratio or KL, lowest "
-                        "probability, largest term"),
+        Binding("M", "measure", "furthest", id="rollouts.measure",
+                tooltip="Choose what f finds: clipped tokens, highest ratio, furthest from the "
+                        "reference (KL), lowest probability, largest term"),
         Binding("D", "diff", "diff", id="rollouts.diff", show=False,
                 tooltip="Show the words that changed since this prompt was last sampled"),
         Binding("s", "sort", "sort", id="rollouts.sort", show=False,
@@ -99,7 +111,7 @@ class RolloutsScreen(WorkbenchScreen):
         Binding("t", "origin", "kind", id="rollouts.origin", show=False,
                 tooltip="Switch between training, pinned and evaluation prompts"),
         Binding("v", "lab", "lab", id="rollouts.lab",
-                tooltip="What would another recipe have done to this group"),
+                tooltip="What if: what other settings would have done to the steps or a group"),
         Binding("o", "pager", "pager", id="rollouts.pager", show=False,
                 tooltip="Read the answer in your pager"),
         Binding("asterisk", "pin", "pin", id="rollouts.pin", show=False,
@@ -131,6 +143,12 @@ class RolloutsScreen(WorkbenchScreen):
 
     # -- what is shown ----------------------------------------------------------------------
 
+    @property
+    def ready(self) -> bool:
+        """Whether the run on Watch, which this screen follows, and the step have been read."""
+        session = self.workbench.session
+        return super().ready and (session is None or session.opened)
+
     def show(self, snapshot: Snapshot) -> None:
         """Follow the shown run until the user picks a step; follow each newly opened run."""
         session = self.workbench.session
@@ -158,7 +176,9 @@ class RolloutsScreen(WorkbenchScreen):
     ) -> None:  # fmt: skip
         # a step requested before its run was read must not be taken from the previous run
         self._wanted = run if run is not None else self._wanted
-        self._read_step(self._wanted, step, origin, at)
+        worker = self._read_step(self._wanted, step, origin, at)
+        if run is not None or step is not None or self.view.step is None:
+            self.opening = worker
 
     @work(exclusive=True, group="step")
     async def _read_step(
@@ -170,8 +190,10 @@ class RolloutsScreen(WorkbenchScreen):
             if facts is None or (run is not None and run != facts.key):
                 key = run if run is not None else 0
                 facts = self._run = await ask(lambda reader: run_facts(reader, key), "run")
-                self.view = View(mode=self.view.mode, sort=self.view.sort,
-                                 measure=self.view.measure)  # fmt: skip
+                old = self.view
+                self.view = View(
+                    mode=old.mode, sort=old.sort, measure=old.measure, unfolded=old.unfolded
+                )
             known: RunFacts = facts
             found = await ask(lambda reader: load_step(reader, known, step, origin), "step")
         except (StoreError, asyncio.CancelledError) as error:
@@ -194,7 +216,7 @@ class RolloutsScreen(WorkbenchScreen):
         for panel in self.query(ViewPanel):
             panel.view = new
         if new.chosen is not None and new.shown is None:
-            self._read_group(new.chosen)
+            self.opening = self._read_group(new.chosen)
 
     @work(exclusive=True, group="group")
     async def _read_group(self, group: GroupView) -> None:
@@ -215,6 +237,14 @@ class RolloutsScreen(WorkbenchScreen):
 
     def action_token(self, by: int) -> None:
         self.view = self.view.move_token(by)
+
+    def action_turn(self, by: int) -> None:
+        """Go to another turn of the dialogue."""
+        self.view = self.view.move_turn(by)
+
+    def action_unfold(self) -> None:
+        """Unfold every turn, or fold all but the one at the cursor."""
+        self.view = replace(self.view, unfolded=not self.view.unfolded)
 
     def action_answer(self, by: int) -> None:
         """Go to another answer of the group."""
@@ -241,12 +271,47 @@ class RolloutsScreen(WorkbenchScreen):
         """Go to the same prompt at another step."""
         visit = self.view.visit(by)
         if visit is None:
-            self.notify(
-                "This prompt was sampled at no other step; t shows pinned prompts, sampled at many."
-            )
+            self.notify(f"{ONCE}; t shows pinned prompts, sampled at many.")
             return
         self._following = False
         self._load(None, visit.step, visit.origin, (visit.index, self.view.answer))
+
+    def action_visit_at(self) -> None:
+        """Ask for a step, and go to the same prompt there."""
+        hint = "a step, or -50 for 50 steps earlier; it goes to the nearest one with this prompt"
+        self.app.push_screen(Ask("this prompt at another step", hint), self._ask_visit)
+
+    def _ask_visit(self, text: str | None) -> None:
+        chosen, step = self.view.chosen, self.view.step
+        found = re.fullmatch(r"([+-]?)(\d+)", (text or "").strip())
+        if found and chosen is not None and step is not None:
+            here = chosen.step if found[1] else 0
+            self._find_visit(step.run.key, chosen, here + int(f"{found[1]}{found[2]}"))
+        elif text:
+            self.notify(f"“{text}” is no step: 150 is one, -50 is 50 steps back.")
+
+    @work(exclusive=True, group="visit")
+    async def _find_visit(self, run: int, group: GroupView, at: int) -> None:
+        """Go to the visit nearest to a step; for a prompt that has only one, to pinned ones."""
+
+        def look(reader: StoreReader) -> list[tuple[int, Origin, int]]:
+            found = visits(reader.history(run, group.prompt_hash), group)
+            others = [(one.step, one.origin, one.index) for one in found if one.step != group.step]
+            return others or [(step, "pinned", 0) for step in reader.group_steps(run, "pinned")]
+
+        try:
+            places = await self.workbench.reader.ask(look, "visit")
+        except (StoreError, asyncio.CancelledError) as error:
+            self._say(error)
+            return
+        if not places:
+            self.notify(f"{ONCE}.")
+            return
+        step, origin, index = min(places, key=lambda place: abs(place[0] - at))
+        if origin != group.origin:
+            self.notify(f"{ONCE}: this is a pinned one.")
+        self._following = False
+        self._load(None, step, origin, (index, self.view.answer))
 
     def action_origin(self) -> None:
         """Switch between training, pinned and evaluation prompts."""
@@ -301,7 +366,11 @@ class RolloutsScreen(WorkbenchScreen):
             self._say(error)
             return
         if place is None:
-            self.notify(f"{'No later' if by > 0 else 'No earlier'} {measure} token in this run.")
+            found_none = f"{'No later' if by > 0 else 'No earlier'} {measure} token in this run."
+            detail = self.view.shown
+            if detail is not None and detail.missing and not self.view.moments:
+                found_none = f"No {measure} token can be found: {detail.missing}."
+            self.notify(found_none)
             return
         self._following = False
         view = self.view if self.view.step is step else self.view.with_step(step)
@@ -336,14 +405,14 @@ class RolloutsScreen(WorkbenchScreen):
             self.notify("Pinned: this prompt will be sampled again during the run.")
 
     def action_lab(self) -> None:
-        """Open the lab on this group."""
+        """Open the lab on this step and this group."""
         from app.tui.screens.rollouts.lab.screen import LabScreen
 
-        view = self.view
-        if view.step is not None and view.shown is not None and view.shown.terms:
-            self.app.push_screen(LabScreen(view))
+        step = self.view.step
+        if step is not None and step.steps and step.origin == "train":
+            self.app.push_screen(LabScreen(step, self.view.chosen, self.view.answer))
         else:
-            self.notify("The lab needs a training group with recorded token numbers.")
+            self.notify("The lab needs a step of training: t goes to one.")
 
     def action_pager(self) -> None:
         """Show the group in the pager."""

@@ -1,6 +1,7 @@
 """The numbers of the token under the cursor, explained in a few lines."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from rich.style import Style
@@ -22,17 +23,17 @@ MOST_NAMED = 3
 
 def token_lines(
     row: TokenRow, text: str, index: int, terms: Sequence[Sequence[TokenTerm]],
-    recipe: Recipe, max_length: int, width: int, palette: Palette, missing: str = "",
+    recipe: Recipe, max_length: int, width: int, palette: Palette,
 ) -> list[Line]:  # fmt: skip
     """Probabilities, ratio, explanation, term and passes; numbers are of the last pass."""
     label, plain = style(palette.label), style(palette.text)
-    count = len(row.ids)
-    title = f"╶ token {index + 1} of {count} “{safe(text)}” ╴"
+    own = row.own
+    title = f"╶ token {bisect_left(own, index) + 1} of {len(own)} “{safe(text)}” ╴"
     lines: list[Line] = [[(clip(title, width), style(palette.headline))]]
     lines.append(_probabilities(row, index, width, palette))
     seen = [one[index] for one in terms if index < len(one)]
     if not seen:
-        return lines + [[(part, label)] for part in wrap(missing, width, 2) if part]
+        return lines
     last = seen[-1]
     lines.append(_ratio_line(last, width, palette))
     lines += _labelled("why", why(last, recipe, first_pass=len(seen) == 1), width, label, plain)
@@ -110,13 +111,13 @@ def standouts(
     row: TokenRow, texts: Sequence[str], terms: Sequence[TokenTerm], recipe: Recipe
 ) -> list[tuple[str, str]]:
     """Notable tokens of an answer: the clipped ones, and the one furthest from the reference."""
-    found = []
+    found, own = [], row.own
 
     def name(token: int) -> str:
-        return f"{token + 1} “{safe(texts[token]) if token < len(texts) else ''}”"
+        return f"{bisect_left(own, token) + 1} “{safe(texts[token]) if token < len(texts) else ''}”"
 
     if terms:
-        held = [(t, term) for t, term in enumerate(terms) if term.side != "free"]
+        held = [(t, terms[t]) for t in own if terms[t].side != "free"]
         sides = {"low": "low", "high": "high", "ceiling": "at the ceiling"}
         listed = ", ".join(f"{name(t)} {sides[term.side]}" for t, term in held[:MOST_NAMED])
         more = f" and {len(held) - MOST_NAMED} more" if len(held) > MOST_NAMED else ""
@@ -125,7 +126,7 @@ def standouts(
     policy = row.after or (row.passes[-1] if row.passes else row.old)
     if row.reference and len(policy) == len(row.reference):
         gaps = [p - r for p, r in zip(policy, row.reference, strict=True)]
-        far = max(range(len(gaps)), key=lambda t: abs(gaps[t]))
+        far = max(own, key=lambda t: abs(gaps[t]))
         times = math.exp(min(50.0, abs(gaps[far])))
         found.append(("far", f"from the reference at {name(far)}: {short(times, 3)} times as "
                              f"{'likely' if gaps[far] > 0 else 'unlikely'}"))  # fmt: skip

@@ -1,5 +1,7 @@
 """What the Rollouts screen shows: the cursor's step, group, answer and token."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -10,6 +12,7 @@ from app.inspector.moments import Measure, Moment
 from app.inspector.values import TokenTerm
 from app.tui.screens.rollouts.load import GroupDetail, Hits, StepGroups
 from experiments.values import GroupView, RolloutView, SearchHit, TokenRow
+from grpo_engine.events import Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,7 @@ class View:
     sort: SortKey = "prompt"
     mode: HeatMode = "push"
     diff: bool = False
+    unfolded: bool = False  # every turn of a dialogue
     search: Hits | None = None
     hit: int = 0
     measure: Measure = "clipped"
@@ -85,7 +89,19 @@ class View:
         rollout, row = self.rollout, self.row
         if rollout is None:
             return ()
-        return _cut(rollout.text, row)
+        return cut(rollout.text, row)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The turns and replies of the answer under the cursor; empty if it is one turn."""
+        rollout = self.rollout
+        return rollout.spans if rollout is not None else ()
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Where the cursor may be: on the model's tokens."""
+        row, count = self.row, len(self.texts)
+        return row.own if row is not None and len(row.ids) == count else range(count)
 
     @property
     def heat(self) -> Heat | None:
@@ -145,12 +161,20 @@ class View:
         return view.at_token(self.token)
 
     def move_token(self, by: int) -> "View":
-        """Go to another token."""
-        return self.at_token(self.token + by)
+        """Go to another token of the model."""
+        places = self.places
+        place = bisect_right(places, self.token) - 1 + by
+        return replace(self, token=places[max(0, min(len(places) - 1, place))] if places else 0)
 
     def at_token(self, token: int) -> "View":
-        """Put the cursor on a token."""
-        return replace(self, token=max(0, min(len(self.texts) - 1, token)))
+        """Put the cursor on a token, or on the model's last one before it."""
+        return replace(self, token=token).move_token(0)
+
+    def move_turn(self, by: int) -> "View":
+        """Go to the first token of another turn."""
+        starts = [one.start for one in self.spans if one.kind == "model" and one.length]
+        place = bisect_right(starts, self.token) - 1 + by
+        return self.at_token(starts[max(0, min(len(starts) - 1, place))]) if starts else self
 
     def next_mode(self) -> "View":
         """Shade by the next measure."""
@@ -180,17 +204,9 @@ class View:
         place = next((i for i, visit in enumerate(alike) if visit.key == chosen.key), -1) + by
         return alike[place] if 0 <= place < len(alike) else None
 
-    def at_row(self, place: int) -> tuple[str, ...]:
-        """The token texts of the answer at this row of the recorded numbers."""
-        detail, chosen = self.shown, self.chosen
-        if detail is None or detail.tokens is None or chosen is None:
-            return ()
-        row = detail.tokens.rows[place]
-        text = next((r.text for r in chosen.rollouts if r.index == row.index), "")
-        return _cut(text, row)
 
-
-def _cut(text: str, row: TokenRow | None) -> tuple[str, ...]:
+def cut(text: str, row: TokenRow | None) -> tuple[str, ...]:
+    """An answer split into tokens, or in one piece if they are unknown."""
     known = row is not None and len(row.ends) == len(row.ids)
     return _cut_at(text, row.ends) if row is not None and known else (text,)
 

@@ -114,7 +114,7 @@ def _last(key: str) -> Drawer:
 
 def _spark(run: RunSummary, cell: Cell, width: int) -> Line:
     values = cell.sparks.get(run.key, ())
-    line = sparkline(values, width)
+    line = sparkline(values, width).replace("█", "▇")  # a gap to the row above
     return [(pad(line, width), style(cell.palette.of_series("reward"), cell.back))]
 
 

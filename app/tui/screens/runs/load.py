@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.text.comparison import value_text
 from app.text.numbers import averaged
 from experiments.reader import StoreReader
 from experiments.values import (
@@ -47,7 +48,7 @@ def load_preview(reader: StoreReader, run: RunSummary) -> Preview:
     detail = reader.run(run.key)
     defaults = flatten(RunConfig())
     changed = tuple(
-        (path, str(value))
+        (path, ", ".join(map(str, value)) if isinstance(value, list) else value_text(value))
         for path, value in detail.settings.items()
         if value != defaults.get(path) and value is not None and path != "name"
     )

@@ -34,10 +34,11 @@ def preview_lines(preview: Preview, width: int, height: int, palette: Palette) -
         lines += [[(part, style(palette.warn))] for part in wrap(text, width, 3)]
     if preview.changed and len(lines) + 3 < height:
         lines += [[], [("not the default", style(palette.label))]]
+        names = min(26, width * 3 // 5)
         for path, value in preview.changed[: max(0, height - len(lines))]:
-            left = pad(path, min(26, width * 3 // 5))
-            right = pad(value, max(1, width - len(left) - 1))
-            lines.append([(left + " ", style(palette.label)), (right, style(palette.text))])
+            for place, part in enumerate(wrap(value, max(1, width - names - 1), 2)):
+                left = pad("" if place else path, names)
+                lines.append([(left + " ", style(palette.label)), (part, style(palette.text))])
     return lines[:height]
 
 
@@ -58,8 +59,8 @@ def _head(preview: Preview, width: int, palette: Palette) -> list[Line]:
     if run.waiting:
         words = f"{run.waiting} and are imported when the store can be written"
         lines += [[(part, style(palette.warn))] for part in wrap(words, width, 4)]
-    if run.parent:
-        lines.append([(f"cloned from {run.parent}", label)])
+    if descent := preview.detail.descent:
+        lines += [[(part, label)] for part in wrap(f"from {descent}", width, 3)]
     return lines
 
 

@@ -15,6 +15,7 @@ from textual.reactive import reactive
 
 from app.feed.session import Session
 from app.feed.snapshot import Asked, Snapshot
+from app.text.comparison import NO_SWEEP
 from app.tui import messages as msg
 from app.tui.dialogs.ask import Ask
 from app.tui.screens.run_keys import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen
@@ -29,6 +30,7 @@ from app.tui.widgets.key_bar import KeyBar
 from experiments.errors import NoStoreError, StoreError
 from experiments.reader import StoreReader
 from experiments.values import RunSummary
+from grpo_engine.errors import EngineError
 
 MOST_RUNS = 5000  # in the table; a search finds the others
 POLL_S = 0.5
@@ -58,12 +60,16 @@ class RunsScreen(ControlScreen):
         Binding("end", "move(1000000)", "last", id="runs.last", show=False,
                 tooltip="The last run"),
         Binding("space", "mark", "mark", id="runs.mark", tooltip="Mark for the next action"),
-        Binding("n", "new", "new", id="runs.new", tooltip="Settings of a new run"),
-        Binding("c", "clone", "clone", id="runs.clone", tooltip="A new run with these settings"),
-        Binding("r", "resume", "resume", id="runs.resume",
-                tooltip="Resume from the last checkpoint"),
+        Binding("asterisk", "mark_sweep", "sweep", id="runs.sweep", key_display="*",
+                tooltip="Mark all runs of this run's sweep, or unmark them"),
         Binding("d", "compare", "compare", id="runs.compare",
                 tooltip="The marked runs side by side"),
+        Binding("n", "new", "new", id="runs.new", tooltip="Settings of a new run"),
+        Binding("c", "clone", "clone", id="runs.clone", tooltip="A new run with these settings"),
+        Binding("a", "chat", "ask", id="runs.chat", show=False,
+                tooltip="Ask the trained model and the one it began as the same thing"),
+        Binding("r", "resume", "resume", id="runs.resume",
+                tooltip="Resume from the last checkpoint"),
         *CONTROL_BINDINGS,
         Binding("b", "baseline", "baseline", id="runs.baseline", show=False,
                 tooltip="Pin this run as the baseline"),
@@ -99,6 +105,7 @@ class RunsScreen(ControlScreen):
     def __init__(self) -> None:
         super().__init__()
         self._archived_last: tuple[RunSummary, ...] = ()
+        self._opened = 0  # the open run that the cursor was moved to
 
     def body(self) -> ComposeResult:
         with Horizontal(id="panes"):
@@ -115,9 +122,21 @@ class RunsScreen(ControlScreen):
         self.set_interval(POLL_S, self._poll)
 
     def on_screen_resume(self) -> None:
-        """Show at once what changed elsewhere."""
+        """Move to the run that was opened elsewhere, and show at once what changed."""
+        self._go_to_open_run()
         if self.view.loaded:
             self.refresh_runs()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the table has been read."""
+        return self.view.loaded
+
+    def _go_to_open_run(self) -> None:
+        if self.run_on_watch != self._opened:
+            view = self.view.on_run(self.run_on_watch)
+            if view.chosen is not None and view.chosen.key == self.run_on_watch:
+                self.view, self._opened = view, self.run_on_watch
 
     def show(self, snapshot: Snapshot) -> None:
         """Note that this process's run has changed; the next poll reads it."""
@@ -169,6 +188,7 @@ class RunsScreen(ControlScreen):
             return
         more = len(runs) > MOST_RUNS
         self.view = replace(self.view.with_runs(runs[:MOST_RUNS]), waiting=waiting, more=more)
+        self._go_to_open_run()
         await self._read_sight()
 
     async def _read_sight(self) -> None:
@@ -239,6 +259,15 @@ class RunsScreen(ControlScreen):
         self.view = self.view.marked()
         self._rest()
 
+    def action_mark_sweep(self) -> None:
+        """Mark or unmark all runs of the run's sweep."""
+        chosen = self.view.chosen
+        if chosen is not None and chosen.sweep_id is None:
+            self.notify(NO_SWEEP.format(chosen.name or chosen.id))
+        elif chosen is not None:
+            keys = [run.key for run in self.view.runs if run.sweep_id == chosen.sweep_id]
+            self.view = self.view.toggle_marks(keys)
+
     def action_baseline(self) -> None:
         """Pin the run on top as the baseline, or unpin it."""
         chosen = self.view.chosen
@@ -256,6 +285,25 @@ class RunsScreen(ControlScreen):
         """Open the form with this run's settings."""
         if self.view.chosen is not None:
             self.post_message(msg.NewRunRequested(clone=self.view.chosen.id))
+
+    @work(exclusive=True, group="chat")
+    async def action_chat(self) -> None:
+        """Open a dialogue with the run's model and with the one it began as."""
+        # these load pydantic, which takes as long as the first frame
+        from app.chat.client import pair_of
+        from app.tui.dialogs.chat import ChatScreen
+
+        chosen = self.view.chosen
+        if chosen is None:
+            return
+        try:
+            pair = await self.workbench.reader.ask(
+                lambda reader: pair_of(reader, chosen.id, None), "chat"
+            )
+        except (StoreError, EngineError, asyncio.CancelledError) as error:
+            self.notify(str(error), severity="warning", markup=False)
+            return
+        self.app.push_screen(ChatScreen(pair))
 
     def action_resume(self) -> None:
         """Resume the run from its last checkpoint."""
@@ -401,7 +449,8 @@ class RunsScreen(ControlScreen):
         picked = self.view.picked
         if not picked:
             return
-        hint = f"Tags for {len(picked)} run(s), separated by spaces; -tag removes one."
+        runs = "1 run" if len(picked) == 1 else f"{len(picked)} runs"
+        hint = f"Tags for {runs}, separated by spaces; -tag removes one."
         now = " ".join(dict.fromkeys(tag for run in picked for tag in run.tags))
 
         def done(text: str | None) -> None:

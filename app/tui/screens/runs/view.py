@@ -1,6 +1,6 @@
 """What the Runs screen shows: the runs with their order, groups and marks, and the cursor."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -121,13 +121,14 @@ class View:
         row = self.row
         if row is None:
             return self
-        if row.run is not None:
-            keys = frozenset({row.run.key})
-        else:
-            members = self._groups(list(self.runs)).get(row.group, [])
-            keys = frozenset(run.key for run in members)
-        marks = self.marks - keys if keys <= self.marks else self.marks | keys
-        return replace(self, marks=marks).moved(1)
+        runs = [row.run] if row.run else self._groups(list(self.runs)).get(row.group, [])
+        return self.toggle_marks([run.key for run in runs]).moved(1)
+
+    def toggle_marks(self, keys: Sequence[int]) -> "View":
+        """Mark these runs, or unmark them if all are marked."""
+        chosen = frozenset(keys)
+        marks = self.marks - chosen if chosen <= self.marks else self.marks | chosen
+        return replace(self, marks=marks)
 
     def toggled(self) -> "View":
         """Fold or unfold the group under the cursor."""

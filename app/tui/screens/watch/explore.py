@@ -6,7 +6,9 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.geometry import Size
 from textual.message import Message
+from textual.reactive import reactive
 
 from app.feed.snapshot import Snapshot
 from app.tui.dialogs.export import Maker
@@ -15,19 +17,34 @@ from app.tui.screens.compare.charts import ChartScreen
 from app.tui.screens.compare.curves import CurvesPanel
 from app.tui.screens.compare.texts import curves_csv
 from app.tui.screens.compare.view import View
-from app.tui.widgets.charts.chart import GUIDES, charts_of, limit_of
+from app.tui.widgets.charts.chart import GUIDES, charts_of, function_lines, limit_of, reward_chart
 from app.tui.widgets.key_bar import KeyBar
+from app.tui.widgets.panel import Line, Panel
 from app.tui.widgets.phase_bar import PhaseBar
-from grpo_engine.metrics import spec
 
 POLL_S = 0.5
+
+
+class Functions(Panel, can_focus=False):
+    """What became of each reward function, above the chart of the reward."""
+
+    DEFAULT_CSS = "Functions { height: auto; }"
+    framed: ClassVar[bool] = False
+
+    snapshot: reactive[Snapshot] = reactive(Snapshot, always_update=True)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002 - a hook's
+        """A line for each function; overrides Textual, for `height: auto`."""
+        return len(reward_chart(self.snapshot).keys) - 1
+
+    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - a hook's
+        return function_lines(self.snapshot, width - 2, self.palette, curves=True)
 
 
 class ExploreScreen(ChartScreen):
     """One chart of the watched run, or several with one crosshair."""
 
     mode = "watch"
-    find_hint = "a metric"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "explain_metric", "what is this", id="explore.explain",
                 tooltip="Explain the chosen metric"),
@@ -40,11 +57,13 @@ class ExploreScreen(ChartScreen):
     def body(self) -> ComposeResult:
         """Where the step is, and the charts."""
         yield PhaseBar(id="phase")
+        yield Functions(id="functions")
         yield CurvesPanel(id="curves")
 
     def on_mount(self) -> None:
         """Draw the chart that was chosen on Watch, with the others behind it."""
         snapshot = self.workbench.session.state.snapshot() if self.workbench.session else Snapshot()
+        self.query_one(Functions).snapshot = snapshot
         keys = tuple(dict.fromkeys(key for one in charts_of(snapshot) for key in one.keys))
         limits = {key: (limit_of(key, snapshot),) for key in GUIDES}
         self.view = replace(View().with_refs((self._run,)), metrics=keys, guides=limits)
@@ -58,19 +77,19 @@ class ExploreScreen(ChartScreen):
         """Read what changed meanwhile."""
         self.reload()
 
+    def watch_view(self, old: View, new: View) -> None:
+        """Show what became of the reward functions beside the chart of the reward."""
+        super().watch_view(old, new)
+        if self.is_mounted:
+            functions = self.query_one(Functions)
+            of_reward = new.metric in reward_chart(functions.snapshot).keys
+            functions.display = new.solo and of_reward
+
     def choose(self, key: str) -> None:
         """Show a metric alone, whichever it is."""
         metrics = self.view.metrics if key in self.view.metrics else (*self.view.metrics, key)
         self.view = replace(self.view, metrics=metrics, chart=metrics.index(key), solo=True)
         self.draw()
-
-    def find(self, text: str) -> None:
-        """Show the first metric whose name or key has the text."""
-        needle = text.casefold()
-        known = self.view.known_metrics() if needle else ()
-        fits = [key for key in known if needle in f"{spec(key).label} {key}".casefold()]
-        if fits:
-            self.choose(fits[0])
 
     def receive(self, message: Message) -> None:
         """Show the metric that the palette found."""
@@ -91,6 +110,7 @@ class ExploreScreen(ChartScreen):
     def show(self, snapshot: Snapshot) -> None:
         """Show where the step is; the curves follow the store."""
         self.query_one(PhaseBar).snapshot = snapshot
+        self.query_one(Functions).snapshot = snapshot
 
     def tick(self, now: float) -> None:
         """Update the elapsed time of the phase."""

@@ -1,14 +1,15 @@
 """The Watch screen: phase bar, narrator, curves, answers, groups, alerts and log."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Container, Horizontal
 from textual.message import Message
 from textual.reactive import reactive
 
@@ -16,8 +17,10 @@ from app.feed.narrator import narrate
 from app.feed.replay import ReplayFeed
 from app.feed.snapshot import Snapshot
 from app.feed.stored import snapshot_of
+from app.text.safe_text import safe
 from app.tui.dialogs.export import Maker
 from app.tui.messages import MetricRequested, PromptFocused
+from app.tui.screens.base import Found
 from app.tui.screens.run_keys import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen
 from app.tui.screens.watch import texts
 from app.tui.widgets.alerts_log import AlertsLog
@@ -76,10 +79,9 @@ class WatchScreen(ControlScreen):
         yield NarratorLine(id="narrator")
         with Horizontal(id="panels"):
             yield Curves(id="curves")
-            with Vertical(id="middle"):
+            with Container(id="step"):
                 yield Lanes(id="answers")
-                yield Groups(id="narrow-groups")
-            yield Groups(id="groups")
+                yield Groups(id="groups")
         yield AlertsLog(id="alerts")
 
     def show(self, snapshot: Snapshot) -> None:
@@ -99,6 +101,11 @@ class WatchScreen(ControlScreen):
         """The feed, if it is a recorded run that is played again."""
         session = self.workbench.session
         return session.feed if session and isinstance(session.feed, ReplayFeed) else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the run has been read up to its present."""
+        return self.workbench.session is None or self.workbench.session.opened
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer speed in a replay, what needs an engine elsewhere, and a way back from the past."""
@@ -125,54 +132,57 @@ class WatchScreen(ControlScreen):
     def _hand_down(self, snapshot: Snapshot) -> None:
         place = min(self.place, max(0, len((self.past or snapshot).groups) - 1))
         shown = snapshot if self.past is None else replace(self.past, signal=snapshot.signal)
-        self.query_one(NarratorLine).sentence = self._sentence(snapshot, place)
-        for panel in self.query(Curves):
-            panel.snapshot = snapshot
-        self.query_one(Lanes).snapshot = shown
-        for groups in self.query(Groups):
-            groups.snapshot = shown
+        groups = self.query_one(Groups)
+        self.query_one(NarratorLine).sentences = self._sentences(snapshot, place)
+        self.query_one(Curves).snapshot = snapshot
+        groups.snapshot = shown.scored
+        self.query_one(Lanes).snapshot = groups.snapshot if self.focused is groups else shown
         self.query_one(AlertsLog).snapshot = snapshot
 
-    def _sentence(self, snapshot: Snapshot, place: int) -> str:
+    def on_descendant_focus(self) -> None:
+        """Show the answers of the groups that have the focus, or those that are being sampled."""
+        if not self.frozen:
+            self._hand_down(self.snapshot)
+
+    def _sentences(self, snapshot: Snapshot, place: int) -> tuple[str, ...]:
         """What happens in the step on screen, or what happened in an earlier one."""
         if self.past is None:
             return narrate(snapshot, place)
         back = f"Step {self.past.step}, seen from step {snapshot.current_step} (end returns)."
-        return f"{back} {narrate(self.past, place)}"
+        return back, *narrate(self.past, place)
 
     def tick(self, now: float) -> None:
-        """Update the elapsed time of the phase."""
+        """Update the elapsed time of the phase, and of the environments that are waited for."""
         self.query_one(PhaseBar).now = now
+        self.query_one(Lanes).now = now
 
-    def find(self, text: str) -> None:
-        """Filter the log, and go to the first prompt or answer that matches."""
-        self.query_one(AlertsLog).needle = text
-        if not text:
-            return
-        needle = text.casefold()
-        for place, group in enumerate(self.snapshot.groups):
-            texts = (group.prompt_text, *(rollout.text for rollout in group.rollouts))
-            if any(needle in item.casefold() for item in texts):
-                self.place = place
-                return
+    def places(self) -> Iterator[Found]:
+        """The prompts on screen, by their answers as well, and the lines of the log."""
+        for place, group in enumerate(self.query_one(Lanes).snapshot.groups):
+            answers = " ".join(rollout.text for rollout in group.rollouts)
+            yield Found(f"Prompt {place + 1}: {safe(group.prompt_text, ' ')}", "", also=answers,
+                        go=partial(setattr, self, "place", place))  # fmt: skip
+        log = self.query_one(AlertsLog)
+        for line in reversed(self.snapshot.log):
+            yield Found(f"Log: {safe(line.text, ' ')}", "", partial(log.go_to, line))
 
     def watch_place(self) -> None:
         """Show the selected prompt in all panels."""
         if not self.is_mounted:
             return
         self.query_one(Lanes).place = self.place
-        for groups in self.query(Groups):
-            groups.place = self.place
+        self.query_one(Groups).place = self.place
         if not self.frozen:
-            self.query_one(NarratorLine).sentence = self._sentence(self.snapshot, self.place)
+            self.query_one(NarratorLine).sentences = self._sentences(self.snapshot, self.place)
 
     def watch_frozen(self, frozen: bool) -> None:
         """Show that the view is frozen, or catch up."""
         if not self.is_mounted:
             return
         if frozen:
-            sentence = "The view is frozen while the run continues. f unfreezes it."
-            self.query_one(NarratorLine).sentence = sentence
+            step = (self.past or self.snapshot).current_step
+            sentence = f"The view is frozen in step {step} while the run continues. f unfreezes it."
+            self.query_one(NarratorLine).sentences = (sentence,)
         else:
             self._hand_down(self.snapshot)
 
@@ -236,7 +246,7 @@ class WatchScreen(ControlScreen):
     def action_zoom(self) -> None:
         """Show one chart alone, or zoom another panel."""
         curves = self.query_one(Curves)
-        if self.maximized is None and curves.has_focus and curves.chosen is not None:
+        if self.maximized is None and self.focused is curves and curves.chosen is not None:
             self.explore(curves.chosen.keys[0])
         else:
             super().action_zoom()

@@ -115,7 +115,7 @@ def draw(canvas: Canvas, curve: Curve, frame: Frame) -> None:
             line = [v for pair in ranges if pair[0] == pair[0] for v in _or_gap(pair)]
         for value in _turns(line):
             points.append((x, axis.dot(value, tall)) if value == value else None)
-    _line(canvas, points, curve.colour)
+    polyline(canvas, points, curve.colour)
 
 
 def _or_gap(pair: tuple[float, float]) -> tuple[float, ...]:
@@ -151,7 +151,7 @@ def _turns(values: Sequence[float]) -> Sequence[float]:
     return values[0], min(values), max(values), values[-1]
 
 
-def _line(canvas: Canvas, points: list[tuple[int, int] | None], colour: int) -> None:
+def polyline(canvas: Canvas, points: Sequence[tuple[int, int] | None], colour: int) -> None:
     previous: tuple[int, int] | None = None
     for point in points:
         if point is not None:

@@ -1,13 +1,14 @@
 """A small chart as lines: title with value and change, guide lines, axis labels, curves."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.feed.series import SeriesView
 from app.feed.snapshot import Snapshot
 from app.text.axes import ROOM, Axis, axis
-from app.text.numbers import change, with_unit
-from app.text.safe_text import cell_len, clip
+from app.text.numbers import change, short, sparkline, with_unit
+from app.text.safe_text import cell_len, clip_middle
 from app.tui.looks.colours import Palette, style
 from app.tui.widgets.charts.braille import (
     GUIDE,
@@ -24,6 +25,10 @@ from grpo_engine.metrics import natural_range, spec
 LABELS = ROOM + 1
 MIDDLE_FROM = 6
 ROOMY, TIGHT = 4, 3
+LEAST_PLOT = 3  # lines below the list of reward functions
+NAME_CELLS = (99, 14, 9)  # of a curve's name in a title: whole, or with its middle left out
+TELLING = 4  # charts at the start of the list that get most of the spare lines
+CONSTANT_FROM = 10  # values; before that any metric may look constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +44,15 @@ class Chart:
 
 FIXED = (
     Chart("KL to reference", ("kl",), family=("kl",), guide_word="limit"),
+    Chart("held-out accuracy", ("eval/accuracy",), family=("reward",)),
     Chart("clipped", ("clip_ratio/low_mean", "clip_ratio/high_mean"), ("low", "high"),
-          ("entropy", "clip"), "too much"),
+          ("entropy", "clip"), "alert at"),
+    Chart("answers cut", ("completions/clipped_ratio",), family=("clip",), guide_word="alert at"),
     Chart("entropy", ("entropy",), family=("entropy",)),
     Chart("answer length", ("completions/mean_length",), family=("length",)),
-    Chart("held-out accuracy", ("eval/accuracy",), family=("reward",)),
     Chart("loss", ("loss",), family=("loss",)),
     Chart("gradient norm", ("grad_norm",), family=("gradient",)),
     Chart("learning rate", ("learning_rate",), family=("rate",)),
-    Chart("answers cut", ("completions/clipped_ratio",), family=("clip",), guide_word="too many"),
     Chart("step time", ("step_time",), family=("time",)),
     Chart("tokens per second", ("tokens_per_second",), family=("time",)),
     Chart("peak memory", ("memory/peak_gb",), family=("memory",)),
@@ -58,14 +63,62 @@ GUIDES = {"kl": "kl", "clip_ratio/low_mean": "clip", "completions/clipped_ratio"
 
 
 def charts_of(snapshot: Snapshot) -> tuple[Chart, ...]:
-    """The charts that a run has data for: reward and its functions first."""
+    """The charts that a run has data for: the telling ones first, those that never change last."""
+    charts = (reward_chart(snapshot), *FIXED)
+    found = [chart for chart in charts if any(key in snapshot.series for key in chart.keys)]
+    return tuple(sorted(found, key=lambda chart: is_constant(chart, snapshot)))
+
+
+def reward_chart(snapshot: Snapshot) -> Chart:
+    """The chart of the reward and of each of its functions."""
     functions = [
         key for key in snapshot.series if key.startswith("rewards/") and key.endswith("/mean")
     ]
     names = tuple(key.split("/")[1] for key in functions)
-    reward = Chart("reward", ("reward", *functions), ("", *names), ("reward",))
-    found = (reward, *FIXED)
-    return tuple(chart for chart in found if any(key in snapshot.series for key in chart.keys))
+    return Chart("reward", ("reward", *functions), ("", *names), ("reward",))
+
+
+def function_lines(
+    snapshot: Snapshot, width: int, palette: Palette, *, curves: bool = False
+) -> list[Line]:
+    """Each reward function with its weight, and from where to where it went.
+
+    The one that moved the reward most, by weight × change, is marked.
+    """
+    chart, weights = reward_chart(snapshot), snapshot.weights
+    views = [snapshot.series[key] for key in chart.keys[1:]]
+    starts = [next((value for value in view.smooth if value == value), math.nan) for view in views]
+    moved = [abs(snapshot.moves[name]) for name in chart.names[1:]]
+    word = " ◂ moved the reward most" if curves else " ◂"
+    lines: list[Line] = []
+    for i, (name, view, start) in enumerate(zip(chart.names[1:], views, starts, strict=True)):
+        most = len(views) > 1 and 0 < moved[i] == max(moved)
+        colour = style(_colour(chart, i + 1, palette))
+        times = f" ×{short(weights[name])}" if name in weights else ""
+        ends = f"  {short(start)} → {short(view.value)}"
+        mark = (word if most else " " * len(word)) if len(views) > 1 else ""
+        room = width - 3 - cell_len(times + ends + mark)
+        name = clip_middle(name, room)
+        room -= cell_len(name)
+        curve = sparkline(list(view.smooth), room - 2) if curves else ""
+        lines.append([(" ━ ", colour), (name, style(palette.text)),
+                      (times, style(palette.label)), (" " * (room - len(curve)), None),
+                      (curve, colour), (ends, style(palette.headline if most else palette.text)),
+                      (mark, style(palette.accent))])  # fmt: skip
+    return lines
+
+
+def is_constant(chart: Chart, snapshot: Snapshot) -> bool:
+    """Whether a chart would be flat lines only; the reward is always drawn."""
+    views = [snapshot.series[key] for key in chart.keys if key in snapshot.series]
+    return chart.keys[0] != "reward" and all(_never_changes(view) for view in views)
+
+
+def _never_changes(view: SeriesView) -> bool:
+    values = (value for pair in zip(view.low, view.high, strict=True) for value in pair)
+    return view.count >= CONSTANT_FROM and all(
+        value == view.last or math.isnan(value) for value in values
+    )
 
 
 def guides_of(chart: Chart, snapshot: Snapshot) -> tuple[float, ...]:
@@ -82,14 +135,25 @@ def limit_of(key: str, snapshot: Snapshot) -> float:
     return float(chosen) if chosen is not None else default
 
 
-def heights(room: int, count: int) -> list[int]:
-    """Heights of the charts that fit into `room`; the first gets the remaining lines."""
-    if not count or room < 2:
-        return []
-    least = ROOMY if room >= 6 * ROOMY else TIGHT
-    shown = min(count, max(1, room // least))
-    each, rest = divmod(room, shown)
-    return [each + (rest if i == 0 else 0) for i in range(shown)]
+def heights(room: int, least: Sequence[int], telling: int) -> list[int]:
+    """Heights of the rows of charts that fit into `room`, of which each needs its least.
+
+    A row of one line is text and does not grow; a telling row takes three times the spare lines of
+    another, and the first row what is left over.
+    """
+    shown: list[int] = []
+    for lines in least:
+        if sum(shown) + lines > room:
+            break
+        shown.append(lines)
+    shares = [0 if lines == 1 else 3 if i < telling else 1 for i, lines in enumerate(shown)]
+    spare = room - sum(shown)
+    if not sum(shares):
+        return shown
+    grown = [
+        lines + spare * share // sum(shares) for lines, share in zip(shown, shares, strict=True)
+    ]
+    return [grown[0] + room - sum(grown), *grown[1:]]
 
 
 def chart_lines(
@@ -100,7 +164,14 @@ def chart_lines(
              if key in snapshot.series]  # fmt: skip
     plot_width, plot_height = width - LABELS, height - 1
     guides = guides_of(chart, snapshot)
-    lines = [_title(chart, views, width, palette, chosen, guides)]
+    listed = (
+        chart.names[:1] == ("",) and len(views) > 1 and plot_height >= LEAST_PLOT + len(views) - 1
+    )
+    shown = views[:1] if listed else views
+    lines = [_title(chart, shown, width, palette, chosen, guides, snapshot.step)]
+    if listed:
+        lines += function_lines(snapshot, width, palette)
+        plot_height -= len(views) - 1
     if plot_height <= 0 or plot_width <= 2:
         return lines
     curves = [
@@ -117,7 +188,8 @@ def chart_lines(
     ]
     for guide in guides:
         if frame.axis.low < guide <= frame.axis.high:
-            _lay_guide(rows, guide, chart.guide_word, frame.axis, plot_width, palette)
+            word = f"{chart.guide_word} {with_unit(guide, spec(chart.keys[0]).unit)}"
+            _lay_guide(rows, guide, word, frame.axis, plot_width, palette)
     dim = style(palette.label)
     margin = frame.axis.margin(plot_height)
     return lines + [[(text, dim), *row] for text, row in zip(margin, rows, strict=True)]
@@ -151,31 +223,50 @@ def _colour(chart: Chart, index: int, palette: Palette) -> int:
 
 def _title(
     chart: Chart, views: list[tuple[int, str, SeriesView]], width: int, palette: Palette,
-    chosen: bool, guides: Sequence[float],
+    chosen: bool, guides: Sequence[float], step: int,
 ) -> Line:  # fmt: skip
     label = style(palette.headline if chosen else palette.label, bold=chosen)
     left: Line = [("▸" if chosen else " ", style(palette.accent)), (chart.title, label)]
-    right: Line = []
-    for i, key, view in views:
-        colour = style(_colour(chart, i, palette), bold=i == 0 and not chart.names)
-        name = clip(chart.names[i], 12) if i < len(chart.names) else ""
-        value = with_unit(view.value, spec(key).unit)
-        piece: Line = [(f"{name} ", style(palette.label))] if name else []
-        piece.append((value, colour))
-        single = i == 0 and not (chart.names and chart.names[0])
-        delta = change(view.value, view.delta, spec(key).unit) if single else ""
-        if delta:
-            piece.append((f" {delta}", style(palette.label)))
-        room = width - sum(cell_len(t) for t, _ in left + right + piece) - 3
-        if room < 0:
-            continue
-        right += ([("  ", None)] if right else []) + piece
+    room = width - cell_len(chart.title) - 1
+    for cells in NAME_CELLS:
+        right: Line = []
+        whole = True
+        for i, _, view in views:
+            free = room - sum(cell_len(text) for text, _ in right)
+            free -= 2 if right else 1
+            piece = _readout(chart, i, view, palette, cells, free, step)
+            if sum(cell_len(text) for text, _ in piece) > free:
+                whole = False
+                continue
+            right += [("  " if right else " ", None), *piece]
+        if whole:
+            break
     for guide in guides:
         hint = f"  {chart.guide_word} {with_unit(guide, spec(chart.keys[0]).unit)}"
-        if sum(cell_len(t) for t, _ in left + right) + len(hint) + 2 <= width:
+        if sum(cell_len(t) for t, _ in left + right) + len(hint) < width:
             left.append((hint, style(palette.label)))
     gap = width - sum(cell_len(t) for t, _ in left + right)
-    return [*left, (" " * max(1, gap), None), *right]
+    return [*left, (" " * max(0, gap), None), *right]
+
+
+def _readout(
+    chart: Chart, index: int, view: SeriesView, palette: Palette, cells: int, room: int, step: int
+) -> Line:
+    """A curve's name and value, and what else fits: its change, the step of an old value."""
+    unit = spec(chart.keys[index]).unit
+    dim = style(palette.label)
+    name = clip_middle(chart.names[index], cells) if index < len(chart.names) else ""
+    single = not name and index == 0
+    piece: Line = [(f"{name} ", dim)] if name else []
+    value = with_unit(view.value, unit)
+    piece.append((value, style(_colour(chart, index, palette), bold=single and not chart.names)))
+    delta = change(view.value, view.delta, unit) if single else ""
+    delta = f" {delta}" if delta else ""
+    old = view.last_step if single and view.sparse and view.last_step < step else None
+    more = (delta,) if old is None else (f"{delta} at step {old}", f" at step {old}", f" @{old}")
+    fitting = (text for text in more if cell_len(value + text) <= room)
+    text = next(fitting, more[-1])
+    return [*piece, (text, dim)] if text else piece
 
 
 def _lay_guide(

@@ -27,6 +27,7 @@ from tests.app.compared import (
     workbench,
 )
 from tests.app.frames import LOOKS, SIZES
+from tests.app.rest import until
 from tests.app.script import HOSTILE, hostile_group, started
 from tests.app.stored import record, with_ends
 
@@ -93,6 +94,10 @@ async def test_exports_are_what_the_command_gives(
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
+        assert screen.view.comparison
+        assert screen.view.comparison.tests[0].step == 6  # the last ones, since not both have one
+        await pilot.press("at", "enter")  # the same step, but asked for
+        await until(app, lambda: screen.view.comparison and not screen.view.comparison.tests)
         own = json.loads(as_json(screen.view))
         assert {key: own[key] for key in told} == told
         assert own["shown"]["crosshair"] == 6
@@ -126,11 +131,11 @@ async def test_the_mouse_does_what_keys_do(store: Path) -> None:
         await pilot.pause()
         assert screen.view.chosen is not None
         assert screen.view.chosen.name == "brave-fox"
-        await pilot.click(CurvesPanel, offset=(8, 12))
+        await pilot.click(CurvesPanel, offset=(68, 5))
         await settled(pilot, screen)
         assert screen.view.chart == 1
         assert screen.view.x == 0
-        await pilot.click(PagePanel, offset=(24, 1))
+        await pilot.click(PagePanel, offset=(33, 1))
         await settled(pilot, screen)
         assert screen.view.page == "seeds"
 

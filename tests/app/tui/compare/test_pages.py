@@ -10,17 +10,30 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
+from app.text.comparison import ranking_rows
 from app.text.numbers import short
-from app.tui.screens.compare.load import alone, load_comparison
+from app.tui.messages import CompareRequested
+from app.tui.screens.compare import CompareScreen
+from app.tui.screens.compare.load import load_comparison
 from app.tui.screens.compare.panels import PagePanel
 from app.tui.screens.compare.pick import Picker, PickList
-from app.tui.screens.compare.verdict import verdict
+from app.tui.screens.compare.texts import verdict
 from app.tui.screens.rollouts import RolloutsScreen
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from grpo_engine.config.recipes import RECIPES
 from tests.app import frames
-from tests.app.compared import cli, grid_of_runs, opened, refs_of, settled, two_runs, workbench
+from tests.app.compared import (
+    cli,
+    grid_of_runs,
+    opened,
+    refs_of,
+    settled,
+    sweep_of_settings,
+    two_runs,
+    workbench,
+)
+from tests.app.rest import until
 from tests.app.script import algorithm, evaluation, started
 from tests.app.stored import record, run_events
 
@@ -60,7 +73,7 @@ async def test_seeds_are_grouped_with_mean_and_interval(sweep: Path) -> None:
     app = workbench(sweep)
     async with app.run_test(size=(200, 60)) as pilot:
         screen = await opened(app, pilot)
-        await pilot.press("S", "v")
+        await pilot.press("v", "v")
         await settled(pilot, screen)
         found = screen.view.comparison
         assert found is not None
@@ -159,6 +172,42 @@ def judged(path: Path, first: float, second: float, fingerprint: str = "a1b2c3")
         record(path, iter(events), name=f"run-{number}", seed=number)
 
 
+ONE_SEED = " One seed each: the interval covers other problems, not other seeds."
+
+
+@pytest.mark.parametrize(("size", "page"), [((80, 24), ("v",)), ((120, 40), ()), ((200, 60), ())])
+async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decide(
+    size: tuple[int, int], page: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = sweep_of_settings(tmp_path, betas=(0.04, 0.1, 0.4), seeds=2, steps=4)
+    app = workbench(path)
+    async with app.run_test(size=size) as pilot:
+        await app.forward("compare", CompareRequested(refs_of(path)))
+        screen = app.screen
+        assert isinstance(screen, CompareScreen)
+        await until(app, lambda: screen.view.charts is not None, app.frame_now)
+        await pilot.press(*page)
+        await settled(pilot, screen)
+        frames.check(app)
+        text = frames.text(app)
+        found = screen.view.comparison
+        assert found is not None
+        for row in ranking_rows(found.rankings[1], found):
+            shown = next(line for line in text.splitlines()
+                         if f" {row['setting']} " in line and row["points"] in line)  # fmt: skip
+            for column in ("right", "points", "95%", "best?"):
+                assert row[column] in shown
+        assert "sampled answers to 60 held-out problems; 95% over seeds and problems" in text
+        assert "corrected for 2 comparisons" in verdict(screen.view)
+        assert screen.view.bands
+        for typed in ("reward=.3", "much"):
+            screen._reach(typed)
+            await pilot.pause()
+        await until(app, lambda: "reward 0.3" in frames.text(app) or size == (80, 24),
+                    app.frame_now)  # fmt: skip
+        assert screen.view.reach == "reward=.3"
+
+
 WHERE = "on 128 held-out problems, greedy answers, step 3"
 
 
@@ -166,20 +215,23 @@ WHERE = "on 128 held-out problems, greedy answers, step 3"
     ("share", "expected"),
     [
         (0.75, "run-1 is better than run-0: +25 points (95%: +17.4 to +32.7), 75 and 50%, "
-               f"{WHERE}; p < .001, McNemar's exact test."),
+               f"{WHERE}; p < .001, McNemar's exact test.{ONE_SEED}"),
         (0.51, "No significant difference: +1.6 points (95%: 0 to +3.4), 51.6 and 50%, "
-               f"for run-1 over run-0 {WHERE}; p = .500, McNemar's exact test."),
+               f"for run-1 over run-0 {WHERE}; p = .500, McNemar's exact test.{ONE_SEED} "
+               "To tell them apart: about 700 more problems."),
         (0.5, f"run-1 and run-0 get as many right, 50%, {WHERE}; p = 1.000, McNemar's exact "
-              "test."),
+              f"test.{ONE_SEED}"),
     ],
 )  # fmt: skip
-async def test_the_paired_test_is_one_sentence(share: float, expected: str, tmp_path: Path) -> None:
+async def test_the_verdict_of_two_runs_says_how_sure_it_is(
+    share: float, expected: str, tmp_path: Path
+) -> None:
     judged(tmp_path / "runs.db", 0.5, share)
     app = workbench(tmp_path / "runs.db")
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot)
         assert verdict(screen.view) == expected
-        shown = " ".join(line.strip(" ▸") for line in frames.frame(app)[1:4])
+        shown = " ".join(line.strip(" ▸") for line in frames.frame(app)[1:5])
         assert expected in shown
 
 
@@ -213,14 +265,15 @@ async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
         screen = await opened(app, pilot)
         said = verdict(screen.view)
         assert said.startswith("beta 0.4 (2 seeds) is better than beta 0.04 (2 seeds): +")
-        assert "on 128 held-out problems, sampled 4 times, step 3; p < .001" in said
-        assert "By seed: " in said
-        # each seed's share in the sentence is the one in the table
+        assert (
+            "on 128 held-out problems, sampled 4 times, step 3; p = .005, t test over seeds" in said
+        )
+        # the shares in the sentence are the means of those in the table
         table = [screen.view.cell("eval/accuracy", run.id) for run in screen.view.runs]
         shares = sorted(100 * cell.last for cell in table if cell and cell.last is not None)
-        text = said.partition("By seed: ")[2]
-        assert [float(part) for part in re.findall("[0-9.]+[0-9]", text)] == pytest.approx(
-            [*shares[2:], *shares[:2]], abs=0.06
+        means = re.findall(r"([0-9.]+) and ([0-9.]+)%", said)[0]
+        assert list(map(float, means)) == pytest.approx(
+            [sum(shares[2:]) / 2, sum(shares[:2]) / 2], abs=0.06
         )
         frames.check(app)
         await pilot.press("S")
@@ -232,7 +285,7 @@ async def test_the_verdict_is_of_settings_and_of_the_evaluation_in_the_table(
         screen.view = greedy
         await settled(pilot, screen)
         assert "held-out accuracy, greedy" in frames.text(app)
-    printed = " ".join(cli(capsys, *refs_of(path), "--db", str(path)).split())
+    printed = " ".join(cli(capsys, *refs_of(path), "--all", "--db", str(path)).split())
     assert said in printed
     assert "beta 0.4, 2 seeds (0, 1): mean of best" in printed
     assert "eval/accuracy (sampled) ↑" in printed
@@ -260,5 +313,6 @@ def test_a_setting_left_to_the_recipe_is_compared_by_the_recipes_value(tmp_path:
         values = {item.path: item.values for item in found.differing}
         assert values == {"algorithm.beta": (RECIPES["grpo"].beta, 0.1)}
         assert found.same["algorithm.clip_high"] == RECIPES["grpo"].clip_high
-        (run,) = reader.runs(filter="own")
-        assert alone(reader, run).same["algorithm.beta"] == RECIPES["grpo"].beta
+        alone = load_comparison(reader, ["own"], "", "step", None).comparison
+        assert alone is not None
+        assert alone.same["algorithm.beta"] == RECIPES["grpo"].beta

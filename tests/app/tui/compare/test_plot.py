@@ -318,9 +318,9 @@ def test_titles_are_cut_where_many_runs_do_not_fit(made: Made) -> None:
     view = view_of(made, "reward", [rising(20)] * 4, at=20.0, smooth=0)
     wide = written(title_line(chart_of(view), view, 80, DARK, chosen=False))
     assert wide.endswith("● 1  ▲ 1  ■ 1  ◆ 1")
-    # 9 cells for the name with its arrow and a space, 5 for each run
+    # 12 cells for the name with its arrow and blanks, 4 for each run
     narrow = written(title_line(chart_of(view), view, 24, DARK, chosen=False))
-    assert narrow.rstrip().endswith("▲ 1 …")
+    assert narrow.rstrip().endswith("● 1 ▲ 1 ■ 1 …")
     assert cell_len(narrow) <= 24
 
 
@@ -431,11 +431,15 @@ def test_a_title_is_never_wider_than_its_chart(made: Made) -> None:
 
 def test_a_title_shows_all_runs_as_soon_as_they_fit(made: Made) -> None:
     view = view_of(made, "reward", [rising(20)] * 4, at=20.0, smooth=0)
-    # 11 cells on the left, one between, 5 for each of four runs
-    whole, cut = (written(title_line(chart_of(view), view, width, DARK, chosen=False))
-                  for width in (32, 31))  # fmt: skip
+    # 11 cells on the left, one between, 5 for each of four runs, or 4 where that is too much
+    whole, closer, last, cut = (
+        written(title_line(chart_of(view), view, width, DARK, chosen=False))
+        for width in (32, 31, 28, 27)
+    )
     assert whole.endswith("● 1  ▲ 1  ■ 1  ◆ 1")
-    assert cut.rstrip().endswith("● 1  ▲ 1  ■ 1 …")
+    assert closer.endswith("  ● 1 ▲ 1 ■ 1 ◆ 1")
+    assert last.endswith("● 1 ▲ 1 ■ 1 ◆ 1")
+    assert cut.rstrip().endswith("● 1 ▲ 1 ■ 1 …")
 
 
 @pytest.mark.parametrize(

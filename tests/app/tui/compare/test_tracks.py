@@ -172,10 +172,7 @@ def test_the_crosshair_reads_the_last_number_up_to_it(
     line = track(range(1, 7), [math.nan, math.inf, 4.0, math.nan, -math.inf, 1.0], 0.5)
     positions = [10, 20, 30, 40, 50, 60]
     assert line.at(positions, x) == expected
-    # m = 2, weight .5 -> 4; m = 1 + .5 = 1.5, weight .75 -> 2
-    assert line.smooth_at(positions, x) == {None: None, 4.0: 4.0, 1.0: 2.0}[expected[0]]
     assert track([1], [5.0], 0.5).at([10], 10) == (5.0, 1)
-    assert track([1], [5.0], 0.5).smooth_at([10], 10) == 5.0
 
 
 def test_a_track_is_sparse_where_at_least_half_of_its_steps_have_no_value() -> None:

@@ -12,9 +12,11 @@ from app.tui.screens.new_run.panels import SettingsPanel
 from app.tui.screens.new_run.picks import Pick
 from app.tui.screens.new_run.screen import preset_view
 from app.tui.screens.new_run.view import INFO
+from grpo_engine import events as ev
 from grpo_engine.config.recipes import RECIPES
 from tests.app import frames
 from tests.app.new_run_kit import go_to, opened, workbench, write
+from tests.app.rest import until
 from tests.app.stored import record, run_events
 
 pytestmark = pytest.mark.usefixtures("no_trials")
@@ -34,6 +36,39 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "runs.db"
     record(path, run_events(steps=2))
     return path
+
+
+async def test_a_clone_begins_with_a_checkpoint_and_its_optimiser_on_request(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "runs.db"
+    folders = [tmp_path / "runs" / "x" / "checkpoints" / f"step-{step:06d}" for step in (1, 2)]
+    folders[1].mkdir(parents=True)  # that of step 1 was dropped since
+    saved = [
+        ev.CheckpointSaved(step=step, path=str(folder), best=step == 2, seconds=0.1)
+        for step, folder in enumerate(folders, 1)
+    ]
+    *events, end = run_events(steps=2)
+    record(path, iter([*events, *saved, end]), name="parent")
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, clone="parent")
+        await until(app, lambda: screen.view.origin.run)
+        await pilot.press("b")
+        await until(app, lambda: isinstance(app.screen, Pick))
+        frames.check(app)
+        shown = frames.text(app)
+        assert "the model as it was" in shown
+        assert shown.count("step 2 · best") == 2
+        assert "step 1" not in shown
+        await pilot.press("down", "down", "enter")
+        fields = screen.view.checked.fields
+        assert fields["model.adapter"].text == fields["optimizer.start"].text == str(folders[1])
+        await pilot.press("b")
+        await until(app, lambda: isinstance(app.screen, Pick))
+        await pilot.press("down", "enter")
+        assert screen.view.checked.fields["model.adapter"].text == str(folders[1])
+        assert screen.view.checked.fields["optimizer.start"].text == ""
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
@@ -89,11 +124,12 @@ def test_paths_functions_and_names_are_completed(tmp_path: Path) -> None:
         f"{at}mine.py", f"{at}models/", f"{at}problems.jsonl"
     )  # fmt: skip
     assert completions("model.path", f"{at}m") == (f"{at}models/",)
-    assert completions("model.path", "sta") == ("starter",)
+    assert completions("model.path", "sta") == ("starter", "starter-guess")
     assert completions("model.path", f"{at}none/") == ()
     assert completions("model.path", "\0") == ()
     file = f"{at}mine.py"
     assert functions_in(file) == ("accuracy", "brevity")
+    assert completions("record.trackers", "wandb,tr") == ("wandb,trackio",)
     assert completions("rewards.functions", f"{file}:") == (f"{file}:accuracy", f"{file}:brevity")
     assert completions("rewards.functions", f"numeric_answer,{file}:b") == (
         f"numeric_answer,{file}:brevity",

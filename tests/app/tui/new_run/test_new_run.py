@@ -24,7 +24,9 @@ from tests.app.stored import record, run_events
 from tests.engine.runs import write_world
 from tests.patience import PATIENCE
 
-PAGES = {"recipe": "r", "prompts": "x", "try": "t", "yaml": "v", "cost": "o", "diff": "d"}
+PAGES = {
+    "recipe": "r", "prompts": "x", "try": "t", "play": "E", "yaml": "v", "cost": "o", "diff": "d",
+}  # fmt: skip
 
 
 pytestmark = pytest.mark.usefixtures("no_trials")
@@ -293,6 +295,22 @@ async def test_while_a_run_goes_on_here_only_the_queue_and_detached_are_offered(
         assert "GB are" in text
         frames.check(app)
         monkeypatch.undo()
+
+
+async def test_the_last_line_has_the_keys_of_the_page(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await opened(app, pilot)
+        assert frames.frame(app)[-1].startswith(" ⏎ edit  L launch…")
+        await pilot.press("r")
+        await pilot.pause()
+        assert frames.frame(app)[-1].startswith(" esc settings  ⏎ choose recipe…  L launch…")
+        await pilot.press("o")  # nothing to do there with ⏎
+        await pilot.pause()
+        assert frames.frame(app)[-1].startswith(" esc settings  L launch…")
+        await pilot.press("escape")
+        await pilot.pause()
+        assert frames.frame(app)[-1].startswith(" ⏎ edit  L launch…")
 
 
 async def test_taking_a_change_back_ends_typing(store: Path) -> None:

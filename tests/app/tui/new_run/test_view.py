@@ -9,7 +9,7 @@ from app.tui.screens.new_run import lines
 from app.tui.screens.new_run.choices import choices_of, with_recipe
 from app.tui.screens.new_run.facts import cost_lines, recipe_lines, size
 from app.tui.screens.new_run.form import RunForm
-from app.tui.screens.new_run.lines import about_lines, is_unread, setting_lines
+from app.tui.screens.new_run.lines import about_lines, diff_lines, is_unread, setting_lines
 from app.tui.screens.new_run.load import known_only
 from app.tui.screens.new_run.screen import preset_view
 from app.tui.screens.new_run.view import INFO, Origin, View, check, members_of
@@ -127,15 +127,15 @@ def test_a_run_of_another_version_is_cloned_without_what_is_not_known() -> None:
 def test_costs_count_answers_memory_and_what_is_done_beside_training() -> None:
     form = RunForm(build({"steps": 100, "rollout": {"prompts": 16, "group_size": 8}}))
     memory = {"peak": 2e9, "limit": 8e9, "weights": 1e9, "optimizer": 0.5e9, "sampling": 0.25e9,
-              "update": 0.5e9, "refused": "", "dtype": "bfloat16"}  # fmt: skip
+              "update": 0.5e9, "refused": "", "dtype": "bfloat16", "workers": 2}  # fmt: skip
     origin = Origin(kind="preset", name="test", about="")
     view = View(form=form, origin=origin, checked=check(form), memory=memory)
     shown = words(cost_lines(view, 90, DARK))
     # 16 prompts x 8 answers = 128; x 100 steps = 12,800; x 64 tokens = 8,192 a step
     assert "16 prompts × 8 = 128 a step, 13k in all" in shown
-    assert "at most 8192 a step" in shown
+    assert "at most 8,192 a step" in shown
     assert "2 GB of 8 GB" in shown
-    assert "in bfloat16" in shown
+    assert "in bfloat16, by 2 workers" in shown
     # 128 problems, greedy and one sample
     assert "256 answers before and after" in shown
     # 4 pinned prompts x 8 answers
@@ -196,3 +196,24 @@ def test_the_form_says_what_it_would_put_back() -> None:
     form = RunForm(build({"seed": 3}), title="x").type("seed", "4")
     assert check(form).changed == ("seed",)
     assert check(form.reset("seed")).changed == ()
+
+
+def row_words(view: View, path: str, width: int = 60) -> str:
+    row = next(row for row in view.searched(path).rows if row.id == path)
+    return words(setting_lines(view, row, width, DARK))
+
+
+def test_a_unit_follows_its_value_unless_the_name_says_it() -> None:
+    view = typed(preset_view("starter"), rewards__time_limit="20")
+    line = row_words(view, "rewards.time_limit")
+    assert "20 s " in line
+    assert line.rstrip().endswith("← 30")
+    assert row_words(view, "steps").rstrip().endswith(" 60")
+    assert "0 nats/token" in row_words(view, "algorithm.off_policy_mask")
+    assert row_words(view, "algorithm.recipe").split() == ["recipe", "grpo"]
+
+
+def test_a_difference_shows_both_values_whole_where_they_fit() -> None:
+    view = typed(preset_view("starter"), algorithm__recipe="grpo-iterative")
+    # 30 cells for the name and 4 around it leave 24: 14 + 4 are needed
+    assert "grpo-iterative ← grpo" in words(diff_lines(view, 58, DARK))

@@ -7,11 +7,11 @@ from textual import events
 from textual.pilot import Pilot
 
 from app.feed.stored import StoreFeed
-from app.text.numbers import with_unit
+from app.text.numbers import short, with_unit
 from app.tui.app import Workbench
 from app.tui.messages import MetricRequested
 from app.tui.preferences import Preferences
-from app.tui.screens.compare.pick import Picker
+from app.tui.screens.compare.pick import Picker, PickList
 from app.tui.screens.compare.view import LEAST_STEPS
 from app.tui.screens.watch import WatchScreen
 from app.tui.screens.watch.explore import ExploreScreen
@@ -66,7 +66,7 @@ async def test_a_chart_alone_has_its_extremes_and_its_limit_at_every_size(
 ) -> None:
     app = workbench(store, theme)
     async with app.run_test(size=size) as pilot:
-        screen = await explored(app, pilot, "down")
+        screen = await explored(app, pilot, "right")
         frames.check(app)
         assert screen.view.metric == "kl"
         kl = values_of(store, "kl")
@@ -78,6 +78,46 @@ async def test_a_chart_alone_has_its_extremes_and_its_limit_at_every_size(
         frames.check(app)
         await pilot.press("z")
         await until(app, lambda: isinstance(app.screen, WatchScreen))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_the_reward_alone_keeps_its_functions(size: tuple[int, int], store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=size) as pilot:
+        screen = await explored(app, pilot)
+        frames.check(app)
+        functions = frames.frame(app)[2:4]
+        moved = {}
+        for name, weight, line in zip(("accuracy", "format"), (1.0, 0.1), functions, strict=True):
+            values = [*values_of(store, f"rewards/{name}/mean").values()]
+            last = norm = 0.0
+            for value in values:
+                last, norm = 0.9 * last + 0.1 * value, 0.9 * norm + 0.1
+            assert f"━ {name} ×{short(weight)}" in line
+            assert f"{short(values[0])} → {short(last / norm)}" in line
+            moved[name] = weight * abs(last / norm - values[0])
+        most = max(moved, key=moved.__getitem__)
+        assert [name for name, line in zip(moved, functions, strict=True)
+                if "◂ moved the reward most" in line] == [most]  # fmt: skip
+        await pilot.press("down", *["down"] * len(moved))  # the first of another metric
+        await until(app, lambda: "rewards" not in screen.view.metric)
+        await pilot.pause()
+        assert "━ accuracy" not in frames.text(app)
+
+
+async def test_z_shows_the_chart_alone_also_right_after_the_key_that_moved_the_focus(
+    store: Path,
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(app, lambda: app.screen.snapshot.step == STEPS)  # type: ignore[attr-defined]
+        screen = app.screen
+        assert isinstance(screen, WatchScreen)
+        screen.query_one("#groups").focus()
+        await pilot.pause()
+        screen.set_focus(screen.query_one("#curves"))
+        screen.action_zoom()  # before the panel was told of its focus
+        await until(app, lambda: isinstance(app.screen, ExploreScreen))
 
 
 async def test_one_crosshair_reads_all_charts_at_one_step(store: Path) -> None:
@@ -142,9 +182,15 @@ async def test_every_metric_can_be_searched_for_and_drawn(store: Path) -> None:
         picker = app.screen
         assert isinstance(picker, Picker)
         reader = StoreReader(store)
-        assert {item.value for item in picker._picking.items} == set(reader.metric_keys(1))
+        assert {item.value for item in picker.query_one(PickList).picking.shown} == set(
+            reader.metric_keys(1)
+        )
         reader.close()
-        await pilot.press("slash", *"max_len", "enter", "space", "enter")
+        listed = picker.query_one(PickList)
+        await pilot.press("slash", *"diversity")  # an everyday word
+        await until(app, lambda: "entropy" in {item.value for item in listed.picking.shown})
+        assert "reward" not in {item.value for item in listed.picking.shown}
+        await pilot.press(*["backspace"] * 9, *"max_len", "enter", "space", "enter")
         await until(app, lambda: isinstance(app.screen, ExploreScreen))
         assert app.screen.view.metric == "completions/max_length"  # type: ignore[attr-defined]
 

@@ -6,10 +6,12 @@ import pytest
 from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 
+from app.feed.snapshot import Snapshot
 from app.text.safe_text import cell_len
 from app.tui.app import Workbench
 from app.tui.dialogs.help import HelpScreen
-from app.tui.dialogs.help.topics import setting_parts
+from app.tui.dialogs.help.screen import content_of, reference
+from app.tui.dialogs.help.topics import Part, setting_parts
 from app.tui.looks.colours import PALETTES, hex_of
 from app.tui.messages import ExplainRequested
 from app.tui.widgets.charts.curves import Curves
@@ -107,3 +109,33 @@ async def test_a_panel_asks_for_help_on_what_it_shows_unless_a_question_is_open(
         await walk.press("enter")
         await until(app, lambda: isinstance(app.screen, HelpScreen))
         await walk.see("help", "reward")
+
+
+def test_what_a_word_says_stays_in_its_column() -> None:
+    part = Part("keys", (("esc", "Leave the field, close the search"), ("", "and go back"),
+                         ("z", "`Zoom`")))  # fmt: skip
+    # the longest word has 3 cells, so that the column begins at 3 + 2 and has 20 - 5 = 15 cells
+    assert content_of(part, 20).plain.splitlines() == [
+        "keys",
+        "esc  Leave the",
+        "     field, close",
+        "     the search",
+        "and go back",
+        "z    Zoom",
+    ]
+
+
+def test_a_search_names_what_it_found_and_the_whole_reference_is_all() -> None:
+    assert reference(Snapshot(), 80, "beta1").plain.startswith("settings\n")
+    assert reference(Snapshot(), 80).plain.startswith("all metrics\n")
+
+
+async def test_the_keys_of_a_screen_come_before_those_of_every_screen(tmp_path: Path) -> None:
+    app = workbench(SHORT.events(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await helped(pilot, app)
+        assert isinstance(app.screen, HelpScreen)
+        own, common = app.screen._parts[-2:]
+        assert ("m", "Choose any metrics to draw") in own.paragraphs
+        assert ("z", "Zoom the panel, or unzoom it") in common.paragraphs
+        assert not set(own.paragraphs) & set(common.paragraphs)

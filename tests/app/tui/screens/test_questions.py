@@ -1,201 +1,274 @@
 """Twelve questions that a person asks about a run, each answered on screen within five keys.
 
-Every answer starts on Watch as it opens, and is read from the screen's text alone. The expected
-answer is computed from the events.
+Every way starts on Watch as it opens, on a run that has ended and on one that trains, and the
+answer is read from the screens' text alone. What is expected is computed from the events.
 """
 
 import math
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
-from app.text.numbers import short
+from app.text.numbers import share, short
 from app.tui.app import Workbench
 from app.tui.messages import RunOpened
 from app.tui.preferences import Preferences
 from experiments.reader import StoreReader
+from experiments.record.recorder import Recorder
+from experiments.values import GroupView, TokenRow
 from grpo_engine import events as ev
+from grpo_engine.config.parse import build
 from tests.app import frames
+from tests.app.compared import sweep_of_rates
 from tests.app.rest import until
-from tests.app.script import Script, algorithm
+from tests.app.script import CONFIG, Script, algorithm
 from tests.app.stored import record, run_events
-from tests.app.tui.screens.test_watch import workbench
 
 SIZE = (140, 44)
 MOST_KEYS = 5
+STEPS = 8
+ENDED, LIVE = "calm-otter", "live-heron"
+HACKED = "Reward rose by .2 while accuracy fell."
 
 
-def events() -> Iterator[ev.Event]:
-    """The run, with alerts for gaming the format and for cut-off answers."""
-    for event in run_events(steps=8, seed=1):
+def events(live: bool) -> Iterator[ev.Event]:
+    """The run, with an alert for gaming the format; one that trains is sampling its next step."""
+    for event in run_events(steps=STEPS, seed=1):
+        if live and (
+            isinstance(event, ev.RunFinished)
+            or (isinstance(event, ev.EvaluationFinished) and event.moment == "after")
+        ):
+            continue  # fmt: skip
         yield event
-        if isinstance(event, ev.StepFinished) and event.step == 8:
-            for rule, text in (
-                ("format_hacking", "Reward rose by .2 while accuracy fell."),
-                ("truncation", "61% of the answers were cut at the length limit."),
-            ):
-                yield ev.AlertRaised(step=8, rule=rule, severity="warning", explanation=text,
-                                     remedy="Weigh accuracy more.")  # fmt: skip
+        if isinstance(event, ev.StepFinished) and event.step == STEPS:
+            yield ev.AlertRaised(step=STEPS, rule="format_hacking", severity="warning",
+                                 explanation=HACKED, remedy="Weigh accuracy more.")  # fmt: skip
+    if live:
+        script = Script(steps=STEPS, total_steps=60, prompts=4, group=4)
+        yield from (e for e in script.sampling() if e.step > STEPS)
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store") / "grpo.db"
-    record(
-        path, run_events(steps=6, seed=2), name="brave-fox", seed=1, algorithm=algorithm(beta=0.1)
-    )
-    record(path, events(), name="calm-otter", seed=0)
-    return path
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = sweep_of_rates(tmp_path_factory.mktemp("store"))
+    record(path, run_events(steps=6, seed=2), name="brave-fox", seed=1,
+           algorithm=algorithm(beta=0.1))  # fmt: skip
+    record(path, events(live=False), name=ENDED, seed=0)
+    recorder = Recorder(path)
+    handle = recorder.start_run(build({**CONFIG, "steps": 60}), name=LIVE)
+    for event in events(live=True):
+        handle.put(event)
+    handle.flush()
+    yield path
+    handle.close()
+    recorder.close()
 
 
-class Asker:
-    """Press keys, starting from Watch, and read the screen."""
+# -- the answers, from the store -----------------------------------------------------------------
 
-    def __init__(self, app: Workbench, pilot: Pilot[int]) -> None:
-        self.app, self.pilot = app, pilot
-
-    async def until(self, *wanted: str) -> str:
-        """Return the screen's text once it contains all of `wanted`."""
-        await until(
-            self.app, lambda: all(part in frames.text(self.app) for part in wanted),
-            self.app.frame_now,
-        )  # fmt: skip
-        return frames.text(self.app)
-
-    async def press(self, *keys: str) -> None:
-        """Press at most five keys, waiting until the screen is idle after each."""
-        assert len(keys) <= MOST_KEYS
-        for key in keys:
-            await self.pilot.press(key)
-            await self.pilot.pause()
+Answer = Callable[[StoreReader, int, str], None]
 
 
-@pytest.fixture
-async def asker(store: Path) -> AsyncIterator["Asker"]:
-    app = Workbench(store, preferences=Preferences())
-    async with app.run_test(size=SIZE) as pilot:
-        found = Asker(app, pilot)
-        app.post_message(RunOpened("calm-otter"))
-        await found.until("▌3 Watch▐", "answers to prompt 1", "run completed")
-        yield found
+def last_groups(reader: StoreReader, run: int) -> tuple[GroupView, ...]:
+    return reader.groups(run, STEPS, "train")
 
 
-def last_groups() -> list[ev.Group]:
-    step = [e.group for e in events() if isinstance(e, ev.GroupScored) and e.step == 8]
-    return [group for group in step if group.origin == "train"]
+def smoothed(reader: StoreReader, run: int, key: str) -> tuple[float, float]:
+    """A metric's first value and its debiased moving average at the end."""
+    values = reader.metric_series(run, key).values
+    total = norm = 0.0
+    for value in values:
+        total, norm = 0.9 * total + 0.1 * value, 0.9 * norm + 0.1
+    return values[0], total / norm
 
 
-async def test_which_group_gave_no_signal_and_why(asker: Asker) -> None:
-    dead = [group for group in last_groups() if group.no_signal]
+def says_why_groups_gave_no_signal(reader: StoreReader, run: int, text: str) -> None:
+    dead = [group.no_signal for group in last_groups(reader, run) if group.no_signal]
     assert dead
-    text = await asker.until("no push")
-    for reason in {group.no_signal for group in dead}:
-        assert text.count(f"{reason}: no push") == sum(g.no_signal == reason for g in dead)
+    for reason in set(dead):
+        assert text.count(f"{reason}: no push") == dead.count(reason)
 
 
-async def test_which_reward_function_moved(asker: Asker, store: Path) -> None:
-    """The reward curve's title lists all functions, and the preview shows the run's trend."""
-    with_metrics = StoreReader(store)
-    run = with_metrics.resolve("calm-otter").key
+def shows_each_reward_with_its_start_and_end(reader: StoreReader, run: int, text: str) -> None:
     for name in ("accuracy", "format"):
-        values = with_metrics.metric_series(run, f"rewards/{name}/mean").values
-        total = norm = 0.0
-        for value in values:
-            total, norm = 0.9 * total + 0.1 * value, 0.9 * norm + 0.1
-        await asker.until(f"{name} {short(total / norm)}")
-    with_metrics.close()
+        first, last = smoothed(reader, run, f"rewards/{name}/mean")
+        (line,) = [one for one in text.splitlines() if f"━ {name} ×" in one]
+        assert f"{short(first)} → {short(last)}" in line
 
 
-async def test_is_the_format_being_hacked(asker: Asker) -> None:
-    await asker.until("Reward rose by .2 while accuracy fell.", "Weigh accuracy more.")
+def says_how_each_reward_moved(reader: StoreReader, run: int, text: str) -> None:
+    for name in ("accuracy", "format"):
+        first, last = smoothed(reader, run, f"rewards/{name}/mean")
+        assert f"(rewards/{name}/mean)   first {short(first)}, now {short(last)}" in text
 
 
-async def test_which_token_was_clipped_on_which_side_and_why(asker: Asker, store: Path) -> None:
-    place, answer, clipped = clipped_within_four_keys(store)
-    await asker.press("4", *["J"] * place, *["down"] * answer)
-    text = await asker.until("clipped ", f"answer {'abcd'[answer]} of")
-    found = re.search(r"│clipped +(\d+) “[^”]*” (low|high)", text)
-    assert found, text
-    token, side = int(found[1]), found[2]
-    assert clipped[token - 1] == side
+def says_that_the_format_is_hacked(_reader: StoreReader, _run: int, text: str) -> None:
+    assert f"{HACKED} Weigh accuracy more." in text
+
+
+def clipped(row: TokenRow) -> Iterator[tuple[int, str]]:
+    """The clipped tokens of an answer and their sides, by the bounds .8 and 1.2."""
+    for token, (new, old) in enumerate(zip(row.passes[-1], row.old, strict=True)):
+        advantage, ratio = row.advantages[0], math.exp(new - old)
+        if advantage > 0 and ratio > 1.2:
+            yield token, "high"
+        if advantage < 0 and ratio < 0.8:
+            yield token, "low"
+
+
+def rows_of(reader: StoreReader, run: int) -> Iterator[tuple[GroupView, TokenRow]]:
+    for group in last_groups(reader, run):
+        tokens = reader.tokens(run, group.key)
+        for row in tokens.rows if tokens else ():
+            yield group, row
+
+
+def says_which_token_was_clipped(reader: StoreReader, run: int, text: str) -> None:
+    group, row, token, side = next(
+        (group, row, *one) for group, row in rows_of(reader, run) for one in clipped(row)
+    )
+    assert f"prompt {group.index + 1} " in text
+    assert f"answer {'abcd'[row.index]} of" in text
+    assert f"╶ token {token + 1} of" in text
     assert f"; {'better' if side == 'high' else 'worse'} answer, already" in text
 
 
-def clipped_within_four_keys(store: Path) -> tuple[int, int, dict[int, str]]:
-    """A group, one of its answers and the clipped tokens, from the store's own numbers."""
-    reader = StoreReader(store)
-    for group in reader.groups(reader.resolve("calm-otter").key, 8, "train"):
-        tokens = reader.tokens(group.run, group.key)
-        for answer, row in enumerate(tokens.rows[: 5 - group.index] if tokens else ()):
-            clipped = {}
-            for t, (new, old) in enumerate(zip(row.passes[-1], row.old, strict=True)):
-                better = row.advantages[min(t, len(row.advantages) - 1)]
-                if better > 0 and math.exp(new - old) > 1.2:
-                    clipped[t] = "high"
-                if better < 0 and math.exp(new - old) < 0.8:
-                    clipped[t] = "low"
-            if clipped and not group.no_signal:
-                reader.close()
-                return group.index, answer, clipped
-    raise AssertionError("no answer within four keys has a clipped token")
+def says_where_it_is_furthest_from_the_reference(reader: StoreReader, run: int, text: str) -> None:
+    def k3(new: float, ref: float) -> float:
+        return math.exp(ref - new) - 1 - (ref - new)
+
+    _, kl = smoothed(reader, run, "kl")
+    assert re.search(rf"KL to reference .*{re.escape(short(kl))}", text)
+    furthest, row, token = max(
+        ((k3(new, ref), row, token) for _, row in rows_of(reader, run)
+         for token, (new, ref) in enumerate(zip(row.passes[-1], row.reference, strict=True))),
+        key=lambda found: found[0],
+    )  # fmt: skip
+    assert f"highest KL {short(furthest, 3)}, 1 of" in text
+    assert f"answer {'abcd'[row.index]} of" in text
+    assert f"╶ token {token + 1} of" in text
 
 
-async def test_where_the_answer_is_furthest_from_the_reference(asker: Asker, store: Path) -> None:
-    await asker.press("4")
-    reader = StoreReader(store)
-    group = reader.groups(reader.resolve("calm-otter").key, 8, "train")[0]
-    tokens = reader.tokens(group.run, group.key)
-    reader.close()
-    assert tokens is not None
-    row = tokens.rows[0]
-    gaps = [abs(a - r) for a, r in zip(row.after, row.reference, strict=True)]
-    await asker.until(f"from the reference at {gaps.index(max(gaps)) + 1} “")
-
-
-async def test_what_the_model_said_to_this_prompt_before(asker: Asker, store: Path) -> None:
-    reader = StoreReader(store)
-    run = reader.resolve("calm-otter").key
-    before = reader.groups(run, 6, "pinned")[0].rollouts[0].text
-    reader.close()
-    await asker.press("4", "t", "left_square_bracket")
-    text = await asker.until("step 6  pinned")
+def says_what_the_model_answered_before(reader: StoreReader, run: int, text: str) -> None:
+    """50 steps back from step 8 is before the first pinned prompts, those of step 2."""
+    before = reader.groups(run, 2, "pinned")[0].rollouts[0].text
+    assert "step 2  pinned" in text
     flat = "".join(line.split("││")[1] if "││" in line else "" for line in text.splitlines())
     assert before.replace(" ", "")[:30] in flat.replace(" ", "").replace("▁", "")
 
 
-async def test_what_differs_between_two_runs(asker: Asker) -> None:
-    await asker.press("1", "space", "space", "d")
-    await asker.until("▌5 Compare▐", "algorithm.beta", "0.1", "0.04")
+def says_what_differs(_reader: StoreReader, _run: int, text: str) -> None:
+    assert re.search(r"algorithm\.beta.*0\.04, 0\.1|algorithm\.beta.*0\.1, 0\.04", text)
 
 
-async def test_which_is_better_and_how_sure_that_is(asker: Asker) -> None:
-    await asker.press("1", "space", "space", "d")
-    await asker.until("held-out problems", "p ")
+def says_which_is_better(_reader: StoreReader, _run: int, text: str) -> None:
+    said = " ".join(line.strip("▸ ") for line in text.splitlines())
+    assert "learning_rate 0.0001 (3 seeds) is better than learning_rate 1e−05 (3 seeds): +" in said
+    assert re.search(r"95%: \+[\d.]+ to \+[\d.]+", said)
+    assert re.search(r"p (=|<|≤) \.\d+", said)
 
 
-async def test_why_the_loss_reads_nearly_nothing(asker: Asker) -> None:
-    await asker.press("question_mark", "slash", "l", "o", "s")
-    await asker.until("It often reads near 0", "advantages of a group cancel")
+def says_why_the_loss_is_nearly_nothing(_reader: StoreReader, _run: int, text: str) -> None:
+    assert "It often reads near 0" in text
+    assert "advantages of a group cancel" in text
 
 
-async def test_is_it_truncating(asker: Asker) -> None:
-    await asker.until("61% of the answers were cut at the length limit.")
+def says_that_the_loss_is_no_measure(_reader: StoreReader, _run: int, text: str) -> None:
+    assert "is near 0: advantages cancel, their gradients do not." in text
 
 
-async def test_what_is_slow_in_a_step(tmp_path: Path) -> None:
-    app = workbench(Script(steps=3).events(), tmp_path)
+def says_how_many_were_cut_in_the_step(reader: StoreReader, run: int, text: str) -> None:
+    cut = reader.metric_series(run, "completions/clipped_ratio").values[-1]
+    told = f"{share(cut)} of answers cut at 64 tokens." if cut else "no answer was cut."
+    assert f"Step {STEPS}: {told}" in text
+
+
+def says_how_many_answers_were_cut(reader: StoreReader, run: int, text: str) -> None:
+    first, last = smoothed(reader, run, "completions/clipped_ratio")
+    assert f"(completions/clipped_ratio)   first {share(first)}, now {share(last)}" in text
+
+
+def marks_the_slowest_phase(_reader: StoreReader, _run: int, text: str) -> None:
+    line = next(line for line in text.splitlines() if "s/step" in line)
+    assert re.search(r"generate 1\.2s ◂ slowest|5\d% generate", line), line
+
+
+def says_what_is_slow(_reader: StoreReader, _run: int, text: str) -> None:
+    spent = dict(re.findall(r"\(time/(\w+)\)   first [\d.]+s, now ([\d.]+)s", text))
+    assert spent == {"generate": "1.2", "score": ".1", "logprobs": ".2", "update": ".6"}
+
+
+def says_what_another_beta_would_have_changed(_reader: StoreReader, _run: int, text: str) -> None:
+    rows = re.findall(r"[○●] (?:the run|beta 0\.1) .*?([−\d.e]+) *│", text)
+    assert len(rows) == 2, text
+    was, would = (float(row.replace("−", "-")) for row in rows)
+    assert would == pytest.approx(2.5 * was, rel=0.02)  # the term is beta · KL: .1 ÷ .04
+
+
+# -- the ways ------------------------------------------------------------------------------------
+
+TYPED = "type "  # a text that is typed counts as one key
+Way = tuple[str, ...]
+
+QUESTIONS: tuple[tuple[str, Way, Answer], ...] = (
+    ("which group gave no signal, and why", (), says_why_groups_gave_no_signal),
+    ("which reward moved", (), shows_each_reward_with_its_start_and_end),
+    ("which reward moved, by search", ("/", "type reward"), says_how_each_reward_moved),
+    ("is the format being hacked", (), says_that_the_format_is_hacked),
+    ("which token was clipped, on which side", ("4", "f"), says_which_token_was_clipped),
+    ("how far from the reference, and where", ("4", "M", "k"),
+     says_where_it_is_furthest_from_the_reference),
+    ("this prompt 50 steps ago", ("4", "@", "type -50", "enter"),
+     says_what_the_model_answered_before),
+    ("what differs between two runs", ("/", "type compare brave", "enter"), says_what_differs),
+    ("which is better, and how sure", ("/", "type sweep", "enter"), says_which_is_better),
+    ("why is the loss near 0", (), says_that_the_loss_is_no_measure),
+    ("why is the loss near 0, by search", ("/", "type loss"),
+     says_why_the_loss_is_nearly_nothing),
+    ("are answers truncated", (), says_how_many_were_cut_in_the_step),
+    ("are answers truncated, by search", ("/", "type truncated"), says_how_many_answers_were_cut),
+    ("what is slow in a step", (), marks_the_slowest_phase),
+    ("what is slow in a step, by search", ("/", "type slow"), says_what_is_slow),
+    ("what would beta .1 have changed", ("4", "v", "enter", "type .1", "enter"),
+     says_what_another_beta_would_have_changed),
+)  # fmt: skip
+
+
+async def seen_on(app: Workbench, pilot: Pilot[int], run: str, keys: Way) -> str:
+    """Open a run on Watch and press keys; return the text of Watch and of the last screen."""
+    app.post_message(RunOpened(run))
+    begun = "run completed" if run == ENDED else f"step {STEPS + 1}/"
+    await until(app, lambda: begun in frames.text(app) and "accuracy" in frames.text(app),
+                app.frame_now)  # fmt: skip
+    watch = frames.text(app)
+    for key in keys:
+        typed = key.removeprefix(TYPED)
+        pressed = [key] if key in ("enter", "escape") else map(_character_to_key, typed)
+        await pilot.press(*pressed)
+        await pilot.pause()
+    app.frame_now()
+    await pilot.pause()
+    return f"{watch}\n{frames.text(app)}" if keys else watch
+
+
+@pytest.mark.parametrize("run", [ENDED, LIVE])
+@pytest.mark.parametrize(("question", "keys", "answered"), QUESTIONS, ids=[q[0] for q in QUESTIONS])
+async def test_a_question_is_answered_within_five_keys(
+    question: str, keys: Way, answered: Answer, run: str, store: Path
+) -> None:
+    assert len(keys) <= MOST_KEYS
+    app = Workbench(store, preferences=Preferences())
     async with app.run_test(size=SIZE) as pilot:
-        text = await Asker(app, pilot).until("generate ✓", "update ✓", "s/step")
-        spent = dict(re.findall(r"(generate|score|logprobs|update) ✓ ([\d.]+)s", text))
-        assert len(spent) == 4
-        assert float(spent["generate"]) == max(map(float, spent.values()))
-
-
-async def test_what_another_beta_would_have_changed(asker: Asker) -> None:
-    await asker.press("4", "v", "down", "right")
-    text = await asker.until("was 0.04")
-    pairs = re.findall(r"(\S+) → (\S+) +│", text)
-    assert any(before != after for before, after in pairs), text
+        text = await seen_on(app, pilot, run, keys)
+    reader = StoreReader(store)
+    try:
+        answered(reader, reader.resolve(run).key, text)
+    except AssertionError as error:
+        error.add_note(f"{question}, on\n{text}")
+        raise
+    finally:
+        reader.close()

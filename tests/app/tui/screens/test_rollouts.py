@@ -7,11 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from app.feed.snapshot import Snapshot
 from app.inspector.groups import measure_of
-from app.inspector.lab import KNOBS
 from app.text.numbers import short
 from app.tui.app import Workbench
 from app.tui.messages import RolloutOpened
@@ -33,7 +33,7 @@ from tests.app import frames
 from tests.app.frames import LOOKS, SIZES
 from tests.app.script import hostile_group, started
 from tests.app.script import scored as group_scored
-from tests.app.stored import record, with_ends
+from tests.app.stored import record, run_events, with_ends
 
 
 @pytest.fixture(scope="module")
@@ -289,21 +289,6 @@ async def test_a_search_leaves_the_reader_free_between_slices(
     assert len(states[-1].found) == 11
 
 
-async def test_the_lab_turns_a_choice_and_shows_what_it_would_have_changed(store: Path) -> None:
-    app = workbench(store)
-    async with app.run_test(size=(120, 40)) as pilot:
-        screen = await opened(app, pilot)
-        await pilot.press("v")
-        await settled(pilot, screen)
-        await pilot.press(*["down"] * list(KNOBS).index("clip_low"), "right", "right")
-        await pilot.pause()
-        text = frames.text(app)
-        assert "was 0.2" in text
-        assert "clipped in the group" in text
-        await pilot.press("escape")
-        assert app.screen is screen
-
-
 async def test_hostile_answers_are_harmless(tmp_path: Path) -> None:
     group = hostile_group(1)
     path = tmp_path / "runs.db"
@@ -412,6 +397,47 @@ async def test_f_visits_every_clipped_token_of_the_run_and_shift_f_goes_back(sto
             await settled(pilot, screen)
             back.append(here())
         assert back == wanted[::-1]
+
+
+async def test_a_typed_step_goes_to_the_same_prompt_there_or_to_a_pinned_one(store: Path) -> None:
+    """Pinned prompts are sampled at steps 2, 4 and 6, each training prompt once."""
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=5, group=2, answer=3)
+        for typed, place in (
+            ("3", (2, "pinned", 0)),  # as near as step 4, and before it
+            ("+4", (6, "pinned", 0)), ("-2", (4, "pinned", 0)), ("-50", (2, "pinned", 0)),
+            ("six", (2, "pinned", 0)),
+        ):  # fmt: skip
+            await pilot.press("at", *map(_character_to_key, typed), "enter")
+            await settled(pilot, screen)
+            chosen = screen.view.chosen
+            assert chosen is not None
+            assert (chosen.step, chosen.origin, chosen.index) == place, typed
+        assert app.said[0].text == "This prompt was sampled at no other step: this is a pinned one."
+        assert app.said[-1].text == "“six” is no step: 150 is one, -50 is 50 steps back."
+        await pilot.press("at", "escape")
+        await settled(pilot, screen)
+        assert screen.view.chosen is chosen
+
+
+async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "none.db"
+    record(path, run_events(steps=2), record={"tokens": "none"})
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, step=1, group=0, answer=0)
+        await settled(pilot, screen)
+        await pilot.press("f")
+        await settled(pilot, screen)
+        assert app.said[-1].text == (
+            "No clipped token can be found: token numbers were not recorded for this group "
+            "(record.tokens=all records them)."
+        )
+        head = frames.text(app).split("all answers to this prompt")[0]
+        assert "token numbers were not recorded" in head.splitlines()[5]
 
 
 @pytest.mark.parametrize(("key", "words"), [("k", "highest KL"), ("p", "lowest probability")])

@@ -177,6 +177,15 @@ def test_a_bar_is_full_at_the_largest_score_of_its_function_in_the_step() -> Non
     assert "████░░░░" in half
 
 
+def test_the_name_of_a_reward_is_whole_before_its_bar_is_wide() -> None:
+    reward = RewardValue(name="numeric_answer", value=1.0, weight=1.0, reason="")
+    one = rollout(0, rewards=(reward,))
+    # 14 cells of name, 8 of bar and 7 for gap and value need 29
+    assert "numeric_answer ████████ " in said(reward_lines(one, {}, 29, PALETTE))
+    assert "numeric_answer █████ " in said(reward_lines(one, {}, 26, PALETTE))
+    assert "numeric_a… █████ " in said(reward_lines(one, {}, 22, PALETTE))
+
+
 def test_an_answer_like_its_siblings_is_marked_neither_good_nor_bad() -> None:
     one, twin = rollout(0, text="x"), rollout(1, text="x")
     marks = said(verdict_line(verdicts(one, group(0, one, twin)), PALETTE))

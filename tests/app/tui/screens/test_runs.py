@@ -66,6 +66,17 @@ async def test_frames_are_whole_at_every_size_and_theme(
         assert "recipe grpo  (3)" in frames.text(app)
 
 
+async def test_the_preview_tells_what_is_not_the_default_in_whole_words(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await ready(app, pilot)
+        assert screen.view.preview
+        assert dict(screen.view.preview.changed)["rewards.functions"] == "accuracy, format"
+        lines = [line for line in frames.frame(app) if "rewards.functions" in line]
+        assert lines
+        assert "accuracy" in lines[0]
+
+
 async def test_the_table_shows_the_best_reward_and_its_step(store: Path) -> None:
     app = workbench(store)
     reader = StoreReader(store)

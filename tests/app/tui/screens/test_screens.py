@@ -116,9 +116,7 @@ async def on_watch(walk: Walk) -> None:
     await walk.press("3")
     await walk.see("reward", "The run is complete")
     await walk.zoom_all()
-    await walk.press("slash", "h", "e", "l", "d")
-    await walk.see("held-out", "leave field")
-    await walk.press("escape")
+    await walk.over("slash", *"held", words=("Metric: held-out accuracy",))
 
 
 async def on_rollouts(walk: Walk) -> None:
@@ -136,7 +134,7 @@ async def on_rollouts(walk: Walk) -> None:
     await walk.see("token 1 of", "passes")
     await walk.press("v")
     await until(walk.app, lambda: isinstance(walk.app.screen, LabScreen))
-    await walk.see("clipped in the group")
+    await walk.see("mean push" if walk.app.size.width > 80 else "KL term")
     await walk.press("right", "down", "right")
     await walk.see("from the run")
     await walk.press("escape")

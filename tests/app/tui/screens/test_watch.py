@@ -1,5 +1,7 @@
 """Watch on the scripted run: its contents at every size and in every theme."""
 
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 from textual.pilot import Pilot
 
 from app.feed.replay import ReplayFeed
+from app.feed.series import series_of
+from app.feed.snapshot import Snapshot
 from app.feed.stored import StoreFeed
 from app.tui.app import Workbench
 from app.tui.looks.colours import PALETTES
@@ -18,6 +22,7 @@ from app.tui.screens.watch import WatchScreen
 from app.tui.widgets.charts.curves import Curves
 from app.tui.widgets.groups import Groups, why_line
 from app.tui.widgets.lanes import Lanes
+from app.tui.widgets.phase_bar import phase_line, spent_in
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from tests.app import frames
@@ -63,6 +68,8 @@ async def test_frames_are_whole_at_every_size_and_theme(
         frames.check(app)
         text = frames.text(app)
         assert "Sampling 64 answers to 8 prompts" in text
+        assert "s/step" in text
+        assert "…" not in frames.frame(app)[2]
         assert "step 25/60" in text or "25/60" in text
         assert "answers to prompt 1" in text
 
@@ -104,8 +111,11 @@ async def test_when_a_run_ends_its_last_groups_and_phase_times_stay(
         assert "answers to prompt 1" in text
         assert "a–h" in text
         assert "completed" in text
-        # the times of the last step
-        assert "generate 1.2s  score .1s" in text
+        # 2.1 to 2.3 s less 1.2, .1, .2 and .6 are in no phase; if narrow, .1 and .2 join them
+        short = r"update \.6s  other \.[345]s"
+        whole = r"score \.1s  logprobs \.2s  update \.6s  other \.[012]s"
+        wanted = short if size == (80, 24) else whole
+        assert re.search(rf"generate 1\.2s ◂ slowest  {wanted}", text)
 
 
 async def test_a_held_out_problem_beyond_ninety_nine_shows_its_mean(tmp_path: Path) -> None:
@@ -163,6 +173,117 @@ async def test_a_frozen_view_holds_while_the_run_goes_on(tmp_path: Path) -> None
         assert "frozen" in frames.text(app)
         await pilot.press("f")
         assert app.screen.query_one(Curves).snapshot is not before
+
+
+def rows_of(app: Workbench, which: str) -> list[str]:
+    """The lines of a panel, its title first."""
+    region = app.screen.query_one(which).region
+    lines = frames.frame(app)[region.y : region.bottom]
+    return [line[region.x : region.right] for line in lines]
+
+
+async def test_the_groups_scored_last_can_be_read_while_the_next_step_is_sampled(
+    tmp_path: Path,
+) -> None:
+    events = [*SHORT.sampling()]
+    app = workbench(events, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        last = [e.group for e in events if isinstance(e, ev.GroupScored) and e.step == 24]
+        groups, answers = app.screen.query_one(Groups), app.screen.query_one(Lanes)
+        assert groups.snapshot.groups == tuple(last)
+        assert "step 24" in rows_of(app, "#groups")[0]
+        assert "step 25" in rows_of(app, "#answers")[0]
+        # with the focus on the groups, the answers are theirs
+        groups.focus()
+        await settle(pilot, app)
+        assert answers.group == last[0]
+        assert "step 24" in rows_of(app, "#answers")[0]
+        frames.check(app)
+        app.screen.query_one(Curves).focus()
+        await settle(pilot, app)
+        assert "step 25" in rows_of(app, "#answers")[0]
+
+
+async def test_the_new_groups_show_as_soon_as_one_has_scores(tmp_path: Path) -> None:
+    events = [*SHORT.sampling()]
+    first = next(e for e in reversed(events) if isinstance(e, ev.PromptsStarted)).prompts[0]
+    numbers = tuple(int(part) for part in re.findall(r"\d+", first.prompt_text))
+    group = scored(25, 0, numbers, [("x", True, False), ("y", False, False)] * 4)  # type: ignore[arg-type]
+    app = workbench([*events, group], tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        rows = rows_of(app, "#groups")
+        assert "step 25" in rows[0]
+        assert "▲ ▼ ▲ ▼ ▲ ▼ ▲ ▼" in rows[2]
+        assert "·" in "".join(rows[3:])
+
+
+async def test_where_reasons_do_not_fit_below_they_are_in_the_row_of_their_group(
+    tmp_path: Path,
+) -> None:
+    dead = [scored(25, i, (1, i), [(f"{i}", i % 2 == 0, False)] * 8) for i in range(8)]
+    app = workbench([*SHORT.events(), *dead], tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot, app)
+        rows = rows_of(app, "#groups")
+        assert "step 25 · 5 more" in rows[0]
+        assert "1▸ = all right" in rows[2]
+        assert " 2  = all wrong" in rows[3]
+        app.screen.query_one(Groups).focus()
+        await pilot.press("right")
+        await settle(pilot, app)
+        assert "1▸ = = = = = = = =" in rows_of(app, "#groups")[2]  # one answer is marked
+        frames.check(app)
+
+
+async def test_a_frozen_view_names_its_step(tmp_path: Path) -> None:
+    app = workbench(SHORT.sampling(), tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot, app)
+        await pilot.press("f")
+        await settle(pilot, app)
+        assert "The view is frozen in step 25 while the run continues." in frames.text(app)
+
+
+async def test_an_alert_is_counted_at_the_top_and_told_in_full(tmp_path: Path) -> None:
+    remedy = "Raise rollout.max_new_tokens, or reward shorter answers. " * 2
+    alert = ev.AlertRaised(step=24, rule="most_truncated", severity="warning", remedy=remedy,
+                           explanation="61% of the answers were cut. " * 3)  # fmt: skip
+    app = workbench([*SHORT.events(), alert], tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        top, _, sentence, more = frames.frame(app)[:4]
+        assert "▲ 1 alert  step 24/60" in top
+        assert "▲ Step 24: " in sentence + more
+        log = rows_of(app, "#alerts")[1:-1]
+        words = " ".join("".join(line[12:-1] for line in log[:3]).split())
+        assert words.startswith("61% of the answers were cut. 61% of")
+        assert words.endswith("or reward shorter answers. at step 24 ⏎")
+        assert "held-out problems" in log[3]
+        panel = app.screen.query_one("#alerts")
+        panel.focus()
+        await pilot.press("down", "down", "down")
+        assert "▌" in "".join(rows_of(app, "#alerts"))
+        await pilot.click(panel, offset=(20, 1))
+        frames.check(app)
+    app = workbench([*SHORT.events(), alert], tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot, app)
+        assert "calm-otter" in frames.frame(app)[0]
+        assert "▲1 " in frames.frame(app)[0]
+
+
+def test_the_phases_of_a_step_without_a_length_are_not_compared() -> None:
+    series = {name: series_of(name) for name in ("time/update", "time/score")}
+    series["time/update"].push(1, 0.5)
+    series["time/score"].push(1, math.nan)
+    shown = Snapshot(series={name: one.view() for name, one in series.items()}, status="running")
+    for seconds, expected in ((2.0, {"update": 0.5, "other": 1.5}), (0.0, {}), (None, {})):
+        timed = replace(shown, step_seconds=seconds)
+        assert spent_in(timed) == expected
+        assert phase_line(timed, 0.0, 120, PALETTES["dark"])
+        assert phase_line(replace(timed, status="completed"), 0.0, 24, PALETTES["dark"])
 
 
 async def test_zoom_gives_a_panel_the_screen_and_gives_it_back(tmp_path: Path) -> None:

@@ -1,26 +1,27 @@
-"""The lab's lines: the choices, the answers before and after, and one answer's tokens twice."""
+"""The lab's lines: choices, measures of each variant, and what is looked at, before and after."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from app.inspector.groups import letter
 from app.inspector.heat import LEAST
-from app.inspector.lab import KNOBS, WhatIf, differences
+from app.inspector.lab import KNOBS, LACKS, MEASURES, Effect, differences, undetermined
 from app.inspector.layout import lay_out
-from app.inspector.values import TokenTerm
-from app.text.numbers import BARS, share, short, signed
+from app.text.axes import axis
+from app.text.numbers import BARS, share, short, signed, with_unit
 from app.text.safe_text import cell_len, pad, wrap
 from app.tui.looks.colours import Palette, style
+from app.tui.screens.rollouts.lab.view import LabView, name_of, value_text
+from app.tui.widgets.charts.braille import Canvas, polyline
+from app.tui.widgets.charts.chart import LABELS
 from app.tui.widgets.panel import Line
 from grpo_engine.config.recipes import SETTINGS, Recipe
 
-
-def value_text(value: Any) -> str:
-    """Format a choice's value; `off` if there is none."""
-    if value is None:
-        return "off"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+NO_TOKENS = (
+    "No token numbers are recorded here, so only the signal is known; record.tokens=all records "
+    "them in a new run (c)."
+)
 
 
 def knob_lines(
@@ -52,81 +53,208 @@ def knob_lines(
     return lines
 
 
-def answers_lines(
-    was: WhatIf, now: WhatIf, chosen: int, width: int, palette: Palette
-) -> list[Line]:
-    """One row per answer: advantage, clipped share and push, before and after."""
+def table_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
+    """The four measures under the run's recipe and under each variant."""
     label = style(palette.label)
-    roomy = width >= 57
-    left, right = (8, 7) if roomy else (6, 5)
-    names = ("advantage", "tokens clipped", "push in the loss")
-    names = names if roomy else ("advantage", "clipped", "push")
-    head = "   " + "".join(pad(name, left + right + 3, "^") for name in names)
+    column = 13 if width >= 80 else 11 if width >= 64 else 8
+    room = width - len(MEASURES) * column
+    names = [name if cell_len(name) < column else name.split()[-1] for name, _ in MEASURES]
+    head = " " * room + "".join(pad(name, column, ">") for name in names)
     lines: list[Line] = [[(head, label)]]
-    for place, (a, b) in enumerate(zip(was.answers, now.answers, strict=True)):
+    before = _measured(view, view.base)
+    for place, variant in enumerate((view.base, *view.variants)):
+        here = place == view.chosen + 1
+        back = palette.cursor if here else palette.paper
+        values = _measured(view, variant)
+        mark, text = f" {'●' if place else '○'} ", "the run"
+        if place:
+            text = name_of(variant, view.base)
+        line: Line = [(mark, style(colour_of(place, palette), back)),
+                      (pad(text, room - 3), style(palette.text, back))]  # fmt: skip
+        for value, was in zip(values, before, strict=True):
+            differs = value != was
+            look = style(palette.accent if differs else palette.text, back, bold=differs)
+            line.append((pad(value, column, ">"), look))
+        lines.append(line)
+    return lines
+
+
+def colour_of(place: int, palette: Palette) -> int:
+    """The colour of the run's recipe (0) or of a variant."""
+    return palette.cycle[(place - 1) % len(palette.cycle)] if place else palette.label
+
+
+def _measured(view: LabView, recipe: Recipe) -> list[str]:
+    effect = view.effect(recipe)
+    if effect is None:
+        return ["…"] * len(MEASURES)
+    pairs = zip(effect.measures, MEASURES, strict=True)
+    return [with_unit(value, unit) for value, (_, unit) in pairs]
+
+
+def chart_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
+    """The four measures over the steps, two beside each other."""
+    each, tall = (width - 2) // 2, height // 2
+    if tall < 3 or each < LABELS + 4:
+        return []
+    lines: list[Line] = []
+    for top in range(0, len(MEASURES), 2):
+        left, right = (_chart(view, top + i, each, tall, palette) for i in range(2))
+        lines += [[*a, ("  ", None), *b] for a, b in zip(left, right, strict=True)]
+    return lines
+
+
+def _chart(view: LabView, measure: int, width: int, height: int, palette: Palette) -> list[Line]:
+    title, unit = MEASURES[measure]
+    first, last = view.steps[0], view.steps[-1]
+    canvas = Canvas(width - LABELS, height - 2)
+    curves = []
+    for place, recipe in enumerate((view.base, *view.variants)):
+        values = [(step, one.measures[measure]) for step, one in view.curve(recipe).items()]
+        curves.append((place, [(step, value) for step, value in values if value is not None]))
+    curves.sort(key=lambda one: one[0] == view.chosen + 1)
+    scale = axis((value for _, curve in curves for _, value in curve), unit=unit,
+                 natural=(0.0, 1.0) if unit == "share" else (-math.inf, math.inf))  # fmt: skip
+    wide, tall = 2 * canvas.width - 1, 4 * canvas.height
+    for place, curve in curves:
+        dots = [((step - first) * wide // max(1, last - first), scale.dot(value, tall))
+                for step, value in curve]  # fmt: skip
+        polyline(canvas, dots, colour_of(place, palette))
+    label = style(palette.label)
+    rows: list[Line] = [
+        [(text, style(look) if look is not None else None) for text, look in row]
+        for row in canvas.rows()
+    ]
+    plot = zip(scale.margin(canvas.height), rows, strict=True)
+    ends = f"step {first}".ljust(max(0, canvas.width - len(str(last)))) + str(last)
+    return [
+        [(pad(" " + title, width), label)],
+        *([(text, label), *row] for text, row in plot),
+        [(pad(" " * LABELS + ends, width), label)],
+    ]
+
+
+def group_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
+    """One row per group of the step, before and after."""
+    was, now = view.here[view.base], view.here[view.recipe]
+    rows = []
+    for group in view.shown.groups:
+        if group.index in was.signal:
+            a, b = was.effect(group.index), now.effect(group.index)
+            rows.append((f"{group.index + 1:3} ", [
+                (_yes(a), _yes(b)),
+                (with_unit(a.measures[0], "share"), with_unit(b.measures[0], "share")),
+                (with_unit(a.measures[2], ""), with_unit(b.measures[2], "")),
+            ]))  # fmt: skip
+    return _before_after(("signal", "clipped", "mean push"), rows, None, width, palette)
+
+
+def _yes(effect: Effect) -> str:
+    return "yes" if effect.with_signal else "no"
+
+
+def answers_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
+    """One row per answer: advantage, clipped share and push, before and after."""
+    assert view.group is not None
+    digits = 2 + (width >= 57)
+    answers = [view.here[recipe].answers(view.group.index) for recipe in (view.base, view.recipe)]
+    rows = [
+        (f" {letter(place)} ", [
+            (signed(a.advantage), signed(b.advantage)),
+            (share(a.clipped), share(b.clipped)),
+            (signed(a.push, digits), signed(b.push, digits)),
+        ])
+        for place, a, b in zip(view.places, *answers, strict=True)
+    ]  # fmt: skip
+    return _before_after(("advantage", "clipped", "push in the loss" if width >= 57 else "push"),
+                         rows, view.row, width, palette)  # fmt: skip
+
+
+def _before_after(
+    names: Sequence[str], rows: Sequence[tuple[str, Sequence[tuple[str, str]]]],
+    chosen: int | None, width: int, palette: Palette,
+) -> list[Line]:  # fmt: skip
+    """A table whose cells are `before → after`."""
+    widths = ((8, 7),) * 3 if width >= 57 else ((6, 5), (4, 4), (7, 7))
+    columns = [pad(name, sum(both) + 3, "^") for name, both in zip(names, widths, strict=True)]
+    indent = len(rows[0][0]) if rows else 0
+    lines: list[Line] = [[(" " * indent + "".join(columns), style(palette.label))]]
+    for place, (name, cells) in enumerate(rows):
         back = palette.cursor if place == chosen else palette.paper
         plain, dim = style(palette.text, back), style(palette.label, back)
-
-        def cell(
-            before: str, after: str, dim: Any = dim, plain: Any = plain, back: int = back
-        ) -> Line:
-            same = before == after
-            look = dim if same else style(palette.accent, back, bold=True)
-            return [(pad(before, left, ">"), plain), (" → ", dim), (pad(after, right), look)]
-
-        lines.append(
-            [
-                (f" {letter(place)} ", plain),
-                *cell(signed(a.advantage), signed(b.advantage)),
-                *cell(share(a.clipped), share(b.clipped)),
-                *cell(signed(a.push, 2 + roomy), signed(b.push, 2 + roomy)),
-            ]
-        )
-    total = f"   clipped in the group: {share(was.clipped)} → {share(now.clipped)}"
-    return [*lines, [], [(total, label)]]
+        line: Line = [(name, plain)]
+        for (before, after), (left, right) in zip(cells, widths, strict=True):
+            look = dim if before == after else style(palette.accent, back, bold=True)
+            line += [(pad(before, left, ">"), plain), (" → ", dim), (pad(after, right), look)]
+        lines.append(line)
+    return lines
 
 
-def token_lines(
-    texts: tuple[str, ...], was: tuple[TokenTerm, ...], now: tuple[TokenTerm, ...],
-    width: int, height: int, palette: Palette,
-) -> list[Line]:  # fmt: skip
+def token_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
     """One answer: under its text each token's push, before and after."""
-    largest = max((abs(t.contribution) for t in (*was, *now)), default=0.0)
+    assert view.group is not None
+    texts = view.texts
+    both = [view.here[recipe].pushes(view.group.index) for recipe in (view.base, view.recipe)]
+    parts = [(push[view.row], stopped[view.row]) for push, stopped in both]
+    largest = max(float(abs(push).max()) for push, _ in parts)
     lines: list[Line] = []
     for line in lay_out(texts, max(2, width - 6)):
         if len(lines) + 3 > height:
             break
         lines.append([("      ", None), *((p.text, style(palette.text)) for p in line)])
-        for name, terms in (("was   ", was), ("would ", now)):
+        for name, (push, stopped) in zip(("was   ", "would "), parts, strict=True):
             bars: Line = [(name, style(palette.label))]
-            bars += [_bar(terms, p.token, p.cells, largest, palette) for p in line]
+            bars += [
+                _bar(float(push[p.token]), bool(stopped[p.token]), p.cells, largest, palette)
+                if p.token < len(push) else (" " * p.cells, None)
+                for p in line
+            ]  # fmt: skip
             lines.append(bars)
     return lines
 
 
 def _bar(
-    terms: tuple[TokenTerm, ...], token: int, cells: int, largest: float, palette: Palette
+    push: float, stopped: bool, cells: int, largest: float, palette: Palette
 ) -> tuple[str, Any]:
-    if token >= len(terms) or not largest:
+    if not largest:
         return BARS[0] * cells, style(palette.guide)
-    term = terms[token]
-    size = abs(term.contribution) / largest
-    if term.side != "free":
+    if stopped:
         return "‾" * cells, style(palette.of_series("clip"))
-    shade = (LEAST + (1 - LEAST) * size) * (1 if term.contribution > 0 else -1)
+    size = abs(push) / largest
+    shade = (LEAST + (1 - LEAST) * size) * (1 if push > 0 else -1)
     return BARS[round(7 * size)] * cells, style(palette.of_advantage(shade, 1.0))
 
 
-def legend(was: WhatIf, now: WhatIf, width: int, palette: Palette) -> list[Line]:
-    """Explain the comparison in two sentences."""
-    text = (
-        "The same answers and the same log-probabilities, scored by another recipe; ‾ marks tokens "
-        "that a bound stops. Later steps would of course have sampled other answers."
-    )
-    if now.recipe.beta and any(t.kl is None for answer in now.terms for t in answer):
-        text += " Reference log-probabilities were not recorded, so the anchor reads 0."
-    if now.recipe.entropy_top_quantile not in (1, was.recipe.entropy_top_quantile):
-        text += " The lowest entropy of a pushed token is this group's own, not the update's."
-    ratios = [t.ratio for answer in was.terms for t in answer] or [1.0]
-    text += f" Ratios of this group go from {short(min(ratios), 3)} to {short(max(ratios), 3)}."
-    return [[(part, style(palette.label))] for part in wrap(text, width, 6)]
+def lack_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
+    """Which numbers are missing, and how they are recorded."""
+    now = view.effect(view.recipe)
+    if now is None or not now.lacks:
+        return []
+    if not now.tokens:
+        return [[(text, style(palette.warn))] for text in wrap(NO_TOKENS, width, 3)]
+    text = " ".join(LACKS[name] for name in LACKS if name in now.lacks)
+    return [[(part, style(palette.label))] for part in wrap(text, width, 2)]
+
+
+def notes(view: LabView, width: int, most: int, palette: Palette) -> list[Line]:
+    """What the numbers say exactly, and what they cannot say."""
+    was, now = view.effect(view.base), view.effect(view.recipe)
+    if was is None or now is None:
+        return []
+    parts = []
+    if names := undetermined(view.recipe, view.base):
+        parts.append(f"Not in these numbers: {', '.join(names)}; the updates are the run's.")
+    if view.recipe.pays_in_reward:
+        parts.append("The KL is in the rewards of this recipe, not in its loss.")
+    exact = "What is shown is exact" if parts or now.lacks else "Exact"
+    parts.append(f"{exact} for the stored answers, by the loss itself, in each step's last pass.")
+    parts.append("Later steps would have had another policy and other answers; another temperature "
+                 "needs a new run (c).")  # fmt: skip
+    if view.left_out and view.scope == "steps":
+        count = len(view.steps)
+        parts.append(f"{count} of {count + view.left_out} steps are read, evenly spread.")
+    if was.tokens and was.highest == was.lowest:
+        parts.append("Every ratio is 1: with one pass, no bound is reached.")
+    elif was.tokens:
+        parts.append(f"Ratios go from {short(was.lowest, 3)} to {short(was.highest, 3)}.")
+    return [[(text, style(palette.label))] for text in wrap(" ".join(parts), width, most)]

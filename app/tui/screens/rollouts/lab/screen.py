@@ -1,6 +1,10 @@
-"""The lab's screen: change a choice with ←→ and see the effect on the group's push."""
+"""The lab's screen: change or type a setting and see what the stored updates would have been."""
 
 import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from textual import work
@@ -9,87 +13,118 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 
-from app.inspector.lab import KNOBS, WhatIf, changed, turn, what_if
+from app.inspector.lab import KNOBS, changed, turn, typed
 from app.text.safe_text import wrap
+from app.tui.dialogs.ask import Ask
 from app.tui.dialogs.help.topics import setting_part
 from app.tui.lifecycle import RunApp
 from app.tui.looks.colours import style
+from app.tui.messages import NewRunRequested
 from app.tui.screens.base import NARROW
 from app.tui.screens.rollouts.lab.lines import (
     answers_lines,
+    chart_lines,
+    group_lines,
     knob_lines,
-    legend,
+    lack_lines,
+    notes,
+    table_lines,
     token_lines,
-    value_text,
 )
-from app.tui.screens.rollouts.view import View
+from app.tui.screens.rollouts.lab.study import MOST_STEPS, MOST_TOKENS, Study, spread
+from app.tui.screens.rollouts.lab.view import MOST_VARIANTS, SCOPES, LabView, value_text
+from app.tui.screens.rollouts.load import StepGroups
 from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.key_bar import KeyBar
 from app.tui.widgets.panel import Line, Panel
+from experiments.errors import StoreError
+from experiments.values import GroupView
 from grpo_engine.config.recipe_cards import card_of
-from grpo_engine.config.recipes import Recipe
+from grpo_engine.config.recipes import SETTINGS, Recipe
 from grpo_engine.errors import EngineError
+
+FIRST = list(KNOBS).index("beta")
 
 
 class KnobsPanel(Panel):
     """The choices that can be changed."""
 
-    recipe: reactive[Recipe | None] = reactive(None)
-    chosen: reactive[int] = reactive(0)
+    view: reactive[LabView | None] = reactive(None)
+    chosen: reactive[int] = reactive(FIRST)
 
-    def __init__(self, base: Recipe) -> None:
+    def __init__(self) -> None:
         super().__init__("what if", id="knobs")
-        self.base = base
+
+    @property
+    def knob(self) -> str:
+        """The selected choice."""
+        return list(KNOBS)[self.chosen]
 
     def topic(self) -> str:
-        knob = list(KNOBS)[self.chosen]
-        return f"setting:algorithm.{'recipe' if knob == 'name' else knob}"
+        return f"setting:algorithm.{'recipe' if self.knob == 'name' else self.knob}"
 
-    def paint(self, width: int, height: int) -> list[Line]:  # noqa: ARG002 - what does not fit is help
+    def paint(self, width: int, height: int) -> list[Line]:
         """One line per choice, and what the selected one does."""
-        lines = knob_lines(self.base, self.recipe or self.base, self.chosen, width, self.palette)
+        if self.view is None:
+            return []
+        base, recipe = self.view.base, self.view.recipe
+        count = len(self.view.variants)
+        self.note = f"variant {self.view.chosen + 1} of {count}" if count > 1 else ""
+        lines = knob_lines(base, recipe, self.chosen, width, self.palette)
         label = style(self.palette.label)
         lines.append([])
-        for part in wrap(self._help(), width, 8):
+        for part in wrap(self._help(base, recipe), width, max(1, min(8, height - len(lines)))):
             lines.append([(part, label)])
         return lines
 
-    def _help(self) -> str:
-        knob = list(KNOBS)[self.chosen]
-        recipe, was = self.recipe or self.base, getattr(self.base, knob)
+    def _help(self, base: Recipe, recipe: Recipe) -> str:
+        was = getattr(base, self.knob)
         part = setting_part(self.topic().removeprefix("setting:"))
-        words = card_of(recipe.name).summary if knob == "name" else part.paragraphs[0][1]
-        before = f" The run had {value_text(was)}." if getattr(recipe, knob) != was else ""
+        words = card_of(recipe.name).summary if self.knob == "name" else part.paragraphs[0][1]
+        before = f" The run had {value_text(was)}." if getattr(recipe, self.knob) != was else ""
         return f"{part.heading}: {words}{before}"
 
 
 class EffectPanel(Panel):
-    """What the group did, and what it would have done."""
+    """What the updates did, and what they would have done."""
 
-    effects: reactive[tuple[WhatIf, WhatIf] | None] = reactive(None)
-    answer: reactive[int] = reactive(0)
+    view: reactive[LabView | None] = reactive(None)
 
-    def __init__(self, view: View) -> None:
-        super().__init__("this group under both", id="effect")
-        self.view = view
+    def __init__(self) -> None:
+        super().__init__("", id="effect")
 
     def paint(self, width: int, height: int) -> list[Line]:
-        """The answers as a table, one answer's tokens, and an explanation."""
-        if self.effects is None:
-            return [[("computing", None)]]
-        was, now = self.effects
-        lines = answers_lines(was, now, self.answer, width, self.palette)
-        foot = legend(was, now, width, self.palette)
-        texts = self.view.at_row(self.answer)
+        """The variants as a table, what is looked at, and what the numbers can say."""
+        view = self.view
+        if view is None:
+            return []
+        self.title, self.note = view.title, f"{len(view.wanted)} left" if view.wanted else ""
+        if view.scope == "steps" and not view.wanted:
+            self.note = f"{len(view.steps)} steps"
+        lines = lack_lines(view, width, self.palette) + table_lines(view, width, self.palette)
+        foot = notes(view, width, max(4, height // 5), self.palette)
         room = height - len(lines) - len(foot) - 2
-        tokens = token_lines(
-            texts, was.terms[self.answer], now.terms[self.answer], width, room, self.palette
-        )
-        return [*lines, [], *tokens, [], *foot]
+        return [*lines, [], *_filled(self._middle(view, width, room), room), [], *foot]
+
+    def _middle(self, view: LabView, width: int, room: int) -> list[Line]:
+        if view.scope == "steps":
+            return chart_lines(view, width, room, self.palette)
+        if view.base not in view.here or view.recipe not in view.here:
+            return [[("computing", None)]]
+        if view.scope == "step":
+            return group_lines(view, width, self.palette)
+        if not view.places:
+            return [[("This group has no token numbers: s looks at the step.", None)]]
+        lines = answers_lines(view, width, self.palette)
+        return [*lines, [], *token_lines(view, width, room - len(lines) - 1, self.palette)]
+
+
+def _filled(lines: list[Line], room: int) -> list[Line]:
+    return [*lines[:room], *([[]] * (room - len(lines)))]
 
 
 class LabScreen(Dialog[None]):
-    """One stored group under the run's recipe and under a modified one."""
+    """Stored steps under the run's recipe and under modified ones."""
 
     DEFAULT_CSS = """
     LabScreen { background: $background; }
@@ -105,28 +140,45 @@ class LabScreen(Dialog[None]):
                 tooltip="Next value"),
         Binding("left,h", "turn(-1)", "change back", id="lab.turn_back", show=False,
                 tooltip="Previous value"),
-        Binding("J", "answer(1)", "answer", id="lab.answer", key_display="J K",
+        Binding("enter", "type", "type", id="lab.type",
+                tooltip="Type the value, or several: beta=.1 clip_high=.3"),
+        Binding("s", "scope", "steps, step, group", id="lab.scope",
+                tooltip="Look at a range of steps, at the step or at the group"),
+        Binding("r", "range", "range", id="lab.range", tooltip="Type the range of steps"),
+        Binding("a", "add", "add variant", id="lab.add",
+                tooltip="Put another variant beside this one"),
+        Binding("x", "remove", "remove", id="lab.remove", show=False,
+                tooltip="Remove this variant"),
+        Binding("right_square_bracket,n", "variant(1)", "variant", id="lab.variant", show=False,
+                key_display="[ ]", tooltip="Go to the next variant"),
+        Binding("left_square_bracket,p", "variant(-1)", "previous variant", show=False,
+                id="lab.variant_before", tooltip="Go to the previous variant"),
+        Binding("c", "clone", "clone", id="lab.clone",
+                tooltip="A new run with the settings of this variant"),
+        Binding("J", "answer(1)", "answer", id="lab.answer", key_display="J K", show=False,
                 tooltip="Show the next answer's tokens"),
         Binding("K", "answer(-1)", "previous answer", id="lab.answer_before", show=False,
                 tooltip="Show the previous answer's tokens"),
-        Binding("backspace", "reset", "reset", id="lab.reset",
+        Binding("backspace", "reset", "reset", id="lab.reset", show=False,
                 tooltip="Reset this choice to the run's value"),
         Binding("escape,q,v", "close", "close", id="lab.close", tooltip="Back to the rollouts"),
     ]  # fmt: skip
 
-    def __init__(self, view: View) -> None:
+    view: reactive[LabView | None] = reactive(None, repaint=False)
+
+    def __init__(self, shown: StepGroups, group: GroupView | None, answer: int) -> None:
         super().__init__()
-        if view.step is None or view.shown is None or view.shown.tokens is None:
-            raise ValueError("the lab needs a group with token numbers")
-        self._view, self._step, self._tokens = view, view.step, view.shown.tokens
-        self._group = view.shown.group
-        self._base = self._how = view.step.run.recipe
-        self._was: WhatIf | None = None
+        self._study = Study(shown)
+        tokens = sum(r.tokens for one in shown.groups for r in one.rollouts)
+        self._most = max(1, min(MOST_STEPS, MOST_TOKENS // max(1, tokens)))
+        self._first = LabView(
+            shown=shown, group=group, answer=answer, variants=(shown.run.recipe,), steps=()
+        )
 
     def compose(self) -> ComposeResult:
         with Vertical(), Horizontal():
-            yield KnobsPanel(self._base)
-            yield EffectPanel(self._view)
+            yield KnobsPanel()
+            yield EffectPanel()
         yield KeyBar()
 
     def on_resize(self) -> None:
@@ -134,36 +186,59 @@ class LabScreen(Dialog[None]):
         self.set_class(self.app.size.width < NARROW, "-narrow")
 
     def on_mount(self) -> None:
-        """Compute the group under the recorded recipe."""
-        self.query_one(EffectPanel).answer = min(self._view.answer, len(self._tokens.rows) - 1)
-        self._turned(self._how)
+        """Begin with the run's recipe over all steps."""
+        self._look(self._first, self._first.shown.steps)
 
-    def _turned(self, recipe: Recipe) -> None:
-        self._how = recipe
-        self.query_one(KnobsPanel).recipe = recipe
-        self._compute(recipe)
+    @property
+    def shown(self) -> LabView:
+        """What is on the screen."""
+        return self.view or self._first
+
+    @property
+    def knob(self) -> str:
+        """The selected choice."""
+        return self.query_one(KnobsPanel).knob
+
+    def _look(self, view: LabView, steps: tuple[int, ...]) -> None:
+        chosen = spread(steps, self._most)
+        self._show(replace(view, steps=chosen, left_out=len(steps) - len(chosen)))
+
+    def _show(self, view: LabView) -> None:
+        """Show a view, and compute what is missing in it."""
+        self.view = view
+        self._compute()
+
+    def watch_view(self, _old: LabView | None, new: LabView | None) -> None:
+        """Pass the view to the panels."""
+        if self.is_mounted:
+            self.query_one(KnobsPanel).view = new
+            self.query_one(EffectPanel).view = new
 
     @work(exclusive=True, group="lab")
-    async def _compute(self, recipe: Recipe) -> None:
-        app = self.app
+    async def _compute(self) -> None:
+        app, study = self.app, self._study
         assert isinstance(app, RunApp)
-
-        def run(recipe: Recipe) -> WhatIf:
-            return what_if(
-                self._tokens, self._step.groups, self._group, recipe,
-                was=self._base, max_length=self._step.run.max_length,
-            )  # fmt: skip
-
         try:
-            if self._was is None:
-                self._was = await app.reader.ask(lambda _reader: run(self._base), "lab.was")
-            now = await app.reader.ask(lambda _reader: run(recipe), "lab.now")
+            view = self.shown
+            here, rows = await app.reader.ask(
+                lambda r: study.here(r, view.recipes, view.here), "lab.step"
+            )
+            self.view = replace(self.shown, here=here, rows=rows)
+            while wanted := self.shown.wanted:
+                some = await app.reader.ask(partial(study.advance, wanted=wanted), "lab")
+                self.view = replace(self.shown, effects={**self.shown.effects, **some})
+        except (EngineError, StoreError) as error:
+            self.notify(str(error), severity="error", markup=False)
+        except (asyncio.CancelledError, InterruptedError):
+            return
+
+    # -- changes ----------------------------------------------------------------------------
+
+    def _change(self, change: Callable[[Recipe], Recipe]) -> None:
+        try:
+            self._show(self.shown.with_recipe(change(self.shown.recipe)))
         except EngineError as error:
-            self.notify(str(error), severity="error")
-            return
-        except asyncio.CancelledError:
-            return
-        self.query_one(EffectPanel).effects = (self._was, now)
+            self.notify(str(error), severity="warning", markup=False)
 
     def action_knob(self, by: int) -> None:
         """Select another choice."""
@@ -172,22 +247,86 @@ class LabScreen(Dialog[None]):
 
     def action_turn(self, by: int) -> None:
         """Change the selected choice."""
-        knob = list(KNOBS)[self.query_one(KnobsPanel).chosen]
-        self._turned(turn(self._how, knob, by))
+        self._change(lambda recipe: turn(recipe, self.knob, by))
 
     def action_reset(self) -> None:
         """Reset the selected choice."""
-        knob = list(KNOBS)[self.query_one(KnobsPanel).chosen]
-        value = getattr(self._base, knob)
-        try:
-            self._turned(self._base if knob == "name" else changed(self._how, knob, value))
-        except EngineError as error:
-            self.notify(str(error), severity="warning")
+        base, knob = self.shown.base, self.knob
+        self._change(
+            lambda recipe: base if knob == "name" else changed(recipe, knob, getattr(base, knob))
+        )
+
+    def action_type(self) -> None:
+        """Ask for a value of the selected choice, or for several settings."""
+        knob = self.knob
+        label = SETTINGS[knob].label if knob in SETTINGS else "recipe"
+        allowed = SETTINGS[knob].allowed if knob in SETTINGS else f"one of {', '.join(KNOBS[knob])}"
+
+        def take(text: str | None) -> None:
+            if text:
+                self._change(lambda recipe: typed(recipe, knob, text))
+
+        hint = f"{allowed}\nor several settings: beta=.1 clip_high=.3"
+        self.app.push_screen(Ask(label, hint), take)
+
+    def action_add(self) -> None:
+        """Add a copy of the chosen variant, to be changed."""
+        view = self.shown
+        if len(view.variants) == MOST_VARIANTS:
+            self.notify(f"There are {MOST_VARIANTS} variants already: x removes one.")
+            return
+        variants = (*view.variants, view.recipe)
+        self._show(replace(view, variants=variants, chosen=len(variants) - 1))
+
+    def action_remove(self) -> None:
+        """Remove the chosen variant; the last one becomes the run's recipe."""
+        view = self.shown
+        others = (*view.variants[: view.chosen], *view.variants[view.chosen + 1 :])
+        others = others or (view.base,)
+        self._show(replace(view, variants=others, chosen=min(view.chosen, len(others) - 1)))
+
+    def action_variant(self, by: int) -> None:
+        """Choose another variant."""
+        view = self.shown
+        self._show(replace(view, chosen=(view.chosen + by) % len(view.variants)))
+
+    # -- what is looked at ------------------------------------------------------------------
+
+    def action_scope(self) -> None:
+        """Look at the steps, the step or the group."""
+        view = self.shown
+        places = SCOPES if view.group is not None else SCOPES[:2]
+        scope = places[(places.index(view.scope) + 1) % len(places)]
+        self._show(replace(view, scope=scope))
+
+    def action_range(self) -> None:
+        """Ask for the range of steps."""
+        every = self.shown.shown.steps
+
+        def take(text: str | None) -> None:
+            if text is None:
+                return
+            ends = [int(number) for number in re.findall(r"\d+", text)] or [every[0], every[-1]]
+            chosen = tuple(step for step in every if ends[0] <= step <= ends[-1])
+            if chosen:
+                self._look(replace(self.shown, scope="steps"), chosen)
+            else:
+                self.notify(f"No step of {text} has answers: there are {every[0]} to {every[-1]}.",
+                            severity="warning", markup=False)  # fmt: skip
+
+        hint = f"such as {every[0]}-{every[-1]}; nothing for all"
+        self.app.push_screen(Ask("range of steps", hint), take)
 
     def action_answer(self, by: int) -> None:
         """Show another answer's tokens."""
-        panel = self.query_one(EffectPanel)
-        panel.answer = (panel.answer + by) % len(self._tokens.rows)
+        if count := len(self.shown.places):
+            self.view = replace(self.shown, answer=(self.shown.row + by) % count)
+
+    def action_clone(self) -> None:
+        """Open New run with the settings of the chosen variant."""
+        request = NewRunRequested(clone=self.shown.shown.run.id, changes=self.shown.changes())
+        self.dismiss(None)
+        self.app.post_message(request)
 
     def action_close(self) -> None:
         """Return to the rollouts."""

@@ -1,0 +1,57 @@
+"""`grpo-tui chat`: the trained model and the one it began as, asked the same thing."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from app.cli.params import Db, Json, RunRef
+
+
+def chat(
+    run: RunRef,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PROMPT]…", help="Ask these and print the answers."),
+    ] = None,
+    step: Annotated[int | None, typer.Option(help="Checkpoint of the run; else its best.")] = None,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.", min=0)] = 0.0,
+    tokens: Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)] = 200,
+    as_json: Json = False,
+    db: Db = None,
+) -> None:
+    """Ask a trained model and the model it began as the same thing.
+
+    Without a prompt a screen opens. With --json, each token has its log-probability under both.
+
+    Example: grpo-tui chat @last "12 + 30 ="
+    """
+    import dataclasses
+    import json
+
+    from app.chat.client import Chat, pair_of
+    from app.cli.output import tell
+    from app.cli.store_access import reading
+
+    with reading(db) as reader:
+        pair, store = pair_of(reader, run, step), reader.path
+    if not prompts:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise typer.BadParameter("give a PROMPT, or a terminal for the screen")
+        from app.tui.app import open_workbench
+        from app.tui.dialogs.chat import ChatScreen
+
+        raise typer.Exit(open_workbench(store, first=lambda: ChatScreen(pair)))
+    talk = Chat(pair, temperature=temperature, tokens=tokens)
+    try:
+        for prompt in prompts:
+            *_, turn = talk.ask(prompt)
+            if turn.problem:
+                raise typer.BadParameter(turn.problem)
+            if as_json:
+                typer.echo(json.dumps(dataclasses.asdict(turn), ensure_ascii=False))
+                continue
+            for name, text in zip((f"step {pair.step}", "before"), turn.texts, strict=True):
+                tell(f"{name:>10}  {text}")
+    finally:
+        talk.close()

@@ -1,0 +1,90 @@
+"""A probe of the settings, carried out a little with each question."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_engine.config.settings import RunConfig
+
+if TYPE_CHECKING:
+    from grpo_engine.events import Event
+    from grpo_engine.probe import PromptsProbed
+
+PROMPTS, SAMPLES = 32, 16
+AROUND = (1.0, 0.75, 1.25)  # temperatures, as factors of the run's own
+TURN_S = 0.5  # that one question may take, where the engine lets it end
+
+
+class Probing:
+    """Keeps the model and what was found between questions."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._events: Iterator[Event | PromptsProbed] = iter(())
+        self._found: list[PromptsProbed] = []
+
+    def close(self) -> None:
+        """Free the model."""
+        self._stack.close()
+        self._events = iter(())
+
+    def advance(self, config: RunConfig, *, begin: bool) -> dict[str, Any]:
+        """Continue for a moment, or begin; return what was found so far."""
+        from grpo_engine.probe import PromptsProbed
+
+        if begin:
+            self._begin(config)
+        until = time.monotonic() + TURN_S
+        for event in self._events:
+            if isinstance(event, PromptsProbed):
+                self._found.append(event)
+            if time.monotonic() > until:
+                return self._told(config, ended=False)
+        self.close()
+        return self._told(config, ended=True)
+
+    def _begin(self, config: RunConfig) -> None:
+        from grpo_engine.control import Control
+        from grpo_engine.probe import probe
+
+        self.close()
+        self._found = []
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="grpo-tui-probe-"))
+        events = probe(
+            config, Control(), folder=Path(folder), prompts=PROMPTS, samples=SAMPLES,
+            temperatures=temperatures(config),
+        )  # fmt: skip
+        self._stack.callback(events.close)  # type: ignore[attr-defined]  # a generator, typed as an iterator
+        self._events = events
+
+    def _told(self, config: RunConfig, *, ended: bool) -> dict[str, Any]:
+        from grpo_engine.probe import ENOUGH, facts, histogram, merged, signals, sizes_of
+
+        tables = []
+        for probed in merged(self._found):
+            found = signals(probed, sizes_of(config, SAMPLES), config.rollout.prompts)
+            table = facts(probed, found)
+            rates = table.pop("pass_rates")
+            table["histogram"] = None if rates is None else histogram(list(rates.values()))
+            table["right"] = None if rates is None else sum(rates.values()) / len(rates)
+            tables.append(table)
+        reached = [table for table in tables if table["recommended"]] if ended else []
+        best = min(reached, key=lambda table: table["recommended"], default=None)
+        answers = sum(table["prompts"] * SAMPLES for table in tables)
+        return {
+            "ended": ended,
+            "enough": ENOUGH,
+            "answers": answers,
+            "of": answers if ended else PROMPTS * SAMPLES * len(AROUND),
+            "tables": tables,
+            "best": best
+            and {"group_size": best["recommended"], "temperature": best["temperature"]},
+        }
+
+
+def temperatures(config: RunConfig) -> list[float]:
+    """The temperatures to try, the run's own first."""
+    return [round(config.rollout.temperature * factor, 3) for factor in AROUND]

@@ -1,0 +1,107 @@
+"""Tokens per second of dialogues whose environments take their time, beside instant ones.
+
+    python -m benchmarks.dialogues MODEL [--rows 64] [--turns 4] [--answer 16] [--rounds 2]
+
+Nearly all answers have the same length, so all rows wait at once and none can be decoded meanwhile.
+"""
+
+import argparse
+import random
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_engine.config.settings import ModelConfig
+from grpo_engine.environments.pool import EnvironmentPool, Job
+from grpo_engine.platform import blas
+from grpo_engine.policy.load import load_policy
+from grpo_engine.policy.policy import Policy
+from grpo_engine.rollouts.decode import sample_groups
+from grpo_engine.rollouts.dialogue import Dialogues
+from grpo_engine.rollouts.row import THINK_END
+from grpo_engine.rollouts.types import PromptRows, Sampling
+
+PROMPT, REPLY = 64, 10  # tokens
+ENVIRONMENT = """
+import random, time
+from grpo_engine.environments.protocol import Reply
+
+class Waits:
+    def reset(self, row, seed, index):
+        self.random, self.left, self.most = random.Random(index), row["turns"], row["most"]
+
+    def step(self, answer):
+        time.sleep(self.random.uniform(0, self.most))
+        self.left -= 1
+        return Reply([{"role": "user", "content": "and?"}], done=not self.left)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one batch of dialogues took."""
+
+    tokens: int
+    seconds: float
+    processor: float  # seconds of this process
+    waited: float  # seconds in which no row could be decoded
+
+
+def measure(
+    policy: Policy, pool: EnvironmentPool, most: float, asked: argparse.Namespace
+) -> Measured:
+    """Sample one batch of dialogues with replies that take up to `most` seconds."""
+    dice = random.Random(0)
+    ids = tuple(dice.randrange(3, policy.vocabulary) for _ in range(PROMPT + REPLY))
+    end = len(policy.tokenizer.encode(THINK_END, add_special_tokens=False))
+    sampling = Sampling(
+        max_new_tokens=asked.turns * asked.answer + 1, ignore_end=True, stop=(THINK_END,),
+        think_budget=asked.answer - end,
+    )  # fmt: skip
+    row = {"turns": asked.turns, "most": most}
+    pool.begin([Job(environment="", row=row, seed=0, index=i) for i in range(asked.rows)])
+    dialogues = Dialogues(
+        episodes=pool, tokens=lambda _: ids[PROMPT:], end_token=None, max_turns=asked.turns
+    )
+    prompt = PromptRows(key="p", group=0, ids=ids[:PROMPT], rows=asked.rows)
+    begun, used = time.perf_counter(), time.process_time()
+    drawing = sample_groups(policy, [prompt], sampling, seed=0, step=1, dialogues=dialogues)
+    try:
+        while True:
+            next(drawing)
+    except StopIteration as ended:
+        rollouts = ended.value
+    seconds = time.perf_counter() - begun
+    tokens = sum(rollout.length for rollout in rollouts)
+    return Measured(tokens, seconds, time.process_time() - used, dialogues.waited)
+
+
+def main() -> None:
+    """Print a line per round, instant and slow in turn."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model")
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--answer", type=int, default=16, help="tokens of an answer")
+    parser.add_argument("--most", type=float, default=0.5, help="seconds of the slowest reply")
+    parser.add_argument("--rounds", type=int, default=2)
+    asked = parser.parse_args()
+    blas.set_threads(blas.ensure().threads)
+    policy = load_policy(ModelConfig(path=asked.model), seed=0)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "waits.py").write_text(ENVIRONMENT)
+        with EnvironmentPool((), {"": f"{folder}/waits.py:Waits"}, Path(folder), 60) as pool:
+            print("| replies | tokens/s | s | s waited | processor s | of instant |")
+            for _ in range(asked.rounds):
+                instant = measure(policy, pool, 0.0, asked)
+                slow = measure(policy, pool, asked.most, asked)
+                for name, one in (("instant", instant), ("slow", slow)):
+                    share = one.tokens / one.seconds / (instant.tokens / instant.seconds)
+                    print(f"| {name} | {one.tokens / one.seconds:.0f} | {one.seconds:.1f} "
+                          f"| {one.waited:.2f} | {one.processor:.1f} | {share:.2f} |",
+                          flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""The difference of two settings of a sweep, with an interval that holds for all of them at once.
+
+A sweep is one array per setting, the share of right answers [R, P] of R seeds to the same P
+problems. With one seed each the paired permutation test of `paired` is used. With more, the mean
+difference D has a t interval whose variance is V = b/R + b'/R' + i/P + e (1/R + 1/R')/P: seeds,
+problems that suit one setting better, and single answers. Each interval has the level 1 - .05/m
+for m comparisons (Bonferroni), so that all of them hold at once in 95 of 100 sweeps.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from experiments.compare.statistics import t_quantile, t_two_sided
+from experiments.compare.values import Effect
+
+ALPHA = 0.05
+POWER = NormalDist().inv_cdf(0.8)
+MORE_SEEDS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)
+MORE_PROBLEMS = tuple(lead * 10**zeros for zeros in (1, 2, 3) for lead in (1, 2, 3, 5, 7))
+SPLITS, AT_A_TIME = 10_000, 500  # random splits, and how many are in memory together
+MOST_WAYS = 1_000_000
+
+Numbers = npt.NDArray[np.float64]
+Shares = npt.NDArray[np.float64]  # [R, P]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How far runs differ by seed alone: pooled over the settings of a sweep.
+
+    `runs` is the variance of a run's mean, `answers` that of one answer given its run and problem.
+    """
+
+    runs: float
+    answers: float
+    freedom: int
+    settings: int
+
+
+def spread_of(sweep: Sequence[Shares]) -> Spread:
+    """Pool the variances over the seeds of all settings; `freedom` 0 if each has one seed."""
+    freedom = sum(len(shares) - 1 for shares in sweep)
+    if not freedom:
+        return Spread(0.0, 0.0, 0, len(sweep))
+    runs = sum(float(((one.mean(1) - one.mean()) ** 2).sum()) for one in sweep)
+    rest = [one - one.mean(1, keepdims=True) - one.mean(0) + one.mean() for one in sweep]
+    answers = sum(float((part**2).sum()) for part in rest) / max(1, sweep[0].shape[1] - 1)
+    return Spread(runs / freedom, answers / freedom, freedom, len(sweep))
+
+
+@dataclass(frozen=True, slots=True)
+class _Variance:
+    """The variance of a difference and its degrees of freedom, also for more seeds or problems."""
+
+    seeds: tuple[tuple[float, int], ...]  # b and R of both settings
+    problems: float  # i
+    spread: Spread
+    count: int  # P
+
+    def at(self, more_seeds: int = 0, more_problems: int = 0) -> tuple[float, float]:
+        """Return V and its degrees of freedom by Satterthwaite's formula."""
+        count, spread = self.count + more_problems, self.spread
+        seeds = sum(own / (size + more_seeds) for own, size in self.seeds)
+        answers = sum(spread.answers / (size + more_seeds) for _, size in self.seeds) / count
+        problems = self.problems / count
+        total = seeds + problems + answers
+        loss = (problems + answers) ** 2 / (count - 1)
+        if spread.freedom:
+            freedom = spread.freedom + more_seeds * spread.settings
+            loss += (seeds + answers) ** 2 / freedom
+        free = max(1.0, total**2 / loss)
+        # few different ones, since the quantile is cached
+        return total, math.floor(10 * free) / 10 if free < 20 else min(200, 10 * (free // 10))
+
+
+def _variance(own: Shares, other: Shares, spread: Spread) -> _Variance:
+    """Split the variance of the difference into its parts.
+
+    A setting whose seeds differ more than those of the sweep on average counts with its own
+    variance. Two half problems, one won and one lost, keep the variance above 0 where no answer
+    differs (Agresti and Min, 2005).
+    """
+    both, count = (own, other), own.shape[1]
+    differences = own.mean(0) - other.mean(0)
+    squares = float(((differences - differences.mean()) ** 2).sum()) + 1
+    answers = sum(spread.answers / len(one) for one in both)
+    return _Variance(
+        seeds=tuple(
+            (max(0.0, max(spread.runs, float(one.mean(1).var(ddof=1)) if len(one) > 1 else 0.0)
+                 - spread.answers / count), len(one))
+            for one in both
+        ),
+        problems=max(0.0, squares * count / ((count + 1) * (count + 2)) - answers),
+        spread=spread, count=count,
+    )  # fmt: skip
+
+
+def effect(own: Shares, other: Shares, spread: Spread, comparisons: int) -> Effect:
+    """Return the difference of two settings, with p and interval corrected for the comparisons."""
+    alpha = ALPHA / comparisons
+    variance = _variance(own, other, spread)
+    differences = own.mean(0) - other.mean(0)
+    if spread.freedom or not differences.any():
+        difference = float(differences.mean())
+        total, freedom = variance.at()
+        half = t_quantile(1 - alpha, freedom) * math.sqrt(total)
+        low, high = max(-1.0, difference - half), min(1.0, difference + half)
+        p_value = t_two_sided(abs(difference) / math.sqrt(total), freedom)
+    else:
+        test = paired(tuple(differences.tolist()), alpha)
+        difference, low, high, p_value = test.mean, test.low, test.high, test.p_value
+    single = {*own.ravel().tolist(), *other.ravel().tolist()} <= {0.0, 1.0}
+    method = (
+        "t test over seeds and problems" if spread.freedom
+        else "McNemar's exact test" if single else "paired permutation test"
+    )  # fmt: skip
+    if p_value < alpha:
+        return Effect(difference, low, high, p_value * comparisons, method)
+
+    def shown(more_seeds: int = 0, more_problems: int = 0) -> bool:
+        total, freedom = variance.at(more_seeds, more_problems)
+        return abs(difference) >= (t_quantile(1 - alpha, freedom) + POWER) * math.sqrt(total)
+
+    return Effect(
+        difference, low, high, min(1.0, p_value * comparisons), method,
+        more_seeds=_least(MORE_SEEDS, lambda n: shown(n)) if spread.freedom else None,
+        more_problems=_least(MORE_PROBLEMS, lambda n: shown(0, n)),
+    )  # fmt: skip
+
+
+def _least(numbers: Sequence[int], is_enough: Callable[[int], bool]) -> int | None:
+    return next((number for number in numbers if is_enough(number)), None)
+
+
+# -- one seed each -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired:
+    """A mean difference with its interval and p-value; `exact` if every split was counted."""
+
+    mean: float
+    low: float
+    high: float
+    p_value: float
+    exact: bool
+
+
+@lru_cache(maxsize=512)
+def paired(differences: tuple[float, ...], alpha: float = ALPHA) -> Paired:
+    """Test whether the mean difference of two shares over problems is 0, by permutation.
+
+    Under the null hypothesis each difference may change its sign. That mean `x` fits is as likely
+    as a random split of the problems has `x` between the means of its two halves; the interval is
+    every `x` with at least `alpha`. So 0 is outside of it exactly when p < alpha.
+    """
+    values: Numbers = np.asarray(differences, dtype=np.float64).round(12)
+    if not values.any():
+        return Paired(mean=0.0, low=0.0, high=0.0, p_value=1.0, exact=True)
+    size, total, weight, exact = _splits(values)
+    rest, others = values.size - size, values.sum() - total
+    # a half without a problem has no mean: it bounds nothing
+    empty = (size == 0) | (rest == 0)
+    one = np.round(total, 9) / np.where(empty, 1, size)
+    two = np.round(others, 9) / np.where(empty, 1, rest)
+    low = np.where(empty, -1.0, np.minimum(one, two))
+    high = np.where(empty, 1.0, np.maximum(one, two))
+    whole = float(weight.sum())
+    fits = float(weight[(low <= 0) & (high >= 0)].sum())
+    return Paired(
+        mean=math.fsum(differences) / len(differences), low=_edge(low, weight, whole, alpha),
+        high=0.0 - _edge(-high, weight, whole, alpha), p_value=fits / whole, exact=exact,
+    )  # fmt: skip
+
+
+def _edge(ends: Numbers, weight: Numbers, whole: float, alpha: float) -> float:
+    """Return the least end up to which at least `alpha` of the splits reach."""
+    order = np.argsort(ends)
+    reached = np.cumsum(weight[order]) / whole >= alpha
+    return float(ends[order][int(np.argmax(reached))]) + 0.0  # no -0.0
+
+
+def _splits(values: Numbers) -> tuple[Numbers, Numbers, Numbers, bool]:
+    """Return size and sum of one half of each split of the values, and the split's weight.
+
+    Equal values are exchangeable, so few distinct ones are counted exactly; otherwise `SPLITS`
+    random splits are taken, always the same ones, and the one that leaves all values together.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    if math.prod(int(count) + 1 for count in counts) <= MOST_WAYS:
+        size, total, weight = np.zeros(1), np.zeros(1), np.ones(1)
+        for value, count in zip(distinct, counts.tolist(), strict=True):
+            taken = np.arange(count + 1)
+            chance = np.array([math.comb(count, k) / 2**count for k in range(count + 1)])
+            size = np.add.outer(size, taken).ravel()
+            total = np.add.outer(total, taken * value).ravel()
+            weight = np.outer(weight, chance).ravel()
+        return size, total, weight, True
+    random = np.random.default_rng(0)
+    drawn = [
+        (taken.sum(axis=1), taken.astype(np.float64) @ values)
+        for _ in range(SPLITS // AT_A_TIME)
+        for taken in [random.integers(0, 2, (AT_A_TIME, values.size), dtype=np.uint8)]
+    ]
+    size, total = (np.concatenate(parts).astype(np.float64) for parts in zip(*drawn, strict=True))
+    size[0], total[0] = values.size, values.sum()
+    return size, total, np.ones(SPLITS), False

@@ -1,0 +1,60 @@
+"""A tracker's own process: it reads a run from the store while it trains, as a viewer does.
+
+    python -m experiments.export.follow STORE RUN TRACKER FIRST_STEP
+
+A step is logged when the next one has values or the run has ended: evaluations belong to it.
+"""
+
+import os
+import signal
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+from experiments.db.paths import trackers_folder
+from experiments.errors import StoreError
+from experiments.export.trackers import TRACKERS, Log, logged_steps
+from experiments.reader import StoreReader
+
+POLL_S = 1.0
+OVER = ("completed", "stopped", "failed", "aborted", "lost", "unknown")
+
+
+def follow(store: Path, ref: str, tracker: str, after: int) -> None:
+    """Log the steps of a run beyond `after` until it has ended or its process is gone."""
+    with closing(StoreReader(store)) as reader:
+        run = reader.resolve(ref)
+        log = TRACKERS[tracker](reader, run, trackers_folder(store) / tracker, live=True)
+        while True:
+            over = reader.resolve(ref).status in OVER
+            after = _log_new(reader, ref, log, after, ended=over)
+            if over:
+                break
+            time.sleep(POLL_S)
+        log.close()
+
+
+def _log_new(reader: StoreReader, ref: str, log: Log, after: int, *, ended: bool) -> int:
+    """Log the steps whose values are complete, and return the last one."""
+    found = list(logged_steps(reader, reader.resolve(ref), after))
+    for step, at, values in found if ended else found[:-1]:
+        log.add(step, at, values)
+        after = step
+    return after
+
+
+def main() -> None:
+    """Follow the run of the command line; an error is one line for the run's log."""
+    os.nice(10)
+    for number in (signal.SIGINT, signal.SIGHUP):  # the run's, which decides when it ends
+        signal.signal(number, signal.SIG_IGN)
+    store, ref, tracker, after = sys.argv[1:]
+    try:
+        follow(Path(store), ref, tracker, int(after))
+    except (StoreError, OSError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

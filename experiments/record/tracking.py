@@ -1,0 +1,35 @@
+"""Live trackers: a process each, which reads the store, so that none can delay or end a run."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def start(tracker: str, store: Path, run: str, after: int, say: Callable[[str], None]) -> None:
+    """Start a tracker's process for a run; `say` is told once if it fails."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "experiments.export.follow", store, run, tracker, str(after)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        start_new_session=True, env={**os.environ, "PYTHONPATH": _paths()},
+    )  # fmt: skip
+
+    def wait() -> None:
+        said = process.communicate()[1].decode(errors="replace").split("\n")
+        if status := process.returncode:
+            why = next((line for line in reversed(said) if line.strip()), "")
+            how = f"signal {-status}" if status < 0 else f"status {status}"
+            say(
+                f"{tracker} ended with {how}{': ' if why else ''}{why.strip()}; the run continues, "
+                f"and `grpo-tui export {run} --format {tracker} --out FOLDER` writes all of it"
+            )
+
+    threading.Thread(target=wait, name=f"tracker {tracker}", daemon=True).start()
+
+
+def _paths() -> str:
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -1,0 +1,83 @@
+"""Advantages of a step's rollouts, and which rollouts have a gradient."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from grpo_engine.config import recipes
+from grpo_engine.config.recipes import RECIPES, Recipe
+from grpo_engine.maths.advantage import Advantages, advantages
+from grpo_engine.training.samples import SampledGroup, Samples
+
+
+def advantages_read_tokens(recipe: Recipe) -> bool:
+    """Whether advantages depend on log-probabilities or values of tokens."""
+    return recipe.signal == "gae" or recipe.pays_in_reward
+
+
+def needs_old_logprobs(recipe: Recipe) -> bool:
+    """Whether old_logprobs_BT is needed before the first update.
+
+    If not, they come from the first pass, which is the first forward over fresh completions.
+    """
+    return (
+        recipe.minibatches > 1
+        or recipe.sampler_sync_every > 1
+        or recipe.trust == "target"
+        or recipe.entropy_top_quantile < 1
+        or advantages_read_tokens(recipe)
+    )
+
+
+def step_advantages(samples: Samples, recipe: Recipe) -> Advantages:
+    return advantages(
+        samples.rewards(),
+        samples.group_ids_B,
+        recipe,
+        [weight for _, weight in samples.columns],
+        mask=samples.mask_BT,
+        old=samples.old_logprobs_BT,
+        ref=samples.reference_logprobs_BT,
+        values=samples.old_values_BT,
+        steps=samples.step_scores() if recipe.signal == "process" else None,
+    )
+
+
+def pinned_advantages(groups: Sequence[SampledGroup], recipe: Recipe) -> list[float]:
+    """Advantages of the rollouts of pinned prompts; displayed, never trained on."""
+    signal = recipe.signal if recipe.compares == "completions" else RECIPES["grpo"].signal
+    shown = recipes.recipe("grpo", signal=signal, beta=0.0)
+    totals_B1 = [[total] for group in groups for total in group.totals]
+    group_ids_B = [place for place, group in enumerate(groups) for _ in group.rollouts]
+    advantages_B = advantages(totals_B1, group_ids_B, shown).values
+    return [float(value) for value in np.array(advantages_B)]
+
+
+def scalar_advantages(samples: Samples) -> list[float]:
+    """One advantage per rollout; the mean over its tokens if each token has its own."""
+    assert samples.advantages is not None
+    values = np.array(samples.advantages.values)
+    if values.ndim == 1:
+        return [float(value) for value in values]
+    mask_BT = np.array(samples.mask_BT)
+    return [float(v) for v in (values * mask_BT).sum(axis=1) / np.maximum(mask_BT.sum(axis=1), 1)]
+
+
+def rows_to_train(samples: Samples, recipe: Recipe, entropy_bonus: float) -> list[int]:
+    """Rows whose forward pass can have a gradient.
+
+    A group without signal has none only if the gradient depends on the advantage alone: no KL in
+    the loss, no entropy bonus, no critic. A mean of micro-batch means needs every batch.
+    """
+    assert samples.advantages is not None
+    rows = list(range(len(samples.rollouts)))
+    if (
+        recipe.anchor != "none"
+        or entropy_bonus > 0
+        or recipe.entropy_target is not None
+        or recipe.signal == "gae"
+        or recipe.weight == "per_batch_token"
+    ):
+        return rows
+    has_signal_B = np.array(samples.advantages.has_signal)
+    return [row for row in rows if has_signal_B[row]]

@@ -1,0 +1,162 @@
+"""Draws the prompts of a step: tasks by their weights, problems by their pass rates.
+
+Everything that it depends on is in `run.progress`, which changes only when a step is complete.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_engine.errors import ConfigError, DataError
+from grpo_engine.events import Event, NoteWritten
+from grpo_engine.run.session import Part, Run
+from grpo_engine.tasks.base import Example, Generated, draw
+from grpo_engine.training.samples import SampledGroup
+
+MOST_TRIED = 10_000  # generated problems in a row that cannot be used, before the run gives up
+
+
+class Drawing:
+    """Takes problems from where the run stands."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._cursors = {part.label: run.progress.cursors.get(part.label, 0) for part in run.parts}
+        self._cursors[run.parts[0].label] = run.progress.cursor
+        self._drawn = dict(run.progress.drawn)
+        self._left_out = frozenset(run.progress.left_out)
+        self.passed_over = 0  # problems that were not drawn
+
+    def take(self, count: int) -> list[Example]:
+        return [self._next(self._part()) for _ in range(count)]
+
+    def finish(self, groups: Sequence[SampledGroup]) -> None:
+        """Keep what was drawn, and the pass rates of its answers."""
+        progress, (first, *others) = self._run.progress, self._run.parts
+        progress.cursor = self._cursors[first.label]
+        progress.cursors = {part.label: self._cursors[part.label] for part in others}
+        progress.drawn = self._drawn
+        if self._run.config.task.curriculum != "off":
+            progress.rates |= {
+                group.example.key: (group.right.count(group.scores), len(group.rollouts))
+                for group in groups
+            }
+
+    def _part(self) -> Part:
+        """The task to draw from next: each gets prompts in proportion to its weight.
+
+        It has the largest weight / (2 · prompts so far + 1), as Sainte-Laguë shares out seats.
+        """
+        first, *others = self._run.parts
+        if not others:
+            return first
+        drawn = self._drawn
+        part = max(self._run.parts, key=lambda p: p.weight / (2 * drawn.get(p.label, 0) + 1))
+        drawn[part.label] = drawn.get(part.label, 0) + 1
+        return part
+
+    def _next(self, part: Part) -> Example:
+        """The next problem of a task that is not passed over."""
+        train, unusable = part.task.train, 0
+        most = min(len(train), MOST_TRIED) if isinstance(train, Generated) else len(train)
+        if not train:
+            raise DataError(f"task {part.label} has no training problems")
+        while unusable < most:
+            position = self._cursors[part.label]
+            self._cursors[part.label] += 1
+            (found,) = draw(part.task, self._run.config.seed, position, 1)
+            example = part.own(found)
+            if example.key in self._left_out or not self._fits(part, example):
+                unusable += 1
+            elif self._is_chosen(part, example, position):
+                return example
+            self.passed_over += 1
+        raise DataError(
+            f"no training problem of task {part.label} can be drawn: all {most} tried are left out "
+            "by task.lowest_pass_rate and task.highest_pass_rate, or longer than "
+            "task.max_prompt_tokens; change these",
+            "task.lowest_pass_rate",
+            "task.highest_pass_rate",
+            "task.max_prompt_tokens",
+        )
+
+    def _fits(self, part: Part, example: Example) -> bool:
+        """Whether a generated problem can be used; those of data sets were checked before."""
+        skips = part.render.config.bad_rows == "skip" and isinstance(part.task.train, Generated)
+        return not skips or part.render.usable_prompt(example) is not None
+
+    def _is_chosen(self, part: Part, example: Example, position: int) -> bool:
+        curriculum = self._run.config.task.curriculum
+        if curriculum == "off":
+            return True
+        text = f"{self._run.config.seed}/curriculum/{part.label}/{position}"
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        drawn = int.from_bytes(digest, "big") / 2**64
+        return drawn < chance(curriculum, *self._run.progress.rates.get(example.key, (0, 0)))
+
+
+def chance(curriculum: str, right: float, tried: float) -> float:
+    """The probability of drawing a problem: 1 - p (hardest) or 4p(1 - p) (half).
+
+    p = (right + 1)/(tried + 2) is 1/2 for a problem that was never tried, and never 0 or 1.
+    """
+    p = (right + 1) / (tried + 2)
+    return 1 - p if curriculum == "hardest" else 4 * p * (1 - p)
+
+
+def take_rates(run: Run) -> Iterator[Event]:
+    """Before the first step: read the given pass rates, and leave problems out by them."""
+    config = run.config.task
+    unjudged = [part.label for part in run.parts if not part.scorer.accuracy]
+    if config.curriculum != "off" and unjudged:
+        raise ConfigError(
+            f"task.curriculum {config.curriculum} needs pass rates, and nothing says which answers "
+            f"to task {unjudged[0]} are right; set evaluation.accuracy",
+            "task.curriculum",
+            "evaluation.accuracy",
+        )
+    if not config.pass_rates:
+        return
+    given = read_rates(Path(config.pass_rates), run.config.rollout.group_size) \
+        if run.ranks.leads else None  # fmt: skip
+    rates = {key: (right, tried) for key, (right, tried) in run.ranks.broadcast(given).items()}
+    low, high = config.lowest_pass_rate, config.highest_pass_rate
+    run.progress.left_out = sorted(
+        key for key, (right, tried) in rates.items() if not low <= right / tried <= high
+    )
+    if config.curriculum != "off":
+        run.progress.rates = rates
+    yield NoteWritten(
+        step=0,
+        text=f"{len(rates)} problems have a pass rate in {config.pass_rates}; "
+        f"{len(run.progress.left_out)} of them are left out, below {low:g} or above {high:g}",
+    )
+
+
+def read_rates(path: Path, answers: int) -> dict[str, tuple[float, float]]:
+    """Right and tried answers by problem, from `{KEY: RATE}` or what `probe --json` writes.
+
+    A rate counts as that of `answers` answers if the file does not say how many there were.
+    """
+    try:
+        found: Any = json.loads(path.expanduser().read_text(encoding="utf-8"))
+        whole = found[0] if isinstance(found, list) else found
+        if isinstance(whole, Mapping) and "pass_rates" in whole:
+            answers, whole = int(whole.get("answers", answers)), whole["pass_rates"]
+        rates = {str(key): float(rate) for key, rate in whole.items()}
+    except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
+        raise DataError(
+            f"task.pass_rates {path} has no pass rates by problem ({error}); give a run of the "
+            "store, or a JSON file like that of `grpo-tui probe --json`",
+            "task.pass_rates",
+        ) from error
+    wrong = next((key for key, rate in rates.items() if not 0 <= rate <= 1), None)
+    if wrong is not None or not rates:
+        raise DataError(
+            f"task.pass_rates {path}: " + ("there are none" if wrong is None else
+            f"the rate of {wrong!r} is {rates[wrong]:g}, not between 0 and 1"),
+            "task.pass_rates",
+        )  # fmt: skip
+    return {key: (rate * answers, answers) for key, rate in rates.items()}

@@ -1,0 +1,104 @@
+"""Data that ranks exchange in a step: rollouts with scores, gradients, micro-batch results."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_map
+
+from grpo_engine.distributed.ranks import Ranks
+from grpo_engine.events import AlertRaised, RewardValue, Span
+from grpo_engine.policy.batch import TokenBatch
+from grpo_engine.rewards.scoring import Scores
+from grpo_engine.rollouts.types import Outcome, Rollout
+from grpo_engine.training.loss import MicroBatchResult
+
+ARRAYS = ("logprobs", "entropy", "clipped", "kl", "values")
+
+ScoredRollouts = tuple[list[Rollout], Scores]  # for one prompt
+
+
+def all_rollouts(
+    ranks: Ranks, local: Sequence[tuple[int, ScoredRollouts]], count: int
+) -> list[ScoredRollouts]:
+    """The scored rollouts of all `count` prompts; `local` has this rank's, by place."""
+    if ranks.size == 1:
+        return [scored for _, scored in local]
+    items = [
+        (place, [[asdict(rollout) for rollout in rollouts], asdict(scores)])
+        for place, (rollouts, scores) in local
+    ]
+    return [
+        ([rollout_of(data) for data in rollouts], _scores(scores))
+        for rollouts, scores in ranks.gather_by_place(items, count)
+    ]
+
+
+def rollout_of(data: Mapping[str, Any]) -> Rollout:
+    restored: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+    }
+    restored["spans"] = tuple(Span(**span) for span in data["spans"])
+    if data["environment"] is not None:
+        restored["environment"] = Outcome(**data["environment"])
+    return Rollout(**restored)
+
+
+def _scores(data: Mapping[str, Any]) -> Scores:
+    steps = data["steps"]
+    return Scores(
+        rewards=tuple(tuple(RewardValue(**reward) for reward in row) for row in data["rewards"]),
+        steps=None if steps is None else tuple(
+            tuple((end, score) for end, score in row) for row in steps
+        ),
+        logged=data["logged"],
+        alerts=tuple(AlertRaised(**alert) for alert in data["alerts"]),
+    )  # fmt: skip
+
+
+def distinct_alerts(scored: Sequence[ScoredRollouts]) -> list[AlertRaised]:
+    alerts: dict[tuple[str, str], AlertRaised] = {}
+    for _, scores in scored:
+        for alert in scores.alerts:
+            alerts.setdefault((alert.rule, alert.explanation), alert)
+    return list(alerts.values())
+
+
+def all_gradients(ranks: Ranks, local: Any, weights: Any) -> Any:
+    """The sum of all ranks' gradients; a rank without a batch contributes zeros."""
+    if ranks.size == 1:
+        return local
+    return ranks.sum(tree_map(mx.zeros_like, weights) if local is None else local)
+
+
+def all_results(
+    ranks: Ranks, batches: Sequence[TokenBatch], local: Mapping[int, MicroBatchResult]
+) -> list[MicroBatchResult]:
+    """The results of every micro-batch; `local` has this rank's, by place."""
+    if ranks.size == 1:
+        return [local[place] for place in range(len(batches))]
+    plain = ranks.gather_by_place(
+        [
+            (place, [one.loss, one.sums, [n for n in ARRAYS if getattr(one, n) is not None]])
+            for place, one in local.items()
+        ],
+        len(batches),
+    )
+    arrays = ranks.sum({
+        name: {
+            str(place): getattr(local[place], name).astype(mx.float32)
+            if place in local else mx.zeros(batch.mask.shape)
+            for place, batch in enumerate(batches)
+        }
+        for name in plain[0][2]
+    })  # fmt: skip
+    return [
+        MicroBatchResult(
+            batch=batch,
+            loss=loss,
+            sums={name: (total, count) for name, (total, count) in sums.items()},
+            **{n: arrays[n][place] if n in names else None for n in ARRAYS},  # type: ignore[arg-type]
+        )
+        for place, (batch, (loss, sums, names)) in enumerate(zip(batches, plain, strict=True))
+    ]

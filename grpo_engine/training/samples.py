@@ -1,0 +1,188 @@
+"""A step's rollouts as arrays: tokens, rewards, log-probabilities and advantages.
+
+Axes: P prompts, B all rollouts in the order they were sampled, T tokens of the longest completion,
+F reward functions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+import numpy as np
+
+from grpo_engine.config.recipes import Recipe
+from grpo_engine.events import CUT, UpdateTotals
+from grpo_engine.maths.advantage import Advantages
+from grpo_engine.maths.around import without_truncated
+from grpo_engine.policy.batch import TokenBatch
+from grpo_engine.rewards.right import Right
+from grpo_engine.rewards.scoring import Scores
+from grpo_engine.rollouts.types import Rollout
+from grpo_engine.tasks.base import Example
+
+
+@dataclass(slots=True, kw_only=True)
+class SampledGroup:
+    """One prompt with its rollouts and their scores."""
+
+    index: int
+    example: Example
+    prompt_ids: tuple[int, ...]
+    prompt_text: str
+    attempt: int
+    rollouts: list[Rollout]
+    scores: Scores
+    right: Right  # which of its answers are right
+    format: str  # the function that scores their format
+    prefill: str = ""
+    alike_in: str = ""  # the reward that did not differ, if a refill replaced the group
+
+    @property
+    def totals(self) -> list[float | None]:
+        """The total reward of each answer; None where no function applies."""
+        return self.scores.totals()
+
+
+@dataclass(slots=True, kw_only=True)
+class Samples:
+    """The rollouts of a training step; token arrays are 0 off the mask, None until computed."""
+
+    groups: list[SampledGroup]
+    rollouts: list[Rollout]
+    # sampling
+    group_ids_B: mx.array
+    token_ids_BT: mx.array
+    mask_BT: mx.array  # 1 on sampled tokens in the loss
+    sampler_logprobs_BT: mx.array  # under the distribution sampled from
+    raw_sampler_logprobs_BT: mx.array  # before top_p, top_k, min_p and the repetition penalty
+    # before the update
+    old_logprobs_BT: mx.array | None = None
+    old_values_BT: mx.array | None = None  # the critic's
+    entropy_BT: mx.array | None = None
+    reference_logprobs_BT: mx.array | None = None
+    advantages: Advantages | None = None  # its values are [B] or [B, T]
+    trained_rows: list[int] = field(default_factory=list)  # rows used in the passes
+    # the update
+    passes: list["Pass"] = field(default_factory=list)
+    clipped_BT: mx.array | None = None
+    kl_BT: mx.array | None = None
+    updated_logprobs_BT: mx.array | None = None  # by the updated policy, for `updated_rows`
+    updated_rows: set[int] = field(default_factory=set)
+
+    @property
+    def width(self) -> int:
+        """T, the length of the longest completion."""
+        return int(self.mask_BT.shape[1])
+
+    @property
+    def columns(self) -> list[tuple[str, float]]:
+        """The reward functions of all groups, with their weights: F."""
+        every = (reward for group in self.groups for reward in group.scores.rewards[0])
+        return list(dict.fromkeys((reward.name, reward.weight) for reward in every))
+
+    def rows_of(self, place: int) -> list[int]:
+        start = sum(len(group.rollouts) for group in self.groups[:place])
+        return list(range(start, start + len(self.groups[place].rollouts)))
+
+    def first_trained_groups(self, count: int) -> list[int]:
+        """Places of the first groups with trained rows."""
+        trained = set(self.trained_rows)
+        places = [p for p in range(len(self.groups)) if trained & set(self.rows_of(p))]
+        return places[:count]
+
+    def rewards(self) -> list[list[float | None]]:
+        """Rewards [B, F]; None where a function does not apply, or is another task's."""
+        columns = self.columns
+        rows = (row for group in self.groups for row in group.scores.rewards)
+        named = ({(one.name, one.weight): one.value for one in row} for row in rows)
+        return [[row.get(column) for column in columns] for row in named]
+
+    def step_scores(self) -> list[list[tuple[int, float | None]]]:
+        """(last token, score) of every step of every rollout, for process rewards."""
+        return [list(row) for group in self.groups for row in group.scores.steps or ()]
+
+
+@dataclass(slots=True, kw_only=True)
+class Pass:
+    """One pass over the rollouts, before its updates; a row without totals had none."""
+
+    logprobs_BT: mx.array
+    entropy_BT: mx.array | None
+    values_BT: mx.array | None
+    totals: dict[int, UpdateTotals]  # by row
+
+
+def gather(groups: Sequence[SampledGroup], recipe: Recipe) -> Samples:
+    """Convert the groups' rollouts to arrays."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    width = max(1, *(len(rollout.ids) for rollout in rollouts))
+    mask = np.zeros((len(rollouts), width), dtype=np.float32)
+    for row, rollout in enumerate(rollouts):
+        mask[row, : len(rollout.ids)] = 1
+        mask[row, list(rollout.forced)] = 0
+    mask_BT = mx.array(mask)
+    if recipe.mask_truncated:
+        truncated_B = mx.array([float(rollout.finish in CUT) for rollout in rollouts])
+        mask_BT = without_truncated(mask_BT, truncated_B).astype(mx.float32)
+    group_ids = [place for place, group in enumerate(groups) for _ in group.rollouts]
+    return Samples(
+        groups=list(groups),
+        rollouts=rollouts,
+        group_ids_B=mx.array(group_ids),
+        mask_BT=mask_BT,
+        token_ids_BT=mx.array(padded([r.ids for r in rollouts], width, np.int32)),
+        sampler_logprobs_BT=mx.array(padded([r.logprobs for r in rollouts], width, np.float32)),
+        raw_sampler_logprobs_BT=mx.array(
+            padded([r.raw_logprobs for r in rollouts], width, np.float32)
+        ),
+    )
+
+
+def gather_rollouts(rollouts: Sequence[Rollout]) -> tuple[mx.array, mx.array]:
+    """Mask and sampler log-probabilities of rollouts outside a training step, [B, T]."""
+    width = max(1, *(len(rollout.ids) for rollout in rollouts))
+    mask = padded([(1,) * len(rollout.ids) for rollout in rollouts], width, np.float32)
+    logprobs = padded([rollout.raw_logprobs for rollout in rollouts], width, np.float32)
+    return mx.array(mask), mx.array(logprobs)
+
+
+def as_float(value: mx.array) -> float:
+    """A scalar array as a Python float."""
+    return float(np.array(value))
+
+
+def padded(
+    rows: Sequence[Sequence[float]], width: int, kind: type[np.generic]
+) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
+    """Rows of different lengths as one array, padded with zeros."""
+    out = np.zeros((len(rows), width), dtype=kind)
+    for place, row in enumerate(rows):
+        out[place, : len(row)] = row
+    return out
+
+
+def rows_of_batch(values: mx.array, batch: TokenBatch) -> mx.array:
+    """The rows of a micro-batch from a [B] or [B, T] array, truncated or padded to its width."""
+    rows = values[mx.array(batch.rows)]
+    return rows if values.ndim == 1 else fitted(rows, batch.width)
+
+
+def fitted(values: mx.array, width: int) -> mx.array:
+    """[B, T] truncated, or padded with zeros, to `width` columns."""
+    missing = width - int(values.shape[1])
+    return mx.pad(values, [(0, 0), (0, missing)]) if missing > 0 else values[:, :width]
+
+
+def assembled(parts: Sequence[tuple[TokenBatch, mx.array]], rows: int, width: int) -> mx.array:
+    """Combine the [b, t] results of micro-batches into [B, T]; missing rows are 0."""
+    out = np.zeros((rows, width), dtype=np.float32)
+    for batch, values in parts:
+        out[list(batch.rows)] = np.array(fitted(values.astype(mx.float32), width))
+    return mx.array(out)
+
+
+def by_row(values: mx.array | None, samples: Samples, row: int) -> tuple[float, ...]:
+    """A row of a token array as numbers, cut to the completion's length; empty for None."""
+    if values is None:
+        return ()
+    return tuple(values[row, : len(samples.rollouts[row].ids)].tolist())  # type: ignore[arg-type]

@@ -1,0 +1,129 @@
+"""Bookkeeping around a step: start, end, and checks between steps."""
+
+from collections.abc import Iterator, Mapping
+
+from grpo_engine.alerts.rules import Finding
+from grpo_engine.alerts.state import raised
+from grpo_engine.config.stop_when import StopRule
+from grpo_engine.errors import NotFiniteError
+from grpo_engine.events import Event, NoteWritten, StepFinished
+from grpo_engine.run.persist import drop_state, hold_state
+from grpo_engine.run.session import Run
+from grpo_engine.training import report
+from grpo_engine.training.samples import Samples
+from grpo_engine.training.sampling import StepGroups
+from grpo_engine.training.update import UpdateResult
+
+MAX_BAD_UPDATES = 3  # consecutive bad updates that end a run
+
+
+def begin_step(run: Run) -> None:
+    """Start the clock, reset peak memory, and keep the state for a checkpoint."""
+    run.clock.start_step()
+    hold_state(run)
+    report.forget_peak_memory(run)
+
+
+def why_skipped(samples: Samples | None, result: UpdateResult | None) -> str:
+    """Why a step made no update; empty if it made one."""
+    if samples is None:
+        return "no group had answers that score differently, after all refills"
+    if result is None:
+        return "no group had a signal: all answers to a prompt scored the same"
+    if result.not_finite and not result.updates:
+        return f"not finite: {result.not_finite}"
+    return ""
+
+
+def finish_step(
+    run: Run, step: int, sampled: StepGroups, samples: Samples | None, result: UpdateResult | None
+) -> Iterator[Event]:
+    """Update the run's progress, report the step, and raise its alerts."""
+    progress = run.progress
+    rollouts = [rollout for group in sampled.all for rollout in group.rollouts]
+    sampled_tokens = sum(rollout.length for rollout in rollouts)
+    prompt_tokens = sum(len(group.prompt_ids) for group in sampled.all)
+    metrics: dict[str, float] = {}
+    if samples is not None:
+        metrics |= report.step_metrics(samples, sampled, result, progress.entropy_bonus)
+    metrics["groups/refilled"] = float(len(sampled.replaced))
+    if sampled.replaced:
+        metrics |= report.sampled_metrics(sampled.all)
+    metrics |= report.task_metrics(run, sampled.all)
+    if sampled.drawing.passed_over:
+        metrics["prompts/passed_over"] = float(sampled.drawing.passed_over)
+    step_time = run.clock.step_seconds
+    drop_state(run)
+    progress.step = step
+    sampled.drawing.finish(sampled.all)
+    progress.tokens += sampled_tokens + prompt_tokens
+    progress.elapsed += step_time
+    metrics["num_tokens"] = float(progress.tokens)
+    metrics |= report.time_metrics(run.clock.phases, step_time, sampled_tokens)
+    metrics["time/others"] = run.clock.others_seconds
+    metrics |= report.memory_metrics(run)
+    run.last_metrics = {name: metrics[name] for name in ("reward", "kl", "loss") if name in metrics}
+    finished = StepFinished(
+        step=step, metrics=metrics, tokens=progress.tokens, elapsed=progress.elapsed
+    )
+    yield finished
+    yield from run.alerts.observe(finished)
+    if sampled.is_short and not run.alerts.is_solving(step):
+        yield raised(step, "refills_exhausted", Finding(
+            severity="warning",
+            explanation=f"After {sampled.refills} refills only {len(sampled.groups)} of "
+            f"{run.config.rollout.prompts} groups had answers that score differently.",
+            remedy="Use harder or easier tasks, larger groups, or more algorithm.refill_rounds.",
+        ))  # fmt: skip
+    yield from end_if_met(run, metrics)
+    yield from check_finite(run, samples, result)
+    yield from give_up_core(run)
+
+
+def end_if_met(run: Run, metrics: Mapping[str, float]) -> Iterator[Event]:
+    """Take in measurements; if `stop_when` holds, this step is the run's last."""
+    progress, text = run.progress, run.config.stop_when
+    if not text or progress.ended_by:
+        return
+    progress.ended_by = StopRule(text).observe(metrics, progress.watched)
+    if progress.ended_by:
+        yield NoteWritten(
+            step=run.step, text=f"stop_when {text!r} holds, so the run ends: {progress.ended_by}"
+        )
+
+
+def check_finite(run: Run, samples: Samples | None, result: UpdateResult | None) -> Iterator[Event]:
+    """Raise an alert for an update that was not finite; end the run after several in a row."""
+    if result is None or not result.not_finite:
+        run.progress.bad_updates = 0
+        return
+    run.progress.bad_updates += 1
+    group = None
+    if result.culprits and samples is not None:
+        group = samples.groups[result.culprits[0]].index
+    culprit = "" if group is None else f" It came from group {group}."
+    remedy = "Lower optimizer.learning_rate; on a GPU try model.dtype float32."
+    if run.policy.dtype == "float16":
+        remedy = "Set model.dtype to bfloat16: float16 holds nothing above 65504."
+    yield raised(run.step, "not_finite", Finding(
+        severity="error",
+        explanation=f"An update was left out because {result.not_finite}; the weights are as "
+        f"before it.{culprit}",
+        remedy=remedy,
+    ), group)  # fmt: skip
+    if run.progress.bad_updates >= MAX_BAD_UPDATES:
+        raise NotFiniteError(
+            f"{MAX_BAD_UPDATES} steps in a row had updates that were not finite "
+            f"({result.not_finite}); the last good checkpoint is in {run.folder}. {remedy}"
+        )
+
+
+def give_up_core(run: Run) -> Iterator[Event]:
+    """Use one thread fewer if other programs keep a core busy, and raise an alert."""
+    given_up = run.thread_guard.check()
+    if given_up is not None:
+        run.threads = given_up.after
+        yield raised(run.step, "busy_machine", Finding(
+            severity="warning", explanation=given_up.explanation, remedy=given_up.remedy,
+            value=given_up.milliseconds, limit=given_up.usual,
+        ))  # fmt: skip

@@ -1,0 +1,161 @@
+"""The trained model and the one it began as, asked the same thing: real processes, a tiny model."""
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.chat.client import Chat, Pair, Said, pair_of
+from app.chat.process import Answering
+from app.jobs.start import new_job
+from app.text.safe_text import cell_len
+from app.tui.app import Workbench
+from app.tui.dialogs.chat import AnswersPanel, ChatScreen, TokenLine, answer_lines
+from app.tui.looks.colours import PALETTES
+from app.tui.preferences import Preferences
+from experiments.reader import StoreReader
+from tests.app import frames
+from tests.app.rest import until
+from tests.engine.runs import settings, write_world
+from tests.patience import until as wait_until
+
+PALETTE = PALETTES["dark"]
+
+
+def made(folder: Path, learning_rate: float) -> Pair:
+    """A run of two steps."""
+    world = folder / "world"
+    world.mkdir(parents=True)
+    config = settings(write_world(world), steps=2, optimizer={"learning_rate": learning_rate})
+    job = new_job(config, db=folder / "s.db")
+    job.train(lambda _: None)
+    job.close()
+    with closing(StoreReader(folder / "s.db")) as reader:
+        return pair_of(reader, "@last", None)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return made(tmp_path_factory.mktemp("trained"), 1e-2)
+
+
+@pytest.fixture
+def chat(trained: Pair) -> Iterator[Chat]:
+    talk = Chat(trained, tokens=8)
+    yield talk
+    talk.close()
+
+
+def test_both_models_answer_and_each_token_has_its_probability_under_both(chat: Chat) -> None:
+    *grown, turn = chat.ask("ab")
+    assert grown
+    assert turn.done
+    assert turn.problem == ""
+    for which in (0, 1):
+        tokens = turn.tokens[which]
+        assert "".join(token.text for token in tokens) == turn.texts[which]
+        assert 1 <= len(tokens) <= 8
+        assert all(token.trained <= 0 and token.before <= 0 for token in tokens)
+    trained, before = turn.tokens
+    # at temperature 0 each model begins with the token that is likeliest for it
+    assert trained[0].trained >= before[0].trained
+    assert before[0].before >= trained[0].before
+    assert trained[0].trained != trained[0].before
+
+
+def test_a_run_that_learned_nothing_answers_as_before(tmp_path: Path) -> None:
+    talk = Chat(made(tmp_path, 0.0), tokens=8)
+    try:
+        *_, turn = talk.ask("ab")
+    finally:
+        talk.close()
+    assert turn.texts[0] == turn.texts[1]
+    # LoRA's B is 0: adapter and base differ in nothing
+    assert [one.trained for one in turn.tokens[0]] == [one.before for one in turn.tokens[0]]
+
+
+def test_an_answer_can_be_stopped_and_the_next_question_is_answered(chat: Chat) -> None:
+    chat.tokens = 100_000
+    answering = chat.ask("ab")
+    next(answering)
+    chat.stop()
+    *_, turn = answering
+    assert turn.done
+    assert turn.problem == ""
+    chat.tokens = 4
+    *_, turn = chat.ask("ab")
+    assert turn.tokens[1]
+
+
+def test_a_stop_is_heard_before_its_question_is_answered() -> None:
+    asked, ask = os.pipe()
+    with os.fdopen(asked, "rb") as questions:
+        process = Answering(questions, io.BytesIO())
+        os.write(ask, b'{"tokens": 8}\n{"stop": true}\n')
+        try:
+            found = process._questions.get(timeout=60)
+            assert found is not None
+            wait_until(lambda: found[1].stop_now)
+        finally:
+            os.close(ask)
+
+
+def test_a_process_that_dies_is_told_and_the_next_question_starts_another(chat: Chat) -> None:
+    list(chat.ask("ab"))
+    (process,) = answering_processes()
+    process.kill()
+    process.wait()
+    *_, turn = chat.ask("ab")
+    assert turn.problem.startswith("the process with the models has ended: ")
+    *_, turn = chat.ask("ab")
+    assert turn.problem == ""
+    assert turn.texts[0]
+
+
+def answering_processes() -> list[psutil.Process]:
+    children = psutil.Process().children()
+    return [child for child in children if "app.chat.process" in child.cmdline()]
+
+
+async def test_the_screen_asks_both_and_shows_a_tokens_probabilities(trained: Pair) -> None:
+    store = Path(trained.trained.model.adapter or "").parents[3] / "s.db"
+    app = Workbench(store, preferences=Preferences(), first=lambda: ChatScreen(trained))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(app, lambda: isinstance(app.screen, ChatScreen))
+        await pilot.pause()
+        assert "What the trained model answers appears here." in frames.text(app)
+        assert "█ likelier since training  █ less likely   ⇥ → go to a token" in frames.text(app)
+        await pilot.press("a", "b", "enter")
+        panels = app.screen.query(AnswersPanel)
+        await until(app, lambda: all(panel.tokens for panel in panels))
+        assert "green" not in frames.text(app)
+        await pilot.press("shift+tab", "left")
+        frames.check(app)
+        last = panels.last().tokens[-1]
+        line = app.screen.query_one(TokenLine)
+        text = "".join(piece for piece, _ in line.paint(80, 1)[0])
+        assert text.startswith("“")
+        assert "trained" in text
+        assert "before" in text
+        assert last == panels.last().tokens[panels.last().cursor or 0]
+        await pilot.press("escape")
+        await until(app, lambda: not isinstance(app.screen, ChatScreen))
+    wait_until(lambda: not answering_processes())
+
+
+@given(
+    st.lists(st.text(min_size=1, max_size=9), max_size=30), st.integers(2, 40),
+    st.integers(0, 29),
+)  # fmt: skip
+def test_no_line_of_an_answer_is_wider_than_its_panel(
+    texts: list[str], width: int, cursor: int
+) -> None:
+    tokens = [Said(text, -1.0, -1.0 - place) for place, text in enumerate(texts)]
+    for line in answer_lines(tokens, cursor, width, PALETTE):
+        assert sum(cell_len(piece) for piece, _ in line) <= width

@@ -1,0 +1,287 @@
+"""Which runs Compare and Runs begin with, and how others are chosen: sweeps, filters, keys."""
+
+import re
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.tui.app import Workbench
+from app.tui.messages import RunOpened
+from app.tui.screens.compare import CompareScreen
+from app.tui.screens.compare.panels import RunsPanel, SettingsPanel
+from app.tui.screens.compare.pick import Item, Picker, Picking, PickList
+from app.tui.screens.runs import RunsScreen
+from tests.app import frames
+from tests.app.compared import opened, refs_of, settled, sweep_of_rates, two_runs, workbench
+from tests.app.rest import until
+from tests.app.stored import record, run_events
+
+SIZES = [(80, 24), (120, 40), (160, 48), (200, 60)]
+RATES = {f"rates-{number}" for number in range(1, 7)}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs rates-1 to -6 of one sweep, other-1 and -2 of another of its name, lone-wolf of none."""
+    return sweep_of_rates(tmp_path_factory.mktemp("sweep"))
+
+
+async def watch(app: Workbench, pilot: Pilot[int], name: str) -> None:
+    app.post_message(RunOpened(name))
+    await until(app, lambda: "▌3 Watch▐" in frames.text(app), app.frame_now)
+    await pilot.pause()
+
+
+async def on_compare(app: Workbench, pilot: Pilot[int], *keys: str) -> CompareScreen:
+    await pilot.press("5", *keys)
+    await pilot.pause()
+    screen = app.screen
+    assert isinstance(screen, CompareScreen)
+    await until(app, lambda: screen.view.charts is not None)
+    return screen
+
+
+def names(screen: CompareScreen) -> list[str]:
+    return [run.name for run in screen.view.runs]
+
+
+def picking(app: Workbench) -> Picking:
+    return app.screen.query_one(PickList).picking
+
+
+# -- the open run -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_compare_begins_with_the_open_run(store: Path, size: tuple[int, int]) -> None:
+    app = workbench(store)
+    async with app.run_test(size=size) as pilot:
+        await watch(app, pilot, "rates-2")
+        screen = await on_compare(app, pilot)
+        assert names(screen) == ["rates-2"]
+        assert "Only rates-2 is shown." in frames.frame(app)[1]
+        frames.check(app)
+        await pilot.press("plus")
+        await pilot.pause()
+        chosen = picking(app).chosen
+        assert chosen is not None
+        assert (chosen.text, picking(app).marks) == ("rates-2", (chosen.value,))
+        row = next(line for line in frames.frame(app) if "▸✓ rates-2" in line)
+        assert "seed 1" in row
+        frames.check(app)
+
+
+async def test_another_run_that_is_opened_takes_the_place_of_one_alone(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await watch(app, pilot, "rates-2")
+        await on_compare(app, pilot)
+        await watch(app, pilot, "lone-wolf")
+        screen = await on_compare(app, pilot)
+        await until(app, lambda: names(screen) == ["lone-wolf"])
+
+
+async def test_an_opened_run_leaves_a_comparison_as_it_is(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot, refs_of(store)[:2])
+        await watch(app, pilot, "lone-wolf")
+        assert await on_compare(app, pilot) is screen
+        assert names(screen) == ["other-1", "other-2"]
+
+
+async def test_runs_that_are_asked_for_are_not_replaced_by_the_open_one(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await watch(app, pilot, "lone-wolf")
+        screen = await opened(app, pilot, refs_of(store)[:2])
+        await settled(pilot, screen)
+        assert names(screen) == ["other-1", "other-2"]
+
+
+async def test_a_run_that_was_removed_does_not_come_back(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await watch(app, pilot, "rates-2")
+        screen = await on_compare(app, pilot)
+        await pilot.press("x")
+        await settled(pilot, screen)
+        assert "No runs to compare yet" in frames.text(app)
+
+
+async def test_the_cursor_of_runs_is_on_the_run_that_was_opened(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await watch(app, pilot, "rates-2")
+        await pilot.press("1")
+        screen = app.screen
+        assert isinstance(screen, RunsScreen)
+        assert screen.view.chosen is not None
+        assert screen.view.chosen.name == "rates-2"
+        # the cursor stays where it is moved to, until another run is opened
+        await pilot.press("home", "3", "1")
+        assert screen.view.chosen.name == "lone-wolf"
+        await watch(app, pilot, "other-1")
+        await pilot.press("1")
+        assert screen.view.chosen.name == "other-1"
+
+
+# -- a whole sweep ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("keys", [("5", "asterisk"), ("5", "plus", "asterisk", "enter"),
+                                  ("1", "asterisk", "d")])  # fmt: skip
+async def test_a_sweep_is_compared_with_few_keys_and_the_verdict_is_first(
+    store: Path, keys: tuple[str, ...], size: tuple[int, int]
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=size) as pilot:
+        await watch(app, pilot, "rates-2")
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause()
+        await until(app, lambda: "▌5 Compare▐" in frames.text(app))
+        screen = app.screen
+        assert isinstance(screen, CompareScreen)
+        await until(app, lambda: set(names(screen)) == RATES)
+        await settled(pilot, screen)
+        said = " ".join(line.strip() for line in frames.frame(app)[1:4])
+        assert "▸ learning_rate 0.0001 (3 seeds) is better than learning_rate 1e−05 (3 s" in said
+        assert "p < .001" in said
+        assert screen.view.bands
+        assert screen.view.page == "ranking"
+        frames.check(app)
+
+
+async def test_a_sweep_is_marked_on_runs_and_unmarked(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await watch(app, pilot, "rates-2")
+        await pilot.press("1", "asterisk")
+        screen = app.screen
+        assert isinstance(screen, RunsScreen)
+        assert {run.name for run in screen.view.picked} == RATES
+        await pilot.press("asterisk")
+        assert not screen.view.marks
+        await pilot.press("home", "asterisk")
+        assert not screen.view.marks
+        assert "lone-wolf is part of no sweep" in app.said[-1].text
+
+
+async def test_the_newest_sweep_is_compared_where_a_run_has_none(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await watch(app, pilot, "lone-wolf")
+        screen = await on_compare(app, pilot)
+        assert "Only lone-wolf is shown." in frames.text(app)
+        assert "* the newest sweep." in frames.text(app)
+        await pilot.press("asterisk")
+        await until(app, lambda: set(names(screen)) == RATES)
+
+
+async def test_without_a_sweep_compare_says_so(tmp_path: Path) -> None:
+    record(tmp_path / "runs.db", run_events(steps=2), name="lone-wolf")
+    app = workbench(tmp_path / "runs.db")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await watch(app, pilot, "lone-wolf")
+        screen = await on_compare(app, pilot, "asterisk")
+        await pilot.pause()
+        assert names(screen) == ["lone-wolf"]
+        assert app.said[-1].text == "No run is part of a sweep; + adds runs one by one."
+
+
+# -- the list to pick from ----------------------------------------------------------------------
+
+
+async def test_the_list_of_runs_is_filtered_as_runs_is(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(app, pilot, refs_of(store)[:2])
+        await pilot.press("plus", "slash", *"seed:1 cfg.optimizer.learning_rate>0.00005")
+        await until(app, lambda: [one.text for one in picking(app).shown] == ["rates-5"])
+        await pilot.press("backspace", *["left"] * 3, *"<")
+        await pilot.press("enter", "escape")
+        assert isinstance(app.screen, CompareScreen)
+
+
+async def test_a_wrong_filter_says_what_is_wrong(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(app, pilot, refs_of(store)[:2])
+        await pilot.press("plus", "slash", *"status:done")
+        await until(app, lambda: "there is no status 'done'" in frames.text(app))
+        frames.check(app)
+        assert not picking(app).shown
+        await pilot.press(*["backspace"] * 11)
+        await until(app, lambda: len(picking(app).shown) == 9)
+        assert len(picking(app).marks) == 2
+
+
+async def test_the_cursor_of_the_list_moves_by_lines_pages_and_to_both_ends(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(app, pilot, refs_of(store)[:2])
+        await pilot.press("plus")
+        assert isinstance(app.screen, Picker)
+        for key, place in (("home", 0), ("down", 1), ("end", 8), ("up", 7), ("pageup", 0),
+                           ("pagedown", 8), ("home", 0)):  # fmt: skip
+            await pilot.press(key)
+            assert picking(app).cursor == place
+            assert re.findall(r"▸[ ✓] (\S+-\S+)", frames.text(app)) == [
+                picking(app).shown[place].text
+            ]
+
+
+def test_a_sweep_is_marked_as_one_and_marks_keep_their_order() -> None:
+    items = [Item(name, name, sweep=sweep) for name, sweep in
+             (("a", 1), ("b", None), ("c", 1), ("d", 2))]  # fmt: skip
+    start = Picking(marks=("c",)).showing(items)
+    assert start.cursor == 2
+    both = start.swept()
+    assert both.marks == ("c", "a")
+    assert both.swept().marks == ()
+    assert both.moved(-1).swept() == both.moved(-1)  # b is of no sweep
+    assert both.moved(1).toggled().marks == ("c", "a", "d")
+    # the run that the list begins with is not compared with a sweep of others
+    assert Picking(marks=("b",)).showing(items).moved(1).swept().marks == ("a", "c")
+    assert Picking(marks=("b", "d")).showing(items).moved(1).swept().marks == ("b", "d", "a", "c")
+
+
+# -- rooms --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+async def test_names_and_values_of_two_runs_are_not_cut(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    app = workbench(two_runs(tmp_path))
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(app, pilot)
+        settings = screen.query_one(SettingsPanel)
+        shown = [strip.text for strip in settings._strips]
+        assert not any("…" in line for line in shown)
+        assert any("calm-otter" in line and "brave-fox" in line for line in shown)
+        # a row for each of two settings, none is left blank
+        assert settings.size.height == screen.query_one(RunsPanel).size.height == 2 + 1 + 2
+        await pilot.press("s")
+        await settled(pilot, screen)
+        rows = size[1] // 4
+        assert settings.size.height == 2 + 1 + rows
+        assert [path for path, _, differs in screen.view.settings() if differs] == [
+            path for path, _, _ in screen.view.settings()[:2]
+        ]
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+async def test_columns_have_marks_alone_where_names_would_be_cut(
+    store: Path, size: tuple[int, int]
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=size) as pilot:
+        await opened(app, pilot)
+        shown = [strip.text for strip in app.screen.query_one(SettingsPanel)._strips]
+        assert "…" not in "".join(shown)
+        assert ("lone-wolf" in shown[1]) == ("rates-1" in shown[1])
+        frames.check(app)

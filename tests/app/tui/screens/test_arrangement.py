@@ -1,0 +1,204 @@
+"""Panels are resized and hidden by keys, within the terminal, and as they were left."""
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.feed.stored import StoreFeed
+from app.tui.app import Workbench
+from app.tui.preferences import Preferences
+from app.tui.screens.base import WorkbenchScreen
+from app.tui.widgets.panel import Panel
+from tests.app import frames
+from tests.app.rest import until
+from tests.app.stored import record, run_events
+from tests.patience import PATIENCE
+
+LARGER, SMALLER = "right_parenthesis", "left_parenthesis"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("arranged") / "runs.db"
+    for name in ("heron", "otter"):
+        record(path, run_events(steps=6), name=name)
+    return path
+
+
+def opened(store: Path, mode: str = "watch", preferences: Preferences | None = None) -> Workbench:
+    feed = StoreFeed(store, "otter")
+    assert feed.caught_up.wait(PATIENCE)
+    return Workbench(store, feed=feed, mode=mode, preferences=preferences or Preferences())
+
+
+def panel(app: Workbench, name: str) -> Panel:
+    return app.screen.query_one(f"#{name}", Panel)
+
+
+def widths(app: Workbench, *names: str) -> list[int]:
+    return [panel(app, name).region.width for name in names]
+
+
+async def shown(app: Workbench, pilot: Pilot[int], *names: str) -> None:
+    """Wait until exactly these panels are on a whole screen."""
+
+    def settled() -> bool:
+        screen = app.screen
+        assert isinstance(screen, WorkbenchScreen)
+        return {one.id for one in screen.panels() if one.framed and one.region.area} == set(names)
+
+    await until(app, settled, app.frame_now)
+    await pilot.pause()
+    frames.check(app)
+
+
+async def press(app: Workbench, pilot: Pilot[int], name: str, *keys: str) -> None:
+    panel(app, name).focus()
+    await pilot.press(*keys)
+    await pilot.pause()
+    app.frame_now()
+    await pilot.pause()
+
+
+async def test_a_panel_grows_by_what_its_neighbour_loses_until_that_is_at_its_least(
+    store: Path,
+) -> None:
+    app = opened(store)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await shown(app, pilot, "curves", "answers", "groups", "alerts")
+        curves, answers, groups = widths(app, "curves", "answers", "groups")
+        assert curves + answers + groups == 160
+        await press(app, pilot, "answers", SMALLER)  # groups, on its right, gets 4 columns
+        assert widths(app, "curves", "answers", "groups") == [curves, answers - 4, groups + 4]
+        await press(app, pilot, "answers", LARGER)
+        assert widths(app, "curves", "answers", "groups") == [curves, answers, groups]
+        await press(app, pilot, "groups", *[LARGER] * 30)  # the last one takes from the left
+        assert widths(app, "curves", "answers", "groups") == [curves, 24, 160 - curves - 24]
+        await press(app, pilot, "curves", LARGER)
+        assert widths(app, "curves") == [curves + 4]
+        height = panel(app, "alerts").region.height
+        await press(app, pilot, "alerts", LARGER)
+        assert panel(app, "alerts").region.height == height + 2
+        frames.check(app)
+        await press(app, pilot, "groups", "z")
+        assert widths(app, "groups") == [160]
+        await press(app, pilot, "groups", "z", "Z")
+        assert widths(app, "curves", "answers", "groups") == [curves, answers, groups]
+        assert panel(app, "alerts").region.height == height
+
+
+async def test_sizes_are_remembered_for_each_size_of_terminal(store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    app = opened(store, preferences=Preferences(path))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await shown(app, pilot, "curves", "answers", "groups", "alerts")
+        await press(app, pilot, "curves", LARGER, LARGER)
+        large = widths(app, "curves")
+        await pilot.resize_terminal(120, 40)
+        await shown(app, pilot, "curves", "answers", "groups", "alerts")
+        usual = widths(app, "curves")
+    app = opened(store, preferences=Preferences(path))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await shown(app, pilot, "curves", "answers", "groups", "alerts")
+        assert widths(app, "curves") == large
+    app = opened(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shown(app, pilot, "curves", "answers", "groups", "alerts")
+        assert widths(app, "curves") == usual
+
+
+async def test_a_hidden_panel_leaves_its_room_and_a_key_that_brings_it_back(
+    store: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "settings.json"
+    app = opened(store, preferences=Preferences(path))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await shown(app, pilot, "curves", "answers", "groups", "alerts")
+        await press(app, pilot, "groups", "X")
+        await shown(app, pilot, "curves", "answers", "alerts")
+        assert sum(widths(app, "curves", "answers")) == 160
+        assert "Z show groups" in frames.text(app)
+        await press(app, pilot, "answers", "X")
+        await shown(app, pilot, "curves", "alerts")
+        assert widths(app, "curves") == [160]
+        assert app.screen.focused in (panel(app, "curves"), panel(app, "alerts"))
+    app = opened(store, preferences=Preferences(path))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shown(app, pilot, "curves", "alerts")
+        assert "Z show groups, answers" in frames.text(app)
+        await press(app, pilot, "curves", "Z")
+        await shown(app, pilot, "curves", "answers", "groups", "alerts")
+        assert "Z show" not in frames.text(app)
+
+
+async def test_what_is_left_of_a_row_fills_it(store: Path) -> None:
+    app = opened(store)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await shown(app, pilot, "curves", "answers", "groups", "alerts")
+        await press(app, pilot, "answers", "X")
+        await shown(app, pilot, "curves", "groups", "alerts")
+        assert sum(widths(app, "curves", "groups")) == 160
+
+
+async def test_the_last_panel_stays(store: Path) -> None:
+    app = opened(store)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await shown(app, pilot, "curves", "answers", "groups", "alerts")
+        for name in ("groups", "answers", "alerts", "curves"):
+            await press(app, pilot, name, "X")
+        await shown(app, pilot, "curves")
+        await press(app, pilot, "curves", LARGER)  # nothing to take room from
+        assert widths(app, "curves") == [160]
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "others"),
+    [
+        ("runs", "preview", {"table"}),
+        ("new_run", "about", {"settings", "cost", "recipe", "prompts"}),
+        ("rollouts", "why", {"groups", "answer"}),
+        ("compare", "page", {"curves", "runs", "settings"}),
+    ],
+)
+async def test_every_screen_has_the_keys(
+    mode: str, name: str, others: set[str], store: Path
+) -> None:
+    app = opened(store, "runs" if mode == "compare" else mode)
+    async with app.run_test(size=(160, 48)) as pilot:
+        if mode == "compare":
+            await shown(app, pilot, "table", "preview")
+            await pilot.press("home", "space", "space", "d")
+        await shown(app, pilot, name, *others)
+        before = panel(app, name).region.size
+        await press(app, pilot, name, LARGER)
+        grown = panel(app, name).region.size
+        assert grown.area > before.area
+        await press(app, pilot, name, "Z")
+        assert panel(app, name).region.size == before
+        await press(app, pilot, name, "X")
+        await shown(app, pilot, *others)
+        assert f"Z show {name}" in frames.text(app)
+        await press(app, pilot, next(iter(others)), "Z")
+        await shown(app, pilot, name, *others)
+
+
+async def test_a_page_of_new_run_that_was_hidden_comes_back_with_its_key(store: Path) -> None:
+    app = opened(store, "new_run")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shown(app, pilot, "settings", "about", "cost", "recipe")
+        for name in ("cost", "about", "recipe"):
+            await press(app, pilot, name, "X")
+        await shown(app, pilot, "settings")
+        assert widths(app, "settings") == [120]
+        await press(app, pilot, "settings", "o")
+        await shown(app, pilot, "settings", "cost")
+
+
+async def test_preferences_of_another_kind_are_left_out(store: Path) -> None:
+    preferences = Preferences()
+    preferences.remember(panels={"watch": {"hidden": ["nothing", 3], "wide": {"curves": "x"}}})
+    app = opened(store, preferences=preferences)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await shown(app, pilot, "curves", "answers", "groups", "alerts")
+        assert widths(app, "curves") == [78]

@@ -1,0 +1,240 @@
+"""Dialogues on Watch as they happen, and on Rollouts turn by turn."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.tui.app import Workbench
+from app.tui.looks.colours import PALETTES, style
+from app.tui.screens.rollouts import RolloutsScreen
+from app.tui.screens.rollouts.panels import AnswerPanel
+from app.tui.widgets.lanes import lane_lines
+from grpo_engine import events as ev
+from tests.app import dialogues, frames
+from tests.app.frames import LOOKS, SIZES
+from tests.app.script import FIRST_WALL_TIME
+from tests.app.stored import record
+from tests.app.tui.screens.test_rollouts import opened, workbench
+from tests.app.tui.screens.test_watch import settle
+from tests.app.tui.screens.test_watch import workbench as watching
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "runs.db"
+    record(path, dialogues.run_events())
+    return path
+
+
+@pytest.fixture
+def at_rest(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The board's clock stands seven seconds before the screen's."""
+    monkeypatch.setattr("experiments.board.time.time", lambda: FIRST_WALL_TIME - 7)
+    return iter(())
+
+
+def test_replies_and_tool_calls_are_dim() -> None:
+    palette = PALETTES["dark"]
+    game, sums = dialogues.groups()
+    for one, reply in ((game.rollouts[0], "‹lower›"), (sums.rollouts[0], "⚙ calculator(17*23)")):
+        spans = [span for line in lane_lines(one, 80, 3, palette, 1.0) for span in line]
+        assert {look for text, look in spans if reply in text} == {style(palette.label)}
+        own = {look for text, look in spans if text.strip() in ("62", "391")}
+        assert own == {style(palette.text)}
+
+
+async def at(app: Workbench, pilot: Pilot[int], group: int, answer: int) -> RolloutsScreen:
+    return await opened(app, pilot, step=2, group=group, answer=answer)
+
+
+def lines(app: Workbench) -> list[str]:
+    return frames.text(app).splitlines()
+
+
+@pytest.mark.usefixtures("at_rest")
+@pytest.mark.parametrize(("size", "theme"), LOOKS)
+async def test_turns_are_shown_as_they_happen(
+    size: tuple[int, int], theme: str, tmp_path: Path
+) -> None:
+    app = watching(dialogues.sampling(), tmp_path, theme)
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot, app)
+        frames.check(app)
+        text = frames.text(app)
+        assert "56▪" in text
+        assert "53 ⚙ 7.0s" in text  # who waits, and for how long
+        assert "⚙ 1 waits" in text
+        assert "75 [failed]" in text
+        if size[0] > 80:
+            assert "2 wait for an environment" in text  # of both prompts
+            await pilot.press("n")
+            await settle(pilot, app)
+            assert "⚙ calculator(17*23) → 391" in frames.text(app)
+            assert "tool_call" not in frames.text(app)
+        frames.check(app)
+
+
+@pytest.mark.parametrize(("size", "theme"), LOOKS)
+async def test_frames_are_whole_with_every_answer_folded_and_unfolded(
+    size: tuple[int, int], theme: str, store: Path
+) -> None:
+    app = workbench(store, theme)
+    async with app.run_test(size=size) as pilot:
+        for group in (0, 1):
+            for answer in range(4):
+                screen = await at(app, pilot, group, answer)
+                frames.check(app)
+                await pilot.press("space", "end")
+                frames.check(app)
+                await pilot.press("space", "pageup")
+                assert screen.view.token in screen.view.places
+                frames.check(app)
+
+
+async def test_the_turn_at_the_cursor_is_open_with_reply_info_and_reward(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await at(app, pilot, 0, 0)
+        text = frames.text(app)
+        assert "▾ turn 1 of 4, 2 tokens" in text
+        assert "‹higher›" in text
+        assert "Guess: guesses 1   3 ms" in text
+        assert "▸  2  75 ‹lower›" in text
+        folded = next(line for line in lines(app) if "▸  4  56" in line)
+        assert "reward .7" in folded  # 1 - .1 × 3 guesses before it
+        await pilot.press("pagedown", "pagedown", "pagedown", "pagedown")
+        assert screen.view.token == 12
+        opened_last = next(line for line in lines(app) if "▾ turn 4 of 4" in line)
+        assert "reward .7" in opened_last
+        assert "▸  1  50 ‹higher›" in frames.text(app)
+        await pilot.press("space")
+        assert frames.text(app).count("▾ turn") == 4
+        assert "▸  " not in frames.text(app)
+
+
+async def test_numbers_of_a_token_that_do_not_fit_are_counted_and_zoom_shows_more(
+    store: Path,
+) -> None:
+    app = workbench(store)
+
+    def hidden() -> int:
+        found = re.search(r"… (\d+) more lines; z makes room", frames.text(app))
+        return int(found[1]) if found else 0
+
+    async with app.run_test(size=(80, 24)) as pilot:
+        await at(app, pilot, 0, 0)
+        before = hidden()
+        assert before >= 2  # the line that says so takes the place of one
+        await pilot.press("z")
+        await pilot.pause()
+        assert hidden() < before
+
+
+async def test_the_cursor_walks_over_the_models_tokens_only(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await at(app, pilot, 0, 0)
+        seen = [screen.view.token]
+        for _ in range(9):
+            await pilot.press("right")
+            seen.append(screen.view.token)
+        # two tokens a turn, and two of the reply in between
+        assert seen == [0, 1, 4, 5, 8, 9, 12, 13, 13, 13]
+        text = frames.text(app)
+        assert "token 8 of 8" in text
+        # of replies the probabilities differ by e^6
+        (times,) = re.findall(r"(\S+) times as", text)
+        assert float(times) < 2
+        await pilot.press("left", "left", "left")
+        assert screen.view.token == 8
+        assert screen.view.at_token(7).token == 5  # of a reply: the token before it
+
+
+async def test_the_moments_of_a_run_are_never_a_reply(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await at(app, pilot, 0, 0)
+        for _ in range(12):
+            await pilot.press("f")
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            assert screen.view.token in screen.view.places
+
+
+async def test_a_failed_environment_says_why_in_its_turn_and_beside_the_reward(
+    store: Path,
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await at(app, pilot, 0, 2)
+        await pilot.press("pagedown")
+        text = frames.text(app)
+        assert text.count("took longer than") == 2
+        assert "environment failed" in text
+        head = next(line for line in lines(app) if "▾ turn 2 of 2" in line)
+        assert "failed" in head
+
+
+async def test_a_click_on_a_folded_turn_opens_it(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await at(app, pilot, 0, 0)
+        panel = screen.query_one(AnswerPanel)
+        row = next(y for y, line in enumerate(lines(app)) if "▸  3  62" in line)
+        await pilot.click(panel, offset=(9, row - panel.region.y))
+        assert screen.view.token == 8
+        assert "▾ turn 3 of 4" in frames.text(app)
+        row = next(y for y, line in enumerate(lines(app)) if "62∅" in line)
+        await pilot.click(panel, offset=(3, row - panel.region.y))
+        assert screen.view.token == 9  # its end token
+
+
+async def test_search_finds_the_names_of_tools(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await at(app, pilot, 0, 0)
+
+        async def at_once() -> None:
+            """Search without waiting for the next key."""
+
+        screen.typing_pause = at_once
+        screen.find("calculator(1/0)")
+        await app.workers.wait_for_complete()
+        assert {(hit.group_index, hit.index) for hit in screen.view.hits} == {(1, 2)}
+
+
+async def test_a_dialogue_without_token_numbers_is_told_by_its_turns(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    events = (e for e in dialogues.run_events(1) if not isinstance(e, ev.TokensScored))
+    record(path, events, record={"tokens": "none"})
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(app, pilot, step=1, group=0, answer=0)
+        await pilot.press("space", "right", "pagedown")
+        text = frames.text(app)
+        assert "▾ turn 4 of 4" in text
+        assert "‹higher›" in text
+        frames.check(app)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_hostile_replies_reach_no_terminal(size: tuple[int, int], tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    evil = "\x1b]0;title\x07\u202e\x00[link=x]y[/]" + "long" * 30_000
+    turn = dialogues.Turn(evil, evil, 1.0, {evil[:40]: evil}, evil, evil[:40])
+    one = dialogues.group(0, "?", [([turn, turn], "environment_error")])
+    record(path, iter([
+        *list(dialogues.run_events(1))[:2], ev.GroupScored(step=1, group=one),
+        ev.TokensScored(step=1, group=0, origin="train", numbers=dialogues.token_numbers(one)),
+        ev.StepFinished(step=1, metrics={}, tokens=1, elapsed=1.0),
+    ]))  # fmt: skip
+    app = workbench(path)
+    async with app.run_test(size=size) as pilot:
+        await opened(app, pilot, step=1, group=0, answer=0)
+        for key in ("space", "end", "pageup", "space"):
+            frames.check(app)
+            await pilot.press(key)
+        frames.check(app)

@@ -1,0 +1,295 @@
+"""The lab: what other settings would have done to a range of steps, a step or a group."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.feed.stored import StoreFeed
+from app.inspector.lab import KNOBS, Effect, together, what_if
+from app.text.numbers import short
+from app.tui.app import Workbench
+from app.tui.preferences import Preferences
+from app.tui.screens.new_run import NewRunScreen
+from app.tui.screens.rollouts import RolloutsScreen
+from app.tui.screens.rollouts.lab.lines import NO_TOKENS
+from app.tui.screens.rollouts.lab.screen import LabScreen
+from app.tui.screens.rollouts.lab.study import read_step, spread
+from app.tui.screens.rollouts.lab.view import LabView, name_of
+from app.tui.screens.rollouts.load import load_step, run_facts
+from experiments.reader import StoreReader
+from experiments.record.recorder import Recorder
+from grpo_engine import events as ev
+from grpo_engine.config.parse import build
+from grpo_engine.config.recipes import Recipe, recipe
+from tests.app import frames
+from tests.app.frames import LOOKS
+from tests.app.rest import until
+from tests.app.script import CONFIG
+from tests.app.stored import record, run_events
+from tests.patience import PATIENCE
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "runs.db"
+    record(path)
+    return path
+
+
+def workbench(store: Path, theme: str = "dark") -> Workbench:
+    preferences = Preferences()
+    preferences.remember(theme=theme)
+    feed = StoreFeed(store, "@last")
+    assert feed.caught_up.wait(PATIENCE)
+    return Workbench(store, feed=feed, mode="watch", preferences=preferences)
+
+
+async def opened(app: Workbench, pilot: Pilot[int]) -> LabScreen:
+    """Go from Watch to the lab."""
+    await pilot.press("4")
+    await until(
+        app, lambda: isinstance(app.screen, RolloutsScreen) and bool(app.screen.view.groups)
+    )
+    await pilot.press("v")
+    return await computed(app, pilot)
+
+
+async def computed(app: Workbench, pilot: Pilot[int]) -> LabScreen:
+    """Wait until all numbers are on the screen."""
+
+    def done() -> bool:
+        view = app.screen.view if isinstance(app.screen, LabScreen) else None
+        return view is not None and not view.wanted and set(view.recipes) <= set(view.here)
+
+    await until(app, done)
+    await pilot.pause()
+    assert isinstance(app.screen, LabScreen)
+    return app.screen
+
+
+def over_all_steps(store: Path, how: Recipe) -> tuple[float | None, ...]:
+    with closing(StoreReader(store)) as reader:
+        facts = run_facts(reader, 1)
+        shown = load_step(reader, facts, None)
+        parts = (read_step(reader, shown, step)[0] for step in shown.steps)
+        return together(what_if(one, how, facts.recipe).effect() for one in parts).measures
+
+
+BETA = recipe("grpo", passes=2, beta=0.1)
+
+
+async def test_what_another_beta_would_have_changed_is_five_keys_from_watch(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        # 4, v, enter, the typed .1 and enter
+        await opened(app, pilot)
+        await pilot.press("enter", "full_stop", "1", "enter")
+        await computed(app, pilot)
+        text = frames.text(app)
+        assert "steps 1 to 6" in text
+        before, after = over_all_steps(store, replace(BETA, beta=0.04)), over_all_steps(store, BETA)
+        row = next(line for line in text.splitlines() if "● beta 0.1" in line)
+        run = next(line for line in text.splitlines() if "○ the run" in line)
+        assert row.strip("│").split()[-1] == short(after[3])
+        assert run.strip("│").split()[-1] == short(before[3])
+        assert short(before[3]) != short(after[3])
+        assert "Later steps would have" in text
+
+
+def unfinished(steps: int) -> Iterator[ev.Event]:
+    """A run of which the next step is being trained: scored, without token numbers."""
+    following = False
+    for event in run_events(steps=steps + 1):
+        if following and isinstance(event, ev.TokensScored | ev.StepFinished):
+            return
+        following |= isinstance(event, ev.StepFinished) and event.step == steps
+        yield event
+
+
+async def test_a_live_run_is_asked_with_the_same_keys(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    recorder = Recorder(path)
+    handle = recorder.start_run(build(CONFIG), name="otter")
+    for event in unfinished(3):
+        handle.put(event)
+    handle.flush()
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        lab = await opened(app, pilot)
+        await pilot.press("enter", "full_stop", "1", "enter")
+        await computed(app, pilot)
+        assert lab.shown.steps == (1, 2, 3, 4)
+        # the step that is being trained has no token numbers: it is not in the curves
+        assert list(lab.shown.curve(lab.shown.recipe)) == [1, 2, 3]
+        effect = lab.shown.effect(lab.shown.recipe)
+        assert effect is not None
+        assert effect.lacks == frozenset()
+        assert "● beta 0.1" in frames.text(app)
+    handle.close()
+    recorder.close()
+
+
+async def test_a_run_without_token_numbers_says_so_at_the_top_and_how_they_are_recorded(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=2), record={"tokens": "none"})
+    app = workbench(path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await opened(app, pilot)
+        await computed(app, pilot)
+        top = " ".join(line.split("││")[1].strip("│ ") for line in frames.frame(app)[1:4])
+        assert top == NO_TOKENS
+        frames.check(app)
+
+
+@pytest.mark.parametrize(("size", "theme"), LOOKS)
+async def test_every_scope_is_whole_at_every_size_and_theme(
+    size: tuple[int, int], theme: str, store: Path
+) -> None:
+    app = workbench(store, theme)
+    async with app.run_test(size=size) as pilot:
+        await opened(app, pilot)
+        await pilot.press("right", "a", "down", "right")
+        for words in ("steps 1 to 6", "step 6", "group 1 of step 6"):
+            await computed(app, pilot)
+            frames.check(app)
+            assert words in frames.text(app)
+            await pilot.press("s")
+
+
+async def test_a_group_shows_its_answers_before_and_after(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        lab = await opened(app, pilot)
+        await pilot.press(*["down"] * (list(KNOBS).index("clip_low") - 1), "right", "right")
+        await pilot.press("s", "s")
+        await computed(app, pilot)
+        text = frames.text(app)
+        assert "was 0.2" in text
+        view, group = lab.shown, lab.shown.group
+        assert group is not None
+        push = view.here[view.recipe].answers(group.index)[0].push
+        assert short(abs(push), 3) in next(line for line in text.splitlines() if "│ a " in line)
+        assert "would " in text
+        await pilot.press("J")
+        assert lab.shown.row == 1
+        await pilot.press("K", "K")
+        assert lab.shown.row == 3
+        await pilot.press("backspace")
+        await computed(app, pilot)
+        assert lab.shown.recipe == view.base
+
+
+async def test_a_typed_range_is_looked_at_alone(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        lab = await opened(app, pilot)
+        await pilot.press("r", "2", "minus", "4", "enter")
+        await computed(app, pilot)
+        assert lab.shown.steps == (2, 3, 4)
+        assert "steps 2 to 4" in frames.text(app)
+        await pilot.press("r", "9", "enter")
+        await pilot.pause()
+        assert lab.shown.steps == (2, 3, 4)
+        await pilot.press("r", "enter")
+        await computed(app, pilot)
+        assert list(lab.shown.steps) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_variants_stand_beside_each_other(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        lab = await opened(app, pilot)
+        await pilot.press("right", "a", "right", "a", "down", "right", "a", "a")
+        await computed(app, pilot)
+        assert [name_of(one, lab.shown.base) for one in lab.shown.variants] == [
+            "beta 0.1", "beta 0.3", "clip_low 0.3, beta 0.3", "clip_low 0.3, beta 0.3",
+        ]  # fmt: skip
+        rows = [line for line in frames.text(app).splitlines() if "●" in line or "○" in line]
+        assert len(rows) == 5
+        assert "variant 4 of 4" in frames.text(app)
+        await pilot.press("x", "[", "[")
+        assert (len(lab.shown.variants), lab.shown.chosen) == (3, 0)
+        await pilot.press("x", "x", "x")
+        assert lab.shown.variants == (lab.shown.base,)
+
+
+async def test_what_stored_numbers_cannot_tell_is_refused_and_a_clone_can_train_it(
+    store: Path,
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        lab = await opened(app, pilot)
+        await pilot.press("enter", *"temperature", "equals_sign", "2", "enter")
+        await pilot.pause()
+        told = [one.message for one in app._notifications]
+        assert any("do not determine what another temperature" in words for words in told)
+        assert lab.shown.recipe == lab.shown.base
+        await pilot.press("enter", *"recipe", "equals_sign", *"dapo", "space", *"beta", "space",
+                          "full_stop", "1", "enter")  # fmt: skip
+        await computed(app, pilot)
+        await pilot.press("c")
+        await until(app, lambda: isinstance(app.screen, NewRunScreen)
+                    and app.screen.view.origin.kind == "clone")  # fmt: skip
+        screen = app.screen
+        assert isinstance(screen, NewRunScreen)
+        algorithm = screen.view.form.config().algorithm
+        assert (algorithm.recipe, algorithm.beta) == ("dapo", 0.1)
+        assert screen.view.form.config().rollout.temperature == 1.0
+
+
+def test_a_group_left_out_of_the_update_has_no_token_numbers(store: Path) -> None:
+    # as where old log-probabilities are computed before the rows to train are chosen
+    update = ev.UpdateTotals(rows=16, tokens=100)
+    with closing(StoreReader(store)) as reader:
+        shown = load_step(reader, run_facts(reader, 1), 6)
+        whole = reader.tokens_of(1, [group.key for group in shown.groups])
+        assert {group for group, _ in read_step(reader, shown, 6)[1]} == {0, 1, 2, 3}
+        for key, view in whole.items():
+            updates = () if key == shown.groups[1].key else (update,) * 2
+            told = tuple(replace(row, updates=updates) for row in view.rows)
+            whole[key] = replace(view, rows=told)
+        reader.tokens_of = lambda *_: whole  # type: ignore[method-assign]
+        numbers, rows = read_step(reader, shown, 6)
+    assert {group for group, _ in rows} == {0, 2, 3}
+    assert (len(numbers.groups), len(numbers.places)) == (16, 12)
+
+
+def test_variants_are_compared_over_the_steps_that_are_computed_for_all(store: Path) -> None:
+    with closing(StoreReader(store)) as reader:
+        shown = load_step(reader, run_facts(reader, 1), None)
+    view = LabView(shown=shown, group=None, answer=0, variants=(BETA,), steps=(1, 2))
+    one, other = Effect(tokens=10, clipped=1), Effect(tokens=10, clipped=9)
+    assert view.wanted == [(view.base, 2), (BETA, 2), (view.base, 1), (BETA, 1)]
+    view = replace(view, effects={(view.base, 1): one, (view.base, 2): other, (BETA, 1): one})
+    assert view.effect(view.base) == view.effect(BETA) == one
+    assert view.wanted == [(BETA, 2)]
+    assert list(view.curve(view.base)) == [1, 2]
+
+
+def test_a_long_run_is_read_in_evenly_spread_steps() -> None:
+    assert spread((1, 2, 3), 3) == (1, 2, 3)
+    assert spread(tuple(range(1, 12)), 3) == (1, 6, 11)
+    assert spread(tuple(range(1000)), 1) == (999,)
+    many = spread(tuple(range(1000)), 100)
+    assert (len(many), many[0], many[-1]) == (100, 0, 999)
+    assert {b - a for a, b in itertools.pairwise(many)} == {10, 11}
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [
+        (recipe("grpo"), "as the run was"),
+        (recipe("grpo", beta=0.0), "beta 0"),
+        (recipe("dapo", clip_low=0.1), "dapo, clip_low 0.1"),
+        (recipe("grpo", anchor="k1"), "anchor k1"),
+    ],
+)
+def test_a_variant_is_named_by_what_is_different(variant: Recipe, name: str) -> None:
+    assert name_of(variant, recipe("grpo")) == name

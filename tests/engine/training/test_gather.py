@@ -1,0 +1,73 @@
+"""What ranks exchange arrives as it was sent."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_engine.distributed.ranks import Ranks
+from grpo_engine.events import AlertRaised, RewardValue
+from grpo_engine.rewards.scoring import Scores
+from grpo_engine.rollouts.types import Rollout
+from grpo_engine.training.gather import ScoredRollouts, all_rollouts
+
+
+class Wire(Ranks):
+    """Two ranks, of which this one has all the rollouts; they travel as JSON."""
+
+    size = 2
+
+    def __init__(self) -> None:
+        pass
+
+    def gather_by_place(self, items: Iterable[tuple[int, Any]], count: int) -> list[Any]:
+        values = dict(json.loads(json.dumps(list(items))))
+        return [values[place] for place in range(count)]
+
+
+ids = st.lists(st.integers(0, 9), max_size=4).map(tuple)
+logprobs = st.lists(st.floats(-9, 0), max_size=4).map(tuple)
+rollouts = st.builds(
+    Rollout, key=st.text(max_size=3), group=st.integers(0, 3), index=st.integers(0, 3),
+    attempt=st.integers(0, 3), prompt_ids=ids, ids=ids, logprobs=logprobs, raw_logprobs=logprobs,
+    finish=st.sampled_from(["stop", "length"]), text=st.text(max_size=5), forced=ids, ends=ids,
+)  # fmt: skip
+rewards = st.builds(
+    RewardValue, name=st.just("f"), value=st.none() | st.floats(-1, 1), weight=st.floats(0, 2)
+)
+steps = st.lists(st.tuples(st.integers(0, 5), st.none() | st.floats(-1, 1)), max_size=3).map(tuple)
+
+
+@st.composite
+def scored(draw: st.DrawFn) -> ScoredRollouts:
+    some = draw(st.lists(rollouts, min_size=1, max_size=3))
+    each = st.lists(steps, min_size=len(some), max_size=len(some)).map(tuple)
+    return some, Scores(
+        rewards=tuple((draw(rewards),) for _ in some),
+        steps=draw(st.none() | each),
+        logged=draw(st.dictionaries(st.text(max_size=3), st.floats(-1, 1), max_size=2)),
+        alerts=tuple(
+            AlertRaised(step=1, rule="r", severity="warning", explanation=text, remedy="")
+            for text in draw(st.lists(st.text(max_size=3), max_size=2))
+        ),
+    )
+
+
+@given(st.lists(scored(), min_size=1, max_size=2))
+def test_rollouts_and_scores_survive_the_exchange_of_ranks(sent: list[ScoredRollouts]) -> None:
+    assert all_rollouts(Wire(), list(enumerate(sent)), len(sent)) == sent
+
+
+def test_every_field_of_a_rollout_survives_the_exchange() -> None:
+    sent = Rollout(
+        key="k", group=0, index=1, attempt=2, prompt_ids=(1,), ids=(2, 3), logprobs=(-1.0, -2.0),
+        raw_logprobs=(-1.0, -2.0), finish="stop", text="ab", forced=(1,), ends=(1, 2),
+    )  # fmt: skip
+    bare = Scores(rewards=((RewardValue(name="f", value=1.0, weight=1.0),),))
+    [([arrived], _)] = all_rollouts(Wire(), [(0, ([sent], bare))], 1)
+    for field in fields(Rollout):
+        assert getattr(arrived, field.name) == getattr(sent, field.name), field.name
+    assert hash(arrived) == hash(replace(sent))

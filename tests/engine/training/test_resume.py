@@ -1,0 +1,167 @@
+"""A run that was interrupted anywhere and resumed equals an uninterrupted one, bit for bit."""
+
+import itertools
+import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_engine import trainer
+from grpo_engine.config import mismatch
+from grpo_engine.config.settings import RunConfig
+from grpo_engine.control import Control
+from grpo_engine.events import (
+    Event,
+    GroupScored,
+    NoteWritten,
+    PassFinished,
+    RunFailed,
+    RunStarted,
+    StepFinished,
+    TokensScored,
+)
+from grpo_engine.rollouts.noise import NOISE
+from grpo_engine.run import checkpoint
+from grpo_engine.run.persist import OTHER_NOISE, OTHER_REFILLS
+from tests.engine.runs import events_of, settings, write_world
+
+CASES: dict[str, dict[str, Any]] = {
+    "grpo": {"recipe": "grpo", "passes": 2, "minibatches": 2},
+    "dapo": {"recipe": "dapo", "refill_rounds": 2},
+    "grpo-iterative": {"recipe": "grpo-iterative", "ref_refresh_every": 2},
+    "grpo-sequence": {"recipe": "grpo-sequence", "sampler_sync_every": 4},
+    "ppo": {"recipe": "ppo", "passes": 2},
+    "entropy": {"recipe": "grpo", "entropy_bonus": 0.01, "entropy_target": 3.0},
+    "bfloat16 lora": {"recipe": "grpo", "passes": 2},
+    "bfloat16 full": {"recipe": "grpo-iterative", "ref_refresh_every": 2},
+    "float16 full": {"recipe": "grpo"},
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def config_of(world: Path, name: str) -> RunConfig:
+    changes: dict[str, Any] = {
+        "steps": 5, "algorithm": CASES[name], "checkpoint": {"every": 3},
+        "rollout": {"prompts": 2, "group_size": 4, "max_new_tokens": 8},
+    }  # fmt: skip
+    if name == "dapo":  # few distinct scores, so that groups are refilled
+        changes["rewards"] = {"functions": [f"{world}/rewards.py:accuracy"]}
+    if " " in name:
+        dtype, tuning = name.split()
+        changes["model"] = {"dtype": dtype, "tuning": tuning}
+    return settings(world, **changes)
+
+
+def facts(events: list[Event], after: int) -> list[Any]:
+    """What must be equal: answers, token numbers, updates, and metrics except times and memory."""
+    found: list[Any] = []
+    for event in events:
+        if event.step <= after:
+            continue
+        if isinstance(event, StepFinished):
+            found.append((event.step, event.tokens, timeless(event.metrics)))
+        elif isinstance(event, GroupScored | TokensScored | PassFinished):
+            found.append(event)
+    return found
+
+
+def timeless(metrics: Mapping[str, float]) -> dict[str, float]:
+    apart = ("time/", "memory/", "step_time", "tokens_per_second")
+    return {name: value for name, value in metrics.items() if not name.startswith(apart)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_resumed_run_equals_the_unbroken_one(world: Path, tmp_path: Path, name: str) -> None:
+    config = config_of(world, name)
+    unbroken = events_of(config, tmp_path / "whole")
+    assert not isinstance(unbroken[-1], RunFailed), unbroken[-1]
+    in_step_four = sum(event.step == 4 for event in unbroken)
+    cut = random.Random(name).randrange(in_step_four // 2)
+    events = trainer.run(config, Control(), folder=tmp_path / "cut")
+    for event in events:
+        cut -= event.step == 4
+        if cut < 0:
+            break
+    events.close()  # type: ignore[attr-defined]
+    resumed = events_of(config, tmp_path / "cut", resume=True)
+    assert isinstance(resumed[0], RunStarted)
+    assert resumed[0].step == 3
+    assert facts(resumed, 3) == facts(unbroken, 3)
+
+
+def test_dapo_case_does_refill(world: Path, tmp_path: Path) -> None:
+    events = events_of(config_of(world, "dapo"), tmp_path)
+    refilled = [e.metrics["groups/refilled"] for e in events if isinstance(e, StepFinished)]
+    assert sum(refilled) > 0
+
+
+def test_a_run_cut_before_its_first_checkpoint_starts_anew(world: Path, tmp_path: Path) -> None:
+    config = config_of(world, "grpo")
+    events = trainer.run(config, Control(), folder=tmp_path / "cut")
+    for event in events:
+        if event.step == 2:
+            break
+    events.close()  # type: ignore[attr-defined]
+    resumed = events_of(config, tmp_path / "cut", resume=True)
+    assert facts(resumed, 0) == facts(events_of(config, tmp_path / "whole"), 0)
+
+
+def test_a_finished_run_has_nothing_to_resume(world: Path, tmp_path: Path) -> None:
+    config = config_of(world, "grpo")
+    events_of(config, tmp_path)
+    again = events_of(config, tmp_path, resume=True)
+    assert [event for event in again if isinstance(event, StepFinished)] == []
+    assert type(again[-1]).__name__ == "RunFinished"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("grpo", [OTHER_NOISE]), ("dapo", [OTHER_NOISE, OTHER_REFILLS])]
+)
+def test_a_checkpoint_with_other_noise_says_so_when_it_is_resumed(
+    world: Path, tmp_path: Path, name: str, said: list[str]
+) -> None:
+    config = config_of(world, name)
+    events = trainer.run(config, Control(), folder=tmp_path)
+    for event in events:
+        if event.step == 4:
+            break
+    events.close()  # type: ignore[attr-defined]
+    file = checkpoint.folder(tmp_path, 3) / checkpoint.STATE
+    state = json.loads(file.read_text())
+    assert state.pop("noise") == NOISE == 3
+
+    def notes() -> list[str]:
+        resumed = trainer.run(config, Control(), folder=tmp_path, resume=True)
+        early = itertools.takewhile(lambda event: event.step <= 3, resumed)
+        found = [event.text for event in early if isinstance(event, NoteWritten)]
+        resumed.close()  # type: ignore[attr-defined]
+        return [text for text in found if "the version that wrote this checkpoint" in text]
+
+    assert notes() == []
+    file.write_text(json.dumps({**state, "noise": 2}))  # continues with the same noise
+    assert notes() == []
+    file.write_text(json.dumps(state))  # as the first versions wrote it
+    assert notes() == said
+
+
+def test_a_run_that_began_without_correction_is_resumed_without_it(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(world, "bfloat16 lora").model_copy(update={"steps": 4})
+    with monkeypatch.context() as earlier:
+        earlier.setattr(mismatch, "can_agree", lambda *_, **__: True)
+        events = trainer.run(config, Control(), folder=tmp_path)
+        for event in events:
+            if event.step == 4:
+                break
+        events.close()  # type: ignore[attr-defined]
+    resumed = events_of(config, tmp_path, resume=True)
+    (finished,) = [event for event in resumed if isinstance(event, StepFinished)]
+    assert not any("importance_sampling_ratio" in name for name in finished.metrics)

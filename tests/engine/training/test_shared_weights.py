@@ -1,0 +1,44 @@
+"""The weights that workers share are those of the model's files."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engine.tiny import write_model
+
+ROOT = Path(__file__).resolve().parents[3]
+# in a process of its own: forking needs one that has evaluated nothing
+COMPARED = """
+import sys
+import mlx.core as mx
+from grpo_engine.config.settings import ModelConfig
+from grpo_engine.policy.source import load_parts
+from grpo_engine.policy.trees import flatten
+from grpo_engine.training import worker
+
+config = ModelConfig(path=sys.argv[1])
+assert worker.shared_weights(config, 10_000_000) == {}, "a small model is read by each worker"
+shared = worker.shared_weights(config, 1)
+read = flatten(load_parts(config)[0].parameters())
+assert shared.keys() == read.keys()
+for name, array in read.items():
+    assert (shared[name].dtype, shared[name].shape) == (array.dtype, array.shape), name
+    assert mx.array_equal(shared[name], array), name
+taken = flatten(load_parts(config, weights={n: 0 * a for n, a in shared.items()})[0].parameters())
+assert all(not array.any() for array in taken.values())
+print(len(shared), "arrays")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
+def test_shared_weights_equal_those_in_the_files(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", COMPARED, str(model)], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "arrays" in done.stdout

@@ -1,0 +1,482 @@
+"""Whole runs on a tiny model: every recipe trains, and its events are correct."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import TypeVar
+
+import numpy as np
+import pytest
+
+from grpo_engine import trainer
+from grpo_engine.config.recipes import RECIPES, Recipe
+from grpo_engine.control import Control
+from grpo_engine.events import (
+    AlertRaised,
+    CheckpointSaved,
+    EvaluationFinished,
+    Event,
+    GroupScored,
+    ModelLoaded,
+    PassFinished,
+    PhaseStarted,
+    RunFailed,
+    RunFinished,
+    RunPaused,
+    RunResumed,
+    StepFinished,
+    StepSkipped,
+    TokensScored,
+)
+from grpo_engine.maths.target import Targets
+from grpo_engine.training import update
+from grpo_engine.training.loss import step_targets
+from grpo_engine.training.samples import Samples
+from tests.engine.runs import events_of, settings, write_world
+
+Kind = TypeVar("Kind")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+def of(kind: type[Kind], events: list[Event]) -> list[Kind]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def recipe_settings(world: Path, name: str) -> dict[str, object]:
+    changes: dict[str, object] = {"steps": 2, "algorithm": {"recipe": name}}
+    if name == "grpo-process":
+        changes["rewards"] = {"functions": [f"{world}/rewards.py:steps"]}
+    if name == "grpo-iterative":
+        changes["algorithm"] = {"recipe": name, "ref_refresh_every": 1}
+    return changes
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_trains(world: Path, tmp_path: Path, name: str) -> None:
+    events = events_of(settings(world, **recipe_settings(world, name)), tmp_path)
+    end = events[-1]
+    assert isinstance(end, RunFinished), end
+    assert (end.reason, end.step) == ("completed", 2)
+    steps = of(StepFinished, events)
+    assert [event.step for event in steps] == [1, 2]
+    assert all(math.isfinite(value) for event in steps for value in event.metrics.values())
+    updates = [event for event in of(PassFinished, events) if event.learning_rate > 0]
+    assert {event.step for event in updates if event.grad_norm > 0} == {1, 2}
+    recipe = RECIPES[name]
+    most = recipe.passes * recipe.minibatches
+    assert 2 <= len(updates) <= 2 * most
+    assert any(token for group in of(TokensScored, events) for token in _moved(group))
+
+
+def _moved(group: TokensScored) -> Iterator[bool]:
+    for numbers in group.numbers:
+        yield from (a != b for a, b in zip(numbers.old, numbers.after, strict=False))
+
+
+def test_events_carry_ids_text_and_log_probabilities_of_every_answer(
+    world: Path, tmp_path: Path
+) -> None:
+    events = events_of(settings(world, steps=2), tmp_path)
+    model = of(ModelLoaded, events)[0]
+    assert 0 < model.trainable < model.parameters
+    groups = [e.group for e in of(GroupScored, events) if e.group.origin == "train"]
+    assert [(len(g.rollouts), g.index) for g in groups] == [(4, 0), (4, 1)] * 2
+    for group in groups:
+        for answer in group.rollouts:
+            assert len(answer.ids) == len(answer.sampler_logprobs) > 0
+            assert all(value <= 0 for value in answer.sampler_logprobs)
+            assert [reward.name for reward in answer.rewards] == ["letters", "accuracy"]
+            assert answer.reward == pytest.approx(sum(r.value or 0 for r in answer.rewards))
+    scored = {(e.step, e.group): e for e in of(TokensScored, events) if e.origin == "train"}
+    for event in of(GroupScored, events):
+        if event.group.origin != "train":
+            continue
+        numbers = scored[event.step, event.group.index].numbers
+        for answer, own in zip(event.group.rollouts, numbers, strict=True):
+            assert own.old == pytest.approx(answer.sampler_logprobs, abs=1e-3)
+            assert own.passes == (own.old,)  # one pass over fresh answers: ratio 1
+            assert len(own.reference) == len(own.entropy) == len(answer.ids)
+
+
+def test_second_pass_sees_another_policy_than_the_first(world: Path, tmp_path: Path) -> None:
+    events = events_of(settings(world, steps=1, algorithm={"passes": 2}), tmp_path)
+    first, second = of(PassFinished, events)
+    assert first.kl_to_old == 0
+    assert second.kl_to_old > 0
+    for event in of(TokensScored, events):
+        if event.origin == "train":
+            assert all(own.passes[0] == own.old != own.passes[1] for own in event.numbers)
+
+
+def test_learning_rate_zero_changes_nothing(world: Path, tmp_path: Path) -> None:
+    events = events_of(
+        settings(world, steps=3, optimizer={"learning_rate": 0.0, "micro_rows": 4}), tmp_path
+    )
+    assert [event.metrics["kl"] for event in of(StepFinished, events)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "order"),
+    [
+        (
+            {"recipe": "grpo", "beta": 0.04, "passes": 1},
+            "generate score GroupScored logprobs update PassFinished TokensScored StepFinished",
+        ),
+        (  # a critic computes advantages from its token values
+            {"recipe": "ppo", "passes": 1, "minibatches": 1},
+            "generate score logprobs GroupScored update PassFinished TokensScored StepFinished",
+        ),
+    ],
+    ids=["grpo", "ppo"],
+)
+def test_a_step_comes_in_the_order_of_the_algorithm(
+    world: Path, tmp_path: Path, algorithm: dict[str, object], order: str
+) -> None:
+    config = settings(world, steps=2, algorithm=algorithm, evaluation={"pinned": 0})
+    kinds = [
+        event.phase if isinstance(event, PhaseStarted) else type(event).__name__
+        for event in events_of(config, tmp_path)
+        if event.step == 1
+        and isinstance(
+            event, PhaseStarted | GroupScored | PassFinished | TokensScored | StepFinished
+        )
+    ]
+    assert [kind for kind, _ in itertools.groupby(kinds)] == order.split()
+
+
+def test_a_reference_that_is_refreshed_after_each_step_is_the_policy_of_the_next(
+    world: Path, tmp_path: Path
+) -> None:
+    refreshed = {"recipe": "grpo-iterative", "passes": 1, "ref_refresh_every": 1, "ref_mix": 1.0}
+    events = events_of(settings(world, steps=3, algorithm=refreshed), tmp_path)
+    kls = [event.metrics["kl"] for event in of(StepFinished, events)]
+    assert kls == pytest.approx([0, 0, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("tuning", "dtype"), [("lora", "float32"), ("lora", "bfloat16"), ("full", "float32")]
+)
+def test_kl_is_measured_at_beta_0_on_request_and_changes_nothing_else(
+    world: Path, tmp_path: Path, tuning: str, dtype: str
+) -> None:
+    ends, kls = [], []
+    for kl in (False, True):
+        config = settings(
+            world, steps=2, algorithm={"recipe": "dr-grpo"}, record={"kl": kl},
+            model={"tuning": tuning, "dtype": dtype},
+        )  # fmt: skip
+        events = events_of(config, tmp_path / str(kl))
+        steps = of(StepFinished, events)
+        ends.append([event.metrics["loss"] for event in steps])
+        kls.append([event.metrics.get("kl", -1.0) for event in steps])
+        rows = [row for e in of(TokensScored, events) if e.origin == "train" for row in e.numbers]
+        assert all(bool(row.reference) == kl for row in rows)
+    assert ends[0] == ends[1]
+    assert kls[0] == [-1, -1]
+    assert kls[1][0] == pytest.approx(0, abs=1e-6)  # the reference is the policy of the start
+    assert kls[1][1] > 1e-6
+
+
+def test_how_much_pushes_tokens_after_a_forced_one(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Targets, Samples]] = []
+
+    def spied(samples: Samples, recipe: Recipe) -> Targets | None:
+        found = step_targets(samples, recipe)
+        if found is not None:
+            seen.append((found, samples))
+        return found
+
+    monkeypatch.setattr(update, "step_targets", spied)
+    config = settings(
+        world, steps=1, algorithm={"recipe": "how-much", "passes": 1},
+        rollout={"think_budget": 3, "max_new_tokens": 24}, evaluation={"pinned": 0},
+    )  # fmt: skip
+    assert isinstance(events_of(config, tmp_path)[-1], RunFinished)
+    targets, samples = seen[0]
+    sign, mask = np.array(targets.sign), np.array(samples.mask_BT) > 0
+    pushed_after = 0
+    for row, rollout in enumerate(samples.rollouts):
+        if rollout.forced:
+            assert not sign[row, list(rollout.forced)].any()
+            pushed_after += int(np.count_nonzero(sign[row, max(rollout.forced) + 1 :]))
+    assert pushed_after > 0
+    assert not sign[~mask].any()
+
+
+def test_a_sampler_that_lags_follows_the_policy_every_second_step(
+    world: Path, tmp_path: Path
+) -> None:
+    lagging = {"recipe": "grpo", "passes": 1, "sampler_sync_every": 2}
+    events = events_of(settings(world, algorithm=lagging, evaluation={"pinned": 0}), tmp_path)
+    gaps = {  # from the sampler's weights to the policy's, before the update
+        event.step: max(
+            abs(new - old)
+            for row in event.numbers
+            for new, old in zip(row.passes[0], row.old, strict=True)
+        )
+        for event in of(TokensScored, events)
+    }
+    assert {step: gap > 1e-3 for step, gap in gaps.items()} == {
+        1: False,
+        2: True,
+        3: False,
+        4: True,
+    }
+
+
+@pytest.mark.parametrize("weight", ["per_sequence", "per_token"])
+def test_micro_batches_do_not_change_the_update(world: Path, tmp_path: Path, weight: str) -> None:
+    found = []
+    for rows in (1, 3):
+        changes = {"steps": 1, "algorithm": {"weight": weight}}
+        config = settings(world, **changes, optimizer={"learning_rate": 1e-3, "micro_rows": rows})
+        events = events_of(config, tmp_path / str(rows))
+        found.append(of(PassFinished, events)[0])
+    assert [f.grad_norm for f in found] == pytest.approx([found[0].grad_norm] * 2, rel=1e-4)
+    assert [f.loss for f in found] == pytest.approx([found[0].loss] * 2, abs=1e-6)
+
+
+EQUAL = "def same(completions, **_):\n    return [1.0 for _ in completions]\n"
+
+
+def test_groups_without_signal_skip_the_update_and_say_so(world: Path, tmp_path: Path) -> None:
+    (world / "same.py").write_text(EQUAL)
+    rewards = {"functions": [f"{world}/same.py:same"]}
+    events = events_of(
+        settings(world, steps=1, rewards=rewards, algorithm={"recipe": "dr-grpo"}), tmp_path
+    )
+    assert "no group had a signal" in of(StepSkipped, events)[0].reason
+    assert of(PassFinished, events) == []
+    metrics = of(StepFinished, events)[0].metrics
+    assert (metrics["groups/skipped"], metrics["frac_reward_zero_std"]) == (2, 1)
+    with_leash = events_of(settings(world, steps=1, rewards=rewards), tmp_path / "leash")
+    assert of(StepSkipped, with_leash) == []
+    assert len(of(PassFinished, with_leash)) == 1
+
+
+def test_refills_replace_groups_without_variance_and_give_up_in_time(
+    world: Path, tmp_path: Path
+) -> None:
+    (world / "same.py").write_text(EQUAL)
+    rewards = {"functions": [f"{world}/same.py:same"]}
+    algorithm = {"recipe": "dapo", "refill_rounds": 2, "overlong_buffer": 0.0}
+    events = events_of(settings(world, steps=1, rewards=rewards, algorithm=algorithm), tmp_path)
+    groups = [e.group for e in of(GroupScored, events) if e.group.origin == "train"]
+    assert [(g.index, g.refill) for g in groups] == [
+        (0, 0),
+        (1, 0),
+        (2, 1),
+        (3, 1),
+        (4, 2),
+        (5, 2),
+    ]
+    assert len({g.example_key for g in groups}) == 6
+    assert all("replaced" in g.no_signal for g in groups)
+    assert of(StepFinished, events)[0].metrics["groups/refilled"] == 6
+    assert "refills_exhausted" in [alert.rule for alert in of(AlertRaised, events)]
+
+
+HALF = """
+def half(prompts, completions, **_):
+    return [1.0 if int(prompt.split()[1][:-1]) % 2 else 0.5 + len(set(text)) / 100
+            for prompt, text in zip(prompts, completions)]
+"""
+
+
+def test_rewards_of_all_sampled_answers_are_reported_where_groups_were_replaced(
+    world: Path, tmp_path: Path
+) -> None:
+    (world / "half.py").write_text(HALF)
+    rewards = {"functions": [f"{world}/half.py:half"], "weights": [2.0]}
+    algorithm = {"recipe": "dapo", "refill_rounds": 3, "overlong_buffer": 0.0}
+    config = settings(world, steps=4, rewards=rewards, algorithm=algorithm)
+    events = events_of(config, tmp_path)
+    replaced_in = set()
+    for finished in of(StepFinished, events):
+        metrics = finished.metrics
+        groups = [e.group for e in of(GroupScored, events)
+                  if e.step == finished.step and e.group.origin == "train"]  # fmt: skip
+        scores = [c.rewards[0].value or 0.0 for g in groups for c in g.rollouts]
+        kept = [c.rewards[0].value or 0.0 for g in groups if not g.no_signal for c in g.rollouts]
+        if metrics["groups/refilled"]:
+            replaced_in.add(finished.step)
+            assert metrics["sampled/rewards/half/mean"] == pytest.approx(fmean(scores))
+            assert metrics["sampled/reward"] == pytest.approx(2 * fmean(scores))
+            if kept:
+                assert metrics["rewards/half/mean"] == pytest.approx(fmean(kept), abs=1e-6)
+        else:
+            assert not any(key.startswith("sampled/") for key in metrics)
+    assert replaced_in
+
+
+def test_pinned_prompts_are_the_same_and_followed_with_the_same_noise(
+    world: Path, tmp_path: Path
+) -> None:
+    events = events_of(settings(world, optimizer={"learning_rate": 0.0, "micro_rows": 4}), tmp_path)
+    pinned = [e for e in of(GroupScored, events) if e.group.origin == "pinned"]
+    assert [event.step for event in pinned] == [0, 2, 4]
+    assert len({event.group.example_key for event in pinned}) == 1
+    ids = [tuple(answer.ids for answer in event.group.rollouts) for event in pinned]
+    assert ids[0] == ids[1] == ids[2]
+    scored = {e.step: e for e in of(TokensScored, events) if e.origin == "pinned"}
+    assert scored[0].numbers[0].after == ()
+    assert scored[2].numbers[0].after == scored[2].numbers[0].old  # learning rate 0
+
+
+def test_a_prompt_can_be_pinned_while_the_run_goes_on(world: Path, tmp_path: Path) -> None:
+    control = Control()
+    pinned = set()
+    for event in trainer.run(settings(world), control, folder=tmp_path):
+        if isinstance(event, GroupScored):
+            if event.step == 1 and event.group.origin == "train":
+                control.pin(event.group.example_key)
+            if event.step == 4 and event.group.origin == "pinned":
+                pinned.add(event.group.example_key)
+    assert len(pinned) == 3
+
+
+def test_evaluation_before_during_and_after(world: Path, tmp_path: Path) -> None:
+    evaluation = {"before_and_after": True, "every": 2, "samples": 3, "problems": 4, "pinned": 0}
+    events = events_of(settings(world, evaluation=evaluation), tmp_path)
+    found = of(EvaluationFinished, events)
+    assert [(e.step, e.moment, e.mode) for e in found] == [
+        (0, "before", "greedy"), (0, "before", "sampled"), (2, "during", "greedy"),
+        (2, "during", "sampled"), (4, "after", "greedy"), (4, "after", "sampled"),
+    ]  # fmt: skip
+    sampled = found[1]
+    assert (sampled.problems, sampled.samples) == (4, 3)
+    right = sum(row.correct for row in sampled.rows)
+    assert sampled.metrics["eval/accuracy"] == pytest.approx(right / 12)
+    assert {"eval/pass@2", "eval/pass@3", "eval/accuracy_low", "eval/rewards/letters"} <= set(
+        sampled.metrics
+    )
+    trained = {e.group.example_key for e in of(GroupScored, events) if e.group.origin == "train"}
+    held_out = {row.example_key for row in sampled.rows}
+    assert not trained & held_out
+    assert of(CheckpointSaved, events)[-1].step == 4
+
+
+def test_accuracy_is_that_of_the_function_that_says_right_or_wrong(
+    world: Path, tmp_path: Path
+) -> None:
+    config = settings(
+        world, steps=1, task={"name": "arithmetic"}, rewards={"functions": ["exact_answer"]},
+        evaluation={"before_and_after": True, "problems": 2, "pinned": 0, "samples": 0},
+    )  # fmt: skip
+    events = events_of(config, tmp_path)
+    assert not isinstance(events[-1], RunFailed), events[-1]
+    assert all("eval/accuracy" in e.metrics for e in of(EvaluationFinished, events))
+
+
+def test_stop_after_step_leaves_with_a_checkpoint(world: Path, tmp_path: Path) -> None:
+    control, steps = Control(), []
+    for event in trainer.run(settings(world), control, folder=tmp_path):
+        if isinstance(event, PassFinished) and event.step == 3:
+            control.ask("stop_after_step")
+        steps.append(event)
+    end = steps[-1]
+    assert isinstance(end, RunFinished)
+    assert (end.reason, end.step) == ("stopped", 3)
+    assert of(CheckpointSaved, steps)[-1].step == 3
+
+
+@pytest.mark.parametrize("moment", ["RolloutsAdvanced", "PassFinished", "PhaseStarted"])
+def test_stop_now_drops_the_step_and_writes_nothing(
+    world: Path, tmp_path: Path, moment: str
+) -> None:
+    control, seen = Control(), []
+    for event in trainer.run(settings(world), control, folder=tmp_path):
+        if type(event).__name__ == moment and event.step == 3:
+            control.ask("stop_now")
+        seen.append(event)
+    end = seen[-1]
+    assert isinstance(end, RunFinished)
+    assert end.reason == "aborted"
+    assert [event.step for event in of(StepFinished, seen)] == [1, 2]
+    assert [event.step for event in of(CheckpointSaved, seen)] == [2]
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_stop_now_between_steps_writes_no_checkpoint(
+    world: Path, tmp_path: Path, step: int
+) -> None:
+    control, seen = Control(), []
+    for event in trainer.run(settings(world), control, folder=tmp_path):
+        if isinstance(event, StepFinished) and event.step == step:
+            control.ask("stop_now")
+        seen.append(event)
+    end = seen[-1]
+    assert isinstance(end, RunFinished)
+    assert (end.reason, end.step) == ("aborted", step)
+    assert of(CheckpointSaved, seen) == []
+
+
+def test_a_pause_holds_the_run_and_its_clock(world: Path, tmp_path: Path) -> None:
+    control, seen = Control(), []
+    control.ask("pause")
+    events = trainer.run(settings(world, steps=1), control, folder=tmp_path)
+    for event in events:
+        seen.append(event)
+        if isinstance(event, RunPaused):
+            control.ask("continue")
+    assert len(of(RunPaused, seen)) == len(of(RunResumed, seen)) == 1
+    assert isinstance(seen[-1], RunFinished)
+
+
+def test_a_checkpoint_that_is_asked_for_is_written(world: Path, tmp_path: Path) -> None:
+    control, seen = Control(), []
+    config = settings(world, checkpoint={"every": 0})
+    for event in trainer.run(config, control, folder=tmp_path):
+        if isinstance(event, StepFinished) and event.step == 1:
+            control.ask("checkpoint")
+        seen.append(event)
+    assert [event.step for event in of(CheckpointSaved, seen)] == [1, 4]
+
+
+def test_a_gradient_that_is_not_finite_is_left_out_and_its_group_named(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlx.core as mx
+
+    from grpo_engine.maths.loss import policy_loss as plain
+    from grpo_engine.training import loss as loss_module
+
+    def poisoned(new: mx.array, *rest: object, **named: object) -> object:
+        ids = named["group_ids"]
+        factor = mx.where(ids == 1, mx.inf, 0.0)[:, None]
+        return plain(new + new * factor, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loss_module, "policy_loss", poisoned)
+    events = events_of(settings(world, steps=5), tmp_path)
+    alerts = [alert for alert in of(AlertRaised, events) if alert.rule == "not_finite"]
+    assert [alert.group for alert in alerts] == [1, 1, 1]
+    end = events[-1]
+    assert isinstance(end, RunFailed)
+    assert end.error == "NotFiniteError"
+    assert end.step == 3
+    assert len(of(StepSkipped, events)) == 3
+
+
+def test_a_folder_that_holds_a_run_is_not_trained_over(world: Path, tmp_path: Path) -> None:
+    config = settings(world, steps=1, checkpoint={"every": 1})
+    events_of(config, tmp_path)
+    end = events_of(config, tmp_path)[-1]
+    assert isinstance(end, RunFailed)
+    assert (end.error, str(tmp_path) in end.message) == ("CheckpointError", True)
+
+
+def test_a_run_keeps_its_settings_when_it_is_resumed(world: Path, tmp_path: Path) -> None:
+    for event in trainer.run(settings(world), Control(), folder=tmp_path):
+        if isinstance(event, CheckpointSaved):
+            break
+    end = events_of(settings(world, seed=6), tmp_path, resume=True)[-1]
+    assert isinstance(end, RunFailed)
+    assert "seed 5 -> 6" in end.message
