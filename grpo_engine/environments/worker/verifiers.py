@@ -93,7 +93,7 @@ class Episodes:
 
     def reset(self, row: Mapping[str, Any], seed: int, index: int, wait: Await) -> Any:  # noqa: ARG002 - it takes no seed
         """Begin an episode; return the messages that the environment adds to the row's."""
-        return wait(self._reset(row))
+        return wait(self._reset, row)
 
     async def _reset(self, row: Mapping[str, Any]) -> Any:
         if self.loop is not None:
@@ -108,7 +108,7 @@ class Episodes:
 
     def step(self, answer: str, wait: Await) -> Any:
         """Give the answer to the package's loop; return what it asks or how it ended."""
-        return wait(self._step(answer))
+        return wait(self._step, answer)
 
     async def _step(self, answer: str) -> Any:
         self.answers.put_nowait(answer)
@@ -150,7 +150,7 @@ class Episodes:
 
     def finish(self, wait: Await) -> Any:
         """The rubric's reward, and what the episode's state has that is JSON."""
-        return wait(self._finish())
+        return wait(self._finish)
 
     async def _finish(self) -> Any:
         if not self.is_scored:

@@ -1,11 +1,15 @@
 """Environments of verifiers packages, in an interpreter of their own.
 
-Most tests need one that has verifiers 0.1.14: `GRPO_TUI_VERIFIERS`, or
-`python -m venv ~/.cache/grpo-tui-tests/verifiers-0.1.14` with that package.
+Most tests need one that has verifiers 0.1.14: `GRPO_TUI_VERIFIERS`, or what they install once in
+`~/.cache/grpo-tui-tests`.
 """
 
+import fcntl
+import functools
 import json
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,10 +25,31 @@ from tests.engine.environments.test_worker import answers, blocks, call
 from tests.engine.runs import events_of, settings, write_world
 from tests.smollm2 import CACHE
 
-PYTHON = os.environ.get("GRPO_TUI_VERIFIERS", str(CACHE / "verifiers-0.1.14" / "bin" / "python"))
-needs_verifiers = pytest.mark.skipif(
-    not Path(PYTHON).exists(), reason=f"no verifiers 0.1.14 at {PYTHON}; see this file's docstring"
-)
+VERIFIERS = "verifiers==0.1.14"
+
+
+@functools.cache
+def python() -> str:
+    """An interpreter with verifiers; skips the test if it cannot be installed."""
+    if given := os.environ.get("GRPO_TUI_VERIFIERS"):
+        return given
+    folder = CACHE / VERIFIERS.replace("==", "-")
+    found, making = folder / "bin" / "python", folder.with_name("verifiers.making")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "verifiers.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a parallel test may be installing it
+        if not found.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            pip = [f"{making}/bin/python", "-m", "pip", "install", "-q", VERIFIERS]
+            for command in ([sys.executable, "-m", "venv", str(making)], pip):
+                made = subprocess.run(
+                    command, capture_output=True, text=True, check=False, timeout=1200
+                )
+                if made.returncode:
+                    pytest.skip(f"{VERIFIERS} could not be installed: {made.stderr.strip()[-200:]}")
+            making.rename(folder)  # Python finds its environment by its own place
+    return str(found)
+
 
 ODD = '''
 import verifiers as vf
@@ -86,7 +111,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def odd(folder: Path, kind: str) -> EnvironmentPool:
     return EnvironmentPool(
-        (), {"": "verifiers:odd-env"}, folder, 20, interpreter=PYTHON, options={"kind": kind}
+        (), {"": "verifiers:odd-env"}, folder, 20, interpreter=python(), options={"kind": kind}
     )
 
 
@@ -122,14 +147,13 @@ def test_an_interpreter_without_verifiers_or_none_at_all_says_what_to_do() -> No
 
 
 @pytest.mark.slow
-@needs_verifiers
 def test_three_steps_with_the_environment_of_the_page(here: Path) -> None:
     """Its reward is 1 per loud answer of at most three turns, of which the last must be loud."""
     world = write_world(here)
     config = settings(
         world, steps=3, rewards={"functions": []},
         task={
-            "name": "verifiers:loud-env", "interpreter": PYTHON, "options": {"words": 9},
+            "name": "verifiers:loud-env", "interpreter": python(), "options": {"words": 9},
             "held_out_size": 2, "max_turns": 5,
         },
         rollout={"stop": ["!", "a", "1", " "], "max_new_tokens": 40},
@@ -155,7 +179,6 @@ def test_three_steps_with_the_environment_of_the_page(here: Path) -> None:
 
 
 @pytest.mark.slow
-@needs_verifiers
 def test_tools_are_offered_called_and_scored_by_the_rubric(here: Path) -> None:
     with odd(here, "tools") as pool:
         assert [tool["function"]["name"] for tool in pool.described[""].tools] == ["multiply"]
@@ -177,7 +200,6 @@ def test_tools_are_offered_called_and_scored_by_the_rubric(here: Path) -> None:
 
 
 @pytest.mark.slow
-@needs_verifiers
 def test_an_episode_that_is_cut_is_scored_on_what_was_said(here: Path) -> None:
     """One answer of one turn is right; of another, none was given: 0."""
     with odd(here, "single") as pool:
@@ -192,7 +214,6 @@ def test_an_episode_that_is_cut_is_scored_on_what_was_said(here: Path) -> None:
 
 
 @pytest.mark.slow
-@needs_verifiers
 @pytest.mark.parametrize(
     ("kind", "said"),
     [("rewrites", "changes earlier messages"), ("fails", "ValueError: the board broke")],
@@ -206,17 +227,15 @@ def test_what_cannot_be_used_fails_its_rollout_with_the_reason(
 
 
 @pytest.mark.slow
-@needs_verifiers
 def test_rewards_of_whole_groups_are_refused(here: Path) -> None:
     with pytest.raises(BrokenEnvironmentError, match="scores the answers to a prompt together"):
         odd(here, "group").__enter__()
 
 
 @pytest.mark.slow
-@needs_verifiers
 @pytest.mark.usefixtures("here")
 def test_a_package_brings_its_rows() -> None:
-    given: dict[str, Any] = {"name": "verifiers:loud-env", "interpreter": PYTHON}
+    given: dict[str, Any] = {"name": "verifiers:loud-env", "interpreter": python()}
     task = load_task(TaskConfig(**given, options={"words": 5}, held_out_size=2))
     assert (len(task.train), len(task.held_out)) == (3, 2)
     first = task.train[0]
