@@ -71,6 +71,8 @@ def rows_to_train(samples: Samples, recipe: Recipe, entropy_bonus: float) -> lis
     """
     assert samples.advantages is not None
     rows = list(range(len(samples.rollouts)))
+    if not any(rollout.length for rollout in samples.rollouts):
+        return []
     if (
         recipe.anchor != "none"
         or entropy_bonus > 0

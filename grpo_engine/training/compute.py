@@ -122,7 +122,11 @@ def _advanced(
 
 
 def batches_of(run: Run, rollouts: Sequence[Rollout], rows: Sequence[int]) -> list[TokenBatch]:
-    """The micro-batches of some rows; with workers, at least one for each."""
+    """The micro-batches of some rows; with workers, at least one for each.
+
+    Rows without a token are left out: MLX ends the process on some products of empty arrays.
+    """
+    rows = [row for row in rows if rollouts[row].length]
 
     def batches(rows: Sequence[int]) -> list[TokenBatch]:
         return micro_batches(

@@ -28,6 +28,8 @@ def why_skipped(samples: Samples | None, result: UpdateResult | None) -> str:
     """Why a step made no update; empty if it made one."""
     if samples is None:
         return "no group had answers that score differently, after all refills"
+    if result is None and all(rollout.failed for rollout in samples.rollouts):
+        return "the environment failed for every answer"
     if result is None:
         return "no group had a signal: all answers to a prompt scored the same"
     if result.not_finite and not result.updates:

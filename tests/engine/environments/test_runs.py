@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from grpo_engine.config.recipes import RECIPES
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.events import (
     AlertRaised,
@@ -24,6 +25,7 @@ from grpo_engine.events import (
     RunFinished,
     Span,
     StepFinished,
+    StepSkipped,
     TokensScored,
 )
 from tests.engine.environments.hostile import IMITATION
@@ -142,6 +144,41 @@ def test_a_failed_rollout_keeps_its_tokens_has_no_reward_and_raises_an_alert(
         assert "ValueError: the board broke" in one.spans[-1].error
     said = [event for event in whole if isinstance(event, AlertRaised)]
     assert any(event.rule == "environment_error" for event in said)
+
+
+BROKEN = """
+class Broken:
+    def reset(self, row, seed, index):
+        if int(row["answer"]) % {every} == 0:
+            raise ValueError("no board")
+    def step(self, answer):
+        return {{"done": True}}
+"""
+
+
+@pytest.mark.parametrize(("recipe", "every"), [*((name, 2) for name in RECIPES), ("grpo", 1)])
+def test_groups_without_a_token_have_no_part_in_the_update(
+    world: Path, tmp_path: Path, recipe: str, every: int
+) -> None:
+    """`reset` fails for every second problem, or for all; each group has its own micro-batch."""
+    (tmp_path / "broken.py").write_text(BROKEN.format(every=every))
+    steps = recipe == "grpo-process"
+    config = settings(
+        world, steps=3, algorithm={"recipe": recipe},
+        task={"environment": f"{tmp_path}/broken.py:Broken"},
+        rewards={"functions": [f"{world}/rewards.py:{'steps' if steps else 'letters'}"]},
+        evaluation={"problems": 2, "pinned": 2, "pinned_every": 2},
+    )  # fmt: skip
+    events = events_of(config, tmp_path / "run")
+    assert isinstance(events[-1], RunFinished), events[-1]
+    empty: dict[int, list[bool]] = {}
+    for event in groups(events):
+        empty.setdefault(event.step, []).append(not any(r.ids for r in event.group.rollouts))
+    assert any(map(any, empty.values()))
+    assert any(not all(step) for step in empty.values()) == (every == 2)
+    reason = "the environment failed for every answer"
+    skipped = [(event.step, event.reason) for event in events if isinstance(event, StepSkipped)]
+    assert skipped == [(step, reason) for step, every in empty.items() if all(every)]
 
 
 def test_environment_tokens_are_in_the_context_and_not_in_the_loss(whole: list[Event]) -> None:
