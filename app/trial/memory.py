@@ -19,16 +19,13 @@ class Estimates:
 
     def estimate(self, config: RunConfig) -> dict[str, Any]:
         """Return bytes by purpose, the limit, and the number of answers per backward pass."""
-        from grpo_engine.environments.dialogues import specs_of
         from grpo_engine.platform import threads
         from grpo_engine.setup import preflight
 
         policy = self.shapes(config)
         render, _ = self._examples.usable(config)
         longest = preflight.longest(config, render.task, policy.context_length, render)
-        processes = preflight.Processes.planned(
-            config, threads.share(), dialogues=bool(specs_of(config, render.task)[1])
-        )
+        processes = preflight.Processes.planned(config, threads.share())
         rows = preflight.micro_rows(config, policy, longest, processes)
         found: dict[str, Any] = {
             "limit": preflight.memory_limit(), "rows": rows, "prompt_tokens": longest.prompt,

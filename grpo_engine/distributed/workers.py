@@ -189,14 +189,14 @@ class Workers:
                 if one:
                     return
 
-    def ready(self, busy: set[int]) -> list[int]:
+    def ready(self, busy: set[int], seconds: float = TICK) -> list[int]:
         """Those of these workers that have sent something, after a short wait for the first."""
         if self._control.stop_now:
             raise StopNow("stopped while the workers computed")
         with selectors.DefaultSelector() as selector:
             for worker in sorted(busy):
                 selector.register(self._sockets[worker], selectors.EVENT_READ, worker)
-            return sorted(key.data for key, _ in selector.select(TICK))
+            return sorted(key.data for key, _ in selector.select(seconds))
 
     def take(self, worker: int) -> tuple[dict[str, Any], dict[str, "np.ndarray[Any, Any]"]]:
         """The message that a worker has sent; raises the error that it reports."""
@@ -210,11 +210,10 @@ class Workers:
         self._peaks[worker] = int(value.pop("peak", self._peaks[worker]))
         return value, arrays
 
-    def pause(self, busy: set[int], *, begins: bool) -> None:
-        """Hold workers that sample, or let them continue."""
-        for worker in busy:
-            with self._named_loss(worker):
-                send(self._sockets[worker], {"do": "pause" if begins else "continue"})
+    def tell(self, worker: int, value: Mapping[str, Any]) -> None:
+        """Send what a busy worker waits for, or that it must wait."""
+        with self._named_loss(worker):
+            send(self._sockets[worker], value)
 
     def gradients(self, workers: set[int], like: Mapping[str, mx.array]) -> dict[str, mx.array]:
         """The sum of the gradients that these workers have accumulated, always in one order."""

@@ -17,7 +17,7 @@ from grpo_engine.control import Control
 from grpo_engine.distributed.lifeline import Lifeline
 from grpo_engine.distributed.ranks import Ranks
 from grpo_engine.distributed.workers import Workers
-from grpo_engine.environments.dialogues import open_environments, specs_of
+from grpo_engine.environments.dialogues import open_environments
 from grpo_engine.errors import CheckpointError
 from grpo_engine.evaluation.pinned import first_pins
 from grpo_engine.events import Event, ModelLoaded, NoteWritten, PhaseStarted, RunStarted
@@ -136,7 +136,6 @@ def load_run(
         control,
         folder,
         stack,
-        tasks,
         step,
         threads=threads,
         ranks=ranks,
@@ -182,21 +181,14 @@ def load_run(
 
 
 def _model(
-    config: RunConfig, control: Control, folder: Path, stack: ExitStack, tasks: Sequence[Loaded],
-    step: int, *, threads: int, ranks: Ranks, saved: Mapping[str, Any] | None, work: Work | None,
+    config: RunConfig, control: Control, folder: Path, stack: ExitStack, step: int,
+    *, threads: int, ranks: Ranks, saved: Mapping[str, Any] | None, work: Work | None,
 ) -> Generator[Event, None, tuple[Policy, Workers | None, Recipe]]:  # fmt: skip
     """Load the model, with as many workers as repay their start."""
     begun = time.perf_counter()
     yield PhaseStarted(step=step, phase="load", detail=config.model.path)
     before = None if saved is None else int(saved.get("workers", 1))
-    count, why = preflight.worker_count(
-        config,
-        threads,
-        ranks,
-        before,
-        dialogues=bool(specs_of(config, tasks[0].task)[1]),
-        work=work,
-    )
+    count, why = preflight.worker_count(config, threads, ranks, before, work=work)
     policy, workers = _policy(config, control, folder, stack, count=count, threads=threads)
     recipe = _recipe(config, policy, ranks, saved)
     yield ModelLoaded(

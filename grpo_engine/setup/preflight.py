@@ -70,9 +70,9 @@ class Processes:
         )
 
     @classmethod
-    def planned(cls, config: RunConfig, cores: int, *, dialogues: bool) -> "Processes":
+    def planned(cls, config: RunConfig, cores: int) -> "Processes":
         """Those that a new run would start."""
-        count, _ = worker_count(config, cores, Ranks(), None, dialogues=dialogues)
+        count, _ = worker_count(config, cores, Ranks(), None)
         return cls(count=count, shares_weights=count > 1 and _parameters(config) >= LEAST_SHARED)
 
 
@@ -80,8 +80,8 @@ ALONE = Processes()
 
 
 def worker_count(
-    config: RunConfig, cores: int, ranks: Ranks, before: int | None, *, dialogues: bool = False,
-    work: Work | None = None,
+    config: RunConfig, cores: int, ranks: Ranks, before: int | None,
+    *, work: Work | None = None,
 ) -> tuple[int, list[str]]:  # fmt: skip
     """How many processes compute, and what there is to say about it.
 
@@ -93,8 +93,6 @@ def worker_count(
         why_not = "MLX computes on the GPU"
     elif ranks.size > 1:
         why_not = "each rank computes in one process"
-    elif dialogues:
-        why_not = "answers that wait for environments are sampled in one process"
     if why_not:
         return 1, [f"run.workers {wanted} has no effect: {why_not}"] if wanted > 1 else []
     count = wanted or before or _worth(config, cores, work or Work.of(config))

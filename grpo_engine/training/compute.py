@@ -18,7 +18,7 @@ from grpo_engine.config.recipes import Recipe
 from grpo_engine.config.settings import RolloutConfig
 from grpo_engine.distributed.messages import Arrays
 from grpo_engine.distributed.shares import owners_of, parts_of_prompts, parts_of_rows
-from grpo_engine.distributed.workers import Workers
+from grpo_engine.distributed.workers import TICK, Workers
 from grpo_engine.events import (
     Event,
     NoteWritten,
@@ -43,9 +43,11 @@ from grpo_engine.run.requests import answer_requests
 from grpo_engine.run.session import Run
 from grpo_engine.training.gather import rollout_of
 from grpo_engine.training.loss import LossInputs, MicroBatchResult, gradient, loss
+from grpo_engine.training.remote import Served
 from grpo_engine.training.samples import Samples
 
 Weights = Mapping[str, mx.array]
+LOOK = 0.005  # seconds between two looks for replies that a worker waits for
 Placed = Sequence[tuple[int, TokenBatch]]  # micro-batches with their places among those of a step
 
 
@@ -55,7 +57,7 @@ def sample(
 ) -> Generator[Event, None, list[Rollout]]:  # fmt: skip
     """Sample all rows, yield progress, return the rollouts in the order of `prompts`.
 
-    `weights` are the sampler's if it lags behind the policy. Dialogues are sampled on this thread.
+    `weights` are the sampler's if it lags behind the policy.
     """
     if run.workers is None or not prompts:
         return (yield from sample_groups(
@@ -66,37 +68,54 @@ def sample(
     used = workers.used_to_sample(sum(prompt.rows for prompt in prompts))
     parts = [part for part in parts_of_prompts(prompts, used) if part]
     slot = _put_weights(run, workers, weights)
+    sizes = [sum(prompt.rows for prompt in part) for part in parts]
+    served = Served(dialogues, sizes) if dialogues is not None else None
     for worker, part in enumerate(parts):
         workers.ask(worker, {
             "do": "sample", "prompts": [asdict(prompt) for prompt in part], "slot": slot,
             "sampling": asdict(sampling), "seed": run.config.seed, "step": step,
+            "dialogues": served.settings(worker) if served is not None else None,
         }, sharing=len(parts))  # fmt: skip
-    found = yield from _sampled(run, workers, len(parts), step)
+    found = yield from _sampled(run, workers, len(parts), step, served)
     return [rollout for worker in range(len(parts)) for rollout in found[worker]]
 
 
 def _sampled(
-    run: Run, workers: Workers, used: int, step: int
+    run: Run, workers: Workers, used: int, step: int, served: Served | None
 ) -> Generator[Event, None, dict[int, list[Rollout]]]:
-    """Forward the progress of workers that sample, until each has sent its rollouts."""
+    """Forward the progress of workers that sample, until each has sent its rollouts.
+
+    Meanwhile answer what they ask of their rows' environments.
+    """
     busy, found = set(range(used)), dict[int, list[Rollout]]()
     progress: dict[int, dict[str, Any]] = {}
     begun, noted = time.monotonic(), False
     while busy:
         if run.control.paused:
-            workers.pause(busy, begins=True)
+            for worker in busy:
+                workers.tell(worker, {"do": "pause"})
             paused = time.monotonic()
             yield RunPaused(step=step)
             while run.control.wait_while_paused(0.5):
                 pass
             yield RunResumed(step=step)
             begun += time.monotonic() - paused
-            workers.pause(busy, begins=False)
-        for worker in workers.ready(busy):
+            for worker in busy:
+                workers.tell(worker, {"do": "continue"})
+        if served is not None:
+            for worker, answer in served.replies():
+                workers.tell(worker, answer)
+        awaited = served is not None and served.is_awaited
+        for worker in workers.ready(busy, LOOK if awaited else TICK):
             value, _ = workers.take(worker)
             if "rollouts" in value:
+                if served is not None:
+                    served.waited(value["waited"])
                 found[worker] = [rollout_of(data) for data in value["rollouts"]]
                 busy.discard(worker)
+            elif "episode" in value and served is not None:
+                if (known := served.answer(worker, value)) is not None:
+                    workers.tell(worker, known)
             elif "note" in value and not noted:
                 noted = True
                 yield NoteWritten(step=step, text=value["note"], severity="warning")

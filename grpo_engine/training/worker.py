@@ -38,7 +38,9 @@ from grpo_engine.rollouts.decode import sample_groups
 from grpo_engine.rollouts.types import PromptRows, Sampling
 from grpo_engine.training.compute import scoring, unpacked
 from grpo_engine.training.loss import LossInputs, MicroBatchResult, gradient, loss
+from grpo_engine.training.remote import remote_dialogues
 
+PAUSES = ("pause", "continue")
 Reply = tuple[dict[str, Any], dict[str, Any]]
 
 
@@ -74,6 +76,8 @@ class Worker:
         """Answer requests until the engine closes the connection."""
         while True:
             asked, arrays = receive(self.engine)
+            if asked["do"] in PAUSES:  # it came after the last row
+                continue
             if threads := asked.get("threads"):
                 blas.set_threads(threads)
             if asked.get("fresh_peak"):
@@ -125,15 +129,18 @@ class Worker:
         """Sample rows, and send progress meanwhile."""
         prompts = [PromptRows(**{**each, "ids": tuple(each["ids"])}) for each in asked["prompts"]]
         sampling = Sampling(**{**asked["sampling"], "stop": tuple(asked["sampling"]["stop"])})
+        spoken = asked["dialogues"]
+        dialogues = remote_dialogues(self._request, spoken) if spoken is not None else None
         decoding = sample_groups(
             self.policy, prompts, sampling, seed=asked["seed"], step=asked["step"],
-            weights=self.other if asked["slot"] == "other" else None,
+            weights=self.other if asked["slot"] == "other" else None, dialogues=dialogues,
         )  # fmt: skip
         while True:
             try:
                 event = next(decoding)
             except StopIteration as end:
-                return {"rollouts": [asdict(rollout) for rollout in end.value]}, {}
+                rollouts = [asdict(rollout) for rollout in end.value]
+                return {"rollouts": rollouts, "waited": dialogues.waited if dialogues else 0.0}, {}
             if isinstance(event, RolloutsAdvanced):
                 send(self.engine, {
                     "rows": [asdict(row) for row in event.rows], "tokens": event.tokens,
@@ -147,6 +154,13 @@ class Worker:
         if select.select([self.engine], [], [], 0)[0]:
             receive(self.engine)  # "pause"
             receive(self.engine)  # "continue"
+
+    def _request(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask the engine while rows are sampled; it may hold the run before it answers."""
+        send(self.engine, asked)
+        while (found := receive(self.engine)[0]).get("do") in PAUSES:
+            pass
+        return found
 
     def score(self, asked: Mapping[str, Any], _: Arrays) -> Reply:
         """Log-probabilities of one micro-batch."""

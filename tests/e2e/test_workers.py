@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from experiments.reader import StoreReader
+from grpo_engine.config.parse import merge
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from grpo_engine.distributed import workers
@@ -34,6 +35,7 @@ from grpo_engine.events import (
 from grpo_engine.probe import PromptsProbed, probe
 from grpo_engine.trainer import evaluate_only, run
 from tests.e2e.training import Gate, grpo_tui, start, write_config
+from tests.engine.environments.test_runs import STOPS, TURNS
 from tests.engine.runs import events_of, mixture, settings, write_world
 from tests.patience import until
 
@@ -54,6 +56,11 @@ CASES: dict[str, dict[str, Any]] = {
     "target": {"algorithm": {"signal": "group_sign", "trust": "target", "passes": 2}},
     "bnpo": {"algorithm": {"weight": "per_batch_token"}},
     "several tasks": {},  # see mixture()
+    "dialogues": {
+        "rollout": {"prompts": 3, "stop": STOPS, "max_new_tokens": 40},
+        "task": {"max_turns": 4},
+        "algorithm": {"beta": 0.04},
+    },
 }
 Fact = TypeVar("Fact")
 NOT_EQUAL = ("time/", "memory/", "step_time", "tokens_per_second")
@@ -106,9 +113,19 @@ def distance(found: dict[str, mx.array], expected: dict[str, mx.array]) -> float
     return math.sqrt(apart / whole)
 
 
+def changes_of(world: Path, case: str) -> dict[str, Any]:
+    """The settings of a case, and the files that it reads."""
+    if case == "several tasks":
+        return mixture(world)
+    if case != "dialogues":
+        return CASES[case]
+    (world / "turns.py").write_text(TURNS)
+    return merge(CASES[case], {"task": {"environment": f"{world}/turns.py:Turns"}})
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_workers_train_what_one_process_trains(world: Path, tmp_path: Path, case: str) -> None:
-    changes = mixture(world) if case == "several tasks" else CASES[case]
+    changes = changes_of(world, case)
     alone = events_of(with_workers(world, 1, **changes), tmp_path / "1")
     assert isinstance(alone[-1], RunFinished), alone[-1]
     for count in (2, 3) if case == "uneven" else (2,):
@@ -211,15 +228,18 @@ def test_a_resumed_run_keeps_its_number_of_workers_and_equals_an_unbroken_one(
         assert many == pytest.approx(one, rel=2e-3, abs=2e-4)
 
 
-def test_a_run_waits_and_stops_with_workers(world: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("case", "last"), [("uneven", "update"), ("dialogues", "generate")])
+def test_a_run_waits_and_stops_with_workers(
+    world: Path, tmp_path: Path, case: str, last: str
+) -> None:
     control, seen = Control(), []
-    for event in run(with_workers(world, 2), control, folder=tmp_path):
+    for event in run(with_workers(world, 2, **changes_of(world, case)), control, folder=tmp_path):
         seen.append(event)
         if isinstance(event, PhaseStarted) and (event.phase, event.step) == ("generate", 1):
             control.ask("pause")
         if isinstance(event, RunPaused):
             control.ask("continue")
-        if isinstance(event, PhaseStarted) and (event.phase, event.step) == ("update", 2):
+        if isinstance(event, PhaseStarted) and (event.phase, event.step) == (last, 2):
             control.ask("stop_now")
     assert of(RunResumed, seen)
     assert isinstance(seen[-1], RunFinished)

@@ -70,11 +70,10 @@ def test_an_evaluation_is_counted_by_its_own_answers() -> None:
 def test_planned_processes_share_the_weights_of_large_models(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert Processes.planned(starter(), 2, dialogues=False) == Processes(count=2)
+    assert Processes.planned(starter(), 2) == Processes(count=2)
     monkeypatch.setattr(preflight, "LEAST_SHARED", 1)
     shared = Processes(count=2, shares_weights=True)
-    assert Processes.planned(starter(), 2, dialogues=False) == shared
-    assert Processes.planned(starter(), 2, dialogues=True) == Processes()
+    assert Processes.planned(starter(), 2) == shared
 
 
 def test_a_resumed_run_keeps_its_number_unless_the_settings_name_one() -> None:
