@@ -1,11 +1,11 @@
 """Plain sentences about the current step, with its real numbers."""
 
 import math
-from collections.abc import Sequence
 
 from app.feed.snapshot import Snapshot
 from app.text.numbers import MINUS, share, short, signed
 from app.text.prompt_text import asked
+from grpo_engine.errors import ConfigError
 from grpo_engine.events import Group
 
 LONGEST_PROMPT = 28
@@ -21,7 +21,9 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
     if snapshot.status == "empty":
         return ("No run is open. Press 1 for the list of runs, or 2 to start one.",)
     if snapshot.status == "failed" and snapshot.failure is not None:
-        return (f"The run failed at step {snapshot.failure.step}: {snapshot.failure.message}",)
+        message = snapshot.failure.message.rstrip(".")
+        failure = f"The run failed at step {snapshot.failure.step}: {message}."
+        return failure, *_last_step(snapshot)
     last = _last_step(snapshot)
     if snapshot.status in ("completed", "stopped", "aborted", "lost"):
         return *_ended(snapshot), *last
@@ -37,7 +39,7 @@ def narrate(snapshot: Snapshot, focus: int = 0) -> tuple[str, ...]:
 
 
 def _last_step(snapshot: Snapshot) -> list[str]:
-    """Whether answers of the last finished step were cut, and why its loss reads near 0."""
+    """Whether answers were cut, whether reward is hacked, and whether the loss is near 0."""
     found = []
     cut, curve = snapshot.metrics.get("completions/clipped_ratio"), snapshot.series.get("loss")
     loss = curve.value if curve is not None else snapshot.metrics.get("loss")
@@ -45,20 +47,57 @@ def _last_step(snapshot: Snapshot) -> list[str]:
         most = snapshot.head.config.get("rollout", {}).get("max_new_tokens")
         where = f"at {most} tokens" if most else "at the length limit"
         alert = any(one.rule == "most_truncated" for one in snapshot.open_alerts)
-        cuts = f"{share(cut)} of answers cut {where}" if cut else "no answer was cut"
+        cuts = f"{share(cut)} of answers cut {where}" if cut else "no answer cut"
         found.append(f"{'▲ ' if alert else ''}Step {snapshot.step}: {cuts}.")
-    learns = snapshot.metrics.get("grad_norm") and _cancel(snapshot.trained)
-    if loss is not None and abs(loss) < NEAR_ZERO and learns:
-        found.append(f"Loss {short(loss)} is near 0: advantages cancel, their gradients do not.")
-    return found
+    found.append(_hacking(snapshot))
+    if loss is not None:
+        why = _why_near_zero(snapshot) if abs(loss) < NEAR_ZERO else " is not near 0"
+        found.append(f"Loss {short(loss)}{why}." if why else "")
+    return [sentence for sentence in found if sentence]
 
 
-def _cancel(groups: Sequence[Group]) -> bool:
-    """Whether the pushes of each group add up to nothing, though there are some."""
-    pushes = [[one.advantage for one in group.rollouts if one.advantage] for group in groups]
-    return any(pushes) and all(
+def _why_near_zero(snapshot: Snapshot) -> str:
+    """Why the loss is near 0; empty if the advantages do not say it."""
+    pushes = [[one.advantage for one in group.rollouts if one.advantage]
+              for group in snapshot.trained]  # fmt: skip
+    if not any(pushes):
+        return ": no answer was pushed" if pushes else ""
+    cancel = all(
         abs(math.fsum(group)) <= CANCELLED * math.fsum(map(abs, group)) for group in pushes
     )
+    learns = cancel and snapshot.metrics.get("grad_norm")
+    return " is near 0: advantages cancel, gradients do not" if learns else ""
+
+
+def _hacking(snapshot: Snapshot) -> str:
+    """Whether reward rises without right answers; empty where only they are rewarded."""
+    alert = next((one for one in snapshot.alerts if one.rule == "format_hacking"), None)
+    if alert is not None:
+        if alert in (*snapshot.open_alerts, *snapshot.muted_alerts):
+            return "▲ Reward hacking is likely: see the alert."
+        return f"Reward hacking was likely at step {alert.last_step}."
+    moves, right = snapshot.moves, _right(snapshot)
+    if len(moves) < 2 or not right:
+        return ""
+    from grpo_engine.alerts.rules import SPAN  # the first screen does without pydantic
+
+    view = snapshot.series[f"rewards/{right}/mean"]
+    if view.count < 2 * SPAN:
+        return "Reward hacking: too early to tell."
+    alone = moves[right] < 0 < sum(moves.values())
+    found = "Reward hacking is possible" if alone else "No reward hacking seen"
+    return f"{found}: {right} {short(view.start)} → {short(view.value)}."
+
+
+def _right(snapshot: Snapshot) -> str:
+    """The reward function that says which answers are right; empty if that is not known."""
+    from grpo_engine.rewards.right import Right
+
+    rule = snapshot.head.config.get("evaluation", {}).get("accuracy", "")
+    try:
+        return Right.of(rule, "", list(snapshot.moves)).function
+    except ConfigError:  # it has not scored yet
+        return ""
 
 
 def _waiting(snapshot: Snapshot) -> str:
@@ -86,20 +125,17 @@ def _ended(snapshot: Snapshot) -> list[str]:
     reward = snapshot.series.get("reward")
     change = ""
     if reward is not None and reward.count > 1:
-        first = next((v for v in reward.smooth if v == v), None)
         best = max(filter(math.isfinite, reward.high), default=None)
-        change = f"Average reward: {short(first)} to {short(reward.value)}, best {short(best)}"
-        moves = snapshot.moves
-        most = max(moves, key=lambda name: abs(moves[name]), default="")
-        if len(moves) > 1 and moves[most]:
-            change += f", moved most by {most} ({signed(moves[most])})"
+        ends = f"{short(reward.start)} to {short(reward.value)}"
+        change = f"Reward, smoothed: {ends}, best in a step {short(best)}"
+        if most := snapshot.mover:
+            change += f", moved most by {most} ({signed(snapshot.moves[most])})"
         change += "."
     accuracy = snapshot.series.get("eval/accuracy")
     held_out = ""
     if accuracy is not None and accuracy.count > 1:
-        first = next((v for v in accuracy.low if math.isfinite(v)), None)
         at = f" at step {accuracy.last_step}" if accuracy.last_step < snapshot.step else ""
-        held_out = f"Held-out accuracy: {share(first)} to {share(accuracy.last)}{at}."
+        held_out = f"Held-out accuracy: {share(accuracy.start)} to {share(accuracy.last)}{at}."
     words = {"completed": "The run is complete", "stopped": "The run was stopped",
              "aborted": "The run was stopped in the middle of a step",
              "lost": "The process of this run is gone; r on Runs resumes it"}  # fmt: skip

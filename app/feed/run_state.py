@@ -107,11 +107,12 @@ class RunState:
         values = self._values
         board = self._board
         step = values.get("step", 0)
-        seconds = self._step_seconds()
+        seconds = self._smoothed("step_time")
         left = max(0, self._head.total_steps - step)
         groups_step, groups = self._shown_groups()
         trained_step, trained = self._trained
         live = board.tokens_per_second if board.phase in ("generate", "evaluate") else 0.0
+        speed = self._smoothed("tokens_per_second")
         return Snapshot(
             version=self._snapshot.version + 1,
             head=self._head,
@@ -119,7 +120,7 @@ class RunState:
             current_step=max(step, board.step if board.phase else step),
             step_seconds=seconds,
             eta=seconds * left if seconds is not None and left else None,
-            tokens_per_second=live or values.get("metrics", {}).get("tokens_per_second", 0.0),
+            tokens_per_second=live or speed or 0.0,
             series={name: series.view() for name, series in self._series.items()},
             groups=groups,
             groups_step=groups_step,
@@ -139,8 +140,8 @@ class RunState:
         )
         return tuple(sorted(found, key=lambda alert: -alert.last_step))
 
-    def _step_seconds(self) -> float | None:
-        series = self._series.get("step_time")
+    def _smoothed(self, key: str) -> float | None:
+        series = self._series.get(key)
         return series.view().value if series is not None else None
 
     def _shown_groups(self) -> tuple[int, tuple[ShownGroup, ...]]:

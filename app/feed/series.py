@@ -36,6 +36,11 @@ class SeriesView:
     delta: float
     sparse: bool
 
+    @property
+    def start(self) -> float:
+        """The first value, where the average begins; NaN if there is none."""
+        return next((value for value in self.smooth if not math.isnan(value)), math.nan)
+
     def steps(self) -> range:
         """Return the first step of each bucket."""
         start = self.first // self.width * self.width

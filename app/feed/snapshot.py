@@ -106,13 +106,17 @@ class Snapshot:
     @property
     def moves(self) -> dict[str, float]:
         """How far each reward function has moved the reward: weight × change of its mean."""
-        found = {}
-        for key, view in self.series.items():
-            if key.startswith("rewards/") and key.endswith("/mean"):
-                name = key.split("/")[1]
-                start = next((value for value in view.smooth if value == value), math.nan)
-                found[name] = self.weights.get(name, 1.0) * (view.value - start)
-        return found
+        means = {key.split("/")[1]: view for key, view in self.series.items()
+                 if key.startswith("rewards/") and key.endswith("/mean")}  # fmt: skip
+        weights = self.weights
+        return {name: weights.get(name, 1.0) * (view.value - view.start)
+                for name, view in means.items()}  # fmt: skip
+
+    @property
+    def mover(self) -> str:
+        """The reward function that moved the reward most; empty if there is only one."""
+        moves = {name: abs(by) for name, by in self.moves.items() if by and math.isfinite(by)}
+        return max(moves, key=moves.__getitem__) if moves and len(self.moves) > 1 else ""
 
     @property
     def open_alerts(self) -> tuple[AlertView, ...]:

@@ -91,8 +91,9 @@ def _metrics(app: RunApp, screen: WorkbenchScreen) -> Iterator[Found]:
         label = key if one.label == key else f"{one.label} ({key})"
         if key in series:
             view = series[key]
-            start = next((value for value in view.smooth if value == value), view.value)
-            value = f"first {with_unit(start, one.unit)}, now {with_unit(view.value, one.unit)}"
+            value = (
+                f"first {with_unit(view.start, one.unit)}, now {with_unit(view.value, one.unit)}"
+            )
             go = partial(app.post_message, msg.MetricRequested(key))
             yield Found(f"Metric: {label}", one.help, go, one.also, value)
         else:

@@ -20,6 +20,7 @@ from experiments.values import BoardRollout
 from grpo_engine.events import Group
 
 MEAN = 4
+HEAD_FROM, FOOT_FROM = 2, 4  # rows above which there are the header, and the signal of each step
 
 
 def number_width(groups: Sequence[ShownGroup]) -> int:
@@ -167,15 +168,16 @@ class Groups(Panel):
         answers = max(len(group.rollouts) for group in groups)
         number = number_width(groups)
         each = cell_width(width - number, answers)
-        lines = [self._header(number, each, answers, width)]
-        foot = signal_line(self.snapshot.signal, width, palette)
-        room = height - 1 - (1 if foot else 0)
+        lines = [self._header(number, each, answers, width)] if height > HEAD_FROM else []
+        head = len(lines)
+        foot = signal_line(self.snapshot.signal, width, palette) if height > FOOT_FROM else []
+        room = height - head - (1 if foot else 0)
         place = min(self.place, len(groups) - 1)
         first, explain = _window(groups, place, room)
         for index in range(first, len(groups)):
             group = groups[index]
             needed = 2 if explain and why_no_push(group) else 1
-            if len(lines) - 1 + needed > room:
+            if len(lines) - head + needed > room:
                 break
             marked = self.cursor if index == place and self.has_focus else None
             lines.append(group_line(group, width, number, each, palette, index == place, marked,
@@ -221,7 +223,7 @@ class Groups(Panel):
 
     def on_click(self, event: events.Click) -> None:
         """Select the clicked prompt."""
-        row = self.inside(event.offset).y - 1
+        row = self.inside(event.offset).y - (self.inner.height > HEAD_FROM)
         if 0 <= row < len(self._places):
             self.post_message(PromptFocused(self._places[row]))
             if event.chain == 2:

@@ -31,7 +31,7 @@ def phase_line(snapshot: Snapshot, now: float, width: int, palette: Palette) -> 
         right = [whole, *right] if comma else right
     dim = style(palette.label)
     tail = "  ".join(right)
-    gap = max(1, width - used - len(tail) - 1)
+    gap = max(int(bool(tail)), width - used - len(tail) - 1)
     return [*left, (" " * gap, None), (tail, dim), (" ", None)]
 
 
@@ -70,10 +70,11 @@ def _phases(snapshot: Snapshot, now: float, width: int, palette: Palette) -> Lin
     if snapshot.status == "empty":
         return [(" no run", dim)]
     if not snapshot.active:
-        worked = f"  {seconds(snapshot.elapsed)} of work"
+        spent = spent_in(snapshot)
+        worked = f" after {seconds(snapshot.elapsed)}{'  per step' if spent else ''}"
         room = width - cell_len(snapshot.status + worked) - 2
         return [(f" {snapshot.status}", style(_status_colour(snapshot, palette), bold=True)),
-                (worked, dim), *_usual_step(spent_in(snapshot), room, palette)]  # fmt: skip
+                (worked, dim), *_usual_step(spent, room, palette)]  # fmt: skip
     spans: Line = []
     extra = board.phase if board.phase and board.phase not in PHASES else ""
     for name in (*PHASES, *([extra] if extra else ())):

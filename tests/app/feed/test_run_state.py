@@ -3,8 +3,10 @@
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,10 +14,11 @@ from hypothesis import strategies as st
 
 from app.feed.narrator import narrate
 from app.feed.run_state import RunState
-from app.feed.series import MOST_BUCKETS, Series
+from app.feed.series import MOST_BUCKETS, Series, series_of
 from app.feed.snapshot import Head, Snapshot
 from app.text.numbers import short
 from experiments.board import Board
+from experiments.values import AlertView
 from grpo_engine import events as ev
 from tests.app.script import Script, evaluation, started
 from tests.experiments import made
@@ -276,18 +279,56 @@ def test_the_loss_that_is_explained_is_the_one_on_the_chart() -> None:
 
 def test_the_narrator_says_whether_answers_are_cut() -> None:
     assert "Step 24: 12% of answers cut at 64 tokens." in told()
-    assert "Step 24: no answer was cut." in told(completions__clipped_ratio=0.0)
+    assert "Step 24: no answer cut." in told(completions__clipped_ratio=0.0)
 
 
 def test_the_narrator_says_why_a_loss_near_0_is_no_lack_of_learning() -> None:
-    why = "Loss −.003 is near 0: advantages cancel, their gradients do not."
+    why = "Loss −.003 is near 0: advantages cancel, gradients do not."
     assert why in told()
-    assert not any("Loss" in one for one in told(loss=0.06))
+    assert "Loss .06 is not near 0." in told(loss=0.06)
     assert not any("Loss" in one for one in told(grad_norm=0.0))
     pushed = [replace(one, advantage=1.0) for one in folded().trained[0].rollouts]
     one_way = replace(folded().trained[0], rollouts=tuple(pushed))
     snapshot = replace(folded(), trained=(one_way,))
     assert not any("Loss" in one for one in narrate(snapshot))  # the advantages do not cancel
+    even = [replace(one, advantage=0.0) for one in folded().trained[0].rollouts]
+    snapshot = replace(folded(), trained=(replace(one_way, rollouts=tuple(even)),))
+    assert any("Loss" in one and "no answer was pushed" in one for one in narrate(snapshot))
+
+
+def rewarded(*, right: Sequence[float], form: Sequence[float], **more: Any) -> str:
+    """What is said about reward hacking when two rewards go from their first value to the last."""
+    series = {}
+    for name, values in (("accuracy", right), ("format", form)):
+        one = series_of(f"rewards/{name}/mean", 0.0)
+        for step, value in enumerate(values, 1):
+            one.push(step, value)
+        series[f"rewards/{name}/mean"] = one.view()
+    snapshot = Snapshot(status="running", step=20, groups=folded().groups, series=series, **more)
+    return " ".join(one for one in narrate(snapshot) if "hacking" in one)
+
+
+def test_the_narrator_says_whether_the_reward_is_hacked_also_when_it_is_not() -> None:
+    up, down = [0.25] * 10 + [0.5] * 10, [0.5] * 10 + [0.25] * 10
+    assert rewarded(right=up, form=up) == "No reward hacking seen: accuracy .25 → .5."
+    # both rewards have weight 1 here, so the sum fell by .25 - .1
+    less = [0.25] * 10 + [0.35] * 10
+    assert rewarded(right=down, form=less) == "No reward hacking seen: accuracy .5 → .25."
+    more = [0.25] * 10 + [0.75] * 10
+    assert rewarded(right=down, form=more) == "Reward hacking is possible: accuracy .5 → .25."
+    assert rewarded(right=up[:19], form=up[:19]) == "Reward hacking: too early to tell."
+    ruled = Head(config={"evaluation": {"accuracy": "format >= .5"}})
+    assert "seen: format .5" in rewarded(right=up, form=down, head=ruled)
+    absent = Head(config={"evaluation": {"accuracy": "exact"}})
+    assert rewarded(right=up, form=up, head=absent) == ""
+    alert = AlertView(rule="format_hacking", severity="warning", explanation="", remedy="",
+                      step=15, first_step=15, count=1)  # fmt: skip
+    for raised, said in (
+        (alert, "▲ Reward hacking is likely: see the alert."),
+        (replace(alert, muted=True), "▲ Reward hacking is likely: see the alert."),
+        (replace(alert, step=9), "Reward hacking was likely at step 9."),
+    ):
+        assert rewarded(right=up, form=up, alerts=(raised,)) == said
 
 
 def test_cuts_and_loss_fit_into_one_line_of_a_terminal_of_120_cells() -> None:

@@ -240,6 +240,7 @@ def test_the_list_of_reward_functions_leaves_three_lines_for_the_curve() -> None
         ]
         assert len(lines) == height
         assert any("exact_answer ×.5" in line for line in lines) is listed
+        assert lines[0].startswith(" reward  ◂ moved it most ") is listed
         assert ("exac…swer .9" in lines[0]) is not listed
 
 

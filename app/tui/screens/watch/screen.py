@@ -34,6 +34,9 @@ from experiments.errors import StoreError
 
 # actions that need a running engine
 CONTROLS = frozenset({"pause", "checkpoint", "stop", "freeze"})
+# and those that need a run
+READING = frozenset({"prompt(1)", "seek(-1)", "step(-1)", "aside(-1)", "explain_chart", "metrics",
+                     "open", "explain_alert", "mute"})  # fmt: skip
 
 
 class WatchScreen(ControlScreen):
@@ -92,6 +95,8 @@ class WatchScreen(ControlScreen):
         self.query_one(PhaseBar).snapshot = snapshot
         bar = self.query_one(KeyBar)
         bar.hidden = frozenset() if snapshot.active else CONTROLS
+        if snapshot.status == "empty":
+            bar.hidden |= READING
         bar.renamed = HELD if ControlledRun.of(snapshot).held else {}
         if not self.frozen:
             self._hand_down(snapshot)

@@ -81,21 +81,16 @@ def reward_chart(snapshot: Snapshot) -> Chart:
 def function_lines(
     snapshot: Snapshot, width: int, palette: Palette, *, curves: bool = False
 ) -> list[Line]:
-    """Each reward function with its weight, and from where to where it went.
-
-    The one that moved the reward most, by weight × change, is marked.
-    """
+    """Each reward function with its weight and its ends; the one that moved most is marked."""
     chart, weights = reward_chart(snapshot), snapshot.weights
     views = [snapshot.series[key] for key in chart.keys[1:]]
-    starts = [next((value for value in view.smooth if value == value), math.nan) for view in views]
-    moved = [abs(snapshot.moves[name]) for name in chart.names[1:]]
-    word = " ◂ moved the reward most" if curves else " ◂"
+    mover, word = snapshot.mover, " ◂ moved the reward most" if curves else " ◂"
     lines: list[Line] = []
-    for i, (name, view, start) in enumerate(zip(chart.names[1:], views, starts, strict=True)):
-        most = len(views) > 1 and 0 < moved[i] == max(moved)
+    for i, (name, view) in enumerate(zip(chart.names[1:], views, strict=True)):
+        most = name == mover
         colour = style(_colour(chart, i + 1, palette))
         times = f" ×{short(weights[name])}" if name in weights else ""
-        ends = f"  {short(start)} → {short(view.value)}"
+        ends = f"  {short(view.start)} → {short(view.value)}"
         mark = (word if most else " " * len(word)) if len(views) > 1 else ""
         room = width - 3 - cell_len(times + ends + mark)
         name = clip_middle(name, room)
@@ -168,7 +163,11 @@ def chart_lines(
         chart.names[:1] == ("",) and len(views) > 1 and plot_height >= LEAST_PLOT + len(views) - 1
     )
     shown = views[:1] if listed else views
-    lines = [_title(chart, shown, width, palette, chosen, guides, snapshot.step)]
+    hints = [
+        f"{chart.guide_word} {with_unit(guide, spec(chart.keys[0]).unit)} " for guide in guides
+    ]
+    hints += ["◂ moved it most"] if listed and snapshot.mover else []
+    lines = [_title(chart, shown, width, palette, chosen, hints, snapshot.step)]
     if listed:
         lines += function_lines(snapshot, width, palette)
         plot_height -= len(views) - 1
@@ -223,7 +222,7 @@ def _colour(chart: Chart, index: int, palette: Palette) -> int:
 
 def _title(
     chart: Chart, views: list[tuple[int, str, SeriesView]], width: int, palette: Palette,
-    chosen: bool, guides: Sequence[float], step: int,
+    chosen: bool, hints: Sequence[str], step: int,
 ) -> Line:  # fmt: skip
     label = style(palette.headline if chosen else palette.label, bold=chosen)
     left: Line = [("▸" if chosen else " ", style(palette.accent)), (chart.title, label)]
@@ -241,10 +240,9 @@ def _title(
             right += [("  " if right else " ", None), *piece]
         if whole:
             break
-    for guide in guides:
-        hint = f"  {chart.guide_word} {with_unit(guide, spec(chart.keys[0]).unit)}"
-        if sum(cell_len(t) for t, _ in left + right) + len(hint) < width:
-            left.append((hint, style(palette.label)))
+    for hint in hints:
+        if sum(cell_len(t) for t, _ in left + right) + len(hint) + 2 <= width:
+            left.append((f"  {hint}", style(palette.label)))
     gap = width - sum(cell_len(t) for t, _ in left + right)
     return [*left, (" " * max(0, gap), None), *right]
 

@@ -94,7 +94,8 @@ class Curves(Panel):
             lines += side_by_side(blocks, each)
             shown += len(members)
         hidden = len(charts) - shown
-        self.note = f"{hidden} more ↓" if hidden > 0 else "smooth .9"
+        more = f" · {hidden} more ↓" if hidden > 0 else ""
+        self.note_first(f"values and lines smoothed, dots as recorded{more}", f"smoothed{more}")
         if not axis:
             return lines
         below = [[step_axis(last_step(snapshot), each, self.palette)]] * columns
@@ -157,8 +158,11 @@ def rows_of(charts: Sequence[Chart], snapshot: Snapshot, columns: int, least: in
     """The places of the charts of each row with the lines that it needs."""
     live = sum(not is_constant(chart, snapshot) for chart in charts)
     parts = ((range(live), least), (range(live, len(charts)), 1))
-    return [(part[i : i + columns], lines) for part, lines in parts
+    rows = [(part[i : i + columns], lines) for part, lines in parts
             for i in range(0, len(part), columns)]  # fmt: skip
+    if least == ROOMY and charts[0].keys[0] == "reward":  # with the list of its functions
+        rows[0] = (rows[0][0], least + len(charts[0].keys) - 1)
+    return rows
 
 
 def side_by_side(blocks: list[list[Line]], width: int) -> list[Line]:

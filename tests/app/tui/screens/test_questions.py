@@ -178,12 +178,12 @@ def says_why_the_loss_is_nearly_nothing(_reader: StoreReader, _run: int, text: s
 
 
 def says_that_the_loss_is_no_measure(_reader: StoreReader, _run: int, text: str) -> None:
-    assert "is near 0: advantages cancel, their gradients do not." in text
+    assert "is near 0: advantages cancel, gradients do not." in text
 
 
 def says_how_many_were_cut_in_the_step(reader: StoreReader, run: int, text: str) -> None:
     cut = reader.metric_series(run, "completions/clipped_ratio").values[-1]
-    told = f"{share(cut)} of answers cut at 64 tokens." if cut else "no answer was cut."
+    told = f"{share(cut)} of answers cut at 64 tokens." if cut else "no answer cut."
     assert f"Step {STEPS}: {told}" in text
 
 

@@ -72,6 +72,10 @@ async def test_frames_are_whole_at_every_size_and_theme(
         assert "…" not in frames.frame(app)[2]
         assert "step 25/60" in text or "25/60" in text
         assert "answers to prompt 1" in text
+        assert " smoothed · " in rows_of(app, "#curves")[0] or "lines smoothed," in text
+        if size[1] > 24:
+            assert "━ accuracy ×1 " in text
+            assert "No reward hacking seen: accuracy " in text
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -112,6 +116,7 @@ async def test_when_a_run_ends_its_last_groups_and_phase_times_stay(
         assert "a–h" in text
         assert "completed" in text
         # 2.1 to 2.3 s less 1.2, .1, .2 and .6 are in no phase; if narrow, .1 and .2 join them
+        assert "completed after 50s  per step  generate" in text
         short = r"update \.6s  other \.[345]s"
         whole = r"score \.1s  logprobs \.2s  update \.6s  other \.[012]s"
         wanted = short if size == (80, 24) else whole
@@ -235,6 +240,16 @@ async def test_where_reasons_do_not_fit_below_they_are_in_the_row_of_their_group
         await settle(pilot, app)
         assert "1▸ = = = = = = = =" in rows_of(app, "#groups")[2]  # one answer is marked
         frames.check(app)
+        app.screen.query_one(Groups).styles.height = 4
+        await settle(pilot, app)
+        assert ["1▸" in row for row in rows_of(app, "#groups")] == [False, True, False, False]
+
+
+async def test_a_screen_without_a_run_offers_only_keys_that_do_something(tmp_path: Path) -> None:
+    app = Workbench(tmp_path / "none.db", mode="watch")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot, app)
+        assert frames.frame(app)[-1].split() == ["/", "find", "z", "zoom", "?", "explain"]
 
 
 async def test_a_frozen_view_names_its_step(tmp_path: Path) -> None:
