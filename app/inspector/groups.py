@@ -12,7 +12,6 @@ from experiments.values import GroupView, RolloutView, TokenRow
 from grpo_engine.events import CUT
 
 SortKey = Literal["prompt", "surprise", "reward", "length", "kl", "clip"]
-SORT_KEYS: tuple[SortKey, ...] = ("prompt", "surprise", "reward", "length", "kl", "clip")
 
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 DIFF_LIMIT = 4000  # words; a longer text is compared line by line
@@ -45,22 +44,38 @@ def sorted_groups(groups: Sequence[GroupView], key: SortKey) -> tuple[GroupView,
 def measure_of(group: GroupView, key: SortKey) -> float:
     """What a group is sorted by."""
     match key:
+        case "prompt":
+            return float(group.index)
         case "surprise":
             return surprise(group)
         case "reward":
-            return group.reward_mean if group.reward_mean is not None else float("-inf")
-        case "length":
-            return _mean([float(r.tokens) for r in group.rollouts])
-        case "kl":
-            return _mean([r.kl for r in group.rollouts])
-        case "clip":
-            return _mean([r.clip_fraction for r in group.rollouts])
-    return float(group.index)
-
-
-def _mean(values: Sequence[float | None]) -> float:
+            return group.reward_mean if group.reward_mean is not None else -math.inf
+    values = [_measured(rollout, key) for rollout in group.rollouts]
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else 0.0
+
+
+def furthest(group: GroupView, key: SortKey) -> int:
+    """The place of the answer with the largest measure in its group."""
+    values = [_measured(rollout, key) for rollout in group.rollouts]
+    known = [(-value, place) for place, value in enumerate(values) if value is not None]
+    return min(known, default=(0.0, 0))[1]
+
+
+def _measured(rollout: RolloutView, key: SortKey) -> float | None:
+    """An answer's part in the measure of its group."""
+    match key:
+        case "surprise":
+            return abs(rollout.advantage or 0.0)
+        case "reward":
+            return rollout.reward
+        case "length":
+            return float(rollout.tokens)
+        case "kl":
+            return rollout.kl
+        case "clip":
+            return rollout.clip_fraction
+    return None
 
 
 @dataclass(frozen=True, slots=True)

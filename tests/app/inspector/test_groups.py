@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.inspector.groups import (
-    SORT_KEYS,
     Change,
     SortKey,
     balance,
+    furthest,
     is_greedy,
     largest_by_reward,
     letter,
@@ -117,9 +117,19 @@ def test_each_measure_sorts_by_its_mean_and_ties_by_place() -> None:
     assert order("reward") == [2, 1, 0]
     assert order("surprise") == [0, 1, 2]
     assert order("prompt") == [0, 1, 2]
-    assert SORT_KEYS == ("prompt", "surprise", "reward", "length", "kl", "clip")
     low = group(3, rollout(0, kl=-1.0, clip_fraction=-1.0, tokens=-1, advantage=0.0))
     assert [g.index for g in sorted_groups([low, three], "kl")] == [2, 3]
+
+
+def test_the_furthest_answer_is_the_one_that_is_most_of_what_groups_are_sorted_by() -> None:
+    three = group(
+        0,
+        rollout(0, advantage=-2.0, reward=0.0, tokens=4, kl=None, clip_fraction=0.5),
+        rollout(1, advantage=1.0, reward=1.0, tokens=9, kl=0.1, clip_fraction=0.5),
+        rollout(2, advantage=None, reward=None, tokens=9, kl=0.3, clip_fraction=0.0),
+    )
+    sorts: tuple[SortKey, ...] = ("prompt", "surprise", "reward", "length", "kl", "clip")
+    assert [furthest(three, key) for key in sorts] == [0, 0, 1, 1, 2, 0]
 
 
 def test_verdicts_say_whether_they_are_good() -> None:

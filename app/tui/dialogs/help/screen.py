@@ -13,6 +13,7 @@ from textual.widgets import Input, Static
 from app.feed.snapshot import Snapshot
 from app.text.safe_text import cell_len, pad, safe, wrap
 from app.tui.dialogs.help.topics import (
+    SCREENS,
     Part,
     alert_parts,
     metric_parts,
@@ -90,7 +91,7 @@ class HelpScreen(Dialog[None]):
         super().__init__()
         keys = list(key_actions(base))
         self._parts = [*topic_parts(topic, snapshot)]
-        if not topic.startswith("screen:"):
+        if not topic.startswith("screen:") and mode in SCREENS:
             self._parts += topic_parts(f"screen:{mode}", snapshot)
         self._parts += [part for part in panel_parts(mode) if part not in self._parts]
         for heading, everywhere in (("keys", False), ("keys on every screen", True)):

@@ -105,6 +105,7 @@ PANELS: Mapping[str, Part] = {
 PANELS_OF: Mapping[str, tuple[str, ...]] = {
     "watch": ("phases", "curves", "answers", "groups", "log"),
     "rollouts": ("prompts", "tokens", "why", "lab"),
+    "lab": ("lab",),
 }
 
 # What each alert means, and which setting holds its threshold.

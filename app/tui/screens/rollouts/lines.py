@@ -20,9 +20,12 @@ from app.tui.screens.rollouts.load import Hits
 from app.tui.widgets.lanes import end_mark
 from app.tui.widgets.panel import Line
 from experiments.values import GroupView, RolloutView, SearchHit
+from grpo_engine.events import Origin
 
 # The heading of what groups are sorted by, in place of the spread.
 SORTED_AS: Mapping[SortKey, str] = {"surprise": "surp", "length": "len", "kl": "KL", "clip": "clip"}
+
+KINDS: Mapping[Origin, str] = {"train": "training", "pinned": "pinned", "eval": "held-out"}
 
 
 def mark(advantage: float | None) -> str:
@@ -93,20 +96,23 @@ def search_note(hits: Hits, chosen: int) -> str:
     return f"{chosen + 1} of {'the first ' if hits.more else ''}{len(hits.found)}"
 
 
-def place_line(group: GroupView, rollout: RolloutView | None, run: str, palette: Palette) -> Line:
-    """The current position: run, step, prompt, target, answer."""
+def place_line(
+    group: GroupView, rollout: RolloutView | None, run: str, width: int, palette: Palette
+) -> Line:
+    """The current position: run, step, prompt as far as there is room, target, answer."""
     label, text = style(palette.label), style(palette.text)
     line: Line = [(f" {clip(run, 40)}", style(palette.headline)), (f"  step {group.step}", text)]
     if group.origin != "train":
-        line.append((f"  {group.origin}", style(palette.accent)))
-    question = clip(asked(group.prompt_text), 40)
-    line += [(f"  prompt {group.index + 1} ", label), (f"“{question}”", text)]
+        line.append((f"  {KINDS[group.origin]}", style(palette.accent)))
+    line.append((f"  prompt {group.index + 1} ", label))
+    end: Line = []
     if group.target:
-        line += [("  target ", label), (clip(group.target, 20), text)]
+        end += [("  target ", label), (clip(group.target, 20), text)]
     if rollout is not None:
-        line += [("  answer ", label), (letter(rollout.index), text)]
-        line.append((f" of {len(group.rollouts)}", label))
-    return line
+        end += [("  answer ", label), (letter(rollout.index), text)]
+        end.append((f" of {len(group.rollouts)}", label))
+    question = clip(asked(group.prompt_text), max(8, width - cells(line) - cells(end) - 3))
+    return [*line, (f"“{question}”", text), *end]
 
 
 def answer_line(

@@ -14,9 +14,11 @@ from app.inspector.layout import Line as TokenLine
 from app.inspector.layout import lay_out
 from app.inspector.moments import MEASURES
 from app.text.numbers import BARS, short
-from app.text.safe_text import cell_len, safe, wrap
+from app.text.prompt_text import question
+from app.text.safe_text import safe, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.rollouts.lines import (
+    KINDS,
     answer_line,
     diff_lines,
     group_line,
@@ -35,7 +37,7 @@ from app.tui.screens.rollouts.turns import HEADS, Note, dialogue_rows, note_line
 from app.tui.screens.rollouts.view import View
 from app.tui.widgets.panel import Line, Panel, Span
 
-TURN_LINES, LEAST_NUMBERS = 9, 3  # lines of a dialogue, and of its token's numbers
+TURN_LINES, TEXT_LINES, LEAST_NUMBERS = 9, 6, 3  # of a dialogue, of an answer, of a token
 NO_RUN = "No run is open. Press 1 for the list of runs, then ⏎ on one."
 NO_GROUPS = "No answers are recorded yet. They appear after the first step; 3 shows the run live."
 
@@ -79,7 +81,7 @@ class HistoryBar(ViewPanel, can_focus=False):
         if step is None or chosen is None:
             return []
         history = detail.history if detail else ()
-        place = place_line(chosen, view.rollout, step.run.name, palette)
+        place = place_line(chosen, view.rollout, step.run.name, width, palette)
         return [place, history_line(history, chosen, width, palette)]
 
 
@@ -96,7 +98,9 @@ class GroupsPanel(ViewPanel):
     def paint(self, width: int, height: int) -> list[Line]:
         """A header, the groups around the selected one, and counts of other origins."""
         palette, view = self.palette, self.view
-        self.title, self.note = "groups", f"sort {view.sort}"
+        kind = view.step.origin if view.step else "train"
+        self.title = "groups" if kind == "train" else f"{KINDS[kind]} prompts"
+        self.note = f"sort {view.sort}"
         groups = view.groups
         if view.search is not None:
             self.title, self.note = "found", search_note(view.search, view.hit)
@@ -129,11 +133,10 @@ class GroupsPanel(ViewPanel):
             return []
         label = style(palette.label)
         key = style(palette.headline)
-        kinds = {"eval": "held-out", "pinned": "pinned", "train": "training"}
         others = [
-            f"{kinds[kind]} at {count} step{'s' if count != 1 else ''}"
-            for kind, count in step.counts.items()
-            if kind != step.origin and count
+            f"{name} at {count} step{'s' if count != 1 else ''}"
+            for kind, name in KINDS.items()
+            if kind != step.origin and (count := step.counts[kind])
         ]
         lines: list[Line] = [[("t ", key), (text, label)] for text in others]
         return [*lines, [("H L ", key), ("other step  ", label), ("s ", key), ("sort", label)]]
@@ -177,12 +180,14 @@ class AnswerPanel(ViewPanel):
         chosen, rollout = view.chosen, view.rollout
         place = HEAT_MODES.index(view.mode) + 1
         self.title = "answer"
-        self.note = f"heat {place}/{len(HEAT_MODES)}: {HEAT_NAMES[view.mode]}"
         if rollout is not None:
-            self.title += f" {letter(rollout.index)}{', changes' if view.diff else ' by token'}"
+            how = ", changes" if view.diff else f": {view.arrived}" if view.arrived else " by token"
+            self.title += f" {letter(rollout.index)}{how}"
+        shade = HEAT_NAMES[view.mode]
+        texts = [f"heat {place}/{len(HEAT_MODES)}: {shade}", shade]
         if moment := moment_note(view):
-            both = f"{moment} · {self.note}"
-            self.note = both if cell_len(self.title + both) <= width - 6 else moment
+            texts = [f"{moment} · {texts[0]}", moment]
+        self.note_first(*texts)
         if chosen is None or rollout is None:
             return missing(view, width, palette)
         head = [answer_line(chosen.rollouts, view.answer, width, palette), *self._reason(width)]
@@ -191,8 +196,8 @@ class AnswerPanel(ViewPanel):
             return head + self._changes(width, palette)
         foot = self._token(width, palette)
         room = max(2, height - len(head) - len(foot) - 1)
-        if view.spans:  # a turn is read with its reply
-            room = max(room, min(TURN_LINES, height - len(head) - LEAST_NUMBERS - 1))
+        least = TURN_LINES if view.spans else TEXT_LINES  # a turn is read with its reply
+        room = max(room, min(least, height - len(head) - LEAST_NUMBERS - 1))
         body = self._text(width, room, palette)
         kept = max(LEAST_NUMBERS, height - len(head) - len(body) - 1)
         if len(foot) > kept:
@@ -208,7 +213,7 @@ class AnswerPanel(ViewPanel):
         if detail is None or not detail.missing or self.view.diff:
             return [[]]
         look = style(self.palette.warn if detail.tokens is None else self.palette.label)
-        return [[(part, look)] for part in wrap(detail.missing, width, 2)]
+        return [[(part, look)] for part in wrap(detail.missing, width, 3)]
 
     def _changes(self, width: int, palette: Palette) -> list[Line]:
         changes = self.view.changes()
@@ -259,16 +264,21 @@ class AnswerPanel(ViewPanel):
         """The lines of the answer, computed again when it, its open turn or the width changes."""
         view = self.view
         opened = None if view.unfolded else turn_at(view.spans, view.token)
-        key = view.texts, view.spans, width, opened if view.spans else None
+        plain = view.shown is not None and view.row is None  # without token numbers
+        key = view.texts, view.spans, width, opened if view.spans else None, plain
         if self._laid_out_for != key:
             self._laid_out_for, self._top = key, 0
             self._rows = lay_out(view.texts, width)
+            if plain:
+                self._rows = tuple(
+                    Note("said", part, 0) for part in wrap("".join(view.texts), width, 999)
+                )
             if view.spans and view.rollout is not None:
                 self._rows = dialogue_rows(view.rollout.text, view.spans, view.texts, width, opened)
         return self._rows
 
     def _piece(self, token: int, text: str, clipped: set[int], palette: Palette) -> Span:
-        here = token == self.view.token
+        here = token == self.view.token and self.view.row is not None
         front = palette.headline if here else palette.text
         back = palette.cursor if here else None
         return text, style(front, back, bold=here, underline=token in clipped)
@@ -362,4 +372,8 @@ class WhyPanel(ViewPanel):
         target = [f"target {chosen.target}"] if chosen.target else []
         for text in (*target, f"group: {balance(chosen)}"):
             lines += [[(part, label)] for part in wrap(text, width, 3)]
+        prompt = wrap(question(chosen.prompt_text), width, height - len(lines) - 2)
+        if prompt:
+            lines += [[], [("prompt", label)]]
+            lines += [[(part, style(palette.text))] for part in prompt]
         return lines[:height]

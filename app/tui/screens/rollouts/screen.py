@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from app.feed.snapshot import Snapshot
-from app.inspector.groups import SORT_KEYS, sorted_groups, visits
+from app.inspector.groups import SortKey, sorted_groups, visits
 from app.inspector.moments import MEASURES, Measure, Moment, in_order, next_moment
 from app.tui.dialogs.ask import Ask
 from app.tui.dialogs.choices import Choice
@@ -53,7 +53,16 @@ from grpo_engine.events import Origin
 MEASURE_KEYS: Final[dict[Measure, str]] = {
     "clipped": "c", "ratio": "r", "kl": "k", "probability": "p", "term": "t",
 }  # fmt: skip
+SORTS: Final[dict[SortKey, tuple[str, str, str, Measure | None]]] = {
+    "prompt": ("p", "prompt", "as they were drawn", None),
+    "surprise": ("s", "surprise", "the strongest push, at its least likely token", "probability"),
+    "reward": ("r", "reward", "the best", None),
+    "length": ("l", "length", "the longest", None),
+    "kl": ("k", "KL", "the furthest from the reference, at its furthest token", "kl"),
+    "clip": ("c", "clip", "the most clipped, at its first clipped token", "clipped"),
+}
 ONCE = "This prompt was sampled at no other step"
+NOWHERE = (-1, -1, -1)  # before the first moment of a step
 TYPING_S = 0.25  # without a key before a search begins
 
 
@@ -107,7 +116,8 @@ class RolloutsScreen(WorkbenchScreen):
         Binding("D", "diff", "diff", id="rollouts.diff", show=False,
                 tooltip="Show the words that changed since this prompt was last sampled"),
         Binding("s", "sort", "sort", id="rollouts.sort", show=False,
-                tooltip="Sort groups by surprise, reward, length, KL or clip"),
+                tooltip="Sort groups by surprise, reward, length, KL or clip, and go to the "
+                        "furthest answer and token"),
         Binding("t", "origin", "kind", id="rollouts.origin", show=False,
                 tooltip="Switch between training, pinned and evaluation prompts"),
         Binding("v", "lab", "lab", id="rollouts.lab",
@@ -172,18 +182,19 @@ class RolloutsScreen(WorkbenchScreen):
 
     def _load(
         self, run: int | None, step: int | None, origin: Origin = "train",
-        at: tuple[int, int] | None = None,
+        at: tuple[int, int] | None = None, arrived: str = "",
     ) -> None:  # fmt: skip
         # a step requested before its run was read must not be taken from the previous run
         self._wanted = run if run is not None else self._wanted
-        worker = self._read_step(self._wanted, step, origin, at)
+        worker = self._read_step(self._wanted, step, origin, at, arrived)
         if run is not None or step is not None or self.view.step is None:
             self.opening = worker
 
     @work(exclusive=True, group="step")
     async def _read_step(
-        self, run: int | None, step: int | None, origin: Origin, at: tuple[int, int] | None
-    ) -> None:
+        self, run: int | None, step: int | None, origin: Origin, at: tuple[int, int] | None,
+        arrived: str,
+    ) -> None:  # fmt: skip
         facts = self._run
         ask = self.workbench.reader.ask
         try:
@@ -202,7 +213,7 @@ class RolloutsScreen(WorkbenchScreen):
         view = self.view.with_step(found)
         if at is not None:
             view = view.at_answer(*at)
-        self.view = view
+        self.view = replace(view, arrived=arrived)
 
     def _say(self, error: BaseException) -> None:
         if isinstance(error, StoreError):
@@ -308,10 +319,12 @@ class RolloutsScreen(WorkbenchScreen):
             self.notify(f"{ONCE}.")
             return
         step, origin, index = min(places, key=lambda place: abs(place[0] - at))
+        arrived = f"this prompt at step {step}" + ", the nearest" * (step != at)
         if origin != group.origin:
             self.notify(f"{ONCE}: this is a pinned one.")
+            arrived = f"another prompt: pinned, step {step}"
         self._following = False
-        self._load(None, step, origin, (index, self.view.answer))
+        self._load(None, step, origin, (index, self.view.answer), arrived)
 
     def action_origin(self) -> None:
         """Switch between training, pinned and evaluation prompts."""
@@ -335,18 +348,21 @@ class RolloutsScreen(WorkbenchScreen):
         self.app.push_screen(Choice[Measure]("find", question, answers), self._measure)
 
     def _measure(self, measure: Measure | None) -> None:
-        if measure is not None:
-            self.view = replace(self.view, measure=measure, moments=None, moment=None)
-            self.query_one(KeyBar).renamed = {"moment(1)": f"next {MEASURES[measure][0]}"}
-            self.action_moment(1)
+        if measure is not None and self.view.step is not None:
+            self._set_measure(measure)
+            self._find_moment(self.view.step, 1, NOWHERE)
+
+    def _set_measure(self, measure: Measure) -> None:
+        self.view = replace(self.view, measure=measure, moments=None, moment=None)
+        self.query_one(KeyBar).renamed = {"moment(1)": f"next {MEASURES[measure][0]}"}
 
     def action_moment(self, by: int) -> None:
         """Go to the next moment of the step, or to the first one of the next step that has any."""
         if self.view.step is not None:
-            self._find_moment(self.view.step, by)
+            self._find_moment(self.view.step, by, self.view.here)
 
     @work(exclusive=True, group="moment")
-    async def _find_moment(self, step: StepGroups, by: int) -> None:
+    async def _find_moment(self, step: StepGroups, by: int, here: tuple[int, int, int]) -> None:
         measure, ask = self.view.measure, self.workbench.reader.ask
         place: int | None = None
         try:
@@ -354,7 +370,7 @@ class RolloutsScreen(WorkbenchScreen):
             if found is None:
                 found = await self._moments(step)
             groups = [group.index for group in self.view.groups]
-            place = next_moment(measure, found, groups, self.view.here, by)
+            place = next_moment(measure, found, groups, here, by)
             ahead = step.steps.index(step.step) + by if step.step in step.steps else -1
             while place is None and 0 <= ahead < len(step.steps):
                 read = partial(load_step, run=step.run, step=step.steps[ahead], origin=step.origin)
@@ -387,9 +403,32 @@ class RolloutsScreen(WorkbenchScreen):
         self.view = replace(self.view, diff=not self.view.diff)
 
     def action_sort(self) -> None:
-        """Sort the groups by the next key, keeping the selection."""
-        key = SORT_KEYS[(SORT_KEYS.index(self.view.sort) + 1) % len(SORT_KEYS)]
+        """Ask what to sort the groups by."""
+        answers = [(sort, key, name, words) for sort, (key, name, words, _) in SORTS.items()]
+        question = "The cursor goes to the first group and to the answer that put it there."
+        self.app.push_screen(Choice[SortKey]("sort groups", question, answers), self._sort)
+
+    def _sort(self, key: SortKey | None) -> None:
+        if key is None or self.view.step is None:
+            return
         self.view = self.view.sorted_by(key)
+        measure = SORTS[key][-1]
+        if measure is not None:
+            self._set_measure(measure)
+            self._find_in_answer(self.view.step)
+
+    @work(exclusive=True, group="moment")
+    async def _find_in_answer(self, step: StepGroups) -> None:
+        """Go to the first moment of the answer under the cursor, if it has any."""
+        here = self.view.here
+        try:
+            found = await self._moments(step)
+        except (StoreError, asyncio.CancelledError) as error:
+            self._say(error)
+            return
+        own = [one for one in found if (one.group, one.answer) == here[:2]]
+        if own and self.view.step is step and self.view.here == here:
+            self.view = replace(self.view, moments=found).at_moment(own[0])
 
     def action_pin(self) -> None:
         """Ask the run to follow this prompt."""
@@ -410,7 +449,8 @@ class RolloutsScreen(WorkbenchScreen):
 
         step = self.view.step
         if step is not None and step.steps and step.origin == "train":
-            self.app.push_screen(LabScreen(step, self.view.chosen, self.view.answer))
+            self.app.push_screen(LabScreen(step, self.view.chosen, self.view.answer,
+                                           self.snapshot))  # fmt: skip
         else:
             self.notify("The lab needs a step of training: t goes to one.")
 

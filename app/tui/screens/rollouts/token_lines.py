@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.style import Style
 
+from app.inspector.layout import EMPTY_SIGN
 from app.inspector.terms import inside
 from app.inspector.values import TokenTerm
 from app.inspector.words import why, written_out
@@ -28,7 +29,7 @@ def token_lines(
     """Probabilities, ratio, explanation, term and passes; numbers are of the last pass."""
     label, plain = style(palette.label), style(palette.text)
     own = row.own
-    title = f"╶ token {bisect_left(own, index) + 1} of {len(own)} “{safe(text)}” ╴"
+    title = f"╶ token {bisect_left(own, index) + 1} of {len(own)} “{safe(text) or EMPTY_SIGN}” ╴"
     lines: list[Line] = [[(clip(title, width), style(palette.headline))]]
     lines.append(_probabilities(row, index, width, palette))
     seen = [one[index] for one in terms if index < len(one)]
@@ -114,7 +115,8 @@ def standouts(
     found, own = [], row.own
 
     def name(token: int) -> str:
-        return f"{bisect_left(own, token) + 1} “{safe(texts[token]) if token < len(texts) else ''}”"
+        text = safe(texts[token]) if token < len(texts) else ""
+        return f"{bisect_left(own, token) + 1} “{text or EMPTY_SIGN}”"
 
     if terms:
         held = [(t, terms[t]) for t in own if terms[t].side != "free"]

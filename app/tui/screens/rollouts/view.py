@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from app.inspector.groups import Change, SortKey, sorted_groups, visits, word_diff
+from app.inspector.groups import Change, SortKey, furthest, sorted_groups, visits, word_diff
 from app.inspector.heat import HEAT_MODES, Heat, HeatMode, heat
 from app.inspector.layout import token_texts
 from app.inspector.moments import Measure, Moment
@@ -33,6 +33,7 @@ class View:
     measure: Measure = "clipped"
     moments: tuple[Moment, ...] | None = None  # of the shown step, in their order
     moment: Moment | None = None
+    arrived: str = ""  # where `@` went, in words
 
     @property
     def hits(self) -> tuple[SearchHit, ...]:
@@ -135,7 +136,7 @@ class View:
         """Show another step, keeping the cursor's position if possible."""
         last = max(0, len(step.groups) - 1)
         return replace(self, step=step, group=min(self.group, last), token=0, moments=None,
-                       moment=None)  # fmt: skip
+                       moment=None, arrived="")  # fmt: skip
 
     def at_moment(self, moment: Moment) -> "View":
         """Move to a moment of this step; its answer's numbers need not be loaded yet."""
@@ -151,7 +152,8 @@ class View:
     def move_group(self, by: int) -> "View":
         """Go to another group."""
         last = max(0, len(self.groups) - 1)
-        return replace(self, group=max(0, min(last, self.group + by)), answer=0, token=0)
+        return replace(self, group=max(0, min(last, self.group + by)), answer=0, token=0,
+                       arrived="")  # fmt: skip
 
     def move_answer(self, by: int) -> "View":
         """Go to another answer of the group, keeping the token if possible."""
@@ -189,11 +191,16 @@ class View:
         return replace(view, answer=0).move_answer(answer)
 
     def sorted_by(self, key: SortKey) -> "View":
-        """Sort the groups by another key, keeping the cursor on the same one."""
-        chosen, view = self.chosen, replace(self, sort=key, moments=None)
+        """Sort the groups; the cursor goes to the first one's furthest answer.
+
+        In the order of the prompts nothing is furthest, and the cursor stays on its group.
+        """
+        chosen, view = self.chosen, replace(self, sort=key, moments=None, arrived="")
         if chosen is None:
             return view
-        return replace(view, group=[one.key for one in view.groups].index(chosen.key))
+        if key == "prompt":
+            return replace(view, group=[one.key for one in view.groups].index(chosen.key))
+        return replace(view, group=0, token=0, answer=furthest(view.groups[0], key))
 
     def visit(self, by: int) -> GroupView | None:
         """The same prompt `by` visits away, or None."""

@@ -13,6 +13,7 @@ from app.feed.stored import StoreFeed
 from app.inspector.lab import KNOBS, Effect, together, what_if
 from app.text.numbers import short
 from app.tui.app import Workbench
+from app.tui.dialogs.help import HelpScreen
 from app.tui.preferences import Preferences
 from app.tui.screens.new_run import NewRunScreen
 from app.tui.screens.rollouts import RolloutsScreen
@@ -21,12 +22,13 @@ from app.tui.screens.rollouts.lab.screen import LabScreen
 from app.tui.screens.rollouts.lab.study import read_step, spread
 from app.tui.screens.rollouts.lab.view import LabView, name_of
 from app.tui.screens.rollouts.load import load_step, run_facts
+from app.tui.widgets.field import Field
 from experiments.reader import StoreReader
 from experiments.record.recorder import Recorder
 from grpo_engine import events as ev
 from grpo_engine.config.parse import build
 from grpo_engine.config.recipes import Recipe, recipe
-from tests.app import frames
+from tests.app import dialogues, frames
 from tests.app.frames import LOOKS
 from tests.app.rest import until
 from tests.app.script import CONFIG
@@ -261,16 +263,79 @@ def test_a_group_left_out_of_the_update_has_no_token_numbers(store: Path) -> Non
     assert (len(numbers.groups), len(numbers.places)) == (16, 12)
 
 
-def test_variants_are_compared_over_the_steps_that_are_computed_for_all(store: Path) -> None:
+def test_a_range_has_no_average_before_all_its_steps_are_computed(store: Path) -> None:
     with closing(StoreReader(store)) as reader:
         shown = load_step(reader, run_facts(reader, 1), None)
     view = LabView(shown=shown, group=None, answer=0, variants=(BETA,), steps=(1, 2))
     one, other = Effect(tokens=10, clipped=1), Effect(tokens=10, clipped=9)
     assert view.wanted == [(view.base, 2), (BETA, 2), (view.base, 1), (BETA, 1)]
     view = replace(view, effects={(view.base, 1): one, (view.base, 2): other, (BETA, 1): one})
-    assert view.effect(view.base) == view.effect(BETA) == one
+    assert view.effect(view.base) == together([one, other])
+    assert view.effect(BETA) is None
     assert view.wanted == [(BETA, 2)]
     assert list(view.curve(view.base)) == [1, 2]
+    assert list(view.curve(BETA)) == [1]
+
+
+async def test_what_is_not_computed_yet_is_no_number(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        lab = await opened(app, pilot)
+        await pilot.press("right")
+        await computed(app, pilot)
+        some = {key: one for key, one in lab.shown.effects.items() if key != (BETA, 2)}
+        lab.view = replace(lab.shown, effects=some)
+        await pilot.pause()
+        (row,) = [line for line in frames.text(app).splitlines() if "● beta 0.1" in line]
+        assert row.strip("│").split()[-4:] == ["…"] * 4
+        (row,) = [line for line in frames.text(app).splitlines() if "○ the run" in line]
+        assert "…" not in row
+        assert "5 of 6 steps" in frames.text(app)
+        assert "Later steps would have" in frames.text(app)
+
+
+async def test_a_digit_or_a_dot_begins_the_value_of_the_row(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        lab = await opened(app, pilot)
+        await pilot.press("full_stop", "1", "enter")
+        await computed(app, pilot)
+        assert lab.shown.recipe == BETA
+        await pilot.press("down", "0", "full_stop", "3")
+        assert app.screen.query_one(Field).value == "0.3"
+        await pilot.press("enter")
+        await computed(app, pilot)
+        assert lab.shown.recipe == replace(BETA, clip_low=0.3)
+
+
+async def test_help_explains_the_choice_the_numbers_and_the_keys(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 60)) as pilot:
+        await opened(app, pilot)
+        await pilot.press("question_mark")
+        await until(app, lambda: isinstance(app.screen, HelpScreen))
+        text = frames.text(app)
+        for words in ("algorithm.beta", "mean push", "Put another variant beside this one"):
+            assert words in text
+        assert "There is no help on this" not in text
+        await pilot.press("escape")
+        await until(app, lambda: isinstance(app.screen, LabScreen))
+
+
+async def test_replies_of_an_environment_have_no_push_in_the_lab(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    record(path, dialogues.run_events())
+    app = workbench(path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        lab = await opened(app, pilot)
+        await pilot.press("right", "s", "s")
+        await computed(app, pilot)
+        lines = [line.split("││")[-1] for line in frames.frame(app)]
+        (reply,) = [place for place, line in enumerate(lines) if "higher" in line]
+        assert "was" in lines[reply - 2]
+        assert "75" in lines[reply + 1]
+        frames.check(app)
+        assert lab.shown.row == 0
 
 
 def test_a_long_run_is_read_in_evenly_spread_steps() -> None:

@@ -404,28 +404,36 @@ async def test_a_typed_step_goes_to_the_same_prompt_there_or_to_a_pinned_one(sto
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, step=5, group=2, answer=3)
-        for typed, place in (
-            ("3", (2, "pinned", 0)),  # as near as step 4, and before it
-            ("+4", (6, "pinned", 0)), ("-2", (4, "pinned", 0)), ("-50", (2, "pinned", 0)),
-            ("six", (2, "pinned", 0)),
-        ):  # fmt: skip
+        for typed, place, told in (
+            # as near as step 4, and before it
+            ("3", (2, "pinned", 0), "another prompt: pinned, step 2"),
+            ("+4", (6, "pinned", 0), "this prompt at step 6"),
+            ("-2", (4, "pinned", 0), "this prompt at step 4"),
+            ("-50", (2, "pinned", 0), "this prompt at step 2, the nearest"),
+            ("six", (2, "pinned", 0), "this prompt at step 2, the nearest"),
+        ):
             await pilot.press("at", *map(_character_to_key, typed), "enter")
             await settled(pilot, screen)
             chosen = screen.view.chosen
             assert chosen is not None
             assert (chosen.step, chosen.origin, chosen.index) == place, typed
+            assert f" answer d: {told} " in frames.text(app)
         assert app.said[0].text == "This prompt was sampled at no other step: this is a pinned one."
         assert app.said[-1].text == "“six” is no step: 150 is one, -50 is 50 steps back."
         await pilot.press("at", "escape")
         await settled(pilot, screen)
         assert screen.view.chosen is chosen
+        assert " pinned prompts " in frames.text(app)
+        await pilot.press("J")
+        await settled(pilot, screen)
+        assert " answer a by token " in frames.text(app)
 
 
 async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "none.db"
-    record(path, run_events(steps=2), record={"tokens": "none"})
+    record(path, run_events(steps=3), record={"tokens": "none"})
     app = workbench(path)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await opened(app, pilot, step=1, group=0, answer=0)
@@ -438,6 +446,11 @@ async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
         )
         head = frames.text(app).split("all answers to this prompt")[0]
         assert "token numbers were not recorded" in head.splitlines()[5]
+        await opened(app, pilot, step=3, group=1, answer=1)
+        assert screen.view.rollout is not None
+        first, second = (row.split("││")[1].strip() for row in frames.frame(app)[7:9])
+        assert second  # no line for shades between them
+        assert f"{first} {second}" == screen.view.rollout.text
 
 
 @pytest.mark.parametrize(("key", "words"), [("k", "highest KL"), ("p", "lowest probability")])
@@ -466,13 +479,54 @@ async def test_a_list_of_groups_shows_what_it_is_sorted_by(store: Path) -> None:
         screen = await opened(app, pilot)
         for sort, heading in (("surprise", "surp"), ("reward", "std"), ("length", "len"),
                               ("kl", "KL"), ("clip", "clip")):  # fmt: skip
-            await pilot.press("s")
+            await pilot.press("s", sort[0] if sort != "kl" else "k")
+            await settled(pilot, screen)
             assert screen.view.sort == sort
             rows = frames.frame(app)
             head = next(place for place, row in enumerate(rows) if f"mean {heading:>4}" in row)
             if sort != "reward":
                 value = short(measure_of(screen.view.groups[0], screen.view.sort))
                 assert value in rows[head + 1].split("││")[0]
+
+
+async def test_sorting_goes_to_the_furthest_token_of_the_furthest_answer(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("s", "k")
+        await settled(pilot, screen)
+        view, detail = screen.view, screen.view.shown
+        assert view.chosen is not None
+        assert view.rollout is not None
+        assert detail is not None
+        assert view.group == 0
+        assert view.rollout.kl == max(one.kl or 0 for one in view.chosen.rollouts)
+        distances = [term.kl or 0 for term in detail.terms[-1][view.answer]]
+        assert distances[view.token] == max(distances) > 0
+        assert f"highest KL {short(max(distances), 3)}, " in frames.text(app)
+        await pilot.press("s", "l")
+        await settled(pilot, screen)
+        chosen, rollout = screen.view.chosen, screen.view.rollout
+        assert chosen is not None
+        assert rollout is not None
+        assert rollout.tokens == max(one.tokens for one in chosen.rollouts)
+        await pilot.press("J", "s", "p")
+        await settled(pilot, screen)
+        first = screen.view.chosen
+        assert first is not None
+        assert screen.view.group == first.index
+        frames.check(app)
+
+
+async def test_the_first_one_is_found_from_anywhere(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        for _ in range(2):  # the second time from the first one itself
+            await pilot.press("M", "k")
+            await settled(pilot, screen)
+            assert screen.view.moments is not None
+            assert screen.view.moment == screen.view.moments[0]
 
 
 def test_a_group_without_clipped_tokens_is_passed_over_without_reading_its_tokens(

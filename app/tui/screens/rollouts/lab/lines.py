@@ -13,11 +13,13 @@ from app.text.numbers import BARS, share, short, signed, with_unit
 from app.text.safe_text import cell_len, pad, wrap
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.rollouts.lab.view import LabView, name_of, value_text
+from app.tui.screens.rollouts.lines import cells, window
 from app.tui.widgets.charts.braille import Canvas, polyline
 from app.tui.widgets.charts.chart import LABELS
 from app.tui.widgets.panel import Line
 from grpo_engine.config.recipes import SETTINGS, Recipe
 
+MOST_NAME = 48  # cells of a variant's name, so that its numbers are near it
 NO_TOKENS = (
     "No token numbers are recorded here, so only the signal is known; record.tokens=all records "
     "them in a new run (c)."
@@ -57,7 +59,7 @@ def table_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
     """The four measures under the run's recipe and under each variant."""
     label = style(palette.label)
     column = 13 if width >= 80 else 11 if width >= 64 else 8
-    room = width - len(MEASURES) * column
+    room = min(MOST_NAME, width - len(MEASURES) * column)
     names = [name if cell_len(name) < column else name.split()[-1] for name, _ in MEASURES]
     head = " " * room + "".join(pad(name, column, ">") for name in names)
     lines: list[Line] = [[(head, label)]]
@@ -72,10 +74,10 @@ def table_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
         line: Line = [(mark, style(colour_of(place, palette), back)),
                       (pad(text, room - 3), style(palette.text, back))]  # fmt: skip
         for value, was in zip(values, before, strict=True):
-            differs = value != was
+            differs = value not in (was, "…")
             look = style(palette.accent if differs else palette.text, back, bold=differs)
             line.append((pad(value, column, ">"), look))
-        lines.append(line)
+        lines.append(_filled(line, width, back))
     return lines
 
 
@@ -134,8 +136,8 @@ def _chart(view: LabView, measure: int, width: int, height: int, palette: Palett
     ]
 
 
-def group_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
-    """One row per group of the step, before and after."""
+def group_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
+    """One row per group of the step, before and after; those that do not fit are counted."""
     was, now = view.here[view.base], view.here[view.recipe]
     rows = []
     for group in view.shown.groups:
@@ -146,15 +148,18 @@ def group_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
                 (with_unit(a.measures[0], "share"), with_unit(b.measures[0], "share")),
                 (with_unit(a.measures[2], ""), with_unit(b.measures[2], "")),
             ]))  # fmt: skip
-    return _before_after(("signal", "clipped", "mean push"), rows, None, width, palette)
+    shown = height - 1 - (len(rows) >= height)
+    lines = _before_after(("signal", "clipped", "mean push"), rows[:shown], None, width, palette)
+    more = f"… and {len(rows) - shown} more groups; a higher terminal shows them"
+    return [*lines, [(more, style(palette.label))]] if len(rows) > shown else lines
 
 
 def _yes(effect: Effect) -> str:
     return "yes" if effect.with_signal else "no"
 
 
-def answers_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
-    """One row per answer: advantage, clipped share and push, before and after."""
+def answers_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
+    """One row per answer near the chosen one: advantage, clipped share and push."""
     assert view.group is not None
     digits = 2 + (width >= 57)
     answers = [view.here[recipe].answers(view.group.index) for recipe in (view.base, view.recipe)]
@@ -166,8 +171,9 @@ def answers_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
         ])
         for place, a, b in zip(view.places, *answers, strict=True)
     ]  # fmt: skip
+    first, end = window([1] * len(rows), view.row, height - 1)
     return _before_after(("advantage", "clipped", "push in the loss" if width >= 57 else "push"),
-                         rows, view.row, width, palette)  # fmt: skip
+                         rows[first:end], view.row - first, width, palette)  # fmt: skip
 
 
 def _before_after(
@@ -179,30 +185,38 @@ def _before_after(
     columns = [pad(name, sum(both) + 3, "^") for name, both in zip(names, widths, strict=True)]
     indent = len(rows[0][0]) if rows else 0
     lines: list[Line] = [[(" " * indent + "".join(columns), style(palette.label))]]
-    for place, (name, cells) in enumerate(rows):
+    for place, (name, pairs) in enumerate(rows):
         back = palette.cursor if place == chosen else palette.paper
         plain, dim = style(palette.text, back), style(palette.label, back)
         line: Line = [(name, plain)]
-        for (before, after), (left, right) in zip(cells, widths, strict=True):
+        for (before, after), (left, right) in zip(pairs, widths, strict=True):
             look = dim if before == after else style(palette.accent, back, bold=True)
             line += [(pad(before, left, ">"), plain), (" → ", dim), (pad(after, right), look)]
-        lines.append(line)
+        lines.append(_filled(line, width, back))
     return lines
+
+
+def _filled(line: Line, width: int, back: int) -> Line:
+    return [*line, (" " * max(0, width - cells(line)), style(None, back))]
 
 
 def token_lines(view: LabView, width: int, height: int, palette: Palette) -> list[Line]:
     """One answer: under its text each token's push, before and after."""
     assert view.group is not None
-    texts = view.texts
+    texts, replies = view.texts, view.rows[view.group.index, view.places[view.row]].replies
     both = [view.here[recipe].pushes(view.group.index) for recipe in (view.base, view.recipe)]
-    parts = [(push[view.row], stopped[view.row]) for push, stopped in both]
-    largest = max(float(abs(push).max()) for push, _ in parts)
+    pushes = [(push[view.row], stopped[view.row]) for push, stopped in both]
+    largest = max(float(abs(push).max()) for push, _ in pushes)
     lines: list[Line] = []
     for line in lay_out(texts, max(2, width - 6)):
         if len(lines) + 3 > height:
             break
-        lines.append([("      ", None), *((p.text, style(palette.text)) for p in line)])
-        for name, (push, stopped) in zip(("was   ", "would "), parts, strict=True):
+        looks = [palette.label if p.token in replies else palette.text for p in line]
+        parts = zip(line, looks, strict=True)
+        lines.append([("      ", None), *((p.text, style(look)) for p, look in parts)])
+        if all(p.token in replies for p in line):
+            continue
+        for name, (push, stopped) in zip(("was   ", "would "), pushes, strict=True):
             bars: Line = [(name, style(palette.label))]
             bars += [
                 _bar(float(push[p.token]), bool(stopped[p.token]), p.cells, largest, palette)
@@ -216,7 +230,7 @@ def token_lines(view: LabView, width: int, height: int, palette: Palette) -> lis
 def _bar(
     push: float, stopped: bool, cells: int, largest: float, palette: Palette
 ) -> tuple[str, Any]:
-    if not largest:
+    if not push and not stopped:
         return BARS[0] * cells, style(palette.guide)
     if stopped:
         return "‾" * cells, style(palette.of_series("clip"))
@@ -239,22 +253,20 @@ def lack_lines(view: LabView, width: int, palette: Palette) -> list[Line]:
 def notes(view: LabView, width: int, most: int, palette: Palette) -> list[Line]:
     """What the numbers say exactly, and what they cannot say."""
     was, now = view.effect(view.base), view.effect(view.recipe)
-    if was is None or now is None:
-        return []
     parts = []
     if names := undetermined(view.recipe, view.base):
         parts.append(f"Not in these numbers: {', '.join(names)}; the updates are the run's.")
     if view.recipe.pays_in_reward:
         parts.append("The KL is in the rewards of this recipe, not in its loss.")
-    exact = "What is shown is exact" if parts or now.lacks else "Exact"
+    exact = "What is shown is exact" if parts or (now and now.lacks) else "Exact"
     parts.append(f"{exact} for the stored answers, by the loss itself, in each step's last pass.")
     parts.append("Later steps would have had another policy and other answers; another temperature "
                  "needs a new run (c).")  # fmt: skip
     if view.left_out and view.scope == "steps":
         count = len(view.steps)
         parts.append(f"{count} of {count + view.left_out} steps are read, evenly spread.")
-    if was.tokens and was.highest == was.lowest:
+    if was and was.tokens and was.highest == was.lowest:
         parts.append("Every ratio is 1: with one pass, no bound is reached.")
-    elif was.tokens:
+    elif was and was.tokens:
         parts.append(f"Ratios go from {short(was.lowest, 3)} to {short(was.highest, 3)}.")
     return [[(text, style(palette.label))] for text in wrap(" ".join(parts), width, most)]

@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
-from textual import work
+from textual import events, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 
+from app.feed.snapshot import Snapshot
 from app.inspector.lab import KNOBS, changed, turn, typed
 from app.text.safe_text import wrap
 from app.tui.dialogs.ask import Ask
@@ -43,6 +44,8 @@ from grpo_engine.config.recipe_cards import card_of
 from grpo_engine.config.recipes import SETTINGS, Recipe
 from grpo_engine.errors import EngineError
 
+TOKEN_ROWS = 3  # of an answer's tokens: text, before and after
+BEGINS = "0123456789.-"  # a typed value
 FIRST = list(KNOBS).index("beta")
 
 
@@ -98,11 +101,12 @@ class EffectPanel(Panel):
         view = self.view
         if view is None:
             return []
-        self.title, self.note = view.title, f"{len(view.wanted)} left" if view.wanted else ""
-        if view.scope == "steps" and not view.wanted:
-            self.note = f"{len(view.steps)} steps"
+        self.title, self.note = view.title, ""
+        if view.scope == "steps":
+            count, left = len(view.steps), len({step for _, step in view.wanted})
+            self.note = f"{count - left} of {count} steps" if left else f"{count} steps"
         lines = lack_lines(view, width, self.palette) + table_lines(view, width, self.palette)
-        foot = notes(view, width, max(4, height // 5), self.palette)
+        foot = notes(view, width, max(5, height // 5), self.palette)
         room = height - len(lines) - len(foot) - 2
         return [*lines, [], *_filled(self._middle(view, width, room), room), [], *foot]
 
@@ -112,10 +116,10 @@ class EffectPanel(Panel):
         if view.base not in view.here or view.recipe not in view.here:
             return [[("computing", None)]]
         if view.scope == "step":
-            return group_lines(view, width, self.palette)
+            return group_lines(view, width, room, self.palette)
         if not view.places:
             return [[("This group has no token numbers: s looks at the step.", None)]]
-        lines = answers_lines(view, width, self.palette)
+        lines = answers_lines(view, width, max(3, room - TOKEN_ROWS - 1), self.palette)
         return [*lines, [], *token_lines(view, width, room - len(lines) - 1, self.palette)]
 
 
@@ -141,7 +145,7 @@ class LabScreen(Dialog[None]):
         Binding("left,h", "turn(-1)", "change back", id="lab.turn_back", show=False,
                 tooltip="Previous value"),
         Binding("enter", "type", "type", id="lab.type",
-                tooltip="Type the value, or several: beta=.1 clip_high=.3"),
+                tooltip="Type the value, or several: beta=.1 clip_high=.3; a digit begins at once"),
         Binding("s", "scope", "steps, step, group", id="lab.scope",
                 tooltip="Look at a range of steps, at the step or at the group"),
         Binding("r", "range", "range", id="lab.range", tooltip="Type the range of steps"),
@@ -161,13 +165,18 @@ class LabScreen(Dialog[None]):
                 tooltip="Show the previous answer's tokens"),
         Binding("backspace", "reset", "reset", id="lab.reset", show=False,
                 tooltip="Reset this choice to the run's value"),
+        Binding("question_mark,f1", "explain", "explain", id="lab.explain",
+                tooltip="Explain the choice, the numbers and the keys"),
         Binding("escape,q,v", "close", "close", id="lab.close", tooltip="Back to the rollouts"),
     ]  # fmt: skip
 
     view: reactive[LabView | None] = reactive(None, repaint=False)
 
-    def __init__(self, shown: StepGroups, group: GroupView | None, answer: int) -> None:
+    def __init__(
+        self, shown: StepGroups, group: GroupView | None, answer: int, snapshot: Snapshot
+    ) -> None:
         super().__init__()
+        self._snapshot = snapshot
         self._study = Study(shown)
         tokens = sum(r.tokens for one in shown.groups for r in one.rollouts)
         self._most = max(1, min(MOST_STEPS, MOST_TOKENS // max(1, tokens)))
@@ -256,7 +265,13 @@ class LabScreen(Dialog[None]):
             lambda recipe: base if knob == "name" else changed(recipe, knob, getattr(base, knob))
         )
 
-    def action_type(self) -> None:
+    def on_key(self, event: events.Key) -> None:
+        """Begin to type a value."""
+        if event.character and event.character in BEGINS:
+            event.stop()
+            self.action_type(event.character)
+
+    def action_type(self, begun: str = "") -> None:
         """Ask for a value of the selected choice, or for several settings."""
         knob = self.knob
         label = SETTINGS[knob].label if knob in SETTINGS else "recipe"
@@ -267,7 +282,7 @@ class LabScreen(Dialog[None]):
                 self._change(lambda recipe: typed(recipe, knob, text))
 
         hint = f"{allowed}\nor several settings: beta=.1 clip_high=.3"
-        self.app.push_screen(Ask(label, hint), take)
+        self.app.push_screen(Ask(label, hint, begun, select=False), take)
 
     def action_add(self) -> None:
         """Add a copy of the chosen variant, to be changed."""
@@ -327,6 +342,13 @@ class LabScreen(Dialog[None]):
         request = NewRunRequested(clone=self.shown.shown.run.id, changes=self.shown.changes())
         self.dismiss(None)
         self.app.post_message(request)
+
+    def action_explain(self) -> None:
+        """Explain the selected choice, the numbers and the keys."""
+        from app.tui.dialogs.help import HelpScreen
+
+        topic = self.query_one(KnobsPanel).topic()
+        self.app.push_screen(HelpScreen(topic, self, "lab", self._snapshot))
 
     def action_close(self) -> None:
         """Return to the rollouts."""

@@ -64,15 +64,11 @@ class LabView:
         return found
 
     def effect(self, of: Recipe) -> Effect | None:
-        """The effect of a recipe on what is looked at; None before it is computed.
-
-        Over several steps, those that are computed for every recipe, so that they compare.
-        """
+        """The effect of a recipe on what is looked at; None before all of it is computed."""
         if self.scope == "steps":
-            shared = [s for s in self.steps
-                      if all((one, s) in self.effects for one in self.recipes)]  # fmt: skip
-            found = [one for step, one in self.curve(of).items() if step in shared]
-            return together(found) if found else None
+            found = self.curve(of).values()
+            whole = all((of, step) in self.effects for step in self.steps)
+            return together(found) if found and whole else None
         if of not in self.here:
             return None
         return self.here[of].effect(self.group.index if self.group and self.scope == "group"
