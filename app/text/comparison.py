@@ -164,6 +164,7 @@ def _ranking_row(row: "RankedSetting", ranking: "Ranking", found: "Comparison") 
     test, reached, count = row.test, row.reached, len(row.own.runs)
     unsure = test is not None and test.p_value >= SURE
     alone = sum(one.may_be_best for one in ranking.settings) == 1
+    middle = "–" if reached.runs else ""  # no median, since too few reached it
     more = {
         "+ seeds": f"{row.more_seeds}" if row.more_seeds else ">100" if ranking.seeds else "?",
         "+ problems": f"{row.more_problems:,}" if row.more_problems else ">7,000",
@@ -175,10 +176,10 @@ def _ranking_row(row: "RankedSetting", ranking: "Ranking", found: "Comparison") 
         "points": points(test.difference) if test else "baseline",
         "95%": f"{points(test.low)} to {points(test.high)}" if test else "",
         "p": probability(test.p_value).removeprefix("p ").removeprefix("= ") if test else "",
-        "reached": f"{reached.runs} of {count}",
-        "step": "never" if reached.step is None else f"{reached.step:g}",
-        "tokens": "" if reached.tokens is None else tokens(reached.tokens),
-        "time": "" if reached.seconds is None else seconds(reached.seconds),
+        "reached": f"{reached.runs} of {count}" if reached.runs else "never",
+        "step": middle if reached.step is None else f"{reached.step:g}",
+        "tokens": middle if reached.tokens is None else tokens(reached.tokens),
+        "time": middle if reached.seconds is None else seconds(reached.seconds),
         **{name: text if unsure else "" for name, text in more.items()},
     }
 

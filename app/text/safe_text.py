@@ -149,7 +149,8 @@ def pad(text: str, width: int, align: str = "<") -> str:
 def wrap(text: str, width: int, most: int, *, keep_end: bool = False) -> list[str]:
     """Wrap safe text into at most `most` lines of `width` cells, at spaces if possible.
 
-    Overflow is cut with `…`: at the end, or at the start if `keep_end`.
+    They do not break beside `=` or `<`, so that `p = .010` stays whole. Overflow is cut with `…`:
+    at the end, or at the start if `keep_end`.
     """
     if width <= 0 or most <= 0:
         return []
@@ -179,8 +180,11 @@ def _break(text: str, width: int) -> list[str]:
     lines = []
     while cell_len(text) > width:
         end = max(1, _fit(text, width))
-        space = text.rfind(" ", 1, end + 1)
-        if space > width // 2:
+        space = whole = text.rfind(" ", 1, end + 1)
+        while whole > width // 2 and set(text[whole - 1 : whole + 2]) & {"=", "<"}:
+            whole = text.rfind(" ", 1, whole)
+        if max(space, whole) > width // 2:
+            space = whole if whole > width // 2 else space
             lines.append(text[:space])
             text = text[space + 1 :]
         else:

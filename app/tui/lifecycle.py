@@ -44,6 +44,7 @@ class RunApp(ThemedApp):
         self.bridge = Bridge(store, self._tell)
         self.session = Session(feed) if feed is not None else None
         self.live: Session | None = None
+        self.marked = msg.CompareRequested(())  # the runs marked on Runs
         self.tour: Tour | None = None
         self.plan: Plan = ""
         self.handed_over = ""

@@ -9,9 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.text.comparison import percent, points, probability, sentence_of, value_text
+from app.text.comparison import (
+    percent,
+    points,
+    probability,
+    ranking_rows,
+    sentence_of,
+    value_text,
+)
 from experiments.compare.effects import paired
-from experiments.compare.values import Evaluated, PairedTest, SettingDifference
+from experiments.compare.values import (
+    Evaluated,
+    PairedTest,
+    RankedSetting,
+    Ranking,
+    Reached,
+    SettingDifference,
+)
 
 NAMES: Any = SimpleNamespace(
     runs=tuple(SimpleNamespace(id=name, name=f"run-{name}") for name in "abcd"),
@@ -74,6 +88,28 @@ def test_settings_are_named_by_what_their_seeds_share() -> None:
         "algorithm.beta 0.04, optimizer.beta 2, hard no (2 seeds): +100 points"
     )
     assert "85 and 51%, on 10 held-out problems, sampled once, step 60; p = .002" in said
+
+
+@pytest.mark.parametrize(
+    ("runs", "step", "said"),
+    [(2, 6.0, ("2 of 2", "6")), (1, None, ("1 of 2", "–")), (0, None, ("never", ""))],
+)
+def test_a_race_that_half_the_seeds_lost_has_no_median(
+    runs: int, step: float | None, said: tuple[str, str]
+) -> None:
+    own = Evaluated(runs=("a", "b"), shares=(0.9, 0.8), steps=(60, 60), samples=1)
+    first = RankedSetting(
+        own=own, test=None, may_be_best=True, more_seeds=None, more_problems=None,
+        reached=Reached(runs=2, step=3, tokens=10, seconds=1.0),
+    )  # fmt: skip
+    reached = Reached(runs=runs, step=step, tokens=step, seconds=step)
+    ranking = Ranking(
+        mode="sampled", problems=9, comparisons=1, seeds=True, metric="eval/accuracy",
+        threshold=0.5, settings=(first, replace(first, reached=reached)),
+    )  # fmt: skip
+    row = ranking_rows(ranking, NAMES)[1]
+    assert (row["reached"], row["step"]) == said
+    assert (row["tokens"], row["time"]) == (("6", "6.0s") if step else (said[1], said[1]))
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class ChartScreen(WorkbenchScreen):
                 tooltip="Crosshair to the end of the longest run"),
         Binding("at", "place", "crosshair to…", id="compare.place", key_display="@", show=False,
                 tooltip="Type the step, tokens or seconds the crosshair goes to"),
-        Binding("down,j", "down(1)", "choose", id="compare.down", key_display="↑↓",
+        Binding("down,j", "down(1)", "choose", id="compare.down", show=False,
                 tooltip="Next chart, run or row of the focused panel"),
         Binding("up,k", "down(-1)", "choose above", id="compare.up", show=False,
                 tooltip="Chart, run or row above in the focused panel"),

@@ -78,7 +78,7 @@ class CurvesPanel(ViewPanel):
     def _about(self) -> str:
         """How the curves are drawn, as a note in the frame."""
         view = self.view
-        smooth = f"smooth {view.smoothing:g} (curves only)".replace("0.", ".")
+        smooth = f"smooth {view.smoothing:g}, numbers raw".replace("0.", ".")
         parts = [AXIS_WORDS[view.axis]]
         parts += ["log scale"] if view.log else []
         parts += ["seeds as bands"] if view.bands else []

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from app.feed.series import EVALUATIONS
 from app.inspector.groups import letter
 from app.text.comparison import (
     SURE,
@@ -85,11 +86,13 @@ def stat_of(cell: MetricCell, stat: Stat) -> tuple[float | None, int | None, flo
 def runs_lines(view: View, width: int, palette: Palette, now: float) -> list[Line]:
     """One row per run: the chosen metric at the crosshair and its best value."""
     label = style(palette.label)
-    columns = run_columns(width)
+    best = "last" if view.metric and spec(view.metric).direction == "none" else "best"
+    columns = run_columns(width, best)
     name = width - 5 - sum(size for _, size in columns)
     here = place_text(view.axis, view.x).removesuffix("ens")
-    titles = {"at": here, "best": "best", "last": "last", "delta": f"Δ {view.stat}"}
-    head: Line = [(" " * 5 + pad(spec(view.metric).label if view.metric else "", name), label)]
+    delta = best if view.stat == "best" else view.stat
+    titles = {"at": here, "best": best, "last": "last", "delta": f"Δ {delta}"}
+    head: Line = [(" " * 5 + pad(raw_label(view.metric), name), label)]
     head += [(pad(titles[kind], size - 1, ">") + " ", label) for kind, size in columns]
     lines = [head]
     for place, run in enumerate(view.runs):
@@ -97,9 +100,14 @@ def runs_lines(view: View, width: int, palette: Palette, now: float) -> list[Lin
     return lines
 
 
-def run_columns(width: int) -> list[tuple[str, int]]:
-    """The columns that fit beside the name, with their widths."""
-    wanted = [("at", 10), ("best", 12), ("delta", 11), ("last", 9)]
+def raw_label(key: str) -> str:
+    """The label of a metric whose curves may be smoothed, above numbers that never are."""
+    return key and ("" if key.startswith(EVALUATIONS) else "raw ") + spec(key).label
+
+
+def run_columns(width: int, best: str = "best") -> list[tuple[str, int]]:
+    """The columns that fit beside the name, with their widths; no second one for the last."""
+    wanted = [("at", 10), ("best", 12), ("delta", 11), *([("last", 9)] if best != "last" else [])]
     room = width - 5 - NAME
     kept = []
     for kind, size in wanted:
@@ -215,10 +223,11 @@ def column_heads(
 ) -> Line:
     """The runs' marks over their columns, `tail` cells from the right; ◆ the baseline.
 
-    Their names as well if they can be told apart; the legend has every mark and name.
+    Their names as well if they can be told apart, over the tail too; the legend has every mark and
+    name.
     """
     line: Line = []
-    rooms = [max(1, size - tail - (5 if run == view.base else 3)) for run in view.runs]
+    rooms = [max(1, size - (5 if run == view.base else 3)) for run in view.runs]
     names = [brief(view, run, room) for run, room in zip(view.runs, rooms, strict=True)]
     if min(rooms) < LEAST_NAME and names != [view.name(run) for run in view.runs]:
         names = [""] * len(names)
@@ -229,9 +238,10 @@ def column_heads(
         chosen = place == min(view.run, len(view.runs) - 1)
         text = f" {names[place]}{' ◆' if based else ''}" if names[place] or based else ""
         front = style(palette.headline if chosen else palette.label, bold=chosen)
-        gap = " " * max(0, size - tail - 2 - cell_len(text))
-        line += [(gap, None), (look.mark, style(look.colour, bold=True)), (text, front),
-                 (" " * (tail + 1), None)]  # fmt: skip
+        used = 1 + cell_len(text)
+        gap = max(0, size - tail - 1 - used)
+        line += [(" " * gap, None), (look.mark, style(look.colour, bold=True)), (text, front),
+                 (" " * (size - gap - used), None)]  # fmt: skip
     return line
 
 
@@ -274,7 +284,8 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
     if not rows:
         return [[("no metric matches", label)]]
     name = min(max(cell_len(metric_name(row.key)) for row in rows) + 2, max(18, width // 4))
-    first, last, size = column_window(view, width - name - 1, 23)
+    at = 3 + len(str(max(run.step for run in view.runs)))  # cells of the last step
+    first, last, size = column_window(view, width - name - 1, 17 + at)
     size = min(size, 34)
     more = "" if last - first == len(view.runs) else f"{first + 1}–{last} of {len(view.runs)}"
     lines: list[Line] = [
@@ -292,14 +303,14 @@ def metrics_lines(view: View, width: int, height: int, palette: Palette) -> list
             (arrow, style(palette.label, back)),
         ]
         for cell in row.cells[first:last]:
-            line += _metric_cell(row.key, cell, view.stat, size, palette, back)
+            line += _metric_cell(row.key, cell, view.stat, size, at, palette, back)
         used = sum(cell_len(text) for text, _ in line)
         lines.append([*line, (" " * max(0, width - used), style(None, back))])
     return lines
 
 
 def _metric_cell(
-    key: str, cell: MetricCell, stat: Stat, size: int, palette: Palette, back: int
+    key: str, cell: MetricCell, stat: Stat, size: int, at: int, palette: Palette, back: int
 ) -> Line:
     value, step, delta = stat_of(cell, stat)
     if value is None:
@@ -310,8 +321,8 @@ def _metric_cell(
     room = max(0, size - 1 - 10)
     number = with_unit(value, spec(key).unit)
     return [
-        (pad(number, max(1, room - 7), ">"), style(palette.text, back)),
-        (pad(where, 7), style(palette.label, back)),
+        (pad(number, max(1, room - at), ">"), style(palette.text, back)),
+        (pad(where, at), style(palette.label, back)),
         (pad(change, 10), style(shade, back)),
         (" ", style(None, back)),
     ]
@@ -380,7 +391,7 @@ def seeds_lines(view: View, width: int, height: int, palette: Palette) -> list[L
     stat = "best" if view.stat == "best" else "last"
     unit = spec(view.metric).unit
     lines: list[Line] = [
-        [(f"{spec(view.metric).label}, {stat} of each run: mean and 95% interval", label)]
+        [(f"{raw_label(view.metric)}, {stat} of each run: mean and 95% interval", label)]
     ]
     own = [_statistics(group, view.metric, stat) for group in groups]
     scale = _scale([found for found in own if found is not None])
@@ -496,7 +507,7 @@ def grid_lines(view: View, width: int, height: int, palette: Palette) -> list[Li
         return [[("reading", label)]]
     unit = spec(grid.key).unit
     stat = "best" if view.stat == "best" else "last"
-    head = f"{spec(grid.key).label}, {stat}"
+    head = f"{raw_label(grid.key)}, {stat} of each run"
     lines: list[Line] = [
         [(head, style(palette.headline)), ("   down ", label),
          (grid.rows_path, style(palette.text)), (" (g)   across ", label),

@@ -196,15 +196,20 @@ class PagePanel(ViewPanel):
         metric = spec(view.metric).label if view.metric else ""
         at = view.comparison.at if view.comparison else ""
         base = f"Δ to {view.name(view.base)}" if view.base and len(view.runs) > 1 else ""
-        stat = f"at {at}" if view.stat == "at" else view.stat
+        stat = {"best": "best where ↑ or ↓, else last", "last": "last", "at": f"at {at}"}[view.stat]
         return {
             "ranking": f"{base} · T threshold" if base else "",
-            "metrics": " · ".join(part for part in (f"{stat} (t)", base) if part),
+            "metrics": " · ".join(part for part in (f"raw values, {stat} (t)", base) if part),
             "settings": settings_words(view)[1],
             "seeds": metric,
             "grid": metric,
             "answers": f"up to {at} · n p prompt" if at else "",
         }[view.page]
+
+    def needs(self) -> int:
+        """The rows of a page that may be low; 0 if it takes any number."""
+        short = self.view.page in ("ranking", "grid")
+        return len(self.paint(max(10, self.inner.width), 99)) + 2 if short else 0
 
     def topic(self) -> str:
         rows = self.view.rows

@@ -12,6 +12,7 @@ from textual.containers import Container, Horizontal
 from textual.message import Message
 
 from app.feed.snapshot import Snapshot
+from app.text.numbers import short
 from app.tui import messages as msg
 from app.tui.dialogs.ask import Ask
 from app.tui.screens.compare.charts import ChartScreen
@@ -56,12 +57,12 @@ class CompareScreen(ChartScreen):
                 tooltip="Next page: ranking, metrics, settings, seeds, grid, answers"),
         Binding("V", "page(-1)", "previous view", id="compare.page_before", show=False,
                 tooltip="Previous page"),
-        Binding("b", "baseline", "baseline", id="compare.baseline",
-                tooltip="Use the chosen run as the baseline"),
         Binding("plus", "pick", "runs", id="compare.pick", key_display="+",
                 tooltip="Add or remove runs"),
         Binding("asterisk", "sweep", "sweep", id="compare.sweep", key_display="*",
                 tooltip="Add all runs of the chosen run's sweep, or of the newest one"),
+        Binding("b", "baseline", "baseline", id="compare.baseline",
+                tooltip="Use the chosen run as the baseline"),
         Binding("J", "run(1)", "next run", id="compare.run", show=False,
                 tooltip="Choose the next run"),
         Binding("K", "run(-1)", "previous run", id="compare.run_before", show=False,
@@ -104,6 +105,7 @@ class CompareScreen(ChartScreen):
     def __init__(self) -> None:
         super().__init__()
         self._opened = 0  # the open run that was compared unasked
+        self._marked = msg.CompareRequested(())  # the runs last marked on Runs
 
     def on_mount(self) -> None:
         """Show the hint card until there are runs, and poll for changes while active."""
@@ -115,12 +117,16 @@ class CompareScreen(ChartScreen):
         self.query_one(CurvesPanel if self.view.refs else CardPanel).focus()
 
     def watch_view(self, old: View, new: View) -> None:
-        """Give runs and settings the rows they need, up to a quarter of the screen."""
+        """Give runs, settings and page the rows they need; the curves have the rest."""
         super().watch_view(old, new)
+        if self.is_mounted and "top" not in self.arrangement.sizes:
+            rows, all_rows = self.query_one(PagePanel).needs(), self.app.size.height - 5
+            fraction = max(1.5, all_rows / rows - 1) if rows and not self.has_class("-short") else 0
+            self.query_one("#top").styles.height = f"{8 * fraction:.2f}fr" if fraction else None
         if self.is_mounted and "side" not in self.arrangement.sizes:
             runs, settings = self.query_one(RunsPanel), self.query_one(SettingsPanel)
             rows = max(runs.needs(), settings.needs() if settings.display else 0)
-            most = 4 if self.has_class("-short") else self.app.size.height // 4
+            most = 4 if self.has_class("-short") else self.app.size.height // 5
             self.query_one("#side").styles.height = min(rows, most) + 3
 
     def show(self, snapshot: Snapshot) -> None:
@@ -132,12 +138,16 @@ class CompareScreen(ChartScreen):
 
     def receive(self, message: Message) -> None:
         """Compare the runs sent by another screen."""
+        self._marked = self.workbench.marked  # they no longer count
         if isinstance(message, msg.CompareRequested):
             self.compare(message.refs, message.baseline)
 
     def on_screen_resume(self) -> None:
-        """Show at once what changed meanwhile, and alone the run that was opened."""
-        if self.view.refs:
+        """Show at once what was marked or changed meanwhile, and alone the run that was opened."""
+        marked, self._marked = self._marked, self.workbench.marked
+        if self._marked != marked and len(self._marked.refs) > 1:
+            self.compare(self._marked.refs, self._marked.baseline)
+        elif self.view.refs:
             self.reload()
         if len(self.view.refs) < 2:
             newest = self.read_newest()
@@ -518,5 +528,5 @@ def about(run: RunSummary) -> str:
              *run.tags]  # fmt: skip
     best = run.metrics.get("reward")
     if best is not None and best.best is not None:
-        parts.insert(2, f"reward {best.best:.3g}")
+        parts.insert(2, f"best reward {short(best.best)}")
     return " · ".join(part for part in parts if part)

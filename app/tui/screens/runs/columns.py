@@ -145,7 +145,7 @@ COLUMNS: tuple[Column, ...] = (
     NAME,
     Column(title="steps", width=14, sort="step", draw=_steps, right=True),
     Column(title="best reward", width=12, sort="reward", draw=_best("reward"), right=True),
-    Column(title="reward", width=SPARK, sort="reward", draw=_spark),
+    Column(title="curve", width=SPARK, sort="", draw=_spark),
     Column(title="recipe", width=10, sort="recipe", draw=_plain(lambda r: r.recipe)),
     Column(title="KL", width=6, sort="kl", draw=_last("kl"), right=True),
     Column(title="age", width=7, sort="created",
@@ -159,13 +159,13 @@ COLUMNS: tuple[Column, ...] = (
            right=True),
     Column(title="model", width=14, sort="model", draw=_plain(lambda r: r.model)),
 )  # fmt: skip
-TAGS = Column(title="tags", width=14, sort="name", draw=_plain(lambda r: " ".join(r.tags)))
+TAGS = Column(title="tags", width=14, sort="", draw=_plain(lambda r: " ".join(r.tags)))
 METRICS = (
     "reward", "kl", "clip_ratio/region_mean", "tokens_per_second", "eval/accuracy",
     "eval/greedy/accuracy",
 )  # fmt: skip
 ORDER = (
-    "name", "tags", "recipe", "task", "model", "steps", "best reward", "reward", "held-out", "KL",
+    "name", "tags", "recipe", "task", "model", "steps", "best reward", "curve", "held-out", "KL",
     "clip", "tok/s", "age",
 )  # fmt: skip
 

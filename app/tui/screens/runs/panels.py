@@ -109,7 +109,8 @@ class RunsTable(ViewPanel):
             )
             if row.run is None:
                 sign = "▸" if row.folded else "▾"
-                text = f"{sign} {view.group} {row.group}  ({row.count})"
+                name = f"no {view.group}" if row.group == "–" else f"{view.group} {row.group}"
+                text = f"{sign} {name}  ({row.count})"
                 lines.append([(pad(text, width), style(palette.headline, back))])
             else:
                 key = row.run.key
@@ -159,7 +160,8 @@ class PreviewPanel(ViewPanel):
         chosen, preview = view.chosen, view.preview
         self.title = (chosen.name or chosen.id) if chosen else "preview"
         if chosen is None:
-            return [[("a run's curves and settings show here", style(palette.label))]]
+            hint = "space marks the group, ⏎ folds it" if view.row else "a run's curves show here"
+            return [[(hint, style(palette.label))]]
         if preview is None or preview.detail.summary.key != chosen.key:
             return [[("reading", style(palette.label))]]
         return preview_lines(preview, width, height, palette)

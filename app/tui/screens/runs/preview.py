@@ -74,10 +74,18 @@ def _post_mortem(preview: Preview, width: int, palette: Palette) -> list[Line]:
         if found.checkpoint_step is not None
         else "no checkpoint: it would start over"
     )
-    words = [f"ended: {found.cause}", f"last step {found.last_step}, {found.last_seen}", saved]
+    error = preview.detail.summary.error  # stands above
+    words = [f"ended: {found.cause}"] if found.cause != error else []
+    seen = f", {found.last_seen[:19].replace('T', ' ')} UTC" if found.last_seen else ""
+    words += [f"last step {found.last_step}{seen}", saved]
     lines: list[Line] = [[]]
     lines += [[(part, text)] for word in words for part in wrap(word, width, 3)]
-    lines.append([("r resume", style(palette.accent)), (" from there", label)])
+    lines.append(
+        [
+            ("r resume", style(palette.accent)),
+            (" from there" if found.checkpoint_step is not None else "", label),
+        ]
+    )
     for line in found.log_lines[-3:]:
         lines += [[(part, label)] for part in wrap(line, width, 2)]
     return lines

@@ -214,8 +214,9 @@ class RunsScreen(ControlScreen):
             return
 
     def watch_view(self, _old: View, new: View) -> None:
-        """Pass the view to every panel."""
+        """Pass the view to every panel, and the marked runs to Compare."""
         if self.is_mounted:
+            self.workbench.marked = self._side_by_side() if new.marks else msg.CompareRequested(())
             for panel in self.query(ViewPanel):
                 panel.view = new
 
@@ -320,13 +321,18 @@ class RunsScreen(ControlScreen):
 
     def action_compare(self) -> None:
         """Compare the marked runs side by side."""
-        picked = [run for run in self.view.picked if run.key != self.view.baseline]
-        pinned = self.view.pinned
-        refs = tuple(run.id for run in (*([pinned] if pinned else []), *picked))
-        if len(refs) < 2:
+        request = self._side_by_side()
+        if len(request.refs) < 2:
             self.notify("Mark two runs or more with space, then press d.")
-            return
-        self.post_message(msg.CompareRequested(refs, baseline=pinned.id if pinned else ""))
+        else:
+            self.post_message(request)
+
+    def _side_by_side(self) -> msg.CompareRequested:
+        """The baseline, if one is pinned, and the picked runs."""
+        pinned = self.view.pinned
+        picked = [run for run in self.view.picked if run.key != self.view.baseline]
+        runs = [pinned, *picked] if pinned else picked
+        return msg.CompareRequested(tuple(run.id for run in runs), pinned.id if pinned else "")
 
     def action_demo(self) -> None:
         """Play the bundled recording in the terminal, then return."""
@@ -546,7 +552,7 @@ class RunsScreen(ControlScreen):
     def action_order(self) -> None:
         """Sort by the next visible column; before the first layout, by the next of all columns."""
         shown = self.query_one(RunsTable).columns or [column.title for column in COLUMNS]
-        keys = list(dict.fromkeys(column.sort for column in COLUMNS if column.title in shown))
+        keys = [column.sort for column in COLUMNS if column.sort and column.title in shown]
         now = self.view.sort.lstrip("-")
         place = keys.index(now) if now in keys else -1
         self._relist(sort="-" + keys[(place + 1) % len(keys)])

@@ -12,9 +12,13 @@ GROUPS = ("", "recipe", "task", "model", "sweep", "seed", "status")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the table: a run, or a group's heading with the number of its runs."""
+    """A line of the table: a run, or a group's heading with the number of its runs.
+
+    `key` identifies the group: sweeps may share a name.
+    """
 
     run: RunSummary | None
+    key: str | int | None = None
     group: str = ""
     count: int = 0
     folded: bool = False
@@ -35,7 +39,7 @@ class View:
     archived: bool = False
     columns: tuple[str, ...] = ()
     group: str = ""
-    folded: frozenset[str] = frozenset()
+    folded: frozenset[str | int | None] = frozenset()
     sparks: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     preview: Preview | None = None
     problem: str = ""
@@ -51,16 +55,17 @@ class View:
         if not self.group:
             return (*top, *(Row(run) for run in rest))
         rows = top
-        for name, members in self._groups(rest).items():
-            closed = name in self.folded
-            rows.append(Row(None, name, len(members), closed))
+        for key, members in self._groups(rest).items():
+            closed = key in self.folded
+            rows.append(Row(None, key, str(self._group_of(members[0])), len(members), closed))
             rows += [] if closed else [Row(run) for run in members]
         return tuple(rows)
 
-    def _groups(self, runs: list[RunSummary]) -> dict[str, list[RunSummary]]:
-        found: dict[str, list[RunSummary]] = {}
+    def _groups(self, runs: list[RunSummary]) -> dict[str | int | None, list[RunSummary]]:
+        found: dict[str | int | None, list[RunSummary]] = {}
         for run in runs:
-            found.setdefault(str(self._group_of(run)), []).append(run)
+            key = run.sweep_id if self.group == "sweep" else str(self._group_of(run))
+            found.setdefault(key, []).append(run)
         return found
 
     def _group_of(self, run: RunSummary) -> Any:
@@ -121,7 +126,7 @@ class View:
         row = self.row
         if row is None:
             return self
-        runs = [row.run] if row.run else self._groups(list(self.runs)).get(row.group, [])
+        runs = [row.run] if row.run else self._groups(list(self.runs)).get(row.key, [])
         return self.toggle_marks([run.key for run in runs]).moved(1)
 
     def toggle_marks(self, keys: Sequence[int]) -> "View":
@@ -135,7 +140,7 @@ class View:
         row = self.row
         if row is None or row.run is not None:
             return self
-        return replace(self, folded=self.folded ^ {row.group})
+        return replace(self, folded=self.folded ^ {row.key})
 
     def sorted_by(self, key: str) -> "View":
         """Sort by a key, or reverse the order if it is the current key."""

@@ -68,7 +68,7 @@ async def test_compare_begins_with_the_open_run(store: Path, size: tuple[int, in
         assert chosen is not None
         assert (chosen.text, picking(app).marks) == ("rates-2", (chosen.value,))
         row = next(line for line in frames.frame(app) if "▸✓ rates-2" in line)
-        assert "seed 1" in row
+        assert re.search(r"best reward \S+ · seed 1", row)
         frames.check(app)
 
 
@@ -125,6 +125,28 @@ async def test_the_cursor_of_runs_is_on_the_run_that_was_opened(store: Path) -> 
         await watch(app, pilot, "other-1")
         await pilot.press("1")
         assert screen.view.chosen.name == "other-1"
+
+
+async def test_runs_that_were_marked_are_compared_however_one_goes_there(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await watch(app, pilot, "rates-2")
+        await pilot.press("1", "home", *["space"] * 3)
+        screen = await on_compare(app, pilot)
+        assert names(screen) == ["lone-wolf", "rates-6", "rates-5"]
+        assert screen.view.baseline == screen.view.refs[0]
+        # what is chosen on Compare stays until other runs are marked
+        await pilot.press("x", "1")
+        assert names(await on_compare(app, pilot)) == ["rates-6", "rates-5"]
+        await pilot.press("1", "space", "3")
+        await on_compare(app, pilot)
+        await until(app, lambda: names(screen) == ["lone-wolf", "rates-6", "rates-5", "rates-4"])
+        # runs that are asked for count more than marks, and one mark alone is no comparison
+        await pilot.press("1", "escape", "space", "b", "escape")
+        await opened(app, pilot, refs_of(store)[:2])
+        assert names(screen) == ["other-1", "other-2"]
+        await pilot.press("1", "home", "space")
+        assert names(await on_compare(app, pilot)) == ["other-1", "other-2"]
 
 
 # -- a whole sweep ------------------------------------------------------------------------------
@@ -267,7 +289,7 @@ async def test_names_and_values_of_two_runs_are_not_cut(
         assert settings.size.height == screen.query_one(RunsPanel).size.height == 2 + 1 + 2
         await pilot.press("s")
         await settled(pilot, screen)
-        rows = size[1] // 4
+        rows = size[1] // 5
         assert settings.size.height == 2 + 1 + rows
         assert [path for path, _, differs in screen.view.settings() if differs] == [
             path for path, _, _ in screen.view.settings()[:2]

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from app.tui.app import Workbench
 from app.tui.screens.compare.curves import CurvesPanel
 from app.tui.screens.compare.panels import PagePanel, RunsPanel
 from app.tui.screens.compare.texts import as_csv, as_json, as_markdown, curves_csv
+from app.tui.screens.compare.view import MARKS
 from experiments.reader import StoreReader
 from grpo_engine import events as ev
 from grpo_engine.metrics import spec
@@ -165,6 +168,42 @@ async def test_searching_keeps_matching_settings_and_metrics(store: Path) -> Non
         }  # fmt: skip
         await pilot.press("escape")
         assert "reward" in {row.key for row in screen.view.rows}
+
+
+async def test_the_keys_that_choose_the_runs_are_on_the_key_line_of_a_small_terminal(
+    store: Path,
+) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await opened(app, pilot)
+        assert "v view  + runs  * sweep  b baseline" in frames.frame(app)[-1]
+
+
+async def test_numbers_say_what_they_are_where_they_stand(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+
+        def heads() -> str:
+            return next(line for line in frames.frame(app) if " Δ " in line)
+
+        assert re.search(r" raw reward +step 6 +best +Δ best ", heads())
+        for said in ("best where ↑ or ↓, else last", "last", "at step 6"):
+            assert f"raw values, {said} (t) · Δ to calm-otter" in frames.text(app)
+            await pilot.press("t")
+        assert "smooth .9, numbers raw" in frames.text(app)
+        # without a better direction the last value is compared
+        screen.view = replace(screen.view, chart=screen.view.metrics.index("kl"))
+        await until(app, lambda: re.search(r" raw KL .*step 6 +last +Δ last ", heads()))
+        # evaluations are never smoothed
+        found = screen.view.metrics.index("eval/greedy/accuracy")
+        screen.view = replace(screen.view, chart=found)
+        await until(app, lambda: "raw" not in heads() and "held-out" in heads())
+
+
+def test_no_mark_of_a_run_is_the_baseline_or_a_verdict() -> None:
+    assert not set("◆▲▼") & set(MARKS)
+    assert len(set(MARKS)) == len(MARKS)
 
 
 async def test_no_key_is_bound_twice(store: Path) -> None:

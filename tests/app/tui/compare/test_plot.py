@@ -85,12 +85,12 @@ def test_marks_of_dense_curves_are_staggered_and_at_their_ends(made: Made) -> No
     view = view_of(made, "reward", [rising(80), rising(80, 0.5)], 40, smooth=0)
     cells = drawn(view)
     # two curves: a mark each 16 cells, the second 8 later, both from cell 2 on, and at the end
-    assert sorted(x for x, _ in marks(cells, "▲")) == [2, 18, 34, 39]
+    assert sorted(x for x, _ in marks(cells, "■")) == [2, 18, 34, 39]
     assert sorted(x for x, _ in marks(cells, "●")) == [10, 26, 39]
     four = view_of(made, "reward", [rising(80, top) for top in (1, 2, 3, 4)], 40, smooth=0)
     # four curves: a mark each 5 * 4 cells, 5 apart; the chosen run is in front and so the last
     cells = drawn(four, 40, 12)
-    assert sorted(x for x, _ in marks(cells, "▲")) == [2, 22, 39]
+    assert sorted(x for x, _ in marks(cells, "■")) == [2, 22, 39]
     assert sorted(x for x, _ in marks(cells, "●")) == [17, 37, 39]
 
 
@@ -98,20 +98,20 @@ def test_marks_do_not_cover_each_other(made: Made) -> None:
     same = rising(80)
     cells = drawn(view_of(made, "reward", [same, same], 40, smooth=0))
     (end,) = (cell[0] for cell in cells[0][39:])
-    assert end in "●▲"
-    assert len(marks(cells, "●")) + len(marks(cells, "▲")) == 6
+    assert end in "●■"
+    assert len(marks(cells, "●")) + len(marks(cells, "■")) == 6
 
 
 def test_a_curve_that_begins_late_has_no_mark_at_its_first_cells(made: Made) -> None:
     late = [(step, 1.0) for step in range(38, 81)]
     cells = drawn(view_of(made, "reward", [rising(80), late], 40, smooth=0))
     first = 18  # step 38 of 80 over 80 dots is dot 37.5, drawn as 38, in cell 19
-    assert all(x > first + 2 for x, _ in marks(cells, "▲"))
+    assert all(x > first + 2 for x, _ in marks(cells, "■"))
     # step 66 is in cell 32 and step 67 in 33; the next mark would be in cell 34
     for start, expected in ((66, [34, 39]), (67, [39])):
         runs = [rising(80), [(step, 0.5) for step in range(start, 81)]]
         cells = drawn(view_of(made, "reward", runs, 40, smooth=0))
-        assert sorted(x for x, _ in marks(cells, "▲")) == expected
+        assert sorted(x for x, _ in marks(cells, "■")) == expected
 
 
 # -- what is drawn ------------------------------------------------------------------------------
@@ -122,12 +122,12 @@ def test_the_chosen_run_is_in_front_with_its_range_and_a_hidden_one_is_not_there
 ) -> None:
     view = view_of(made, "reward", [rising(20), rising(20), rising(20)], smooth=3, run=1)
     found = drawn_curves(chart_of(view), view, DARK)
-    assert [one.look.mark for one in found] == ["●", "■", "▲"]
+    assert [one.look.mark for one in found] == ["●", "✚", "■"]
     assert [one.ranged for one in found] == [None, None, DARK.raw]
     assert [one.raw for one in found] == [False] * 3
     hidden = replace(view, hidden=frozenset({"r0", "r1"}))
     (one,) = drawn_curves(chart_of(hidden), hidden, DARK)
-    assert (one.look.mark, one.ranged) == ("■", DARK.raw)  # alone, it shows its range
+    assert (one.look.mark, one.ranged) == ("✚", DARK.raw)  # alone, it shows its range
     raw = view_of(made, "reward", [rising(20)], smooth=0)
     (one,) = drawn_curves(chart_of(raw), raw, DARK)
     assert (one.ranged, one.raw) == (None, True)
@@ -160,13 +160,13 @@ def test_seeds_are_one_band_within_what_the_metric_can_be(made: Made) -> None:
     assert drawn_curves(chart_of(hidden), hidden, DARK) == []
 
 
-@pytest.mark.parametrize(("run", "front"), [(0, "●"), (1, "●"), (2, "■"), (3, "■")])
+@pytest.mark.parametrize(("run", "front"), [(0, "●"), (1, "●"), (2, "✚"), (3, "✚")])
 def test_the_band_of_the_chosen_run_is_in_front(made: Made, run: int, front: str) -> None:
     view = view_of(made, "reward", [rising(20)] * 4, bands=True, run=run)
     ((_, shape),) = chart_of(view).bands
     chart = replace(chart_of(view), bands=((("r0", "r1"), shape), (("r2", "r3"), shape)))
     found = drawn_curves(chart, view, DARK)
-    assert {one.look.mark for one in found} == {"●", "■"}
+    assert {one.look.mark for one in found} == {"●", "✚"}
     assert found[-1].look.mark == front
 
 
@@ -276,7 +276,7 @@ def test_a_title_has_the_value_of_each_run_at_the_crosshair(made: Made) -> None:
                    at=20.0)  # fmt: skip
     title = title_line(chart_of(view), view, 80, DARK, chosen=True)
     assert written(title).split() == [
-        "▸held-out", "accuracy,", "sampled", "↑", "●", "run-0", "86%", "▲", "run-1", "50%"
+        "▸held-out", "accuracy,", "sampled", "↑", "●", "run-0", "86%", "■", "run-1", "50%"
     ]  # fmt: skip
     assert cell_len(written(title)) == 80
     plain = title_line(chart_of(view), view, 80, DARK, chosen=False)
@@ -297,7 +297,7 @@ def test_a_title_has_the_value_of_each_run_at_the_crosshair(made: Made) -> None:
     assert there == style(view.look("r1", DARK).colour)
     (mark, _), *_ = readings(chart_of(view), view, DARK)[0][1]
     assert (mark, readings(chart_of(view), view, DARK)[0][1][0][1]) == (
-        "▲ ", style(view.look("r1", DARK).colour, bold=True)
+        "■ ", style(view.look("r1", DARK).colour, bold=True)
     )  # fmt: skip
 
 
@@ -308,19 +308,19 @@ def test_a_run_without_the_metric_says_none_apart_from_its_name(made: Made) -> N
     assert view.charts is not None
     view = replace(view, charts=replace(view.charts, charts=(lacking,)))
     title = written(title_line(lacking, view, 80, DARK, chosen=False))
-    assert title.endswith("● run-0 .2  ▲ run-1 none")
+    assert title.endswith("● run-0 .2  ■ run-1 none")
     narrow = written(title_line(lacking, view, 39, DARK, chosen=False))
-    assert narrow.endswith("● .2  ▲ none")
+    assert narrow.endswith("● .2  ■ none")
     assert narrow.startswith(" KL to reference ")  # neither direction is better
 
 
 def test_titles_are_cut_where_many_runs_do_not_fit(made: Made) -> None:
     view = view_of(made, "reward", [rising(20)] * 4, at=20.0, smooth=0)
     wide = written(title_line(chart_of(view), view, 80, DARK, chosen=False))
-    assert wide.endswith("● 1  ▲ 1  ■ 1  ◆ 1")
+    assert wide.endswith("● 1  ■ 1  ✚ 1  ○ 1")
     # 12 cells for the name with its arrow and blanks, 4 for each run
     narrow = written(title_line(chart_of(view), view, 24, DARK, chosen=False))
-    assert narrow.rstrip().endswith("● 1 ▲ 1 ■ 1 …")
+    assert narrow.rstrip().endswith("● 1 ■ 1 ✚ 1 …")
     assert cell_len(narrow) <= 24
 
 
@@ -333,10 +333,10 @@ def test_a_band_reads_as_the_mean_of_its_seeds(made: Made) -> None:
     assert readings(chart_of(view), hidden, DARK) == ([], [])
     apart = replace(view, bands=False)
     found, named = readings(chart_of(view), apart, DARK)
-    assert [written(one) for one in found] == ["● 1", "▲ 3"]
+    assert [written(one) for one in found] == ["● 1", "■ 3"]
     assert named == ["run-0", "run-1"]
     nothing = replace(view, bands=False, at=-1.0)
-    assert [written(one) for one in readings(chart_of(view), nothing, DARK)[0]] == ["● –", "▲ –"]
+    assert [written(one) for one in readings(chart_of(view), nothing, DARK)[0]] == ["● –", "■ –"]
 
 
 def test_a_title_with_all_runs_hidden_is_the_metrics_name(made: Made) -> None:
@@ -378,8 +378,8 @@ def test_names_are_shown_where_each_of_at_most_three_runs_has_six_cells_for_its_
     # 12 cells for mark, name, arrow and spaces, 5 for each readout, 7 for each name
     wide, narrow = (written(title_line(chart_of(view), view, width, DARK, chosen=False))
                     for width in (48, 47))  # fmt: skip
-    assert wide.endswith("● run-0 1  ▲ run-1 1  ■ run-2 1")
-    assert narrow.endswith("● 1  ▲ 1  ■ 1")
+    assert wide.endswith("● run-0 1  ■ run-1 1  ✚ run-2 1")
+    assert narrow.endswith("● 1  ■ 1  ✚ 1")
     alone = view_of(made, "reward", [rising(20)], at=20.0, smooth=0)
     wide, narrow = (written(title_line(chart_of(alone), alone, width, DARK, chosen=False))
                     for width in (40, 39))  # fmt: skip
@@ -391,9 +391,9 @@ def test_names_are_shown_where_each_of_at_most_three_runs_has_six_cells_for_its_
     ("width", "expected"),
     [
         # 22 cells for the rest, and for each name the half of what is left, less a space
-        (62, "● beta 0.125, 2 seeds 1  ■ beta 0.375, 2 seeds 1"),
-        (61, "● beta 0.125 1  ■ beta 0.375 1"), (44, "● beta 0.125 1  ■ beta 0.375 1"),
-        (43, "● 1  ■ 1"),
+        (62, "● beta 0.125, 2 seeds 1  ✚ beta 0.375, 2 seeds 1"),
+        (61, "● beta 0.125 1  ✚ beta 0.375 1"), (44, "● beta 0.125 1  ✚ beta 0.375 1"),
+        (43, "● 1  ✚ 1"),
     ],
 )  # fmt: skip
 def test_a_title_names_bands_by_what_their_seeds_share_if_that_fits_uncut(
@@ -436,10 +436,10 @@ def test_a_title_shows_all_runs_as_soon_as_they_fit(made: Made) -> None:
         written(title_line(chart_of(view), view, width, DARK, chosen=False))
         for width in (32, 31, 28, 27)
     )
-    assert whole.endswith("● 1  ▲ 1  ■ 1  ◆ 1")
-    assert closer.endswith("  ● 1 ▲ 1 ■ 1 ◆ 1")
-    assert last.endswith("● 1 ▲ 1 ■ 1 ◆ 1")
-    assert cut.rstrip().endswith("● 1 ▲ 1 ■ 1 …")
+    assert whole.endswith("● 1  ■ 1  ✚ 1  ○ 1")
+    assert closer.endswith("  ● 1 ■ 1 ✚ 1 ○ 1")
+    assert last.endswith("● 1 ■ 1 ✚ 1 ○ 1")
+    assert cut.rstrip().endswith("● 1 ■ 1 ✚ 1 …")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Runs on real stores: the table, filters, marks, groups, writing, and the hint card."""
 
+import re
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from experiments.queue import RunQueue
 from experiments.reader import StoreReader
 from experiments.store import ExperimentStore
 from tests.app import frames
+from tests.app.compared import sweep_of_rates
 from tests.app.frames import LOOKS, SIZES
 from tests.app.rest import until
 from tests.app.script import algorithm
@@ -171,6 +173,33 @@ async def test_a_marked_run_is_not_drawn_like_a_completed_one(store: Path) -> No
         await pilot.press("b")
         await ready(app, pilot)
         assert "◆*" in line()
+
+
+async def test_sweeps_of_one_name_are_groups_of_their_own(tmp_path: Path) -> None:
+    app = workbench(sweep_of_rates(tmp_path))
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await ready(app, pilot)
+        screen._relist(group="sweep")
+        await until(app, lambda: "no sweep  (1)" in frames.text(app))
+        text = frames.text(app)
+        assert "sweep rates  (6)" in text
+        assert "sweep rates  (2)" in text
+        # both are marked and folded alone
+        await pilot.press("home", "down", "down", "space")
+        assert {run.name for run in screen.view.picked} == {f"rates-{n}" for n in range(1, 7)}
+        await pilot.press("up", "enter")
+        await until(app, lambda: "rates-6" not in frames.text(app))
+        assert "other-1" in frames.text(app)
+
+
+async def test_the_order_is_shown_on_one_column(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await ready(app, pilot)
+        for sort in ("-reward", "name"):
+            screen._relist(sort=sort)
+            await ready(app, pilot)
+            assert len(re.findall("[▾▴]", frames.frame(app)[2])) == 1
 
 
 async def test_tags_are_a_column_and_found_by_a_search(tmp_path: Path) -> None:
