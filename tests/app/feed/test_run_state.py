@@ -275,6 +275,16 @@ def test_the_loss_that_is_explained_is_the_one_on_the_chart() -> None:
     snapshot = folded()
     (why,) = (one for one in narrate(snapshot) if one.startswith("Loss"))
     assert why.split()[1] == short(snapshot.series["loss"].value)
+    # and so is the speed, once the step's sampling is over
+    assert snapshot.tokens_per_second == snapshot.series["tokens_per_second"].value
+
+
+def test_a_failure_is_a_sentence_before_those_on_the_last_step() -> None:
+    for message in ("no memory", "no memory."):
+        failure = ev.RunFailed(step=25, error="E", message=message, traceback="")
+        said = narrate(replace(folded(), status="failed", failure=failure))
+        assert said[:2] == ("The run failed at step 25: no memory.",
+                            "Step 24: 11% of answers cut at 64 tokens.")  # fmt: skip
 
 
 def test_the_narrator_says_whether_answers_are_cut() -> None:

@@ -242,6 +242,8 @@ def test_the_list_of_reward_functions_leaves_three_lines_for_the_curve() -> None
         assert any("exact_answer ×.5" in line for line in lines) is listed
         assert lines[0].startswith(" reward  ◂ moved it most ") is listed
         assert ("exac…swer .9" in lines[0]) is not listed
+        wide = written(chart_lines(chart, shown, 80, height, DARK, chosen=False)[0])
+        assert ("◂" in wide) is listed  # explained only where it is
 
 
 def test_an_evaluation_that_is_older_than_the_step_says_of_which_step_it_is() -> None:
