@@ -100,13 +100,14 @@ class GroupsPanel(ViewPanel):
         palette, view = self.palette, self.view
         kind = view.step.origin if view.step else "train"
         self.title = "groups" if kind == "train" else f"{KINDS[kind]} prompts"
-        self.note = f"sort {view.sort}"
         groups = view.groups
+        self.note = f"sort {view.sort}" if groups else ""
         if view.search is not None:
             self.title, self.note = "found", search_note(view.search, view.hit)
             return self._found(view.search, width, height)
         if not groups:
-            return missing(view, width, palette)
+            text = "The prompts of a step, with the mean reward of their answers, show up here."
+            return [[(" " + p, style(palette.label))] for p in wrap(text, width - 2, 5)]
         foot = self._foot(palette)
         room = max(1, height - 1 - len(foot))
         self._top = max(min(self._top, view.group), view.group - room + 1)
@@ -179,21 +180,21 @@ class AnswerPanel(ViewPanel):
         view, palette = self.view, self.palette
         chosen, rollout = view.chosen, view.rollout
         place = HEAT_MODES.index(view.mode) + 1
-        self.title = "answer"
-        if rollout is not None:
-            how = ", changes" if view.diff else f": {view.arrived}" if view.arrived else " by token"
-            self.title += f" {letter(rollout.index)}{how}"
+        self.title, self.note = "answer", ""
+        if chosen is None or rollout is None:
+            return missing(view, width, palette)
+        how = ", changes" if view.diff else f": {view.arrived}" if view.arrived else " by token"
+        self.title += f" {letter(rollout.index)}{how}"
         shade = HEAT_NAMES[view.mode]
         texts = [f"heat {place}/{len(HEAT_MODES)}: {shade}", shade]
         if moment := moment_note(view):
             texts = [f"{moment} · {texts[0]}", moment]
         self.note_first(*texts)
-        if chosen is None or rollout is None:
-            return missing(view, width, palette)
-        head = [answer_line(chosen.rollouts, view.answer, width, palette), *self._reason(width)]
-        self._text_from = len(head)
+        head = [answer_line(chosen.rollouts, view.answer, width, palette)]
         if view.diff:
             return head + self._changes(width, palette)
+        head += self._reason(width)
+        self._text_from = len(head)
         foot = self._token(width, palette)
         room = max(2, height - len(head) - len(foot) - 1)
         least = TURN_LINES if view.spans else TEXT_LINES  # a turn is read with its reply
@@ -210,16 +211,18 @@ class AnswerPanel(ViewPanel):
     def _reason(self, width: int) -> list[Line]:
         """Why the tokens have no shades or terms; a blank line if they have."""
         detail = self.view.shown
-        if detail is None or not detail.missing or self.view.diff:
+        if detail is None or not detail.missing:
             return [[]]
         look = style(self.palette.warn if detail.tokens is None else self.palette.label)
         return [[(part, look)] for part in wrap(detail.missing, width, 3)]
 
     def _changes(self, width: int, palette: Palette) -> list[Line]:
-        changes = self.view.changes()
-        if not changes:
+        changes, earlier = self.view.changes(), self.view.earlier
+        if not changes or earlier is None:
             return [[("this prompt has no earlier answer to compare with", style(palette.label))]]
-        return diff_lines(changes, width, palette)
+        same = all(change.kind == "same" for change in changes)
+        since = f"{'unchanged' if same else 'what changed'} since step {earlier.step}"
+        return [[(since, style(palette.label))], *diff_lines(changes, width, palette)]
 
     def _token(self, width: int, palette: Palette) -> list[Line]:
         view = self.view

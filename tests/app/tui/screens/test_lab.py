@@ -147,6 +147,8 @@ async def test_a_run_without_token_numbers_says_so_at_the_top_and_how_they_are_r
         await computed(app, pilot)
         top = " ".join(line.split("││")[1].strip("│ ") for line in frames.frame(app)[1:4])
         assert top == NO_TOKENS
+        assert "KL term: not recorded" in frames.text(app)
+        assert "with signal: not" not in frames.text(app)
         frames.check(app)
 
 
@@ -163,6 +165,27 @@ async def test_every_scope_is_whole_at_every_size_and_theme(
             frames.check(app)
             assert words in frames.text(app)
             await pilot.press("s")
+
+
+async def test_groups_without_room_are_counted_and_an_answer_has_room_for_its_tokens(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "runs.db"
+    record(path, run_events(steps=2, prompts=16))
+    app = workbench(path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        lab = await opened(app, pilot)
+        await pilot.press("s")
+        await computed(app, pilot)
+        lines = [line.split("││")[-1].strip("│ ") for line in frames.frame(app)]
+        shown = sum(line.split()[0].isdecimal() and "→" in line for line in lines if line)
+        assert shown < 16
+        assert f"… and {16 - shown} more groups" in lines
+        await pilot.press("s", "J", "J", "J")
+        assert lab.shown.row == 3
+        text = frames.text(app)
+        assert "│ d " in text
+        assert "would " in text
 
 
 async def test_a_group_shows_its_answers_before_and_after(store: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import random
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +34,7 @@ from tests.app import frames
 from tests.app.frames import LOOKS, SIZES
 from tests.app.script import hostile_group, started
 from tests.app.script import scored as group_scored
-from tests.app.stored import record, run_events, with_ends
+from tests.app.stored import numbers, record, run_events, with_ends
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +143,8 @@ async def test_the_same_prompt_is_followed_over_three_steps(store: Path) -> None
         assert [group.step for group in seen if group] == [2, 4, 6]
         assert len({group.prompt_hash for group in seen if group}) == 1
         assert "[6 " in frames.text(app)
+        await pilot.press("D")
+        assert "what changed since step 4" in frames.text(app)
 
 
 async def test_kinds_of_prompts_take_turns(store: Path) -> None:
@@ -316,6 +319,8 @@ async def test_a_store_without_answers_says_what_would_fill_the_screen(tmp_path:
         )
         await pilot.pause()
         assert "No answers are recorded yet" in frames.text(app)
+        assert "heat 1/5" not in frames.text(app)
+        assert "sort prompt" not in frames.text(app)
 
 
 def asking(
@@ -451,6 +456,32 @@ async def test_without_token_numbers_f_says_so_and_not_that_nothing_was_clipped(
         first, second = (row.split("││")[1].strip() for row in frames.frame(app)[7:9])
         assert second  # no line for shades between them
         assert f"{first} {second}" == screen.view.rollout.text
+
+
+async def test_a_long_prompt_is_whole_beside_an_answer_that_has_room_for_three_lines(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "long.db"
+    group = group_scored(1, 0, (17, 25), [("so 17 + 25 is 42, " * 30, True, False)] * 2).group
+    asks = "How much is 17 + 25, " + "or 25 + 17, " * 9 + "in the end?"
+    found = with_ends(replace(group, prompt_text=asks))
+    told = numbers(random.Random(1), found, 2)
+    events: list[ev.Event] = [
+        started(), ev.GroupScored(step=1, group=found),
+        ev.TokensScored(step=1, group=0, origin="train", numbers=told),
+    ]  # fmt: skip
+    record(path, iter(events))
+    app = workbench(path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(app, pilot, step=1, group=0, answer=0)
+        rows = frames.frame(app)
+        assert rows[1].endswith("answer a of 2")
+        assert [row.split("││")[0].count("17 + 25") > 0 for row in rows[6:11:2]] == [True] * 3
+        assert "more lines; z makes room" in frames.text(app)
+        await pilot.resize_terminal(120, 40)
+        await settled(pilot, screen)
+        side = " ".join(row.split("││")[-1].strip("│ ") for row in frames.frame(app))
+        assert asks in side
 
 
 @pytest.mark.parametrize(("key", "words"), [("k", "highest KL"), ("p", "lowest probability")])

@@ -129,6 +129,8 @@ def _chart(view: LabView, measure: int, width: int, height: int, palette: Palett
     ]
     plot = zip(scale.margin(canvas.height), rows, strict=True)
     ends = f"step {first}".ljust(max(0, canvas.width - len(str(last)))) + str(last)
+    if not view.wanted and not any(curve for _, curve in curves):
+        title, ends = f"{title}: not recorded", ""
     return [
         [(pad(" " + title, width), label)],
         *([(text, label), *row] for text, row in plot),
@@ -150,7 +152,7 @@ def group_lines(view: LabView, width: int, height: int, palette: Palette) -> lis
             ]))  # fmt: skip
     shown = height - 1 - (len(rows) >= height)
     lines = _before_after(("signal", "clipped", "mean push"), rows[:shown], None, width, palette)
-    more = f"… and {len(rows) - shown} more groups; a higher terminal shows them"
+    more = f"… and {len(rows) - shown} more groups"
     return [*lines, [(more, style(palette.label))]] if len(rows) > shown else lines
 
 

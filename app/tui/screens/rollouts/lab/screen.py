@@ -136,6 +136,7 @@ class LabScreen(Dialog[None]):
     LabScreen.-narrow #knobs { width: 32; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,v", "close", "close", id="lab.close", tooltip="Back to the rollouts"),
         Binding("down,j", "knob(1)", "choice", id="lab.knob", key_display="↑↓",
                 tooltip="Go to the next choice"),
         Binding("up,k", "knob(-1)", "previous choice", id="lab.knob_before", show=False,
@@ -146,7 +147,7 @@ class LabScreen(Dialog[None]):
                 tooltip="Previous value"),
         Binding("enter", "type", "type", id="lab.type",
                 tooltip="Type the value, or several: beta=.1 clip_high=.3; a digit begins at once"),
-        Binding("s", "scope", "steps, step, group", id="lab.scope",
+        Binding("s", "scope", "scope", id="lab.scope",
                 tooltip="Look at a range of steps, at the step or at the group"),
         Binding("r", "range", "range", id="lab.range", tooltip="Type the range of steps"),
         Binding("a", "add", "add variant", id="lab.add",
@@ -167,7 +168,6 @@ class LabScreen(Dialog[None]):
                 tooltip="Reset this choice to the run's value"),
         Binding("question_mark,f1", "explain", "explain", id="lab.explain",
                 tooltip="Explain the choice, the numbers and the keys"),
-        Binding("escape,q,v", "close", "close", id="lab.close", tooltip="Back to the rollouts"),
     ]  # fmt: skip
 
     view: reactive[LabView | None] = reactive(None, repaint=False)
