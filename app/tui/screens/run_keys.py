@@ -17,6 +17,7 @@ CONTROL_BINDINGS: Final = (
     Binding("s", "stop", "stop…", id="run.stop",
             tooltip="Stop after this step, or now; asks first"),
 )  # fmt: skip
+CONTROLS: Final = frozenset(binding.action for binding in CONTROL_BINDINGS)
 HELD: Final = {"pause": "continue"}  # the pause key's label while the run is paused
 
 

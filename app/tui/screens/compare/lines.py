@@ -40,9 +40,9 @@ NO_RANKING = (
     "Settings are ranked by their answers to the same held-out problems (evaluation.every); these "
     "runs have none. `grpo-tui sweep CONFIG --set a=1,2 --seeds 3` makes runs that can be ranked."
 )
+WORK = ("tokens", "time", "step")
 # the most important first
-COLUMNS = ("points", "95%", "right", "best?", "+ seeds", "+ problems", "p", "reached", "tokens",
-           "time", "step")  # fmt: skip
+COLUMNS = ("points", "95%", "right", "best?", "+ seeds", "+ problems", "p", "reached", *WORK)
 ANSWER_LINES = 8
 RAMPS = {True: (235, 17, 18, 24, 31, 38, 45), False: (255, 195, 153, 117, 75, 33, 26)}
 
@@ -87,7 +87,7 @@ def runs_lines(view: View, width: int, palette: Palette, now: float) -> list[Lin
     """One row per run: the chosen metric at the crosshair and its best value."""
     label = style(palette.label)
     best = "last" if view.metric and spec(view.metric).direction == "none" else "best"
-    columns = run_columns(width, best)
+    columns = run_columns(width, best, alone=len(view.runs) < 2)
     name = width - 5 - sum(size for _, size in columns)
     here = place_text(view.axis, view.x).removesuffix("ens")
     delta = best if view.stat == "best" else view.stat
@@ -105,9 +105,10 @@ def raw_label(key: str) -> str:
     return key and ("" if key.startswith(EVALUATIONS) else "raw ") + spec(key).label
 
 
-def run_columns(width: int, best: str = "best") -> list[tuple[str, int]]:
-    """The columns that fit beside the name, with their widths; no second one for the last."""
-    wanted = [("at", 10), ("best", 12), ("delta", 11), *([("last", 9)] if best != "last" else [])]
+def run_columns(width: int, best: str, *, alone: bool) -> list[tuple[str, int]]:
+    """The columns that fit beside the name, with their widths, without those that say nothing."""
+    wanted = [("at", 10), ("best", 12), *([] if alone else [("delta", 11)]),
+              *([] if best == "last" else [("last", 9)])]  # fmt: skip
     room = width - 5 - NAME
     kept = []
     for kind, size in wanted:
@@ -160,7 +161,7 @@ def _run_cell(
     if kind == "last":
         return with_unit(cell.last, unit), palette.text
     if based:
-        return ("baseline" if len(view.runs) > 1 else "–"), palette.label
+        return "baseline", palette.label
     delta = _delta(view, run, cell)
     shade = {"▲": palette.good, "▼": palette.bad}.get(
         verdict_mark(view.metric, delta), palette.text
@@ -350,7 +351,11 @@ def ranking_lines(view: View, width: int, height: int, palette: Palette) -> list
         sizes = fitted({name: max(cell_len(name), *(cell_len(row[name]) for row in rows)) + 2
                         for name in rows[0]}, width)  # fmt: skip
         lines += [[]] if lines else []
-        lines.append([(clip(ranking_title(ranking), width), style(palette.headline))])
+        title = ranking_title(ranking)
+        first_part, *_, last_part = title.split("; ")
+        ways = (title, title.replace(" held-out", ""), f"{first_part}; {last_part}")
+        title = next((way for way in ways if cell_len(way) <= width), title)
+        lines.append([(clip(title, width), style(palette.headline))])
         lines.append([("  ", None), *((pad(name, size), label) for name, size in sizes.items())])
         for row, setting in zip(rows, ranking.settings, strict=True):
             look = view.look(setting.own.runs[0], palette)
@@ -369,11 +374,14 @@ def ranking_lines(view: View, width: int, height: int, palette: Palette) -> list
 
 
 def fitted(sizes: dict[str, int], width: int) -> dict[str, int]:
-    """The columns that fit, the most important ones; the setting's name takes what is left."""
+    """The columns that fit, the most important ones; the setting's name takes what is left.
+
+    What was done until the threshold was reached says nothing without how many reached it.
+    """
     name = min(sizes["setting"], max(16, width // 3))
     room, kept = width - 2 - name, {"setting"}
     for column in (column for column in COLUMNS if column in sizes):
-        if sizes[column] <= room:
+        if sizes[column] <= room and (column not in WORK or "reached" in kept):
             kept.add(column)
             room -= sizes[column]
     return {**{column: size for column, size in sizes.items() if column in kept}, "setting": name}
@@ -628,7 +636,7 @@ def _answer_column(
     if group is None:
         name = clip(view.name(run), width - 2)
         return [[mark, (name, front)], [("not sampled up to here", label)]]
-    mean = f"  step {group.step} · mean {short(group.reward_mean)}"
+    mean = f"  @{group.step} mean {short(group.reward_mean)}"
     name = clip(view.name(run), max(4, width - 2 - cell_len(mean)))
     lines: list[Line] = [[mark, (name, front), (clip(mean, width - 2 - cell_len(name)), label)]]
     for rollout in group.rollouts:

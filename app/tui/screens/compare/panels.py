@@ -209,7 +209,7 @@ class PagePanel(ViewPanel):
     def needs(self) -> int:
         """The rows of a page that may be low; 0 if it takes any number."""
         short = self.view.page in ("ranking", "grid")
-        return len(self.paint(max(10, self.inner.width), 99)) + 2 if short else 0
+        return max(10, len(self.paint(max(10, self.inner.width), 99)) + 2) if short else 0
 
     def topic(self) -> str:
         rows = self.view.rows

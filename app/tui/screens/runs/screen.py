@@ -18,7 +18,13 @@ from app.feed.snapshot import Asked, Snapshot
 from app.text.comparison import NO_SWEEP
 from app.tui import messages as msg
 from app.tui.dialogs.ask import Ask
-from app.tui.screens.run_keys import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen
+from app.tui.screens.run_keys import (
+    CONTROL_BINDINGS,
+    CONTROLS,
+    HELD,
+    ControlledRun,
+    ControlScreen,
+)
 from app.tui.screens.runs.columns import COLUMNS, METRICS
 from app.tui.screens.runs.load import load_preview, load_sparks
 from app.tui.screens.runs.panels import PreviewPanel, RowPicked, RunsTable, ViewPanel
@@ -35,6 +41,7 @@ from grpo_engine.errors import EngineError
 MOST_RUNS = 5000  # in the table; a search finds the others
 POLL_S = 0.5
 PREVIEW_DELAY_S = 0.12
+NEED_RUNS = frozenset({"mark", "mark_sweep", "compare", "clone", "resume"})
 WORDS: Final = {
     "pause": "pause", "continue": "continue", "checkpoint": "save a checkpoint",
     "stop_after_step": "stop after this step", "stop_now": "stop now",
@@ -142,10 +149,13 @@ class RunsScreen(ControlScreen):
         """Note that this process's run has changed; the next poll reads it."""
 
     def tick(self, now: float) -> None:
-        """Animate the marks of live runs, and update the pause key's label for the selected run."""
+        """Animate the marks of live runs, and show the keys that the selected run can use."""
         self.query_one(RunsTable).now = now
-        run = self.controlled_run()
-        self.query_one(KeyBar).renamed = HELD if run is not None and run.held else {}
+        run, bar = self.controlled_run(), self.query_one(KeyBar)
+        bar.renamed = HELD if run is not None and run.held else {}
+        bar.hidden = frozenset() if run is not None and run.active else CONTROLS
+        if self.view.empty:
+            bar.renamed, bar.hidden = {"open": "starter run"}, CONTROLS | NEED_RUNS
 
     # -- reading ----------------------------------------------------------------------------
 

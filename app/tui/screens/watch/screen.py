@@ -21,7 +21,7 @@ from app.text.safe_text import safe
 from app.tui.dialogs.export import Maker
 from app.tui.messages import MetricRequested, PromptFocused
 from app.tui.screens.base import Found
-from app.tui.screens.run_keys import CONTROL_BINDINGS, HELD, ControlledRun, ControlScreen
+from app.tui.screens.run_keys import CONTROL_BINDINGS, CONTROLS, HELD, ControlledRun, ControlScreen
 from app.tui.screens.watch import texts
 from app.tui.widgets.alerts_log import AlertsLog
 from app.tui.widgets.charts.curves import Curves
@@ -32,9 +32,7 @@ from app.tui.widgets.narrator_line import NarratorLine
 from app.tui.widgets.phase_bar import PhaseBar
 from experiments.errors import StoreError
 
-# actions that need a running engine
-CONTROLS = frozenset({"pause", "checkpoint", "stop", "freeze"})
-# and those that need a run
+# actions that need a run
 READING = frozenset({"prompt(1)", "seek(-1)", "step(-1)", "aside(-1)", "explain_chart", "metrics",
                      "open", "explain_alert", "mute"})  # fmt: skip
 
@@ -94,7 +92,7 @@ class WatchScreen(ControlScreen):
         self._shown_run = snapshot.head.id
         self.query_one(PhaseBar).snapshot = snapshot
         bar = self.query_one(KeyBar)
-        bar.hidden = frozenset() if snapshot.active else CONTROLS
+        bar.hidden = frozenset() if snapshot.active else CONTROLS | {"freeze"}
         if snapshot.status == "empty":
             bar.hidden |= READING
         bar.renamed = HELD if ControlledRun.of(snapshot).held else {}

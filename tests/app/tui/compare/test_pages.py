@@ -14,6 +14,7 @@ from app.text.comparison import ranking_rows
 from app.text.numbers import short
 from app.tui.messages import CompareRequested
 from app.tui.screens.compare import CompareScreen
+from app.tui.screens.compare.lines import WORK, fitted
 from app.tui.screens.compare.load import load_comparison
 from app.tui.screens.compare.panels import PagePanel
 from app.tui.screens.compare.pick import Picker, PickList
@@ -197,7 +198,8 @@ async def test_the_settings_of_a_sweep_are_rows_with_all_that_is_needed_to_decid
                          if f" {row['setting']} " in line and row["points"] in line)  # fmt: skip
             for column in ("right", "points", "95%", "best?"):
                 assert row[column] in shown
-        assert "sampled answers to 60 held-out problems; 95% over seeds and problems" in text
+        # the title is shorter where there is less room, but names what is raced to
+        assert re.search("sampled answers to 60 held-out problems.*; race to [0-9.]+%", text)
         assert "corrected for 2 comparisons" in verdict(screen.view)
         assert screen.view.bands
         for typed in ("reward=.3", "much"):
@@ -316,3 +318,11 @@ def test_a_setting_left_to_the_recipe_is_compared_by_the_recipes_value(tmp_path:
         alone = load_comparison(reader, ["own"], "", "step", None).comparison
         assert alone is not None
         assert alone.same["algorithm.beta"] == RECIPES["grpo"].beta
+
+
+@pytest.mark.parametrize("width", range(40, 130))
+def test_work_until_the_threshold_is_shown_only_beside_how_many_reached_it(width: int) -> None:
+    sizes = dict.fromkeys(("right", "best?", "points", "95%", "+ seeds", "+ problems"), 9)
+    kept = fitted({"setting": 20, **sizes, "p": 9, "reached": 9, **dict.fromkeys(WORK, 4)}, width)
+    assert "reached" in kept or not set(WORK) & set(kept)
+    assert sum(kept.values()) <= width

@@ -62,6 +62,7 @@ async def test_frames_are_whole_at_every_size_and_theme(
         await ready(app, pilot)
         frames.check(app)
         assert "otter-2" in frames.text(app)
+        await until(app, lambda: "pause run" not in frames.text(app), app.frame_now)  # all ended
         await pilot.press("g")
         await ready(app, pilot)
         frames.check(app)
@@ -273,6 +274,8 @@ async def test_an_empty_store_shows_one_card_that_starts_a_run(
         text = frames.text(app)
         assert "two-minute starter run" in text
         assert "play the bundled recorded run" in text
+        await until(app, lambda: "⏎ starter run  " in frames.frame(app)[-1], app.frame_now)
+        assert "space mark" not in frames.text(app)
 
 
 @pytest.mark.parametrize("width", range(30, 220, 7))
