@@ -30,7 +30,7 @@ class LatestScreen(Dialog[None]):
     LatestScreen Static { width: 100%; color: $foreground; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,exclamation_mark", "close", "close", id="messages.close",
+        Binding("escape,q,exclamation_mark,enter", "close", "close", id="messages.close",
                 tooltip="Back to the screen"),
         Binding("j", "scroll(1)", "down", id="messages.down", show=False, tooltip="Older messages"),
         Binding("k", "scroll(-1)", "up", id="messages.up", show=False, tooltip="Newer messages"),
