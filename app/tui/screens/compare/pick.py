@@ -19,6 +19,8 @@ from app.tui.widgets.field import Field
 from app.tui.widgets.panel import Line, Panel
 from experiments.errors import StoreError
 
+NOTE_LINES = 3  # of the note under the cursor, where lines have no room for notes
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -102,7 +104,7 @@ class PickList(Panel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._first = 0
+        self._first = self._end = 0  # the lines on screen
 
     def paint(self, width: int, height: int) -> list[Line]:
         picking, palette = self.picking, self.palette
@@ -112,11 +114,18 @@ class PickList(Panel):
         if not shown:
             return [[(" nothing matches", style(palette.label))]]
         here = picking.cursor
+        size = min(max(cell_len(item.text) for item in shown) + 2, width // 2)
+        room = max(0, width - size - 3)
+        told: list[Line] = []
+        if any(cell_len(item.note) > room for item in shown):  # the whole of one, below the list
+            parts = wrap(shown[here].note, width, NOTE_LINES)
+            told = [[], *([(part, style(palette.text))] for part in parts)]
+            height = max(1, height - NOTE_LINES - 1)
         self._first = max(0, min(max(min(self._first, here), here - height + 1),
                                  len(shown) - height))  # fmt: skip
-        size = min(max(cell_len(item.text) for item in shown) + 2, width // 2)
+        self._end = min(len(shown), self._first + height)
         lines: list[Line] = []
-        for place, item in enumerate(shown[self._first : self._first + height], self._first):
+        for place, item in enumerate(shown[self._first : self._end], self._first):
             back = palette.cursor if place == here else palette.paper
             marked = item.value in picking.marks
             signs = ("▸" if place == here else " ") + ("✓ " if marked else "  ")
@@ -124,13 +133,14 @@ class PickList(Panel):
             lines.append([
                 (signs, style(palette.accent, back, bold=True)),
                 (pad(item.text, size), style(front, back, bold=place == here)),
-                (pad(item.note, max(0, width - size - 3)), style(palette.label, back)),
+                (pad(item.note, room), style(palette.label, back)),
             ])  # fmt: skip
-        return lines
+        return [*lines, *([] for _ in range(height - len(lines))), *told]
 
     def on_click(self, event: events.Click) -> None:
         """Move to the clicked line and mark it; a double click confirms."""
-        self.post_message(ItemPicked(event.offset.y + self._first, event.chain > 1))
+        if (place := event.offset.y + self._first) < self._end:
+            self.post_message(ItemPicked(place, event.chain > 1))
 
 
 class Picker(Filtered[Picked]):

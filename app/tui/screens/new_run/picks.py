@@ -93,7 +93,7 @@ class Pick(Filtered[str]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = self._title
-            box.border_subtitle = "↑↓ browse   ⏎ choose   esc close"
+            box.border_subtitle = "↑↓ browse   ⏎ choose   esc cancel"
             yield Static(safe(self._hint), markup=False)
             with Horizontal():
                 yield OptionList()
