@@ -119,7 +119,7 @@ class PickList(Panel):
         told: list[Line] = []
         if any(cell_len(item.note) > room for item in shown):  # the whole of one, below the list
             parts = wrap(shown[here].note, width, NOTE_LINES)
-            told = [[], *([(part, style(palette.text))] for part in parts)]
+            told = [[(part, style(palette.text))] for part in ("", *parts)]
             height = max(1, height - NOTE_LINES - 1)
         self._first = max(0, min(max(min(self._first, here), here - height + 1),
                                  len(shown) - height))  # fmt: skip

@@ -56,7 +56,7 @@ class Pick(Filtered[str]):
 
     DEFAULT_CSS = """
     Pick > Vertical {
-        width: 116; max-width: 96%; height: 34; max-height: 90%; padding: 0 1;
+        width: 116; max-width: 96%; height: 40; max-height: 90%; padding: 0 1;
         border: round $border; background: $background; border-title-color: $headline;
         border-subtitle-color: $text-muted;
     }
