@@ -63,7 +63,7 @@ class CrashScreen(Dialog[None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = "the run failed"
-            box.border_subtitle = "y copy   esc back"
+            box.border_subtitle = "y copy   esc close"
             with VerticalScroll():
                 yield Static(self._text)
 

@@ -10,10 +10,11 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from app.text.safe_text import safe
+from app.text.safe_text import wrap
 from app.tui.messages import Said
 from app.tui.textual_private.screens import Dialog
 
+WIDTH, INDENT, MOST_LINES = 100, len("12:34:56 ✗ "), 40
 MARKS = {"error": ("✗", "$error"), "warning": ("▲", "$warning")}
 
 
@@ -30,7 +31,7 @@ class LatestScreen(Dialog[None]):
     LatestScreen Static { width: 100%; color: $foreground; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,exclamation_mark", "close", "close", id="messages.close",
+        Binding("escape,q,exclamation_mark,enter", "close", "close", id="messages.close",
                 tooltip="Back to the screen"),
         Binding("j", "scroll(1)", "down", id="messages.down", show=False, tooltip="Older messages"),
         Binding("k", "scroll(-1)", "up", id="messages.up", show=False, tooltip="Newer messages"),
@@ -46,11 +47,13 @@ class LatestScreen(Dialog[None]):
             box.border_subtitle = "newest first   ↑↓ browse   esc close"
             if not self._said:
                 yield Static("Nothing has been said yet.")
+            width = min(WIDTH, int(0.96 * self.app.size.width)) - 5  # in the frame, beside the bar
             for one in self._said:
                 mark, colour = MARKS.get(one.severity, ("·", "$text-muted"))
                 at = time.strftime("%H:%M:%S", time.localtime(one.at))
+                said = ("\n" + " " * INDENT).join(wrap(one.text, width - INDENT, MOST_LINES))
                 yield Static(Content.assemble((f"{at} ", "$text-muted"), (f"{mark} ", colour),
-                                              safe(one.text, "\n")))  # fmt: skip
+                                              said))  # fmt: skip
 
     def on_mount(self) -> None:
         """Focus the list, so that the arrow keys work at once."""

@@ -12,6 +12,7 @@ from textual.widgets import Input, Static
 
 from app.feed.snapshot import Snapshot
 from app.text.safe_text import cell_len, pad, safe, wrap
+from app.tui.dialogs.choices import Filtered
 from app.tui.dialogs.help.topics import (
     SCREENS,
     Part,
@@ -22,7 +23,6 @@ from app.tui.dialogs.help.topics import (
     topic_parts,
 )
 from app.tui.key_actions import key_actions
-from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.field import Field
 
 REFERENCE = ("metrics", "alerts", "settings")
@@ -66,25 +66,23 @@ def haystack(part: Part) -> str:
     return " ".join((part.heading, *words)).casefold()
 
 
-class HelpScreen(Dialog[None]):
+class HelpScreen(Filtered[None]):
     """Show help; typing filters metrics, alerts and settings."""
 
     DEFAULT_CSS = """
-    HelpScreen { align: center middle; }
     HelpScreen > Vertical {
         width: 92; max-width: 98%; height: 90%; border: round $border; background: $background;
         border-title-color: $headline; border-subtitle-color: $text-muted; padding: 0 1;
     }
     HelpScreen VerticalScroll { height: 1fr; background: $background; scrollbar-size-vertical: 1; }
     HelpScreen Static { width: 100%; height: auto; padding-right: 1; }
-    HelpScreen Input { border: none; height: 1; padding: 0; background: $panel; }
-    HelpScreen Input:focus { border: none; }
     """
+    content = VerticalScroll
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,f1", "close", "close", id="help.close",
+        Binding("escape,q,question_mark,f1,enter", "leave", "close", id="help.close",
                 tooltip="Back to where you were"),
         Binding("slash", "filter", "filter", id="help.filter",
-                tooltip="Find a metric, an alert or a setting"),
+                tooltip="Find a metric, an alert or a setting, as typing does"),
     ]  # fmt: skip
 
     def __init__(self, topic: str, base: Screen[Any], mode: str, snapshot: Snapshot) -> None:
@@ -108,12 +106,13 @@ class HelpScreen(Dialog[None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = "help"
-            box.border_subtitle = "↑↓ scroll   / find   esc close"
+            box.border_subtitle = "↑↓ scroll   esc close"
             with VerticalScroll():
                 for part in self._parts:
                     yield Static(content_of(part, self._width), classes="topic")
                 yield Static(id="reference")
-            yield Field(placeholder="/ finds a metric, an alert or a setting")
+            yield Field(placeholder="type to find a metric, an alert or a setting",
+                        select_on_focus=False)  # fmt: skip
 
     def on_mount(self) -> None:
         """Focus the text for scrolling; fill in the reference after the first frame."""
@@ -136,19 +135,6 @@ class HelpScreen(Dialog[None]):
             self.query_one("#reference", Static).update(found)
             if to_the_end:  # to the old end; the text has just grown
                 self.call_after_refresh(scroll.scroll_end, animate=False)
-
-    def action_close(self) -> None:
-        """Close the filter first, then the help."""
-        field = self.query_one(Input)
-        if field.has_focus or field.value:
-            field.value = ""
-            self.query_one(VerticalScroll).focus()
-        else:
-            self.dismiss()
-
-    def action_filter(self) -> None:
-        """Focus the filter."""
-        self.query_one(Input).focus()
 
     @on(Input.Submitted)
     def read_on(self) -> None:

@@ -1,4 +1,4 @@
-"""Pick several items, such as runs or metrics: space marks, ⏎ confirms, / filters."""
+"""Pick several items, such as runs or metrics: space marks, ⏎ confirms, typing filters."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +13,13 @@ from textual.reactive import reactive
 from textual.widgets import Input
 
 from app.text.safe_text import cell_len, pad, wrap
+from app.tui.dialogs.choices import Filtered
 from app.tui.looks.colours import style
-from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.field import Field
 from app.tui.widgets.panel import Line, Panel
 from experiments.errors import StoreError
+
+NOTE_LINES = 3  # of the note under the cursor, where lines have no room for notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class PickList(Panel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._first = 0
+        self._first = self._end = 0  # the lines on screen
 
     def paint(self, width: int, height: int) -> list[Line]:
         picking, palette = self.picking, self.palette
@@ -112,11 +114,18 @@ class PickList(Panel):
         if not shown:
             return [[(" nothing matches", style(palette.label))]]
         here = picking.cursor
+        size = min(max(cell_len(item.text) for item in shown) + 2, width // 2)
+        room = max(0, width - size - 3)
+        told: list[Line] = []
+        if any(cell_len(item.note) > room for item in shown):  # the whole of one, below the list
+            parts = wrap(shown[here].note, width, NOTE_LINES)
+            told = [[(part, style(palette.text))] for part in ("", *parts)]
+            height = max(1, height - NOTE_LINES - 1)
         self._first = max(0, min(max(min(self._first, here), here - height + 1),
                                  len(shown) - height))  # fmt: skip
-        size = min(max(cell_len(item.text) for item in shown) + 2, width // 2)
+        self._end = min(len(shown), self._first + height)
         lines: list[Line] = []
-        for place, item in enumerate(shown[self._first : self._first + height], self._first):
+        for place, item in enumerate(shown[self._first : self._end], self._first):
             back = palette.cursor if place == here else palette.paper
             marked = item.value in picking.marks
             signs = ("▸" if place == here else " ") + ("✓ " if marked else "  ")
@@ -124,31 +133,30 @@ class PickList(Panel):
             lines.append([
                 (signs, style(palette.accent, back, bold=True)),
                 (pad(item.text, size), style(front, back, bold=place == here)),
-                (pad(item.note, max(0, width - size - 3)), style(palette.label, back)),
+                (pad(item.note, room), style(palette.label, back)),
             ])  # fmt: skip
-        return lines
+        return [*lines, *([] for _ in range(height - len(lines))), *told]
 
     def on_click(self, event: events.Click) -> None:
         """Move to the clicked line and mark it; a double click confirms."""
-        self.post_message(ItemPicked(event.offset.y + self._first, event.chain > 1))
+        if (place := event.offset.y + self._first) < self._end:
+            self.post_message(ItemPicked(place, event.chain > 1))
 
 
-class Picker(Dialog[Picked | None]):
+class Picker(Filtered[Picked]):
     """A list to pick from; returns None if dismissed."""
 
     DEFAULT_CSS = """
-    Picker { align: center middle; }
     Picker > Vertical {
         width: 96%; max-width: 150; height: 80%; border: round $border; background: $background;
         border-title-color: $headline; border-subtitle-color: $text-muted; padding: 0 1;
     }
     Picker PickList { height: 1fr; }
-    Picker Input { border: none; height: 1; padding: 0; background: $panel; }
-    Picker Input:focus { border: none; }
     """
+    content = PickList
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "move(1)", "down", id="pick.down", show=False, tooltip="Next line"),
-        Binding("up,k", "move(-1)", "up", id="pick.up", show=False, tooltip="Line above"),
+        Binding("down", "move(1)", "down", id="pick.down", show=False, tooltip="Next line"),
+        Binding("up", "move(-1)", "up", id="pick.up", show=False, tooltip="Line above"),
         Binding("pagedown", "move(15)", "page down", id="pick.page_down", show=False,
                 tooltip="Fifteen lines down"),
         Binding("pageup", "move(-15)", "page up", id="pick.page_up", show=False,
@@ -162,8 +170,9 @@ class Picker(Dialog[Picked | None]):
                 tooltip="Mark or unmark the whole sweep of the run under the cursor"),
         Binding("enter", "take", "take", id="pick.take", tooltip="Use the marked ones"),
         Binding("slash", "filter", "filter", id="pick.search",
-                tooltip="Filter the list, runs as on Runs"),
-        Binding("escape,q", "leave", "cancel", id="pick.leave", tooltip="Change nothing"),
+                tooltip="Filter the list, as typing does; runs as on Runs"),
+        Binding("escape", "leave", "cancel", id="pick.leave",
+                tooltip="End the filter, or change nothing"),
     ]  # fmt: skip
 
     def __init__(
@@ -179,7 +188,7 @@ class Picker(Dialog[Picked | None]):
             box.border_title = self._title
             box.border_subtitle = self._hint
             yield PickList()
-            yield Field(placeholder="/ filter")
+            yield Field(placeholder="type to filter", select_on_focus=False)
 
     async def on_mount(self) -> None:
         """Show all items and focus the list; keys pressed meanwhile wait."""
@@ -198,6 +207,8 @@ class Picker(Dialog[Picked | None]):
         return self.query_one(PickList)
 
     def action_move(self, by: int) -> None:
+        """Move the cursor, also from the field."""
+        self._list.focus()
         self._list.picking = self._list.picking.moved(by)
 
     def action_mark(self) -> None:
@@ -208,23 +219,12 @@ class Picker(Dialog[Picked | None]):
         """Mark or unmark the sweep of the item."""
         self._list.picking = self._list.picking.swept()
 
-    def action_filter(self) -> None:
-        """Focus the search field."""
-        self.query_one(Input).focus()
-
     def action_take(self) -> None:
         """Return the marked items."""
         marks, chosen = self._list.picking.marks, self._list.picking.chosen
         if chosen and set(marks) == set(self._picking.marks):
             marks = tuple(dict.fromkeys((*marks, chosen.value)))
         self.dismiss(Picked(marks, chosen.value if chosen else ""))
-
-    def action_leave(self) -> None:
-        """From the field, return to the list; from the list, close without a change."""
-        if self.query_one(Input).has_focus:
-            self._list.focus()
-        else:
-            self.dismiss(None)
 
     @on(Input.Changed)
     async def search(self, event: Input.Changed) -> None:
@@ -233,9 +233,9 @@ class Picker(Dialog[Picked | None]):
             await self._show(event.value)
 
     @on(Input.Submitted)
-    def keep(self) -> None:
-        """Return to the list and keep the search."""
-        self._list.focus()
+    def take_found(self) -> None:
+        """Take the line under the cursor, as from the list."""
+        self.action_take()
 
     @on(ItemPicked)
     def pick(self, message: ItemPicked) -> None:

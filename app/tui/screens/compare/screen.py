@@ -42,7 +42,7 @@ NEED_RUNS = frozenset(
      "log", "smooth", "run", "hide", "drop", "solo", "bands", "stat", "settings", "prompt", "grid",
      "find", "reach")
 )  # fmt: skip
-PICK_HINT = "space mark   * its sweep   ⏎ compare   / filter   esc leave"
+PICK_HINT = "space mark   * its sweep   ⏎ compare   esc cancel"
 
 
 class CompareScreen(ChartScreen):

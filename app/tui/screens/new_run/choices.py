@@ -7,7 +7,7 @@ from typing import Final, get_args, get_origin
 
 from app.tui.looks.colours import Palette, style
 from app.tui.screens.new_run.facts import fact, recipe_lines
-from app.tui.screens.new_run.form import FormField, RunForm, shown
+from app.tui.screens.new_run.form import FormField, RunForm, in_range, number_kind, shown
 from app.tui.screens.new_run.lines import plain
 from app.tui.screens.new_run.picks import Entry, Pick
 from app.tui.screens.new_run.view import View, check
@@ -129,22 +129,17 @@ def next_number(info: SettingInfo, text: str, by: int) -> str | None:
 
     Whole numbers go by 1 below 100, then by their second digit: 64, 65; 200, 210.
     """
-    kinds = (info.annotation, *get_args(info.annotation))
-    whole = int in kinds and float not in kinds
+    kind = number_kind(info)
+    whole = kind is int
     try:
         value = float(text)
     except ValueError:
         return None
-    if bool in kinds or not (whole or float in kinds) or not math.isfinite(value):
+    if kind is None or not math.isfinite(value):
         return None
     made = _after(abs(value), by if value >= 0 else -by, whole)
     made = made if value >= 0 else -made
-    low = -math.inf if info.low is None else info.low
-    high = math.inf if info.high is None else info.high
-    inside = (low < made if info.low_open else low <= made) and (
-        made < high if info.high_open else made <= high
-    )
-    if not inside and made != info.off:
+    if not in_range(info, made):
         return None
     return str(round(made)) if whole else shown(made)
 

@@ -2,8 +2,6 @@
 
 from typing import Literal
 
-from textual.widgets import OptionList
-
 from app.tui.dialogs.choices import Choice
 from app.tui.screens.new_run.facts import cost_summary
 from app.tui.screens.new_run.view import View
@@ -19,11 +17,6 @@ class LaunchDialog(Choice[str]):
         assert config is not None
         super().__init__(f"launch {config.name or 'a new run'}", what(view, busy),
                          places(view, busy))  # fmt: skip
-
-    def on_mount(self) -> None:
-        """Preselect the first answer, so that ⏎ launches."""
-        super().on_mount()
-        self.query_one(OptionList).highlighted = 0
 
 
 def what(view: View, busy: str) -> str:

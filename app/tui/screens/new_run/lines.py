@@ -247,7 +247,8 @@ def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
         return paragraph(section_help(row.section), width, 4, palette.text)
     path = field.info.path
     lines: list[Line] = paragraph(plain(field.info.help), width, 3, palette.text)
-    facts = [("allowed", allowed(field.info)), ("default", default_words(field))]
+    facts = _offered(view, field)  # first, where a small panel has little room
+    facts += [("allowed", allowed(field.info)), ("default", default_words(field))]
     own = own_words(view, path)
     was = shown_value(view, field) if field.changed else ""
     if was and was != own:
@@ -258,7 +259,6 @@ def about_lines(view: View, width: int, palette: Palette) -> list[Line]:
         facts.append(("here", auto_words(on_gpu=uses_gpu())))
     if path == "name":
         facts.append(("suggested", "from the preset or parent and what is changed"))
-    facts += _offered(view, field)
     for word, said in facts:
         if said:
             parts = wrap(said, width - 9, 3)

@@ -10,13 +10,14 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.reactive import reactive
-from textual.widgets import OptionList, Static
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.text.safe_text import cell_len, clip, safe
+from app.tui.dialogs.choices import Filtered
 from app.tui.looks.colours import Palette
 from app.tui.screens.base import NARROW
-from app.tui.textual_private.screens import Dialog
+from app.tui.widgets.field import Field
 from app.tui.widgets.panel import Line, Panel
 
 Details = Callable[[str, int, Palette], list[Line]]
@@ -50,13 +51,12 @@ class DetailsPanel(Panel, can_focus=False):
         return lines
 
 
-class Pick(Dialog[str | None]):
+class Pick(Filtered[str]):
     """Return the chosen value, or None if dismissed; with `lines`, notes may be a line long."""
 
     DEFAULT_CSS = """
-    Pick { align: center middle; }
     Pick > Vertical {
-        width: 116; max-width: 96%; height: 34; max-height: 90%; padding: 0 1;
+        width: 116; max-width: 96%; height: 40; max-height: 90%; padding: 0 1;
         border: round $border; background: $background; border-title-color: $headline;
         border-subtitle-color: $text-muted;
     }
@@ -67,15 +67,19 @@ class Pick(Dialog[str | None]):
     }
     Pick OptionList:focus { border: none; background-tint: transparent 0%; }
     Pick DetailsPanel { margin-left: 2; }
-    Pick.-narrow OptionList { width: 1fr; height: 2fr; }
+    Pick.-narrow OptionList { width: 1fr; height: auto; max-height: 40%; }
     Pick.-narrow Horizontal { layout: vertical; }
-    Pick.-narrow DetailsPanel { width: 1fr; height: 3fr; margin: 1 0 0 1; }
+    Pick.-narrow DetailsPanel { width: 1fr; height: 1fr; margin: 1 0 0 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "cancel", "cancel", id="new.pick_cancel", tooltip="Change nothing"),
-        Binding("j", "cursor(1)", "down", id="new.pick_down", show=False, tooltip="The next one"),
-        Binding("k", "cursor(-1)", "up", id="new.pick_up", show=False, tooltip="The one above"),
-    ]
+        Binding("escape", "leave", "cancel", id="new.pick_cancel",
+                tooltip="End the filter, or change nothing"),
+        Binding("slash", "filter", "filter", id="pick.search",
+                tooltip="Filter the list, as typing does"),
+        Binding("down", "cursor('down')", "down", id="new.pick_down", show=False,
+                tooltip="The next one"),
+        Binding("up", "cursor('up')", "up", id="new.pick_up", show=False, tooltip="The one above"),
+    ]  # fmt: skip
 
     def __init__(
         self, title: str, hint: str, entries: Sequence[Entry], details: Details, chosen: str = "",
@@ -89,11 +93,12 @@ class Pick(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = self._title
-            box.border_subtitle = "↑↓ browse   ⏎ choose   esc close"
+            box.border_subtitle = "↑↓ browse   ⏎ choose   esc cancel"
             yield Static(safe(self._hint), markup=False)
             with Horizontal():
-                yield OptionList(*(self._option(entry) for entry in self._entries))
+                yield OptionList()
                 yield DetailsPanel(self._details)
+            yield Field(placeholder="type to filter", select_on_focus=False)
 
     def _option(self, entry: Entry) -> Option:
         if not entry.value:
@@ -104,7 +109,8 @@ class Pick(Dialog[str | None]):
             longest = max(cell_len(one.label) for one in self._entries if one.note)
             name += " " * (min(room // 2, longest + 2) - cell_len(name))
         note = clip(entry.note, room - cell_len(name) - 1)
-        return Option(Content.assemble((f"{name} ", "bold $headline"), (note, "$foreground")))
+        return Option(Content.assemble((f"{name} ", "bold $headline"), (note, "$foreground")),
+                      id=entry.value)  # fmt: skip
 
     def _is_narrow(self) -> bool:
         """Whether the description is below the list."""
@@ -113,30 +119,46 @@ class Pick(Dialog[str | None]):
     def on_mount(self) -> None:
         """Focus the list, so that the arrow keys work at once, and highlight the current value."""
         self.set_class(self._is_narrow(), "-narrow")
-        values = [entry.value for entry in self._entries]
+        self._show(self._entries)
+        self.query_one(OptionList).focus()
+
+    def _show(self, entries: Sequence[Entry]) -> None:
+        """List these, with the current value highlighted, or else the first."""
         options = self.query_one(OptionList)
-        first = next((i for i, value in enumerate(values) if value), 0)
+        options.set_options(map(self._option, entries or [Entry("", "nothing matches")]))
+        values = [entry.value for entry in entries]
+        first = next((i for i, value in enumerate(values) if value), None)
         options.highlighted = values.index(self._chosen) if self._chosen in values else first
-        options.focus()
+        if first is None:
+            self.query_one(DetailsPanel).value = ""
+
+    @on(Input.Changed)
+    def find(self, event: Input.Changed) -> None:
+        """Keep only the entries with all words of the text."""
+        words = event.value.casefold().split()
+        found = [
+            one for one in self._entries
+            if one.value and all(w in f"{one.label} {one.note}".casefold() for w in words)
+        ]  # fmt: skip
+        self._show(found if words else self._entries)
 
     @on(OptionList.OptionHighlighted)
     def describe(self, event: OptionList.OptionHighlighted) -> None:
         """Describe the highlighted entry."""
-        self.query_one(DetailsPanel).value = self._entries[event.option_index].value
+        self.query_one(DetailsPanel).value = event.option.id or ""
 
     @on(OptionList.OptionSelected)
     def take(self, event: OptionList.OptionSelected) -> None:
         """Choose by ⏎ or click."""
-        self.dismiss(self._entries[event.option_index].value)
+        self.dismiss(event.option.id)
 
-    def action_cursor(self, by: int) -> None:
-        """Move the cursor."""
+    @on(Input.Submitted)
+    def take_found(self) -> None:
+        """Take the line under the cursor, as from the list."""
+        self.query_one(OptionList).action_select()
+
+    async def action_cursor(self, to: str) -> None:
+        """Move the cursor, also from the field."""
         options = self.query_one(OptionList)
-        if by > 0:
-            options.action_cursor_down()
-        else:
-            options.action_cursor_up()
-
-    def action_cancel(self) -> None:
-        """Dismiss without a choice."""
-        self.dismiss(None)
+        options.focus()
+        await options.run_action(f"cursor_{to}")

@@ -14,7 +14,7 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.message import Message
 from textual.reactive import reactive
 from textual.timer import Timer
-from textual.widgets import Input
+from textual.widgets import Input, TextArea
 
 from app.trial import TrialError, TrialProcess
 from app.tui.dialogs.ask import Ask
@@ -134,7 +134,7 @@ class NewRunScreen(WorkbenchScreen):
                 tooltip="The next larger number"),
         Binding("minus", "nudge(-1)", "less", id="new.less", show=False,
                 tooltip="The next smaller number"),
-        Binding("L,f5", "launch", "launch…", id="new.launch", key_display="L",
+        Binding("L,f5", "launch", "launch…", id="new.launch",
                 tooltip="Review the launch, then start here, detached or in the queue"),
         Binding("p", "preset", "preset…", id="new.preset",
                 tooltip="Start from another preset, or clone a run"),
@@ -363,7 +363,8 @@ class NewRunScreen(WorkbenchScreen):
         page = (panel.id or "") if panel is not None and panel.id != "settings" else ""
         bar.leads = "settings" if page else ""
         bar.renamed = {"open": ENTERS[page]} if page in ENTERS else {}
-        bar.hidden = frozenset({"open"} if page not in ENTERS and page else ())
+        unused = isinstance(self.focused, TextArea) or (page and page not in ENTERS)
+        bar.hidden = frozenset({"open"} if unused else ())
 
     def _to_settings(self) -> None:
         self.remove_class("-paged")
@@ -909,8 +910,8 @@ class NewRunScreen(WorkbenchScreen):
             path = Path(name.strip()).expanduser().absolute()
             if path.exists():
                 ask = Choice[str]("save as", f"{path} exists already.",
-                                  [("over", "o", "overwrite it", ""),
-                                   ("", "n", "cancel", "")])  # fmt: skip
+                                  [("", "n", "cancel", ""),  # a second ⏎ overwrites nothing
+                                   ("over", "o", "overwrite it", "")])  # fmt: skip
                 self.app.push_screen(ask, partial(self._write_over, config, path))
             else:
                 self._write(config, path)

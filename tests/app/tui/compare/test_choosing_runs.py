@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from app.tui.app import Workbench
 from app.tui.messages import RunOpened
@@ -221,11 +222,28 @@ async def test_the_list_of_runs_is_filtered_as_runs_is(store: Path) -> None:
     app = workbench(store)
     async with app.run_test(size=(120, 40)) as pilot:
         await opened(app, pilot, refs_of(store)[:2])
-        await pilot.press("plus", "slash", *"seed:1 cfg.optimizer.learning_rate>0.00005")
+        await pilot.press("plus", *"seed:1 cfg.optimizer.learning_rate>0.00005")
         await until(app, lambda: [one.text for one in picking(app).shown] == ["rates-5"])
-        await pilot.press("backspace", *["left"] * 3, *"<")
-        await pilot.press("enter", "escape")
+        await pilot.press("escape")
+        await until(app, lambda: len(picking(app).shown) == 9)
+        await pilot.press("escape")
         assert isinstance(app.screen, CompareScreen)
+
+
+async def test_arrows_lead_from_the_filter_to_the_list_where_space_marks(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(app, pilot, refs_of(store)[:1])
+        await pilot.press("plus", *"seed:1")
+        await until(app, lambda: len(picking(app).shown) in range(2, 9))
+        first, second = picking(app).shown[:2]
+        await pilot.press("down", "space")
+        assert picking(app).marks[-1] == second.value
+        await pilot.press("up", "up", "space")
+        assert picking(app).chosen == second
+        assert first.value in picking(app).marks
+        await pilot.press("asterisk", "0")
+        assert app.screen.query_one(Input).value == "seed:10"
 
 
 async def test_a_wrong_filter_says_what_is_wrong(store: Path) -> None:

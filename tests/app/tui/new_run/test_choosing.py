@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.widgets import OptionList
 
 from app.tui.screens.new_run.choices import choices_of, meaning_of, next_number
 from app.tui.screens.new_run.completion import completions, functions_in
@@ -177,6 +178,28 @@ async def test_a_setting_with_values_opens_a_list_with_a_line_on_each(store: Pat
         frames.check(app)
         line = next(row for row in frames.frame(app) if "cispo" in row)
         assert "the push never stops, but no token has" in line
+
+
+async def test_a_list_is_filtered_by_typing_and_esc_ends_the_filter_first(store: Path) -> None:
+    app = workbench(store)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await go_to(pilot, screen, "algorithm.recipe")
+        await pilot.press("enter", "space", *"critic")
+        options = app.screen.query_one(OptionList)
+        await until(app, lambda: [one.id for one in options.options] == ["ppo"])
+        frames.check(app)
+        await pilot.press(*"zz")
+        await until(app, lambda: "nothing matches" in frames.text(app))
+        await pilot.press("enter", "escape")
+        await until(app, lambda: options.option_count == len(RECIPES))
+        assert options.highlighted_option is not None
+        assert options.highlighted_option.id == "grpo"
+        await pilot.press(*"dr-", "down", "up", "enter")
+        await until(app, lambda: app.screen is screen)
+        assert screen.view.checked.fields["algorithm.recipe"].text == "dr-grpo"
+        await pilot.press("enter", "escape")
+        assert app.screen is screen
 
 
 async def test_the_diff_names_both_values_to_the_recipe_and_to_the_preset(store: Path) -> None:

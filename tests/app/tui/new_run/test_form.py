@@ -1,5 +1,6 @@
 """The form: typed text becomes a config, and each error is shown at its field."""
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tui.screens.new_run.form import RunForm, allowed, cost, matches, shown
+from app.tui.screens.new_run.form import (
+    RunForm,
+    allowed,
+    cost,
+    matches,
+    not_a_number,
+    number_kind,
+    shown,
+)
 from app.tui.screens.new_run.view import check
 from grpo_engine.config.parse import build, flatten, settings
 from grpo_engine.config.settings import RunConfig
@@ -71,7 +80,32 @@ def test_an_error_stands_at_its_field_and_the_others_are_taken() -> None:
     form = RunForm(BASE).type("rollout.temperature", "0").type("seed", "5")
     errors = form.errors()
     assert list(errors) == ["rollout.temperature"]
-    assert "greater than 0" in errors["rollout.temperature"]
+    assert errors["rollout.temperature"] == "must be a number > 0 and ≤ 10, such as 1; got 0"
+
+
+@pytest.mark.parametrize("text", ["abc", "-1e12", "", "0.5"])
+@pytest.mark.parametrize("path", [path for path, one in settings().items() if number_kind(one)])
+def test_a_refused_number_is_named_with_the_range_and_an_example_that_is_taken(
+    path: str, text: str
+) -> None:
+    form = RunForm(BASE).type(path, text)
+    said = not_a_number(settings()[path], text)
+    errors = check(form).errors
+    if not said:  # it is a number in the range; others may forbid it
+        assert "input should be" not in errors.get(path, "")
+        return
+    assert path in errors
+    words, example, got = re.fullmatch(r"(.*), such as (.*); got (.*)", errors[path]).groups()  # type: ignore[union-attr]  # no match fails as well
+    assert got == (text or "nothing")
+    assert words.endswith(allowed(settings()[path]))
+    assert not_a_number(settings()[path], example) == ""
+    assert form.edits.get(path, text) == text
+
+
+def test_numbers_in_a_list_are_refused_together() -> None:
+    base = build({"rewards": {"functions": ["length", "contains"], "weights": [1, 2]}})
+    errors = RunForm(base).type("rewards.weights", "1,x").errors()
+    assert errors == {"rewards.weights": "must be numbers, such as 1,2; got 1,x"}
 
 
 def test_an_error_of_several_fields_stands_at_the_one_that_was_edited_last() -> None:
@@ -130,7 +164,7 @@ def test_allowed_says_range_choices_and_unit() -> None:
     assert allowed(known["rollout.top_p"]) == "> 0 and ≤ 1"
     assert allowed(known["model.tuning"]) == "lora · dora · full"
     assert allowed(known["algorithm.importance_cap"]) == "≥ 1, or 0"
-    assert allowed(known["steps"]) == "≥ 1 and ≤ 1e+07 steps"
+    assert allowed(known["steps"]) == "≥ 1 and ≤ 10,000,000 steps"
 
 
 def test_cost_without_a_former_run_assumes_the_longest_answers() -> None:

@@ -68,7 +68,7 @@ async def test_another_preset_can_be_taken_back(store: Path) -> None:
         screen.view = replace(screen.view, cursor="steps")
         await pilot.press("enter")
         await write(pilot, "9")
-        await pilot.press("enter", "p", "j", "j", "enter")
+        await pilot.press("enter", "p", "down", "down", "enter")
         await pilot.pause()
         assert screen.view.origin.name == "smollm2-gsm"
         assert not screen.view.checked.changed

@@ -187,10 +187,10 @@ async def test_every_metric_can_be_searched_for_and_drawn(store: Path) -> None:
         )
         reader.close()
         listed = picker.query_one(PickList)
-        await pilot.press("slash", *"diversity")  # an everyday word
+        await pilot.press(*"diversity")  # an everyday word
         await until(app, lambda: "entropy" in {item.value for item in listed.picking.shown})
         assert "reward" not in {item.value for item in listed.picking.shown}
-        await pilot.press(*["backspace"] * 9, *"max_len", "enter", "space", "enter")
+        await pilot.press(*["backspace"] * 9, *"max_len", "enter")
         await until(app, lambda: isinstance(app.screen, ExploreScreen))
         assert app.screen.view.metric == "completions/max_length"  # type: ignore[attr-defined]
 

@@ -47,7 +47,7 @@ async def test_search_finds_the_last_setting_from_the_first_page(tmp_path: Path)
     app = workbench(SHORT.events(), tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         walk = await helped(pilot, app)
-        await walk.press("slash", *LAST.partition(".")[2])
+        await walk.press(*LAST.partition(".")[2])
         await walk.see(LAST)
         assert "pushed up" not in frames.text(app)
 

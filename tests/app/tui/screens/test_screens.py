@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import OptionList
 
 from app.feed.stored import StoreFeed
 from app.jobs.detach import environment
 from app.tui.app import SCREENS, Workbench
+from app.tui.dialogs.choices import Choice
 from app.tui.dialogs.crash import CrashScreen
 from app.tui.dialogs.help import HelpScreen
 from app.tui.dialogs.jump import JumpScreen
@@ -21,7 +23,9 @@ from app.tui.preferences import Preferences
 from app.tui.screens.base import WorkbenchScreen
 from app.tui.screens.rollouts.lab.screen import LabScreen
 from app.tui.screens.watch.explore import ExploreScreen
+from app.tui.textual_private.screens import Dialog
 from app.tui.widgets.charts.curves import Curves
+from app.tui.widgets.field import Field
 from tests.app import frames
 from tests.app.frames import SIZES
 from tests.app.rest import until
@@ -226,3 +230,35 @@ def test_the_first_screen_is_there_before_pydantic_the_database_and_mlx() -> Non
         [sys.executable, "-c", code], env=environment(), capture_output=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("mode", "keys"),
+    [
+        ("runs", "t N i C G e q exclamation_mark question_mark Q"),
+        ("new_run", "p w L question_mark"),
+        ("watch", "e exclamation_mark question_mark"),
+        ("compare", "plus m T"),
+    ],
+)
+async def test_esc_leaves_every_dialog_and_enter_takes_the_first_answer(
+    mode: str, keys: str, store: Path
+) -> None:
+    app = opened(store, "dark", mode)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        base = app.screen
+        for key in keys.split():
+            await pilot.press(key)
+            await until(app, lambda: isinstance(app.screen, Dialog))
+            dialog = app.screen
+            if isinstance(dialog, Choice):
+                assert dialog.query_one(OptionList).highlighted == 0, key
+            typed_in = bool(dialog.query(Field))
+            await pilot.press("escape")
+            assert app.screen is base, key
+            if not typed_in or isinstance(dialog, HelpScreen):
+                await pilot.press(key)
+                await until(app, lambda: isinstance(app.screen, Dialog))
+                await pilot.press("q")
+                await until(app, lambda: app.screen is base)
