@@ -240,7 +240,7 @@ def runs(folder: Path) -> Iterator[Result]:
 def scrolled(terminal: Terminal, where: str, keys: list[str]) -> Iterator[Result]:
     """Time how long moves take to appear."""
     found = Keys()
-    press(Ear(terminal), terminal, Stop(("",), "", " ".join(keys)), found, len(keys))
+    press(Ear(terminal), Stop(("",), "", " ".join(keys)), found, len(keys))
     yield Result(f"a move {where}, p50", found.percentile(50), "ms")
     yield Result(f"a move {where}, p95", found.percentile(95), "ms", 100)
     yield Result(f"moves {where} without an answer", found.lost.total(), "keys")

@@ -9,8 +9,6 @@ import json
 import os
 import sqlite3
 import statistics
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,13 +16,11 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from benchmarks import app_tour as tour
 from benchmarks import store_data as data
 from experiments.db.texts import iso
-from grpo_engine import events as ev
 from grpo_engine.config.settings import RunConfig
 from grpo_engine.control import Control
 from tests.app.stored import record, run_events
@@ -66,11 +62,11 @@ sys.exit(workbench.open_workbench(store))
 
 
 def flood(config: RunConfig, control: Control) -> Iterator[Any]:
-    """Emit `FLOOD` events a second: steps of 64 answers, one event per token of all of them."""
+    """Emit `FLOOD` events a second: steps of 64 answers, an event for about a token of each."""
     from tests.app.script import Script
 
-    begin, *rest = Script(steps=20, total_steps=config.steps, prompts=8, group=8).events()
-    script = [part for event in rest if event.step for part in token_by_token(event)]
+    begin, *rest = Script(steps=20, total_steps=config.steps, slices=26).events()
+    script = [event for event in rest if event.step]
     yield begin
     begun = time.monotonic()
     for count, event in enumerate(itertools.cycle(script)):
@@ -80,25 +76,6 @@ def flood(config: RunConfig, control: Control) -> Iterator[Any]:
         ahead = count / FLOOD - (time.monotonic() - begun)
         if ahead > 0.002:
             time.sleep(ahead)
-
-
-def token_by_token(event: Any) -> list[Any]:
-    """Split progress of many tokens into one event per token; pass other events through."""
-    if not isinstance(event, ev.RolloutsAdvanced):
-        return [event]
-    pieces = max((row.tokens for row in event.rows), default=0)
-    parts = []
-    for piece in range(pieces):
-        rows = [
-            replace(
-                row, tokens=1, finish=row.finish if piece == row.tokens - 1 else None,
-                text=row.text[len(row.text) * piece // row.tokens :
-                              len(row.text) * (piece + 1) // row.tokens],
-            )
-            for row in event.rows if piece < row.tokens
-        ]  # fmt: skip
-        parts.append(replace(event, rows=tuple(rows)))
-    return parts
 
 
 def haste(config: RunConfig, control: Control) -> Iterator[Any]:
@@ -154,40 +131,27 @@ def opened(
 
 
 class Ear:
-    """Reads the pty on its own thread, so that parsing does not delay arrival times."""
+    """Reads a terminal and times what changes on its screen."""
 
     def __init__(self, terminal: Terminal) -> None:
-        self._terminal = terminal
-        self._heard: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
-        self.last = time.perf_counter()  # time of the last output
-        sys.setswitchinterval(0.0005)
-        threading.Thread(target=self._listen, name="ear", daemon=True).start()
-
-    def _listen(self) -> None:
-        while True:
-            try:
-                heard = os.read(self._terminal.child.child_fd, 65536)
-            except OSError:
-                return
-            self.last = time.perf_counter()
-            self._heard.put((self.last, heard))
+        self._terminal, self.screen = terminal, tour.Screen(COLUMNS, ROWS)
+        self.screen.draw(terminal.raw)
+        self._last = time.perf_counter()  # time of the last output
 
     def next(self, seconds: float) -> float:
-        """Parse the next output and return its time; 0 if none came in time."""
-        try:
-            at, heard = self._heard.get(timeout=max(0.0, seconds))
-        except Empty:
+        """Draw the next output and return its time; 0 if none came in time."""
+        if not self._terminal.waiting(max(0.0, seconds)):
             return 0.0
-        self._terminal.draw(heard)
-        self._terminal.raw = b""
-        return at
+        data, self._last = self._terminal.take(), time.perf_counter()
+        self.screen.draw(data)
+        return self._last
 
     def settle(self) -> tuple[object, ...]:
-        """Parse output until the screen, or the part that the run leaves alone, has settled."""
-        shown, since = tour.still(self._terminal), self.last
+        """Draw output until the screen, or the part that the run leaves alone, has settled."""
+        shown, since = tour.still(self.screen), self._last
         end = time.perf_counter() + REST
         while at := self.next(min(end, since + QUIET) - time.perf_counter()):
-            new = tour.still(self._terminal)
+            new = tour.still(self.screen)
             if new != shown:
                 shown, since = new, at
         return shown
@@ -199,19 +163,19 @@ class Ear:
         self._terminal.press_now(tour.BYTES.get(key, key))
         while (left := begun + patience - time.perf_counter()) > 0:
             at = self.next(left)
-            if at and tour.still(self._terminal) != before:
+            if at and tour.still(self.screen) != before:
                 return (at - begun) * 1e3
         return 0.0
 
 
-def walk(ear: Ear, terminal: Terminal, stop: tour.Stop, found: Keys, count: int) -> None:
+def walk(ear: Ear, stop: tour.Stop, found: Keys, count: int) -> None:
     """Go to a stop and press its keys."""
     for key in ("escape", "escape", "escape", "escape", *stop.way.split()):
         ear.measure(key, 3 * QUIET if key == "escape" else REST)
-    press(ear, terminal, stop, found, count)
+    press(ear, stop, found, count)
 
 
-def press(ear: Ear, terminal: Terminal, stop: tour.Stop, found: Keys, count: int) -> None:
+def press(ear: Ear, stop: tour.Stop, found: Keys, count: int) -> None:
     """Press the keys of a stop until the wanted number is reached."""
     for place, key in enumerate(stop.keys.split()):
         if len(found.spent) + found.lost.total() >= count:
@@ -223,7 +187,7 @@ def press(ear: Ear, terminal: Terminal, stop: tour.Stop, found: Keys, count: int
         else:
             found.lost[name] += 1
             if os.environ.get("TOUR_DEBUG"):
-                print(name, terminal.text(), sep="\n", flush=True)
+                print(name, *ear.screen.display, sep="\n", flush=True)
 
 
 def walked(terminal: Terminal, count: int, live: bool) -> Keys:
@@ -232,6 +196,6 @@ def walked(terminal: Terminal, count: int, live: bool) -> Keys:
     while len(found.spent) + found.lost.total() < count:
         before = len(found.spent)
         for stop in tour.LIVE_STOPS if live else tour.STOPS:
-            walk(ear, terminal, stop, found, count)
-        assert len(found.spent) > before, terminal.text()
+            walk(ear, stop, found, count)
+        assert len(found.spent) > before, "\n".join(ear.screen.display)
     return found

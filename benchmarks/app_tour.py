@@ -9,13 +9,13 @@ import importlib
 import inspect
 import pkgutil
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from textual.binding import Binding
 
 import app
-from tests.e2e.terminal import Terminal
 
 BYTES = {
     "enter": "\r", "escape": "\x1b", "tab": "\t", "shift+tab": "\x1b[Z", "space": " ",
@@ -130,33 +130,77 @@ def unfired() -> list[str]:
     )  # fmt: skip
 
 
-def still(terminal: Terminal) -> tuple[object, ...]:
+OUTPUT = re.compile(
+    r"([^\x1b\r\n]+)"  # text
+    r"|\x1b\[([^@-~]*)([@-~])"  # a control sequence: its parameters, its kind
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[^][]"  # a title, a copy, a mode
+    r"|(\x1b.*)",  # a sequence whose end has not come
+    re.DOTALL,
+)
+
+
+class Screen:
+    """The text and colours of each row, drawn from what Textual writes: few kinds of output.
+
+    A terminal emulator in Python takes milliseconds for what takes the workbench as many to draw.
+    """
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self.display = [" " * columns] * rows
+        self.colours = ["0" * columns] * rows  # one character per cell
+        self.codes = {"0": "0"}  # the character of each SGR sequence
+        self._row = self._column = 0
+        self._colour, self._rest = "0", ""
+        self._decode = getincrementaldecoder("utf-8")().decode
+
+    def draw(self, data: bytes) -> None:
+        """Draw output, which may end within a character or a sequence."""
+        output, self._rest = self._rest + self._decode(data), ""
+        for found in OUTPUT.finditer(output):
+            text, parameters, kind, cut = found.groups()
+            if text:
+                self._write(text)
+            elif kind == "m":
+                self._colour = self.codes.setdefault(parameters, chr(256 + len(self.codes)))
+            elif kind == "H":
+                row, column = parameters.split(";")
+                self._row, self._column = int(row) - 1, int(column) - 1
+            elif cut:
+                self._rest = cut
+
+    def _write(self, text: str) -> None:
+        start, end = self._column, self._column + len(text)
+        for rows, new in (self.display, text), (self.colours, self._colour * len(text)):
+            rows[self._row] = rows[self._row][:start] + new + rows[self._row][end:]
+        self._column = end
+
+
+def still(screen: Screen) -> tuple[object, ...]:
     """Return the part of the screen that an active run does not change by itself."""
-    screen = terminal.screen
-    top, bottom = screen.display[0], screen.lines - 1
-    display = screen.display
-    if "▌1 Runs▐" in top:
-        right = display[1].find("╮") + 1 or screen.columns  # the preview may be of an active run
-        return (_toasts(display), *(_cells(terminal, row, right) for row in range(1, bottom + 1)
+    display, bottom = screen.display, len(screen.display) - 1
+    if "▌1 Runs▐" in display[0]:
+        right = display[1].find("╮") + 1 or None  # the preview may be of an active run
+        return (_toasts(display), *(_cells(screen, row, right) for row in range(1, bottom + 1)
                                     if LIVE not in display[row]))  # fmt: skip
-    if "▌3 Watch▐" in top:
-        frames = tuple(
-            (row, found.start())
+    if "▌3 Watch▐" in display[0]:
+        drawn = tuple(
+            (row, found.start(), found.group(), screen.colours[row][found.start()])
             for row in range(3, bottom)
             for found in MARKS.finditer(display[row])
         )
-        drawn = tuple(screen.buffer[row][column] for row, column in frames)
+        grounds = {character for code, character in screen.codes.items()
+                   if "48;5;" in code and not code.endswith(PAPER)}  # fmt: skip
         marked = tuple(
             (row, column)
             for row in range(3, bottom)
-            for column in range(screen.columns)
-            if screen.buffer[row][column].bg not in ("default", PAPER)
+            for column, colour in enumerate(screen.colours[row])
+            if colour in grounds
         )
         said = re.search("asked for|is frozen|paused", "".join(display[1:3]))
-        titles = tuple(re.findall(r"answers to prompt \d+", terminal.text()))
-        return (frames, drawn, marked, said and said.group(), titles, _toasts(display),
-                _cells(terminal, bottom, screen.columns))  # fmt: skip
-    return tuple(_cells(terminal, row, screen.columns) for row in range(1, bottom + 1))
+        titles = tuple(re.findall(r"answers to prompt \d+", "\n".join(display)))
+        return (drawn, marked, said and said.group(), titles, _toasts(display),
+                _cells(screen, bottom))  # fmt: skip
+    return tuple(_cells(screen, row) for row in range(1, bottom + 1))
 
 
 def _toasts(display: Sequence[str]) -> tuple[tuple[int, int], ...]:
@@ -165,9 +209,8 @@ def _toasts(display: Sequence[str]) -> tuple[tuple[int, int], ...]:
                  for row, line in enumerate(display) if row > len(display) - 10)  # fmt: skip
 
 
-PAPER = "121212"
+PAPER = "48;5;233"
 
 
-def _cells(terminal: Terminal, row: int, columns: int) -> tuple[object, ...]:
-    line = terminal.screen.buffer[row]
-    return tuple(map(line.__getitem__, range(columns)))
+def _cells(screen: Screen, row: int, right: int | None = None) -> tuple[str, str]:
+    return screen.display[row][:right], screen.colours[row][:right]

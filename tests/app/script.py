@@ -49,6 +49,7 @@ class Script:
     progress: bool = True
     finished: bool = False
     answers_of_last: int = 10**9
+    slices: int = 2  # of a step's answers, an event each
 
     def events(self) -> Iterator[ev.Event]:
         """The whole run; steps are counted from 1."""
@@ -207,7 +208,7 @@ def step_events(step: int, rng: random.Random, script: Script) -> Iterator[ev.Ev
     if script.progress:
         yield ev.PhaseStarted(step=step, phase="generate", total=rows)
         yield prompts_started(step, problems, script.group)
-        yield from progress(step, answers, slices=2)
+        yield from progress(step, answers, slices=script.slices)
         yield ev.PhaseStarted(step=step, phase="score", total=rows)
     groups = [scored(step, i, p, a) for i, (p, a) in enumerate(zip(problems, answers, strict=True))]
     yield from groups

@@ -184,7 +184,7 @@ class WorkbenchScreen(DrawnOnce, Screen[None]):
         """Draw what changed while the screen was inactive."""
         self._size_classes()
         for panel in self.query(Panel):
-            panel.refresh()
+            panel.catch_up()
         self.workbench.frame_now()
 
     def panels(self) -> Iterable[Panel]:

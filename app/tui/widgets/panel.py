@@ -98,6 +98,11 @@ class Panel(Widget, can_focus=True):
             super().refresh(*(Region(0, y, self.size.width, 1) for y in changed))
         return self
 
+    def catch_up(self) -> None:
+        """Redraw if a redraw was asked for while the panel was out of sight."""
+        if self._drawn_for is None:
+            self.refresh()
+
     def on_show(self) -> bool:
         """Whether the panel is visible."""
         return self.display and self.screen.is_current

@@ -90,8 +90,11 @@ async def test_a_panel_that_cannot_be_seen_is_not_painted() -> None:
         assert panel.painted == painted
         await app.pop_screen()
         await app.pop_screen()
-        panel.refresh()
+        panel.catch_up()
         assert "count 3" in panel.render_line(2).text
+        painted = panel.painted
+        panel.catch_up()  # nothing was asked for in the meantime
+        assert panel.painted == painted
 
 
 def looks(strips: list[Strip]) -> list[list[tuple[str, object, object]]]:
