@@ -13,8 +13,8 @@ from pydantic.fields import FieldInfo
 from sqlalchemy import UniqueConstraint
 from sqlmodel import SQLModel
 
-from experiments.db import tables
 from experiments.db.migration_sql import MIGRATIONS
+from experiments.db.tables import declared
 from experiments.db.texts import Escaped
 from experiments.db.tokens import CODEC, FIELDS, TokenFile
 
@@ -72,15 +72,6 @@ from experiments.db.texts import Escaped
 
 NEW: Any = None  # the `id` of a row to insert; SQLite gives it the next number
 '''
-
-
-def declared() -> list[type[SQLModel]]:
-    """The tables in the order of their declaration."""
-    return [
-        row
-        for row in vars(tables).values()
-        if isinstance(row, type) and issubclass(row, SQLModel) and hasattr(row, "__table__")
-    ]
 
 
 def _word(field: FieldInfo) -> str:

@@ -20,8 +20,8 @@ class Run(NamedTuple):
     task: Escaped
     recipe: Escaped
     seed: int
-    config: str
     config_hash: str
+    config: str
     started_at: str | None = None
     ended_at: str | None = None
     code_version: Escaped = ""

@@ -1,14 +1,18 @@
 """The store's tables as SQLModel rows, used only inside `experiments`.
 
-They are the declaration: `python docs/schema.py` writes docs/schema.md and stored.py from them, and
-a test compares them with the result of the migrations.
+They are the declaration: a new file and docs/schema.md are made from them, and a test compares them
+with the result of the migrations.
 """
 
+from functools import cache
 from typing import Any, ClassVar
 
 from sqlalchemy import Index, UniqueConstraint, text
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 from sqlmodel import Field, SQLModel
 
+from experiments.db.migration_sql import SEARCH
 from experiments.db.texts import Escaped
 
 WITHOUT_ROWID = {"sqlite_with_rowid": False}
@@ -19,18 +23,6 @@ RUN_LIST = (
     "step", "total_steps", "tokens", "elapsed", "started_at", "ended_at", "device",
     "dataset_fingerprint", "code_version", "error", "note", "bytes", "config_hash",
 )  # fmt: skip
-
-# FTS5 tables without their own content; the rowid is the `id` of the indexed row.
-FULL_TEXT = {
-    "rollout_words": """CREATE VIRTUAL TABLE rollout_words USING fts5 (
-  text, content = 'rollout', content_rowid = 'id', columnsize = 0,
-  tokenize = 'unicode61 remove_diacritics 0'
-)""",
-    "prompt_words": """CREATE VIRTUAL TABLE prompt_words USING fts5 (
-  prompt_text, content = 'rollout_group', content_rowid = 'id', columnsize = 0,
-  tokenize = 'unicode61 remove_diacritics 0'
-)""",
-}
 
 
 class Numbered(SQLModel):
@@ -90,7 +82,6 @@ class RunRow(Numbered, table=True):
     task: Escaped = Field(description="`task.name`.")
     recipe: Escaped = Field(description="The algorithm.")
     seed: int = Field(description="`seed`.")
-    config: str = Field(description="The configuration as it was given, JSON.")
     config_hash: str = Field(description="Fingerprint of the configuration without its name.")
     code_version: Escaped = Field(default="", description="grpo-tui's version.")
     versions: str = Field(default="", description="Versions of the packages, JSON.")
@@ -119,6 +110,8 @@ class RunRow(Numbered, table=True):
         ondelete="SET NULL",
         description="The run it was cloned from.",
     )
+    # last, since what follows a text of several pages is slow to read
+    config: str = Field(description="The configuration as it was given, JSON.")
 
 
 class AttemptRow(OfRun, table=True):
@@ -337,10 +330,10 @@ class RolloutRow(OfRun, table=True):
 
     __tablename__: ClassVar[str] = "rollout"
     __table_args__: ClassVar[tuple[Any, ...]] = (
+        Index("rollout_reward_order", "run_id", "reward"),
         Index(
             "rollout_of_group", "group_id", "run_id", "advantage", "tokens", "kl", "clip_fraction"
         ),
-        Index("rollout_reward_order", "run_id", "reward"),
     )
 
     group_id: int = Field(
@@ -497,3 +490,27 @@ class MigrationRow(SQLModel, table=True):
     n: int | None = Field(default=None, primary_key=True, description="Its number.")
     name: str = Field(description="Its name.")
     at: str = Field(description="ISO, UTC.")
+
+
+def declared() -> list[type[SQLModel]]:
+    """The tables in the order of their declaration."""
+    return [
+        row
+        for row in globals().values()
+        if isinstance(row, type) and issubclass(row, SQLModel) and hasattr(row, "__table__")
+    ]
+
+
+@cache
+def schema() -> tuple[str, ...]:
+    """The statements that make an empty file a store."""
+    sql: list[DDLElement] = []
+    for row in declared():
+        sql.append(CreateTable(SQLModel.metadata.tables[str(row.__tablename__)]))
+        # in their order: among indices that are as good, SQLite takes the one made last
+        options = getattr(row, "__table_args__", ())
+        sql += [CreateIndex(one) for one in options if isinstance(one, Index)]
+    made = [str(one.compile(dialect=sqlite.dialect())) for one in sql]
+    # SQLite's own names of the types
+    plain = [one.replace(" VARCHAR", " TEXT").replace(" FLOAT", " REAL") for one in made]
+    return (*plain, *SEARCH.split(";"))
