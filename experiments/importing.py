@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sqlmodel import select
+from sqlmodel import SQLModel, select
 
 from experiments.db.connection import open_writer
 from experiments.db.paths import log_file, run_folder
@@ -88,7 +88,7 @@ def _other(path: Path) -> StoreReader:
         reader = StoreReader(path)
     except StoreError as error:
         raise ImportRefusedError(f"{path} cannot be imported: {error}") from error
-    if odd := reader.odd_tables():
+    if odd := reader.odd_tables(list(SQLModel.metadata.tables)):
         reader.close()
         raise ImportRefusedError(
             f"{path} cannot be imported: {', '.join(odd)} must be plain tables"

@@ -13,7 +13,6 @@ from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
 from sqlmodel import Field, SQLModel
 
 from experiments.db.migration_sql import SEARCH
-from experiments.db.texts import Escaped
 
 WITHOUT_ROWID = {"sqlite_with_rowid": False}
 
@@ -71,22 +70,22 @@ class RunRow(Numbered, table=True):
         unique=True, description="UUIDv7; the same in every store that the row is copied to."
     )
     short: str = Field(unique=True, description="Eight characters to type.")
-    name: Escaped = Field(description="Generated or chosen; unique if possible.")
+    name: str = Field(description="Generated or chosen; unique if possible.")
     status: str = Field(
         description="As last reported; stalled, lost and unknown are derived when it is read."
     )
     created_at: str = Field(description="ISO, UTC.")
     started_at: str | None = Field(default=None, description="ISO, UTC.")
     ended_at: str | None = Field(default=None, description="ISO, UTC.")
-    model: Escaped = Field(description="`model.path`.")
-    task: Escaped = Field(description="`task.name`.")
-    recipe: Escaped = Field(description="The algorithm.")
+    model: str = Field(description="`model.path`.")
+    task: str = Field(description="`task.name`.")
+    recipe: str = Field(description="The algorithm.")
     seed: int = Field(description="`seed`.")
     config_hash: str = Field(description="Fingerprint of the configuration without its name.")
-    code_version: Escaped = Field(default="", description="grpo-tui's version.")
+    code_version: str = Field(default="", description="grpo-tui's version.")
     versions: str = Field(default="", description="Versions of the packages, JSON.")
-    device: Escaped = Field(default="", description="The device used.")
-    dataset_fingerprint: Escaped = Field(
+    device: str = Field(default="", description="The device used.")
+    dataset_fingerprint: str = Field(
         default="", description="Fingerprint of the problems; paired tests need equal ones."
     )
     total_steps: int = Field(default=0, description="Steps requested.")
@@ -95,8 +94,8 @@ class RunRow(Numbered, table=True):
     elapsed: float = Field(default=0.0, description="Seconds without pauses.")
     bytes: int = Field(default=0, description="Approximate size of the recorded data.")
     last_seq: int = Field(default=0, description="Last stored `seq`.")
-    error: Escaped = Field(default="", description="Why it failed.")
-    note: Escaped = Field(default="", description="Free text.")
+    error: str = Field(default="", description="Why it failed.")
+    note: str = Field(default="", description="Free text.")
     archived: int = Field(default=0, description="1 hides it from lists.")
     sweep_id: int | None = Field(
         default=None,
@@ -133,7 +132,7 @@ class AttemptRow(OfRun, table=True):
     heartbeat: str = Field(description="Last sign of life of the process.")
     progress_at: str = Field(description="Last progress of the run.")
     ended_at: str | None = Field(default=None, description="ISO, UTC.")
-    cause: Escaped = Field(default="", description="How it ended.")
+    cause: str = Field(default="", description="How it ended.")
     rss_gb: float = Field(default=0.0, description="Memory at the last heartbeat.")
     free_gb: float = Field(default=0.0, description="Memory that was free then.")
     slept_s: float = Field(default=0.0, description="Seconds the machine was suspended.")
@@ -148,7 +147,7 @@ class RunParamRow(InRun, table=True):
         WITHOUT_ROWID,
     )
 
-    path: Escaped = Field(primary_key=True, description="section.name")
+    path: str = Field(primary_key=True, description="section.name")
     value: str = Field(description="JSON.")
     number: float | None = Field(
         default=None, description="The value as a number, for comparisons; NULL for texts."
@@ -164,7 +163,7 @@ class RunTagRow(InRun, table=True):
         WITHOUT_ROWID,
     )
 
-    tag: Escaped = Field(primary_key=True, description="The tag.")
+    tag: str = Field(primary_key=True, description="The tag.")
 
 
 class EventRow(Recorded, table=True):
@@ -187,7 +186,7 @@ class AlertRow(OfRun, table=True):
     __tablename__: ClassVar[str] = "alert"
     __table_args__: ClassVar[tuple[Any, ...]] = (UniqueConstraint("run_id", "rule"),)
 
-    rule: Escaped = Field(description="The rule.")
+    rule: str = Field(description="The rule.")
     severity: str = Field(description="info, warning or error.")
     first_step: int = Field(description="First step where it held.")
     last_step: int = Field(description="Last step where it held.")
@@ -195,8 +194,8 @@ class AlertRow(OfRun, table=True):
     value: float | None = Field(default=None, description="The value.")
     limit: float | None = Field(default=None, description="The limit that the value crossed.")
     group_index: int | None = Field(default=None, description="The group, if it is one.")
-    explanation: Escaped = Field(description="What it means.")
-    remedy: Escaped = Field(description="What to do.")
+    explanation: str = Field(description="What it means.")
+    remedy: str = Field(description="What to do.")
     muted: int = Field(default=0, description="1 if the user muted it.")
 
 
@@ -221,7 +220,7 @@ class StepRow(Recorded, table=True):
     elapsed: float | None = Field(default=None, description="Seconds without pauses.")
     tokens: int = Field(description="Tokens.")
     key_set: int = Field(foreign_key="key_set.id", description="Which metrics it reported.")
-    skipped: Escaped = Field(description="Why no update was made.")
+    skipped: str = Field(description="Why no update was made.")
 
 
 class UpdatePassRow(Recorded, table=True):
@@ -241,7 +240,7 @@ class UpdatePassRow(Recorded, table=True):
     kl_to_old: float | None = Field(default=None, description="Distance to the sampling policy.")
     grad_norm: float | None = Field(default=None, description="Before clipping.")
     learning_rate: float | None = Field(default=None, description="In this update.")
-    stop_reason: Escaped = Field(description="Why passes ended here.")
+    stop_reason: str = Field(description="Why passes ended here.")
 
 
 class MetricKeyRow(Numbered, table=True):
@@ -249,7 +248,7 @@ class MetricKeyRow(Numbered, table=True):
 
     __tablename__: ClassVar[str] = "metric_key"
 
-    name: Escaped = Field(unique=True, description="As the trainer reports it.")
+    name: str = Field(unique=True, description="As the trainer reports it.")
 
 
 class MetricRow(InRun, table=True):
@@ -312,14 +311,14 @@ class RolloutGroupRow(Recorded, table=True):
     tokens_seq: int | None = Field(default=None, description="`seq` of the token numbers.")
     idx: int = Field(description="Place in the step.")
     origin: str = Field(description="train, eval or pinned.")
-    example_key: Escaped = Field(description="The problem, the same over steps and runs.")
-    prompt_hash: Escaped = Field(description="The prompt, the same over steps.")
-    prompt_text: Escaped = Field(description="The prompt as the model saw it.")
-    target: Escaped = Field(description="The expected answer.")
+    example_key: str = Field(description="The problem, the same over steps and runs.")
+    prompt_hash: str = Field(description="The prompt, the same over steps.")
+    prompt_text: str = Field(description="The prompt as the model saw it.")
+    target: str = Field(description="The expected answer.")
     sampling: str = Field(description="JSON.")
     reward_mean: float | None = Field(default=None, description="Over its rollouts.")
     reward_std: float | None = Field(default=None, description="The same.")
-    no_signal: Escaped = Field(description="Why it gave no learning signal.")
+    no_signal: str = Field(description="Why it gave no learning signal.")
     refill: int = Field(description="Refill round.")
     has_tokens: int = Field(description="1 if tokens.db has its numbers.")
     nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
@@ -340,7 +339,7 @@ class RolloutRow(OfRun, table=True):
         foreign_key="rollout_group.id", ondelete="CASCADE", description="The group."
     )
     idx: int = Field(description="Place in the group.")
-    text: Escaped = Field(description="The completion.")
+    text: str = Field(description="The completion.")
     reward: float | None = Field(default=None, description="Weighted sum of the reward functions.")
     advantage: float | None = Field(default=None, description="The advantage used in the update.")
     tokens: int = Field(description="Tokens.")
@@ -367,12 +366,12 @@ class RolloutRewardRow(SQLModel, table=True):
         primary_key=True, foreign_key="rollout.id", ondelete="CASCADE", description="The rollout."
     )
     position: int = Field(primary_key=True, description="Place in its list.")
-    function: Escaped = Field(description="The reward function.")
+    function: str = Field(description="The reward function.")
     value: float | None = Field(
         default=None, description="Raw score; NULL where it does not apply."
     )
     weight: float | None = Field(default=None, description="Its weight.")
-    reason: Escaped = Field(description="Why, in the function's words.")
+    reason: str = Field(description="Why, in the function's words.")
     nonfinite: str = Field(description="Columns where NULL means NaN, not a missing value.")
 
 
@@ -404,7 +403,7 @@ class EvaluationSampleRow(SQLModel, table=True):
         description="The evaluation.",
     )
     position: int = Field(primary_key=True, description="Place in its list.")
-    example_key: Escaped = Field(description="The problem, the same over steps and runs.")
+    example_key: str = Field(description="The problem, the same over steps and runs.")
     correct: int = Field(description="Samples that were right.")
     samples: int = Field(description="Samples of it.")
     rewards: str = Field(description="Means by function, JSON.")
@@ -431,9 +430,9 @@ class ControlRow(OfRun, table=True):
 
     attempt: int = Field(description="The attempt it belongs to.")
     verb: str = Field(description="What is asked.")
-    argument: Escaped = Field(default="", description="What the verb applies to.")
+    argument: str = Field(default="", description="What the verb applies to.")
     asked_at: str = Field(description="ISO, UTC.")
-    asked_by: Escaped = Field(description="Who.")
+    asked_by: str = Field(description="Who.")
     taken_at: str | None = Field(default=None, description="When the run accepted it.")
     outcome: str = Field(default="", description="Empty while it is open.")
 
@@ -447,7 +446,7 @@ class SweepRow(Numbered, table=True):
     uid: str = Field(
         unique=True, description="UUIDv7; the same in every store that the row is copied to."
     )
-    name: Escaped = Field(description="For people.")
+    name: str = Field(description="For people.")
     created_at: str = Field(description="ISO, UTC.")
     spec_hash: str = Field(description="Fingerprint of the grid.")
     axes: str = Field(description="Paths and values, JSON.")
@@ -468,7 +467,7 @@ class QueueItemRow(Numbered, table=True):
         ondelete="CASCADE",
         description="The sweep it belongs to, if any.",
     )
-    name: Escaped = Field(description="For people.")
+    name: str = Field(description="For people.")
     state: str = Field(description="queued, leased, done, failed, skipped or cancelled.")
     created_at: str = Field(description="ISO, UTC.")
     settings: str = Field(description="Its settings in the sweep, JSON.")
@@ -479,7 +478,7 @@ class QueueItemRow(Numbered, table=True):
     run_id: int | None = Field(
         default=None, foreign_key="run.id", ondelete="SET NULL", description="The run it became."
     )
-    note: Escaped = Field(default="", description="Free text.")
+    note: str = Field(default="", description="Free text.")
 
 
 class MigrationRow(SQLModel, table=True):
